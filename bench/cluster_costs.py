@@ -9,9 +9,9 @@ from typing import Any
 
 from bench.cluster_play import SLOTS, zipf
 from tidemark.cluster.membership.plan import ChangePlan, plan_change
-from tidemark.cluster.slots.balance import Balance, Owners, balance_of, moves
+from tidemark.cluster.slots.balance import Balance, Owners, balance_of, changed_headers
 from tidemark.cluster.slots.hash_ring import Node, data_slot, identifier_of
-from tidemark.cluster.slots.table import PartitionTable, begin, encode
+from tidemark.cluster.slots.table import PartitionTable, begin_table, encode_table
 from tidemark.cluster.slots.weights import level_of
 
 COPIES = 3
@@ -23,7 +23,7 @@ def settled(nodes: int, balance: Balance, copies: int = COPIES) -> PartitionTabl
     names = [f"n{number}" for number in range(nodes)]
     ring = sorted(Node(identifier_of(name), name) for name in names)
     owners = balance(("",) * SLOTS, [node.name for node in ring])
-    return begin(ring, min(copies, nodes), owners)
+    return begin_table(ring, min(copies, nodes), owners)
 
 
 def plans(nodes: int, rounds: int) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def plans(nodes: int, rounds: int) -> list[dict[str, Any]]:
                     "samples_ms": [round(one, 2) for one in took],
                     "walls_ms": [round(one, 2) for one in walls],
                     "moving_slots": len(plan.new.moving),
-                    "table_kb": round(len(encode(plan.new)) / 1000, 2),
+                    "table_kb": round(len(encode_table(plan.new)) / 1000, 2),
                 }
             )
     return found
@@ -77,7 +77,7 @@ def _to_held(plan: ChangePlan, node: str, sizes: Mapping[int, int]) -> float:
     """Bytes moved to those which the node holds, after joining or before leaving."""
     with_it = plan.new if node in plan.new.ring else plan.old
     assert with_it is not None
-    mine = {header for header, group in with_it.groups().items() if node in group}
+    mine = {header for header, group in with_it.groups_by_header().items() if node in group}
     held = sum(sizes[slot] for slot, header in enumerate(with_it.owners) if header in mine)
     return round(plan.bytes / held, 3) if held else 0.0
 
@@ -101,7 +101,7 @@ def ten_nodes() -> list[dict[str, Any]]:
 
 
 def _bytes(before: Owners, after: Owners, sizes: Mapping[int, int]) -> int:
-    return sum(sizes[slot] for slot in moves(before, after))
+    return sum(sizes[slot] for slot in changed_headers(before, after))
 
 
 def slot_numbers() -> list[dict[str, Any]]:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from tests.services.sshd import Sshd
 from tidemark.app import App, open_app
-from tidemark.cluster.membership.change import init
+from tidemark.cluster.membership.change import init_cluster
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
-from tidemark.settings.load import load
+from tidemark.settings.load import load_settings
 
 SIZES = ((200_000_000, 4), (10_000_000, 70), (100_000, 4_000), (20_000, 5_000))  # bytes, files: 2 GB
 PARTITIONS = 200
@@ -65,10 +65,10 @@ def stage(below: Path, scale: float, servers: tuple[Sshd, Sshd] | None) -> Stage
         f'[cluster]\nreceiver = "centre"\nreplicas = 1\nquorum = 1\nslots = 1000\n\n'
         + "".join(_node(made.world / name, servers[place] if servers else None) for place, name in enumerate(("n1", "n2")))
     )
-    app = open_app(load(made.settings, {}))
+    app = open_app(load_settings(made.settings, {}))
     try:
-        receiver = app.receiver("centre")
-        init(app, receiver)
+        receiver = app.receiver_settings("centre")
+        init_cluster(app, receiver)
         cluster = Cluster.open(app, receiver)
         if cluster is None:
             raise RuntimeError("there is no cluster after its init")
@@ -89,11 +89,13 @@ def _node(folder: Path, server: Sshd | None) -> str:
 
 def _fill(app: App, table: PartitionTable, folder: Path, scale: float) -> None:
     """Files in n1's folder, in the catalog and among its copies."""
-    partitions = [number for number in range(10 * PARTITIONS) if table.route(DATABASE, number).header == "n1"][:PARTITIONS]
+    partitions = [number for number in range(10 * PARTITIONS) if table.route_data(DATABASE, number).header == "n1"][
+        :PARTITIONS
+    ]
     files, copies = [], []
     for number, (size, content) in enumerate(_contents(scale)):
         partition, sha256 = partitions[number % len(partitions)], hashlib.sha256(content).hexdigest()
-        slot = table.route(DATABASE, partition).slot
+        slot = table.route_data(DATABASE, partition).slot
         location = f"data/{DATABASE}/{partition}/{SITE_ID[:8]}-{sha256[:12]}-{number}-{number}-0-0.tsfile"
         path = folder / location
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,13 @@ import sys
 import threading
 
 from tidemark.errors import TidemarkError
-from tidemark.native import look_seldom
+from tidemark.native import collect_seldom
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress, Tier
 
 
 def run() -> int:
-    look_seldom()
+    collect_seldom()
     asked = _asked()
     tier = Tier(asked.tier) if asked.tier else None
 
@@ -40,7 +40,7 @@ def run() -> int:
     opening = [threading.Thread(target=open_end, args=(number,)) for number in range(2)]
     for one in opening:
         one.start()
-    from tidemark.transfer.engine import Failed, SendItem, SendOptions, send
+    from tidemark.transfer.engine import Failed, SendItem, SendOptions, send_files
 
     for one in opening:
         one.join()
@@ -53,7 +53,7 @@ def run() -> int:
         digest_at_source=not asked.target_only,
         should_stop=(lambda: sum(crossed) >= asked.stop_after) if asked.stop_after else None,
     )
-    failed = [one for one in send(source, target, items, options, crossed.append) if isinstance(one, Failed)]
+    failed = [one for one in send_files(source, target, items, options, crossed.append) if isinstance(one, Failed)]
     source.close()
     target.close()
     for one in failed[:10]:

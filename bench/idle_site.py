@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidemark.ledger import journal as events
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.links import Acked
@@ -64,7 +64,7 @@ def settle(folder: Path, root: Path, store: str) -> IdleSite:
     (folder / "centre").mkdir()
     ledger = Ledger("sqlite:///ledger.db", folder)
     try:
-        migrate(ledger)
+        migrate_ledger(ledger)
         return IdleSite(_acknowledge(ledger, root), root, settings)
     finally:
         ledger.close()

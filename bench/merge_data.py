@@ -72,7 +72,7 @@ def _write(place: Path, devices: Sequence[int], rows: Sequence[Rows], parquet: b
     with TsFileWriter(place.with_suffix(".tsfile")) as writer:
         for device, columns in zip(devices, rows, strict=True):
             made = {name: Column(SERIES[name], times, values) for name, (times, values) in columns.items()}
-            writer.write(("root.bench.line", DEVICE.format(device).rpartition(".")[2]), made, aligned=True)
+            writer.write_device(("root.bench.line", DEVICE.format(device).rpartition(".")[2]), made, aligned=True)
     if parquet:
         _write_parquet(place.with_suffix(".parquet"), devices, rows)
 

@@ -82,8 +82,8 @@ def _batches(place: Path) -> list[Any]:
 
     batches = []
     with TsFile(place) as file:
-        for device in file.devices():
-            columns = {name: file.column(device, name) for name in SERIES}
+        for device in file.list_devices():
+            columns = {name: file.read_column(device, name) for name in SERIES}
             times = columns["temp"].times
             arrays = {"device": pa.array(np.full(len(times), int(device[-5:]), np.int32)), "time": pa.array(times)}
             for name, column in columns.items():
@@ -114,7 +114,9 @@ def _write_half(table: Any, bounds: Sequence[tuple[int, int]], place: Path) -> N
         for start, end in bounds:
             part = table.slice(start, end - start)
             number = part["device"][0].as_py()
-            writer.write(("root.bench.line", DEVICE.format(number).rpartition(".")[2]), dict(_columns(part)), aligned=True)
+            writer.write_device(
+                ("root.bench.line", DEVICE.format(number).rpartition(".")[2]), dict(_columns(part)), aligned=True
+            )
 
 
 def _columns(part: Any) -> Iterator[tuple[str, Column]]:
@@ -168,10 +170,10 @@ def newest_wins(old: Any, new: Any) -> Any:
     """The rows of one device, merged by numpy."""
     import pyarrow as pa
 
-    from tidemark.tsfiles.points.overlay import weave
+    from tidemark.tsfiles.points.overlay import overlay_times
 
     tables = [table.sort_by("time").combine_chunks() for table in (old, new) if table.num_rows]
-    rows = weave([table["time"].to_numpy() for table in tables]).times
+    rows = overlay_times([table["time"].to_numpy() for table in tables]).times
     device = tables[0]["device"][0].as_py()
     columns = {"time": pa.array(rows), "device": pa.repeat(device, len(rows))}
     for name, kind in SERIES.items():

@@ -26,7 +26,7 @@ from tidemark.receiver.merge import device as merge_device
 from tidemark.receiver.merge.plan import Unit, plan_merge, tasks_of
 from tidemark.receiver.merge.task import MergeOutcome, MergeTask, run_merge_task
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe_file
 
 WEEK_MS = 604_800_000
 Merge = Callable[[Path], object]
@@ -36,7 +36,7 @@ def units(folder: Path) -> list[Unit]:
     """The files as the catalog has them once they are loaded, older ones first."""
     found = []
     for number, place in enumerate([*sorted(folder.glob("old-*.tsfile")), *sorted(folder.glob("new-*.tsfile"))]):
-        facts = describe(place)
+        facts = describe_file(place)
         file = CatalogFile(
             receiver="bench",
             site_id="00000000-0000-4000-8000-00000000be7e",
@@ -128,7 +128,7 @@ def _in_pool(copies: bool) -> Callable[[Sequence[MergeTask]], list[MergeOutcome]
 def _copy_nothing() -> None:
     """Every chunk is decoded and written anew."""
     merge_device.stored_chunks = lambda file, stretch: None
-    TsFile.whole = lambda file, device, terms: None
+    TsFile.find_whole_device = lambda file, device, terms: None
 
 
 OURS = ("spark", "children", "pool", "pool-rewrite")

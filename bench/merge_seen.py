@@ -22,18 +22,18 @@ Device = tuple[str, dict[str, tuple[Any, Any]]]  # its columns: times and values
 
 
 def of_tsfiles(files: list[Path]) -> Iterator[Device]:
-    from tidemark.tsfiles.points.column import overlay
+    from tidemark.tsfiles.points.column import overlay_columns
     from tidemark.tsfiles.reader import TsFile
 
     where: dict[str, list[TsFile]] = {}
     for file in map(TsFile, files):
-        for device in file.devices():
+        for device in file.list_devices():
             where.setdefault(device, []).append(file)
     for device, holders in sorted(where.items()):
         columns = {}
         for name in SERIES:
-            parts = [file.column(device, name) for file in holders if name in file.measurements(device)]
-            whole = overlay(parts)
+            parts = [file.read_column(device, name) for file in holders if name in file.list_measurements(device)]
+            whole = overlay_columns(parts)
             if len(whole) != sum(map(len, parts)):
                 raise RuntimeError(f"{device}.{name} has a point in two files")
             columns[name] = (whole.times, whole.values)

@@ -46,7 +46,7 @@ def write_aligned(place: Path, number: int, rows: int) -> None:
     """An aligned tree file by Tidemark's writer: the official package cannot write one."""
     with TsFileWriter(place) as writer:
         for name, columns in devices(number, rows):
-            writer.write(("root.bench.line", name), columns, aligned=True)
+            writer.write_device(("root.bench.line", name), columns, aligned=True)
 
 
 def write_parquet(place: Path, number: int, rows: int) -> None:

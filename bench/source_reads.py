@@ -30,7 +30,9 @@ def read_ours(path: str) -> Seen:
 
     began = time.perf_counter()
     with TsFile(path) as file:
-        found = [file.column(device, series) for device in file.devices() for series in file.measurements(device)]
+        found = [
+            file.read_column(device, series) for device in file.list_devices() for series in file.list_measurements(device)
+        ]
     took = time.perf_counter() - began
     digest = hashlib.sha256()
     for column in found:

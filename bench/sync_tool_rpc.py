@@ -31,4 +31,4 @@ class Session(iotdb_session.Session):
             Field(6, LIST, (I32, [DOUBLE] * len(measurements))),
             Field(7, I32, len(times) // 8),
         ]
-        self.ask("insertTablet", tablet, "insertTablet")
+        self.send_request("insertTablet", tablet, "insertTablet")

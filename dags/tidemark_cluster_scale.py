@@ -3,6 +3,6 @@
 import os
 
 from tidemark.orchestration.dags.cluster import scale_dags
-from tidemark.orchestration.settings import standing
+from tidemark.orchestration.settings import load_sound_settings
 
-globals().update(scale_dags(standing(os.environ)))
+globals().update(scale_dags(load_sound_settings(os.environ)))

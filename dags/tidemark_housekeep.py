@@ -3,6 +3,6 @@
 import os
 
 from tidemark.orchestration.dags.receivers import housekeep_dag
-from tidemark.orchestration.settings import standing
+from tidemark.orchestration.settings import load_sound_settings
 
-dag = housekeep_dag(standing(os.environ))
+dag = housekeep_dag(load_sound_settings(os.environ))

@@ -3,6 +3,6 @@
 import os
 
 from tidemark.orchestration.dags.receivers import load_dag
-from tidemark.orchestration.settings import standing
+from tidemark.orchestration.settings import load_sound_settings
 
-dag = load_dag(standing(os.environ))
+dag = load_dag(load_sound_settings(os.environ))

@@ -7,6 +7,6 @@ one mistyped line neither hides nor stops the other links. Airflow reads this fi
 import os
 
 from tidemark.orchestration.dags.link import check_links
-from tidemark.orchestration.settings import read
+from tidemark.orchestration.settings import read_settings
 
-check_links(read(os.environ))
+check_links(read_settings(os.environ))

@@ -3,6 +3,6 @@
 import os
 
 from tidemark.orchestration.dags.link import link_dags
-from tidemark.orchestration.settings import standing
+from tidemark.orchestration.settings import load_sound_settings
 
-globals().update(link_dags(standing(os.environ)))
+globals().update(link_dags(load_sound_settings(os.environ)))

@@ -3,6 +3,6 @@
 import os
 
 from tidemark.orchestration.dags.receivers import verify_dag
-from tidemark.orchestration.settings import standing
+from tidemark.orchestration.settings import load_sound_settings
 
-dag = verify_dag(standing(os.environ))
+dag = verify_dag(load_sound_settings(os.environ))

@@ -18,7 +18,7 @@ from tidemark.app import App, open_app
 from tidemark.cli.main import main
 from tidemark.cluster.membership.plan import first_table, plan_change
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.nodes.schema_format import schema_bytes_of
 from tidemark.cluster.slots import table as table_paper
 from tidemark.cluster.slots.hash_ring import SlotHash, identifier_of
 from tidemark.cluster.slots.routing import home_slot, members_of
@@ -28,7 +28,7 @@ from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.settings.load import load
+from tidemark.settings.load import load_settings
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.local import LocalStore
 
@@ -67,11 +67,11 @@ class ClusterWorld:
         (self.folder / "tidemark.toml").write_text(SETTINGS.format(replicas=self.replicas, slots=self.slots, nodes=nodes))
         for name in (*self.names, "centre", "site"):
             (self.folder / name).mkdir()
-        self.app = open_app(load(str(self.folder / "tidemark.toml"), {}))
+        self.app = open_app(load_settings(str(self.folder / "tidemark.toml"), {}))
 
     @property
     def receiver(self) -> ReceiverSettings:
-        return self.app.receiver("centre")
+        return self.app.receiver_settings("centre")
 
     def node(self, name: str) -> NodeFolder:
         return NodeFolder(LocalStore(str(self.folder / name)), name)
@@ -80,7 +80,7 @@ class ClusterWorld:
         """The first table in force, at every node, as after `cluster init` of an empty receiver."""
         table = first_table(self.names, self.replicas, self.slots, SlotHash.FULL)
         for name in self.names:
-            self.node(name).claim("first")
+            self.node(name).claim_folder("first")
             row = cluster_rows.NodeRow("centre", name, identifier_of(name), f"file://{self.folder / name}", state="serving")
             with self.app.ledger.write() as connection:
                 cluster_rows.put_node(connection, row)
@@ -88,7 +88,7 @@ class ClusterWorld:
 
     def swap(self, table: PartitionTable, change: str) -> None:
         """Put a table in force and into every node's folder."""
-        paper = table_paper.encode(table)
+        paper = table_paper.encode_table(table)
         with self.app.ledger.write() as connection:
             cluster_rows.swap_table(connection, cluster_rows.TableRow("centre", table.epoch, paper, change, 1.0))
             for name in table.ring.names:
@@ -100,7 +100,7 @@ class ClusterWorld:
     def join(self, name: str) -> None:
         """A node more, in force and nothing moved yet: as when a process dies behind the swap."""
         (self.folder / name).mkdir(exist_ok=True)
-        self.node(name).claim("first")
+        self.node(name).claim_folder("first")
         row = cluster_rows.NodeRow("centre", name, identifier_of(name), f"file://{self.folder / name}", state="serving")
         change = cluster_rows.ChangeRow("join", "centre", "add", name, self.table.epoch, "somebody", 1.0, "migrating")
         planned = plan_change(self.table, "add", name, {})
@@ -152,7 +152,7 @@ class ClusterWorld:
         with self.app.ledger.write() as connection:
             catalog_rows.add_file(connection, file, [])
             copy_rows.put_copies(connection, rows)
-            paper = paper_of(connection, "centre", database)
+            paper = schema_bytes_of(connection, "centre", database)
         for name in self.table.route_schema(database).members:
             self.node(name).put_schema(database, paper)
         return file

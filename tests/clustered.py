@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.centre import Centre
 from tidemark.cluster.membership.plan import first_table
-from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas import plan as deliveries
 from tidemark.cluster.slots import table as table_paper
@@ -62,9 +62,9 @@ class Clustered(Centre):
     def swap(self, table: PartitionTable) -> PartitionTable:
         """Put a table in force; whoever is new in it is claimed and serves."""
         with self.app.ledger.write() as connection:
-            known = {row.node for row in cluster_rows.nodes(connection, self.name)}
+            known = {row.node for row in cluster_rows.nodes_of_receiver(connection, self.name)}
             change = cluster_rows.cluster_identity(connection, self.name) or uuid.uuid4().hex
-            row = TableRow(self.name, table.epoch, table_paper.encode(table), change, self.app.clock())
+            row = TableRow(self.name, table.epoch, table_paper.encode_table(table), change, self.app.clock())
             cluster_rows.swap_table(connection, row)
             for node in table.ring:
                 if node.name not in known:
@@ -74,7 +74,7 @@ class Clustered(Centre):
         for node in table.ring:
             folder = NodeFolder(LocalStore(str(self.node(node.name))), node.name)
             if node.name not in known:
-                folder.claim(change)
+                folder.claim_folder(change)
             folder.put_table(table.epoch, row.paper)
         return table
 
@@ -88,7 +88,7 @@ class Clustered(Centre):
 
     @contextmanager
     def cluster(self) -> Iterator[Cluster]:
-        with opened(self.app, self.receiver) as cluster:
+        with open_cluster(self.app, self.receiver) as cluster:
             assert cluster is not None
             yield cluster
 
@@ -125,7 +125,7 @@ def everything_is_held(centre: Clustered, table: PartitionTable | None = None) -
             table = cluster.table
     pieces = deliveries.pieces_of(table, files)
     copies = centre.copies()
-    assert copies == {piece.location: set(deliveries.wanting(table, piece)) for piece in pieces}
+    assert copies == {piece.location: set(deliveries.wanting_nodes(table, piece)) for piece in pieces}
     for piece in pieces:
         for node in copies[piece.location]:
             assert sha256_of(centre.node(node), piece.location) == piece.sha256

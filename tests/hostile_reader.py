@@ -23,14 +23,14 @@ from tidemark.cluster.nodes import schema_format as schema_paper
 from tidemark.cluster.slots import table as table_paper
 from tidemark.errors import TidemarkError
 from tidemark.formats.landing import decode_manifest, decode_receipt
-from tidemark.formats.records import decode_decided, decode_settled
+from tidemark.formats.records import decode_decision, decode_settlement
 from tidemark.receiver.load.landings import Folder, check_sound
-from tidemark.settings.load import load
+from tidemark.settings.load import load_settings
 from tidemark.tsfiles.companions.mods import parse_mods
 from tidemark.tsfiles.companions.resource import read_extent
 from tidemark.tsfiles.companions.schema_log import decode_log
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import inspect
+from tidemark.tsfiles.statistics import check_and_describe
 
 MEMORY = 512 << 20
 PLACE = Path(tempfile.mkdtemp(prefix="tidemark-hostile-")) / "1-1-0-0.tsfile"
@@ -43,28 +43,28 @@ def read_manifest(data: bytes) -> None:
 
 def read_tsfile(data: bytes) -> None:
     PLACE.write_bytes(data)
-    facts = inspect(PLACE, "db")
+    facts = check_and_describe(PLACE, "db")
     with TsFile(PLACE, "db") as file:
         for device in facts.devices:
-            for measurement in file.measurements(device.device):
-                file.column(device.device, measurement)
+            for measurement in file.list_measurements(device.device):
+                file.read_column(device.device, measurement)
 
 
 def read_settings(data: bytes) -> None:
     place = PLACE.with_name("tidemark.toml")
     place.write_bytes(data)
-    load(place, {})
+    load_settings(place, {})
 
 
 READERS: dict[str, Callable[[bytes], Any]] = {
     "manifest": read_manifest,
     "receipt": decode_receipt,
-    "decided": decode_decided,
-    "settled": decode_settled,
+    "decided": decode_decision,
+    "settled": decode_settlement,
     "node": lambda data: node_papers.decode_node(data, "node"),
-    "node table": table_paper.decode,
+    "node table": table_paper.decode_table,
     "node kept": lambda data: node_papers.decode_kept(data, "table", "kept"),
-    "node schema": lambda data: schema_paper.decode(data, "centre", "node"),
+    "node schema": lambda data: schema_paper.decode_schema(data, "centre", "node"),
     "resource": lambda data: read_extent(data, "root.sg"),
     "mods": lambda data: parse_mods(data, "mods"),
     "mods2": lambda data: parse_mods(data, "mods2"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished, encode
+from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished, encode_document
 from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
 from tidemark.tsfiles.companions.resource import read_extent
 
@@ -120,7 +120,7 @@ class Sender:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / (MANIFEST + ".part")
-    part.write_bytes(encode(manifest))
+    part.write_bytes(encode_document(manifest))
     part.replace(folder / MANIFEST)
 
 

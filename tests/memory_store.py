@@ -24,7 +24,7 @@ from tidemark.stores.protocol import (
     check_folder,
     check_path,
     finish_listing,
-    gone,
+    gone_error,
 )
 
 
@@ -96,7 +96,7 @@ class MemoryStore:
         entries = [self._entry(path) for path in self._names if any(_below(path, folder) for folder in asked)]
         return finish_listing(entries, missing, [])
 
-    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+    def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
         found = self.list_files(folders)
         entries = [Entry(e.path, -1, 0, 0) if e.path.endswith(by_name) else e for e in found.entries]
         return replace(found, entries=entries, partial=True)
@@ -113,7 +113,7 @@ class MemoryStore:
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         if check_path(path) not in self._names:
-            raise gone(self._where, path)
+            raise gone_error(self._where, path)
         return self._names[path].data[offset : None if length is None else offset + length]
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
@@ -121,21 +121,21 @@ class MemoryStore:
             known = check_path(path) in self._names
             yield path, self.read(path, 0, lengths[number] if lengths else None) if known else None
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
         for start in range(offset, offset + length, size):
             wanted = min(size, offset + length - start)
             piece = self.read(path, start, wanted)
             if len(piece) < wanted:
-                raise gone(self._where, path, offset + length)
+                raise gone_error(self._where, path, offset + length)
             yield piece
 
     def sha256(self, path: str, length: int | None = None) -> str:
-        digest = self.digests([Range(path, 0, length)])[0]
+        digest = self.digest_ranges([Range(path, 0, length)])[0]
         if digest is None:
-            raise gone(self._where, path, length)
+            raise gone_error(self._where, path, length)
         return digest
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         found: list[str | None] = []
         for path, offset, length in ranges:
             data = self.read(path, offset, length) if check_path(path) in self._names else None
@@ -252,7 +252,7 @@ class MemoryStore:
 
     def _rename(self, source: str, target: str) -> None:
         if source not in self._names:
-            raise gone(self._where, source)
+            raise gone_error(self._where, source)
         self.on_effect("rename", target)
         self._change({source: None, target: self._names[source]})
         self._make_folder(_parent(target))

@@ -17,20 +17,20 @@ import sqlalchemy as sa
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
 from tests.memory_store import MemoryStore
 from tidemark.app import App
-from tidemark.cluster.health.check import check
-from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.cluster.slots.routing import members_of
-from tidemark.cluster.slots.table import decode
+from tidemark.cluster.slots.table import decode_table
 from tidemark.errors import UnreachableError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.progress import silent
+from tidemark.progress import ignore_progress
 from tidemark.proof.verify.nodes import verify_nodes
 from tidemark.settings.model import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.protocol import Store, StoreAddress
@@ -59,7 +59,7 @@ class MovingWorld:
             self.stores.setdefault(name, MemoryStore(name))
         self.url = f"sqlite:///{self.folder / 'ledger.db'}"
         ledger = Ledger(self.url)
-        migrate(ledger)
+        migrate_ledger(ledger)
         ledger.close()
 
     @property
@@ -116,15 +116,15 @@ class MovingWorld:
         with self.app() as app, app.ledger.read() as connection:
             files = catalog_rows.live_files(connection, RECEIVER)
             row = cluster_rows.current_table(connection, RECEIVER)
-            nodes = {node.node: node for node in cluster_rows.nodes(connection, RECEIVER)}
+            nodes = {node.node: node for node in cluster_rows.nodes_of_receiver(connection, RECEIVER)}
             copies = copy_rows.copies_of(connection, RECEIVER, [at for file in files for at in _places(file)])
-            moves = move_rows.moves(connection, RECEIVER, row.epoch) if row else []
-            told = move_rows.acknowledged(connection, RECEIVER, row.epoch) if row else {}
+            moves = move_rows.moves_of_epoch(connection, RECEIVER, row.epoch) if row else []
+            told = move_rows.acknowledged_nodes(connection, RECEIVER, row.epoch) if row else {}
         if row is None:
             return
         assert row.epoch >= self.epoch, "an epoch went back"
         self.epoch = row.epoch
-        table = decode(row.paper)
+        table = decode_table(row.paper)
         assert (table.epoch, table.slots, len(table.owners)) == (row.epoch, self.cluster.slots, self.cluster.slots)
         for slot in range(table.slots):
             group = table.group_of(slot)
@@ -148,10 +148,10 @@ class MovingWorld:
             assert cluster_rows.open_change(connection, RECEIVER) is None
             row = cluster_rows.current_table(connection, RECEIVER)
             assert row is not None
-            table = decode(row.paper)
+            table = decode_table(row.paper)
             assert move_rows.slot_states(connection, RECEIVER) == {}
-            assert {move.state for move in move_rows.moves(connection, RECEIVER, row.epoch)} <= {"done"}
-            nodes = cluster_rows.nodes(connection, RECEIVER)
+            assert {move.state for move in move_rows.moves_of_epoch(connection, RECEIVER, row.epoch)} <= {"done"}
+            nodes = cluster_rows.nodes_of_receiver(connection, RECEIVER)
             wanted: dict[str, set[str]] = {name: set() for name in self.stores if name != RECEIVER}
             for file in catalog_rows.live_files(connection, RECEIVER):
                 for name in members_of(table, file):
@@ -173,10 +173,10 @@ class MovingWorld:
 
     def proved(self) -> None:
         """At every instant with all nodes there: neither `cluster check` nor `verify` calls wrong what merely goes on."""
-        with self.app() as app, opened(app, self.receiver) as cluster:
+        with self.app() as app, open_cluster(app, self.receiver) as cluster:
             if cluster is not None:
-                assert check(app, self.receiver).problems == ()
-                assert verify_nodes(cluster, {SITE: "plant1"}, [SITE], None, silent).differences == []
+                assert check_cluster(app, self.receiver).problems == ()
+                assert verify_nodes(cluster, {SITE: "plant1"}, [SITE], None, ignore_progress).differences == []
 
     def digest(self, name: str, location: str) -> str | None:
         store = self.stores[name]

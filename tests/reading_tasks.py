@@ -32,19 +32,19 @@ def read_points(task: ReadTask) -> Found:
     """All points of a file; what cannot be read is named."""
     found = Found()
     with TsFile(Path(task.path), task.database) as file:
-        for device in file.devices():
+        for device in file.list_devices():
             try:
-                names = file.measurements(device)
+                names = file.list_measurements(device)
             except CorruptionError as broken:
                 found.named[device] = broken.message
                 continue
             for name in names:
                 try:
-                    column = file.column(device, name)
+                    column = file.read_column(device, name)
                 except CorruptionError as broken:
                     found.named[f"{device}.{name}"] = broken.message
                     continue
                 if len(column):
-                    texts = canonical.text(column.type, column.values)
+                    texts = canonical.format_values(column.type, column.values)
                     found.points[device, name] = (column.type.name, column.times.tolist(), texts)
     return found

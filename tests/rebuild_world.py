@@ -19,7 +19,7 @@ from tidemark.proof.prove import coverage, verify
 from tidemark.receiver.load.load import load
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
-from tidemark.sync.plan import plan
+from tidemark.sync.plan import plan_sync
 from tidemark.sync.run import Options, SyncResult, run_sync
 
 PLANT1, PLANT2 = "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa", "1b2c3d4e-7d1b-4a5e-9c1e-bbbbbbbbbbbb"
@@ -139,7 +139,7 @@ class World:
         self.app.ledger.close()
 
     def rebuild(self, **options: Any) -> RebuildResult:
-        result = ledger_care.rebuild(self.settings, clock=self.now, **options)
+        result = ledger_care.rebuild_ledger(self.settings, clock=self.now, **options)
         self.reopen()
         return result
 
@@ -185,7 +185,7 @@ class World:
     def check_proofs(self) -> None:
         """Nothing to send, nothing to load, every point where it belongs."""
         for (link,) in self.sql("SELECT link FROM link"):
-            report = plan(self.app, link).as_json()
+            report = plan_sync(self.app, link).as_json()
             assert (report["send"], report["drop"], report["superseded"], report["schema"]) == ([], [], [], []), link
             result = self.sync(link)
             assert (result.files, result.sent_bytes, result.dropped) == (0, 0, 0)

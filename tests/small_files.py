@@ -29,7 +29,7 @@ def tsfile(devices: Devices, data_type: DataType = DataType.INT64) -> bytes:
                     )
                     for measurement, points in devices[device].items()
                 }
-                writer.write(tree_segments(device), columns, aligned=False)
+                writer.write_device(tree_segments(device), columns, aligned=False)
         return place.read_bytes()
 
 
@@ -64,7 +64,7 @@ def file_of(
         place = Path(folder) / "1-1-0-0.tsfile"
         with TsFileWriter(place, tables) as writer:
             for segments in sorted(devices, key=device_order):
-                writer.write(segments, devices[segments], aligned)
+                writer.write_device(segments, devices[segments], aligned)
         return {"": place.read_bytes()}
 
 

@@ -71,9 +71,9 @@ class SmallIoTDB:
         form = "mods2" if mods and mods.suffix == ".mods2" else "mods"
         deletions = parse_mods(mods.read_bytes(), form, "") if mods else NO_DELETIONS
         with TsFile(path) as file:
-            for device in file.devices():
-                for name in file.measurements(device):
-                    column = file.column(device, name, deletions=deletions)
+            for device in file.list_devices():
+                for name in file.list_measurements(device):
+                    column = file.read_column(device, name, deletions=deletions)
                     if self.types.setdefault((device, name), column.type) is not column.type:
                         raise RefusedError(f"1100 {device}.{name} has another type")
                     points = zip(column.times.tolist(), column.values.tolist(), strict=True)

@@ -82,7 +82,7 @@ class Written:
 
 def page() -> str:
     written = dict(_written())
-    readers = keys.readers(Path("/"))
+    readers = keys.value_readers(Path("/"))
     parts = [HEAD]
     for section, (title, what) in TITLES.items():
         parts.append(f"## {title}\n\n{what}\n")
@@ -98,7 +98,7 @@ def page() -> str:
 
 def _written() -> Iterator[tuple[tuple[str, str], Written]]:
     section = ""
-    for line in template.fresh().splitlines():
+    for line in template.render_template().splitlines():
         if found := SECTION.match(line):
             section = found[1]
         elif (found := SETTING.match(line)) and section:
@@ -106,7 +106,7 @@ def _written() -> Iterator[tuple[tuple[str, str], Written]]:
 
 
 def _default(section: str, key: str, default: Any, written: Any, read: Any) -> str:
-    if key in keys.required(section):
+    if key in keys.required_keys(section):
         return "must be given"
     if default is dataclasses.MISSING:
         return "the only one"
@@ -115,7 +115,7 @@ def _default(section: str, key: str, default: Any, written: Any, read: Any) -> s
     except (ValueError, TypeError):
         same = False
     value = written if same else list(default) if isinstance(default, tuple) else default
-    return f"`{keys.shown(value)}`" if value not in ("", 0.0) or isinstance(value, int) else '`""`'
+    return f"`{keys.format_value(value)}`" if value not in ("", 0.0) or isinstance(value, int) else '`""`'
 
 
 def _meaning(section: str, key: str, told: Written, written: Mapping[tuple[str, str], Written]) -> str:

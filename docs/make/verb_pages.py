@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidemark.cli.parser import GROUPS, parse
+from tidemark.cli.parser import GROUPS, parse_words
 
 PAGES = Path(__file__).resolve().parents[1] / "verbs"
 PLACE = re.compile(r"(<!-- (help|shown: [\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -81,7 +81,7 @@ def _help(words: str) -> str:
     os.environ["COLUMNS"] = "100"
     try:
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-            parse([*words.split(), "--help"])
+            parse_words([*words.split(), "--help"])
     finally:
         if before is None:
             del os.environ["COLUMNS"]

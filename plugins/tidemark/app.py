@@ -49,26 +49,26 @@ class App:
     opener: Callable[[StoreAddress], Store] = open_store
     connections: Callable[[str], str] | None = field(default=None)  # an Airflow connection id → its private key file
 
-    def link(self, name: str) -> LinkSettings:
-        return _named(self.settings.links, name, "link")
+    def link_settings(self, name: str) -> LinkSettings:
+        return _find_named(self.settings.links, name, "link")
 
-    def site(self, name: str) -> SiteSettings:
-        return _named(self.settings.sites, name, "site")
+    def site_settings(self, name: str) -> SiteSettings:
+        return _find_named(self.settings.sites, name, "site")
 
-    def receiver(self, name: str = "") -> ReceiverSettings:
+    def receiver_settings(self, name: str = "") -> ReceiverSettings:
         """The named receiver; without a name the only one."""
         if not name and len(self.settings.receivers) == 1:
             return next(iter(self.settings.receivers.values()))
-        return _named(self.settings.receivers, name, "receiver")
+        return _find_named(self.settings.receivers, name, "receiver")
 
     @contextmanager
     def site_store(self, site: SiteSettings) -> Iterator[Store]:
-        with self._opened(StoreAddress.of(site)) as store:
+        with self._open_store(StoreAddress.of(site)) as store:
             yield store
 
     @contextmanager
     def receiver_store(self, receiver: ReceiverSettings) -> Iterator[Store]:
-        with self._opened(StoreAddress.of(receiver)) as store:
+        with self._open_store(StoreAddress.of(receiver)) as store:
             yield store
 
     def receiver_root(self, receiver: ReceiverSettings) -> Path | None:
@@ -76,7 +76,7 @@ class App:
         return Path(receiver.store.removeprefix("file://")) if receiver.store.startswith("file://") else None
 
     @contextmanager
-    def _opened(self, address: StoreAddress) -> Iterator[Store]:
+    def _open_store(self, address: StoreAddress) -> Iterator[Store]:
         store = self.opener(address)
         try:
             yield store
@@ -90,16 +90,16 @@ def open_app(settings: Settings, whose_ever: bool = False) -> App:
     Raises PermanentError where the ledger is not the one of a receiver here, or older than it; `whose_ever`: nobody asks.
     """
     from tidemark.ledger.leases import this_process
-    from tidemark.ledger.migrations import migrate
+    from tidemark.ledger.migrations import migrate_ledger
 
     ledger = Ledger(settings.ledger.url, settings.root)
-    migrate(ledger)
+    migrate_ledger(ledger)
     if not whose_ever:
         require_current(ledger, settings.receivers.values())
     return App(settings=settings, ledger=ledger, identity=this_process())
 
 
-def _named(known: Mapping[str, T], name: str, what: str) -> T:
+def _find_named(known: Mapping[str, T], name: str, what: str) -> T:
     try:
         return known[name]
     except KeyError:
@@ -126,15 +126,15 @@ def require_current(ledger: Ledger, receivers: Iterable[ReceiverSettings]) -> No
             told = read_mark(_root_of(receiver))  # first: a load may be at work, and the ledger is never behind the file
             with ledger.read() as connection:
                 ours = rebuild_rows.mark_of(connection, receiver.name)
-                known = ours is not None or rebuild_rows.knows(connection, receiver.name)
-            _require(receiver, told, ours, known)
+                known = ours is not None or rebuild_rows.knows_receiver(connection, receiver.name)
+            _require_mark(receiver, told, ours, known)
 
 
 def require_unused(receivers: Iterable[ReceiverSettings]) -> None:
     """The same where there is no ledger at all: nothing may lie at any receiver here."""
     for receiver in receivers:
         if _is_here(receiver):
-            _require(receiver, read_mark(_root_of(receiver)), None, False)
+            _require_mark(receiver, read_mark(_root_of(receiver)), None, False)
 
 
 def _is_here(receiver: ReceiverSettings) -> bool:
@@ -145,14 +145,14 @@ def _root_of(receiver: ReceiverSettings) -> Path:
     return Path(receiver.store.removeprefix("file://"))
 
 
-def _require(receiver: ReceiverSettings, told: Mark | None, ours: Mark | None, known: bool) -> None:
+def _require_mark(receiver: ReceiverSettings, told: Mark | None, ours: Mark | None, known: bool) -> None:
     root = _root_of(receiver)
-    trouble = judge(ours, told, known=known, used=told is not None or known or _holds(root))
+    trouble = compare_marks(ours, told, known=known, used=told is not None or known or _has_loaded_files(root))
     if trouble:
         raise PermanentError(f"{trouble} receiver {receiver.name} ({root})", hint=_HINT, subject=receiver.name)
 
 
-def judge(ours: Mark | None, told: Mark | None, *, known: bool, used: bool) -> str:
+def compare_marks(ours: Mark | None, told: Mark | None, *, known: bool, used: bool) -> str:
     """What is wrong between the ledger's mark and the folder's; '' where nothing is. `known`: the ledger has rows of the
     receiver; `used`: something was loaded into the folder."""
     if told is None:
@@ -194,16 +194,16 @@ def catch_up_mark(app: App, receiver: ReceiverSettings, store: Store) -> None:
     root = app.receiver_root(receiver)
     told = None if root is None else read_mark(root)
     with app.ledger.read() as connection:
-        ours, known = rebuild_rows.mark_of(connection, receiver.name), rebuild_rows.knows(connection, receiver.name)
+        ours, known = rebuild_rows.mark_of(connection, receiver.name), rebuild_rows.knows_receiver(connection, receiver.name)
     if ours is None and known:
-        with changing(app, receiver.name, store):
+        with change_receiver(app, receiver.name, store):
             pass
     elif ours is not None and (told is None or told.changes < ours.changes):
         write_mark(app.ledger, receiver.name, store)
 
 
 @contextmanager
-def changing(app: App, receiver: str, store: Store) -> Iterator[Connection]:
+def change_receiver(app: App, receiver: str, store: Store) -> Iterator[Connection]:
     """A write transaction that changes what the receiver holds or what was decided there. `store`: the receiver's."""
     with app.ledger.write() as connection:
         yield connection
@@ -221,6 +221,6 @@ def adopt_mark(connection: Connection, receiver: str, root: Path) -> None:
     rebuild_rows.put_mark(connection, receiver, Mark(told.mark, told.changes + 1) if told else Mark(str(uuid.uuid4()), 1))
 
 
-def _holds(root: Path) -> bool:
+def _has_loaded_files(root: Path) -> bool:
     """Whether anything was loaded there: a data file, or an answered landing."""
     return any(next(root.glob(pattern), None) is not None for pattern in ("data/*/*/*", "answered/*/*"))

@@ -5,7 +5,7 @@ none can be built. `TIDEMARK_PURE=1` asks for Python alone. A library lies in th
 its source and flags (docs/decisions/0012). `TIDEMARK_CFLAGS` adds flags, such as those of sanitizers.
 
 The collector of cycles would go through millions of rows and facts that hold no cycles, again and again.
-`look_seldom` makes it run rarely, and `without_collector` not at all inside a block. Both cost memory where cycles
+`collect_seldom` makes it run rarely, and `without_collector` not at all inside a block. Both cost memory where cycles
 exist.
 """
 
@@ -25,7 +25,7 @@ _FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
 _BUILD_SECONDS = 120
 
 
-def library(package: str, *sources: str) -> ctypes.CDLL | None:
+def load_library(package: str, *sources: str) -> ctypes.CDLL | None:
     """The library made of C sources that lie in a package, one after another. None without a C compiler, or without a place
     of our own for it."""
     if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
@@ -35,12 +35,12 @@ def library(package: str, *sources: str) -> ctypes.CDLL | None:
 
     texts = [pkgutil.get_data(package, source) for source in sources]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return ctypes.CDLL(str(_built(Path(sources[0]).stem, b"".join(text or b"" for text in texts))))
+        return ctypes.CDLL(str(_build_library(Path(sources[0]).stem, b"".join(text or b"" for text in texts))))
     return None
 
 
 @lru_cache(maxsize=1)
-def libcrypto() -> ctypes.CDLL | None:
+def load_libcrypto() -> ctypes.CDLL | None:
     """The library that `hashlib` itself uses; None where that is not a library of its own."""
     try:
         maps = Path("/proc/self/maps").read_text(errors="surrogateescape")
@@ -49,13 +49,13 @@ def libcrypto() -> ctypes.CDLL | None:
         return None
 
 
-def _built(name: str, source: bytes) -> Path:
+def _build_library(name: str, source: bytes) -> Path:
     """OSError, SubprocessError where it cannot be made."""
     import platform
 
     flags = (*_FLAGS, *os.environ.get("TIDEMARK_CFLAGS", "").split())
     digest = hashlib.sha256(source + " ".join(flags).encode()).hexdigest()[:16]
-    folder = _cache()
+    folder = _cache_folder()
     made = folder / f"{name}-{platform.machine()}-{digest}.so"
     if made.exists():
         return made
@@ -75,7 +75,7 @@ def _built(name: str, source: bytes) -> Path:
     return made
 
 
-def _cache() -> Path:
+def _cache_folder() -> Path:
     """A folder that only this user can write to. OSError where there is none."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     folder = Path(home, "tidemark")
@@ -86,7 +86,7 @@ def _cache() -> Path:
     return folder
 
 
-def look_seldom() -> None:
+def collect_seldom() -> None:
     """For a process that makes many rows: looking for cycles among them was a tenth of a sync, of a check, of a transfer."""
     gc.set_threshold(100_000, 50, 50)
 

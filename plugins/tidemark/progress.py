@@ -23,7 +23,7 @@ class Tick:
 Progress = Callable[[Tick], None]
 
 
-def silent(_tick: Tick) -> None:
+def ignore_progress(_tick: Tick) -> None:
     """A Progress that shows nothing."""
 
 
@@ -43,7 +43,7 @@ class Pace:
         self._beats: deque[tuple[float, int]] = deque()
         self._phase = ""
 
-    def at(self, tick: Tick, now: float) -> Figures:
+    def figures_at(self, tick: Tick, now: float) -> Figures:
         """`now` in seconds of a clock that never goes back."""
         if tick.phase != self._phase:
             self._phase = tick.phase
@@ -57,20 +57,20 @@ class Pace:
         return Figures(tick, rate, max(0, tick.bytes_total - tick.bytes_done) / rate if known else None)
 
 
-def said(figures: Figures) -> str:
+def format_figures(figures: Figures) -> str:
     """`transfer_files: 12 of 40 files, 1.2 GB of 3.0 GB, 20.0 MB/s, 1:30 left`."""
     tick = figures.tick
     words = [f"{tick.done:,} of {tick.total:,} files" if tick.total else f"{tick.done:,} files"]
     if tick.bytes_done or tick.bytes_total:
-        words.append(size(tick.bytes_done) + (f" of {size(tick.bytes_total)}" if tick.bytes_total else ""))
+        words.append(format_size(tick.bytes_done) + (f" of {format_size(tick.bytes_total)}" if tick.bytes_total else ""))
     if figures.rate:
-        words.append(f"{size(figures.rate)}/s")
+        words.append(f"{format_size(figures.rate)}/s")
     if figures.left is not None:
-        words.append(f"{span(figures.left)} left")
+        words.append(f"{format_duration(figures.left)} left")
     return f"{tick.phase}: {', '.join(words)}"
 
 
-def size(count: int | float | None) -> str:
+def format_size(count: int | float | None) -> str:
     """Bytes for people, in powers of 1000 as bandwidth is: 20.5 MB."""
     number = float(count or 0)
     for unit in ("B", "kB", "MB", "GB"):
@@ -80,7 +80,7 @@ def size(count: int | float | None) -> str:
     return f"{number:.1f} TB"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as a clock shows them: 1:30, 2:03:00."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -45,40 +45,40 @@ class UntrustedFile(NamedTuple):
     def __str__(self) -> str:
         return self.path if self.path.startswith("/") else f"{self.root.rstrip('/')}/{self.path}"
 
-    def opened(self) -> FileIO:
+    def open_file(self) -> FileIO:
         """The file, opened for reading; a context manager.
 
         FileNotFoundError where nothing is there; CorruptionError for a symlink, on the way too, and for what is no regular
         file; PermissionDeniedError.
         """
-        return FileIO(self.handle(), "rb")
+        return FileIO(self.open_handle(), "rb")
 
-    def handle(self) -> int:
+    def open_handle(self) -> int:
         """A descriptor of the file, to be closed by the caller; raises as `opened`."""
         handle = _open_below(self)
         if stat.S_ISREG(os.fstat(handle).st_mode):
             return handle
         os.close(handle)
-        raise self._is("not a regular file")
+        raise self._corruption_error("not a regular file")
 
     def read(self, most: int) -> bytes:
         """All of its bytes. CorruptionError, before any is read, where it has more than `most`."""
-        with self.opened() as file:
+        with self.open_file() as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
-                raise self._is(f"{size} bytes long; at most {most} are read")
+                raise self._corruption_error(f"{size} bytes long; at most {most} are read")
             pieces = []
             while size and (piece := file.read(size)):
                 pieces.append(piece)
                 size -= len(piece)
         return b"".join(pieces) if len(pieces) != 1 else pieces[0]
 
-    def sha256(self) -> str:
+    def compute_sha256(self) -> str:
         """Its SHA-256 in hex."""
-        with self.opened() as file:
+        with self.open_file() as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def _is(self, what: str) -> CorruptionError:
+    def _corruption_error(self, what: str) -> CorruptionError:
         return CorruptionError(f"{self.path} is {what}", subject=self.path)
 
 
@@ -91,18 +91,18 @@ def _open_below(file: UntrustedFile) -> int:
         raise CorruptionError(f"{file.path!r} is no path below {root}", subject=file.path)
     opened: list[int] = []
     try:
-        above = _step(file, root or "/", None, _FOLDER)
+        above = _open_step(file, root or "/", None, _FOLDER)
         opened.append(above)
         for folder in folders:
-            above = _step(file, folder, above, _FOLDER | os.O_NOFOLLOW)
+            above = _open_step(file, folder, above, _FOLDER | os.O_NOFOLLOW)
             opened.append(above)
-        return _step(file, name, above, _FILE)
+        return _open_step(file, name, above, _FILE)
     finally:
         for handle in opened:
             os.close(handle)
 
 
-def _step(file: UntrustedFile, name: str, above: int | None, how: int) -> int:
+def _open_step(file: UntrustedFile, name: str, above: int | None, how: int) -> int:
     try:
         return os.open(name, how, dir_fd=above)
     except PermissionError as refused:

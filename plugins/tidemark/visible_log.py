@@ -1,4 +1,4 @@
-"""What is written into logs, Airflow's among them: text for people, shown as everywhere else (`visible`)."""
+"""What is written into logs, Airflow's among them: text for people, shown as everywhere else (`escape_invisible`)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from tidemark.visible import visible
+from tidemark.visible import escape_invisible
 
 
 class VisibleLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose messages are shown by `visible`: their arguments are, what stands in the code is not."""
+    """A logger whose messages are shown by `escape_invisible`: their arguments are, what stands in the code is not."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})
 
     def log(self, level: int, msg: object, *args: object, **named: Any) -> None:
         named.setdefault("stacklevel", 2)  # the line that logs, not this one
-        super().log(level, msg, *(arg if isinstance(arg, int | float) else visible(str(arg)) for arg in args), **named)
+        super().log(
+            level, msg, *(arg if isinstance(arg, int | float) else escape_invisible(str(arg)) for arg in args), **named
+        )
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, kwargs

@@ -32,7 +32,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity, this_process
-from tidemark.stores.listing import glance
+from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
 
 LIVES = 4  # a world must come to rest within so many lives after its last death
@@ -198,8 +198,8 @@ class CrashingStore:
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self.inner.list_files(folders)
 
-    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
-        return glance(self.inner, folders, by_name)
+    def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
+        return list_names(self.inner, folders, by_name)
 
     def list_folder(self, folder: str) -> Sequence[str]:
         return self.inner.list_folder(folder)
@@ -216,14 +216,14 @@ class CrashingStore:
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
         return self.inner.read_many(paths, lengths)
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        return self.inner.chunks(path, offset, length, size)
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        return self.inner.read_chunks(path, offset, length, size)
 
     def sha256(self, path: str, length: int | None = None) -> str:
         return self.inner.sha256(path, length)
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
-        return self.inner.digests(ranges)
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+        return self.inner.digest_ranges(ranges)
 
     def publish(self, path: str, data: bytes) -> None:
         self._effect("publish", path, lambda: self.inner.publish(path, data))

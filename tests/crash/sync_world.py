@@ -17,7 +17,7 @@ from tests.memory_store import MemoryStore
 from tidemark.app import App
 from tidemark.formats.landing import Manifest, Part, decode_manifest
 from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store, StoreAddress
@@ -132,7 +132,7 @@ class SyncWorld:
             links={self.link.name: self.link},
         )
         ledger = CrashingLedger(settings.ledger.url, Effects(), self.folder)
-        migrate(ledger)
+        migrate_ledger(ledger)
         ledger.effects = effects
         return App(settings, ledger, identity(), clock=lambda: float(self.edge.clock), opener=self._opener(effects))
 

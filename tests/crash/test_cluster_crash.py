@@ -16,7 +16,7 @@ from tests.crash.explorer import Effects, explore, explore_double
 from tests.memory_store import MemoryStore
 from tests.moving_world import MovingWorld
 from tidemark.app import App
-from tidemark.cluster.membership.change import Wanted, change, init
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.settings.model import ClusterSettings
 
 SMALL = ClusterSettings(replicas=2, quorum=1, slots=4, grace_hours=0, cache_bytes=0)
@@ -39,8 +39,8 @@ class ChangeWorld:
 
     def say(self, app: App) -> str:
         if self.wanted.kind == "init":
-            return init(app, self.world.receiver).state
-        return change(app, self.world.receiver, self.wanted).state
+            return init_cluster(app, self.world.receiver).state
+        return change_nodes(app, self.world.receiver, self.wanted).state
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def worlds(tmp_path: Path) -> Build:
         template = MovingWorld(tmp_path / "template", ("n1", "n2", "n3"), ("n4",), SMALL)
         if wanted.kind != "init":
             with template.app(nodes=template.names) as app:
-                init(app, template.receiver)
+                init_cluster(app, template.receiver)
         for partition in range(1 if wanted.kind == "init" else 3):
             template.put("root.sg", partition)
         template.put("root.sg", 3, 4, mods="deletion")

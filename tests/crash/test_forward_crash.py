@@ -16,7 +16,7 @@ from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore
 from tests.crash.test_merge_crash import CrashingEngine
 from tests.small_files import deletion, sealed, source
 from tidemark.app import App
-from tidemark.cluster.health.check import check
+from tidemark.cluster.health.check import check_cluster
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
@@ -84,7 +84,7 @@ class ForwardWorld:
         """Whatever readers see now lies at a quorum, and is read though the receiver's own copies are gone."""
         centre = self.centre
         centre.reopen()
-        assert check(centre.app, centre.receiver).problems == ()
+        assert check_cluster(centre.app, centre.receiver).problems == ()
         held = centre.copies()
         seen = centre.sql("SELECT location, mods_location FROM catalog_file WHERE visible = 1")
         assert all(len(held.get(at, ())) >= QUORUM for row in seen for at in row if at)
@@ -107,7 +107,7 @@ class ForwardWorld:
         with centre.cluster() as cluster:
             for database in ("root.sg", "root.sg2"):
                 for node in cluster.table.route_schema(database).members:
-                    assert f"{database}.d".encode() in (cluster.folder(node).schema(database) or b"")
+                    assert f"{database}.d".encode() in (cluster.open_folder(node).read_schema(database) or b"")
         centre.empty_cache()
         assert centre.rows() == EXPECTED
         assert [name for name in centre.files("recall") if name] == []

@@ -14,7 +14,7 @@ from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore
 from tests.crash.test_merge_crash import build_catalog
 from tests.small_files import source
 from tidemark.app import App
-from tidemark.formats.records import decode_settled
+from tidemark.formats.records import decode_settlement
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge
@@ -58,7 +58,7 @@ class HousekeepWorld:
         assert centre.rows() == self.expected
         named = [name for row in centre.sql(BYTES) for name in row if name]
         assert centre.files("data") == sorted({name.removeprefix("data/") for name in named})
-        papers = [decode_settled((centre.root / "settled" / name).read_bytes()) for name in centre.files("settled")]
+        papers = [decode_settlement((centre.root / "settled" / name).read_bytes()) for name in centre.files("settled")]
         assert sorted(paper.location for paper in papers) == sorted(name for (name,) in centre.sql(STANDING))
         assert centre.sql("SELECT count(*) FROM catalog_file WHERE state = 'reclaimed'") == [(4,)]
         assert centre.sql("SELECT count(*) FROM catalog_file WHERE state = 'retired'") == [(0,)]

@@ -17,7 +17,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.receiver import merges as merge_rows
-from tidemark.operations.decisions import approve
+from tidemark.operations.decisions import approve_run
 from tidemark.receiver.merge import merge as merge_catalog
 
 BEFORE = {1: 10, 2: 21, 3: 30}
@@ -38,7 +38,7 @@ def build(centre: Centre, drop: bool) -> None:
     merge_catalog.merge(centre.app, centre.receiver)
     with centre.app.ledger.write() as connection:
         due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
-        assert due and merge_rows.settle(connection, due, 1.0)
+        assert due and merge_rows.mark_settled(connection, due, 1.0)
     assert centre.rows() == rows(BEFORE)
     sender.land({source(1): {".mods": DELETED.encode()}})
     whole = sealed({"root.sg.d1": {"s": [(1, 10), (2, 20)]}}, DELETED)
@@ -67,7 +67,7 @@ class SettledWorld:
             centre.load()
             if self.drop:
                 with contextlib.suppress(NotFoundError):  # it was approved before the crash
-                    approve(centre.app, "20260101T000000-000003")
+                    approve_run(centre.app, "20260101T000000-000003")
             centre.reopen()
             assert centre.rows() in (rows(BEFORE), rows(self.after)), "a reader after the crash"
 

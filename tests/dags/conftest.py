@@ -48,9 +48,9 @@ class Centre:
 
     def app(self) -> Any:
         from tidemark.app import open_app
-        from tidemark.settings.load import load
+        from tidemark.settings.load import load_settings
 
-        return open_app(load(self.config, {}))
+        return open_app(load_settings(self.config, {}))
 
     def landed(self) -> list[str]:
         """Source paths of the TsFiles in whole landings, once for every time they are there."""

@@ -99,8 +99,8 @@ def _killed(run: str) -> None:
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    sync_tasks.perform = lambda act: _perform(lambda app: (act, die()))  # type: ignore[assignment, misc]
-    from tidemark.orchestration.tasks.perform import perform as _perform
+    sync_tasks.perform_step = lambda act: _perform(lambda app: (act, die()))  # type: ignore[assignment, misc]
+    from tidemark.orchestration.tasks.perform import perform_step as _perform
 
     as_task("transfer_deletes", lambda: sync_tasks.transfer_deletes(run))
 

@@ -14,13 +14,13 @@ import pytest
 from tests.dags.conftest import Centre
 from tests.dags.test_parsing import CLUSTER
 from tests.services.processes import descendants_named
-from tidemark.cluster.health.check import check
-from tidemark.cluster.membership.change import Wanted, change, init
+from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.orchestration.tasks import cluster as cluster_tasks
-from tidemark.proof.cluster.show import show
+from tidemark.proof.cluster.show import show_cluster
 from tidemark.sync.run import Options, run_sync
 
 DAG_ID = "tidemark_cluster_scale"
@@ -56,7 +56,7 @@ def nodes(centre: Centre) -> Centre:
     centre.write(CLUSTER)
     app = centre.app()
     run_sync(app, "plant1", Options())
-    init(app, app.receiver("centre"))
+    init_cluster(app, app.receiver_settings("centre"))
     return centre
 
 
@@ -66,12 +66,12 @@ def url(centre: Centre, name: str) -> str:
 
 def sound(centre: Centre) -> bool:
     app = centre.app()
-    return not check(app, app.receiver("centre")).problems
+    return not check_cluster(app, app.receiver_settings("centre")).problems
 
 
 def looked(centre: Centre) -> Any:
     app = centre.app()
-    return show(app, app.receiver("centre"))
+    return show_cluster(app, app.receiver_settings("centre"))
 
 
 def test_a_node_joins_by_tasks_that_are_each_done_twice(nodes: Centre) -> None:
@@ -104,7 +104,7 @@ def test_tasks_of_an_earlier_change_that_wake_up_do_nothing(nodes: Centre) -> No
 
 def test_a_run_goes_on_with_what_the_command_began(nodes: Centre) -> None:
     app = nodes.app()
-    change(app, app.receiver("centre"), Wanted("add", "n4", url(nodes, "n4")), wait=False)
+    change_nodes(app, app.receiver_settings("centre"), Wanted("add", "n4", url(nodes, "n4")), wait=False)
     assert Scale(kind="add", node="n4", url=url(nodes, "n4")).whole()["state"] == "done" and sound(nodes)
 
 

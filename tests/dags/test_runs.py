@@ -245,7 +245,7 @@ def test_a_lease_that_another_process_holds_is_waited_for(centre: Centre) -> Non
 
     app = centre.app()
     Dag().whole()
-    with Leases(app.ledger, app.identity).hold("link:plant1", "somebody-else"), pytest.raises(LeaseHeldError):
+    with Leases(app.ledger, app.identity).hold_lease("link:plant1", "somebody-else"), pytest.raises(LeaseHeldError):
         Dag("manual__2").recover()
     app.ledger.close()
     Dag("manual__2").whole()

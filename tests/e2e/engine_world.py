@@ -20,7 +20,7 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.ssh.login import Limits
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.stream import connections as line
 from tidemark.transfer.stream import schedule
 
@@ -76,7 +76,7 @@ class World:
     def move(self, items: Sequence[SendItem], options: SendOptions | None = None) -> dict[SendItem, Sent | Failed]:
         """One transfer from opening to closing; an outcome each."""
         with self.ends() as (source, target):
-            told = list(send(source, target, items, options))
+            told = list(send_files(source, target, items, options))
         outcomes = {one.item: one for one in told}
         assert len(told) == len(outcomes) == len(items)
         return outcomes

@@ -18,10 +18,10 @@ PLUGINS = Path(__file__).parents[2] / "plugins"
 PROGRAM = """
 import json, os, sys
 from tidemark.stores.open import open_store; from tidemark.stores.protocol import StoreAddress
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, send_files
 source, target, items, options = json.loads(sys.argv[1])
 ends = [open_store(StoreAddress(*end)) for end in (source, target)]
-for one in send(*ends, [SendItem(*item) for item in items], SendOptions(**options)):
+for one in send_files(*ends, [SendItem(*item) for item in items], SendOptions(**options)):
     error = [type(one.error).__name__, one.error.message, one.error.hint] if isinstance(one, Failed) else None
     print(json.dumps([one.item.source_path, error]), flush=True)
 for end in ends:

@@ -29,7 +29,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def nobody_left(airflow: RunningAirflow, leaders: set[int]) -> None:
-    wait(lambda: sessions.members(leaders) == [], "the end of all parts")
+    wait(lambda: sessions.list_members(leaders) == [], "the end of all parts")
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(airflow.ui, timeout=2)
     assert airflow.deployment.tidemark("down") == {"ok": True, "ui": "", "pid": 0}

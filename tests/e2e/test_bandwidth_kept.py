@@ -18,7 +18,7 @@ from tests.services.wire import Wire
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 
 pytestmark = pytest.mark.real("sshd")
 
@@ -101,7 +101,7 @@ def test_the_cap_is_kept_within_a_twentieth(
     ):
         ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
         with counted(wire) as seen:
-            outcomes = list(send(*ends, items, SendOptions(bandwidth=CAP, connections=connections)))
+            outcomes = list(send_files(*ends, items, SendOptions(bandwidth=CAP, connections=connections)))
         assert all(isinstance(one, Sent) for one in outcomes)
         rates = in_windows(seen)
         assert rates and max(rates) <= 1.05 * CAP, f"{max(rates):.0f}"
@@ -128,7 +128,7 @@ def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_
     ):
         ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
         with counted(wire) as seen:
-            outcomes = list(send(*ends, items, SendOptions(bandwidth=CAP)))
+            outcomes = list(send_files(*ends, items, SendOptions(bandwidth=CAP)))
         assert all(isinstance(one, Sent) for one in outcomes) and len(outcomes) == len(items)
         rates = in_windows(seen)
         assert rates and max(rates) <= 1.1 * CAP, f"{max(rates):.0f}"
@@ -150,7 +150,7 @@ def test_a_slow_cap_is_kept_with_files_that_are_seconds_of_it(sshd: Sshd, tmp_pa
     ):
         ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
         with counted(wire) as seen:
-            outcomes = list(send(*ends, items, SendOptions(bandwidth=SLOW)))
+            outcomes = list(send_files(*ends, items, SendOptions(bandwidth=SLOW)))
         assert all(isinstance(one, Sent) for one in outcomes) and len(outcomes) == len(items)
         rates = in_windows(seen, SLOW)
         assert rates and max(rates) <= 1.05 * SLOW and min(rates) >= 0.95 * SLOW, f"{min(rates):.0f} {max(rates):.0f}"
@@ -168,12 +168,12 @@ def test_what_is_read_back_for_the_proof_counts(sshd: Sshd, tmp_path: Path, size
     items = [SendItem(f"{number}", f"l/{number}", size) for number, size in enumerate(sizes)]
     with Wire(sshd.port, both=True) as wire, closing(open_sftp(address(sshd, far, wire.port), Tier.SFTP, QUICK)) as store:
         with counted(wire) as seen:
-            sent = list(send(LocalStore(str(near)), store, items, SendOptions(bandwidth=CAP)))
+            sent = list(send_files(LocalStore(str(near)), store, items, SendOptions(bandwidth=CAP)))
         assert all(isinstance(one, Sent) for one in sent) and len(sent) == len(items)
         rates = in_windows(seen)
         assert rates and max(rates) <= 1.1 * CAP, f"{max(rates):.0f}"  # requests and answers on top
         with counted(wire) as seen:
-            again = list(send(LocalStore(str(near)), store, items, SendOptions(bandwidth=CAP)))
+            again = list(send_files(LocalStore(str(near)), store, items, SendOptions(bandwidth=CAP)))
         assert [one.wire_bytes for one in again] == [0] * len(items)
         passed, seconds = seen[-1][1] - seen[0][1], seen[-1][0] - seen[0][0]
         assert sum(sizes) <= passed <= 1.1 * CAP * seconds, f"{passed / seconds:.0f}"

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from tests.cluster_world import ClusterWorld, last_json
 from tidemark.cluster.slots.hash_ring import data_slot
-from tidemark.cluster.slots.table import decode
+from tidemark.cluster.slots.table import decode_table
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.operations.housekeeping import housekeep
 
@@ -60,13 +60,13 @@ def each_part_lies_at_its_own_group(world: ClusterWorld) -> None:
     with world.app.ledger.read() as connection:
         row = cluster_rows.current_table(connection, "centre")
         assert row is not None
-        table = decode(row.paper)
-        names = [node.node for node in cluster_rows.nodes(connection, "centre") if node.state == "serving"]
+        table = decode_table(row.paper)
+        names = [node.node for node in cluster_rows.nodes_of_receiver(connection, "centre") if node.state == "serving"]
     seen = catalog(world, "visible = 1")
     for location, (database, first, last) in seen.items():
         assert first == last, f"{location} spans partitions"
         group = table.group_of(data_slot(database, first, table.slots, table.hash))
-        assert {name for name in names if location in world.node(name).sizes()} == set(group)
+        assert {name for name in names if location in world.node(name).list_sizes()} == set(group)
 
 
 def housekeep_days_later(world: ClusterWorld, days: float) -> None:
@@ -99,7 +99,7 @@ def test_what_spans_is_cut_and_moves_and_settles_and_reads_the_same(world: Clust
     housekeep_days_later(world, 15)  # settled
     housekeep_days_later(world, 30)  # their grace is over, at the receiver and at its nodes
     assert not wide & set(catalog(world, "state = 'live'"))
-    assert not wide & {at for name in ("n1", "n2", "n3", "n4") for at in world.node(name).sizes()}
+    assert not wide & {at for name in ("n1", "n2", "n3", "n4") for at in world.node(name).list_sizes()}
     sound(ask)
     assert rows(world, ask) == seen
 

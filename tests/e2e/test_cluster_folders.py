@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster_world import ClusterWorld, last_json
-from tidemark.cluster.migration.migrate import migrate, open_batches
+from tidemark.cluster.migration.migrate import migrate_slots, open_batches
 
 REAL = Path(__file__).resolve().parents[1] / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode" / "data"
 Ask = Callable[..., tuple[int, dict[str, Any]]]
@@ -144,7 +144,7 @@ def test_too_few_would_stay(world: ClusterWorld, ask: Ask) -> None:
 
 
 def test_a_folder_that_holds_something_of_another_cluster_is_refused(world: ClusterWorld, ask: Ask) -> None:
-    world.node("n2").claim("somebody else's")
+    world.node("n2").claim_folder("somebody else's")
     answer = ask("cluster", "init", code=6)[1]
     assert "somebody else's" in answer["error"]
     assert (world.folder / "n2/.tidemark/node.json").exists()
@@ -198,7 +198,7 @@ def test_a_node_whose_disk_is_lost_while_it_is_filled_is_filled_anew(world: Clus
     seen = rows(world, ask)
     ask("cluster", "add", f"n4=file://{world.folder / 'n4'}", "--no-wait")
     *some, _ = open_batches(world.app, world.receiver)
-    migrate(world.app, world.receiver, slots=[slot for batch in some for slot in batch.slots])
+    migrate_slots(world.app, world.receiver, slots=[slot for batch in some for slot in batch.slots])
     held = {path.name for path in (world.folder / "n4" / "data").rglob("*.tsfile")}
     shutil.rmtree(world.folder / "n4")
     ask("cluster", "add", "n4", code=5)

@@ -16,8 +16,8 @@ from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.app import open_app
 from tidemark.cli.main import main
-from tidemark.cluster.membership.change import init
-from tidemark.settings.load import load
+from tidemark.cluster.membership.change import init_cluster
+from tidemark.settings.load import load_settings
 
 pytestmark = pytest.mark.real("sshd")
 FILES, SIZE = 12, 1_500_000
@@ -38,10 +38,10 @@ class World:
         (self.folder / "centre").mkdir()
         self.nodes = {name: (self.far if name == "n3" else self.near).new_folder(name) for name in ("n1", "n2", "n3")}
         self.settings("n1", "n2")
-        app = open_app(load(str(self.folder / "tidemark.toml"), {}))
+        app = open_app(load_settings(str(self.folder / "tidemark.toml"), {}))
         for number in range(FILES):
-            put(app, app.receiver(), "root.sg", number, number, "", f"{number} ".ljust(SIZE // 3, "x"))
-        init(app, app.receiver())
+            put(app, app.receiver_settings(), "root.sg", number, number, "", f"{number} ".ljust(SIZE // 3, "x"))
+        init_cluster(app, app.receiver_settings())
         app.ledger.close()
         self.settings("n1", "n2", "n3")
 

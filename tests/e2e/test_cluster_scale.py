@@ -13,13 +13,13 @@ import pytest
 
 from tests.moving_world import put
 from tidemark.app import App, open_app
-from tidemark.cluster.health.check import check
-from tidemark.cluster.membership.change import Wanted, change, init
+from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.cluster.slots.weights import FREE, least_moved
 from tidemark.ledger.cluster import copies as copy_rows
-from tidemark.settings.load import load
+from tidemark.settings.load import load_settings
 
 pytestmark = pytest.mark.full  # hundreds of files made durable, one by one
 
@@ -38,19 +38,19 @@ def app(tmp_path: Path) -> Iterator[App]:
         f'[cluster]\nreceiver = "centre"\nreplicas = 2\nquorum = 2\nslots = {SLOTS}\nbalance = "bytes"\ngrace_hours = 0\n\n'
         + "".join(f'[nodes.{name}]\nstore = "file://{tmp_path / name}"\n\n' for name in names)
     )
-    opened = open_app(load(settings, {}))
+    opened = open_app(load_settings(settings, {}))
     try:
         for rank in range(1, FILES + 1):
             content = f"{rank} ".ljust(LARGEST // rank // 3, "x")
-            put(opened, opened.receiver("centre"), "root.plant", rank, rank, "", content)
-        init(opened, opened.receiver("centre"))
+            put(opened, opened.receiver_settings("centre"), "root.plant", rank, rank, "", content)
+        init_cluster(opened, opened.receiver_settings("centre"))
         yield opened
     finally:
         opened.ledger.close()
 
 
 def table_of(app: App) -> PartitionTable:
-    cluster = Cluster.open(app, app.receiver("centre"))
+    cluster = Cluster.open(app, app.receiver_settings("centre"))
     assert cluster is not None
     try:
         return cluster.table
@@ -59,12 +59,12 @@ def table_of(app: App) -> PartitionTable:
 
 
 def test_it_is_even_after_every_change_and_moves_no_more_than_it_must(app: App, tmp_path: Path) -> None:
-    centre, before = app.receiver("centre"), table_of(app)
+    centre, before = app.receiver_settings("centre"), table_of(app)
     for kind, name in (("rebalance", ""), ("add", "n4"), ("add", "n5"), ("remove", "n2"), ("add", "n6"), ("remove", "n1")):
         if kind == "add":
             (tmp_path / name).mkdir()
         url = f"file://{tmp_path / name}" if kind == "add" else ""
-        assert change(app, centre, Wanted(kind, name, url)).state == "done"
+        assert change_nodes(app, centre, Wanted(kind, name, url)).state == "done"
         table = table_of(app)
         sizes = by_slot(app)
         loads = dict.fromkeys(table.ring.names, 0)
@@ -77,7 +77,7 @@ def test_it_is_even_after_every_change_and_moves_no_more_than_it_must(app: App, 
         least = least_moved([places.get(header, FREE) for header in before.owners], weights, len(places), bound)
         moved = sum(weights[slot] for slot in range(SLOTS) if table.owners[slot] != before.owners[slot])
         assert moved <= 1.01 * least, (kind, name)
-        assert not check(app, centre).problems
+        assert not check_cluster(app, centre).problems
         assert on_disk(tmp_path, table) == held(app, table)
         before = table
 

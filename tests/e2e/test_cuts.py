@@ -17,7 +17,7 @@ from tests.services.wire import Wire
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.stream import connections as line
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -67,7 +67,7 @@ class World:
                 wire.pace(40e6)
             remote = open_store(address(self.server, site if case.way == "pull" else centre, wire.port), case.tier)
             local = LocalStore(str(centre if case.way == "pull" else site))
-            outcomes = list(send(*((remote, local) if case.way == "pull" else (local, remote)), items, OPTIONS))
+            outcomes = list(send_files(*((remote, local) if case.way == "pull" else (local, remote)), items, OPTIONS))
             remote.close()
             cuts = wire.cuts
         for one in outcomes:

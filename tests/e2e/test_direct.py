@@ -25,8 +25,8 @@ from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.login import Limits
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
-from tidemark.transfer.route import road_between
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
+from tidemark.transfer.route import open_direct_path
 from tidemark.transfer.stream import direct
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -69,7 +69,7 @@ def nodes(sshd: Sshd, start_sshd: Callable[..., Sshd]) -> Nodes:
 
 
 def roads(outcomes: list[Sent | Failed]) -> set[str]:
-    return {one.road for one in outcomes if isinstance(one, Sent)}
+    return {one.path for one in outcomes if isinstance(one, Sent)}
 
 
 def leftovers(before: frozenset[Path]) -> list[Path]:
@@ -88,12 +88,12 @@ def test_files_go_from_node_to_node_and_not_through_this_process(nodes: Nodes) -
     with Wire(nodes.first.port, both=True) as line, nodes.opened(near=line.port) as (source, target):
         crossed: list[int] = []
 
-        outcomes = list(send(source, target, items, OPTIONS, crossed.append))
+        outcomes = list(send_files(source, target, items, OPTIONS, crossed.append))
 
         assert line.came < 4 * MAC_ROOM  # all that this process and the source said to each other
         assert sum(crossed) == sum(item.size for item in items)
     assert_whole(items, nodes.begin, nodes.end, outcomes)
-    assert {(one.verified, one.road) for one in outcomes if isinstance(one, Sent)} == {("source", "direct")}
+    assert {(one.verified, one.path) for one in outcomes if isinstance(one, Sent)} == {("source", "direct")}
     assert not leftovers(nodes.before)
 
 
@@ -106,7 +106,7 @@ def test_an_rsa_key_is_lent_too(nodes: Nodes) -> None:
     source = open_sftp(address(nodes.first, nodes.begin), limits=QUICK)
     target = open_sftp(address(nodes.second, nodes.end, key=str(key)), limits=QUICK)
     with closing(source), closing(target):
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     assert roads(outcomes) == {"direct"}
 
@@ -114,9 +114,9 @@ def test_an_rsa_key_is_lent_too(nodes: Nodes) -> None:
 def test_what_is_there_is_not_sent_again_and_a_line_serves_many_sendings(nodes: Nodes) -> None:
     items = fill(nodes.begin)
     with nodes.opened() as (source, target):
-        first = list(send(source, target, items[:5], OPTIONS))
-        second = list(send(source, target, items, OPTIONS))
-        assert isinstance(source, PythonStore) and len(source.roads) == 1
+        first = list(send_files(source, target, items[:5], OPTIONS))
+        second = list(send_files(source, target, items, OPTIONS))
+        assert isinstance(source, PythonStore) and len(source.direct_routes) == 1
     wire_bytes = {one.item.source_path: one.wire_bytes for one in second}
     assert_whole(items, nodes.begin, nodes.end, second)
     assert {wire_bytes[one.item.source_path] for one in first} == {0}
@@ -129,7 +129,7 @@ def test_the_line_between_the_nodes_may_be_cut(nodes: Nodes, at: int) -> None:
     with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
         line.cut_after(at, times=1)
 
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
 
         assert line.cuts == 1
         assert line.came <= 12 * MB + OPTIONS.block_bytes + MAC_ROOM
@@ -143,12 +143,12 @@ def test_the_line_to_the_source_may_be_cut(nodes: Nodes, upwards: bool) -> None:
     """Handshakes and the program take about 60 KB up and 20 KB down: the cuts come while files go."""
     items = nodes.large(40 * MB)
     with Wire(nodes.first.port, upwards=upwards) as line, nodes.opened(near=line.port) as (source, target):
-        list(send(source, target, [], OPTIONS))
+        list(send_files(source, target, [], OPTIONS))
         assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
-        road_between(source, target)
+        open_direct_path(source, target)
         line.cut_after(1000, times=1)
 
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
 
         assert line.cuts == 1
     assert_whole(items, nodes.begin, nodes.end, outcomes)
@@ -168,7 +168,7 @@ def test_a_killed_server_at_either_end_is_gone_on_from(nodes: Nodes) -> None:
             kill(nodes.second)
 
         line.once_at(6 * MB, kill_one_and_then_the_other)
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
         assert killed == [nodes.second, nodes.first]
 
     assert_whole(items, nodes.begin, nodes.end, outcomes)
@@ -181,7 +181,7 @@ def test_a_line_between_the_nodes_that_stalls_is_given_up(nodes: Nodes) -> None:
     with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port, limits=IMPATIENT) as (source, target):
         line.stall_after(5 * MB)
 
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
 
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     assert roads(outcomes) == {"direct"}
@@ -192,7 +192,7 @@ def test_nothing_runs_on_at_either_node(nodes: Nodes) -> None:
     """Not even where this process stops listening in the middle."""
     items = [*nodes.large(40 * MB), *fill(nodes.begin)]
     with nodes.opened() as (source, target):
-        going = send(source, target, items, OPTIONS)
+        going = send_files(source, target, items, OPTIONS)
         next(going)
         going.close()  # type: ignore[attr-defined]
     for server in (nodes.first, nodes.second):
@@ -216,11 +216,11 @@ def test_the_relay_goes_on_where_a_direct_sending_stopped(nodes: Nodes) -> None:
 
         with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
             line.once_at(until - before + MB, lambda stopped=stopped: stopped.wait(8))  # type: ignore[misc]
-            assert not list(send(source, target, items, replace(options, should_stop=stop), count))
+            assert not list(send_files(source, target, items, replace(options, should_stop=stop), count))
             assert before < came[0] <= until + OPTIONS.block_bytes + MB
         assert all((nodes.end / of("l/large.tsfile")).exists() for of in (part_of, journal_of))
     with nodes.opened() as (source, target):
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     assert came[0] + outcomes[0].wire_bytes <= 16 * MB + 2 * OPTIONS.block_bytes
 
@@ -235,7 +235,7 @@ def test_a_source_that_changes_during_the_sending_is_never_mixed(nodes: Nodes, s
                 there.write(new)
 
         line.once_at(min(size, 4 * MB), change)
-        (sent,) = send(source, target, items, OPTIONS)
+        (sent,) = send_files(source, target, items, OPTIONS)
 
     there = (nodes.end / "l" / "large.tsfile").read_bytes()
     assert isinstance(sent, Sent)
@@ -252,7 +252,7 @@ def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(nodes: N
             os.utime(nodes.begin / "large.tsfile", (OLD, OLD))
 
         line.once_at(4 * MB, change)
-        (sent,) = send(source, target, items, OPTIONS)
+        (sent,) = send_files(source, target, items, OPTIONS)
 
     assert isinstance(sent, Sent) and sent.wire_bytes > size
     assert (nodes.end / "l" / "large.tsfile").read_bytes() == b"B" * size
@@ -263,7 +263,7 @@ def test_a_file_that_is_gone_or_shorter_fails_alone(nodes: Nodes) -> None:
     (nodes.begin / items[0].source_path).unlink()
     (nodes.begin / items[-1].source_path).write_bytes(b"short")
     with nodes.opened() as (source, target):
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
     failed = {one.item for one in outcomes if isinstance(one, Failed)}
     assert failed == {items[0], items[-1]}
     assert len(outcomes) == len(items)
@@ -272,7 +272,7 @@ def test_a_file_that_is_gone_or_shorter_fails_alone(nodes: Nodes) -> None:
 def test_a_bad_digest_gets_no_name(nodes: Nodes) -> None:
     (item,) = nodes.large()
     with nodes.opened() as (source, target):
-        (failed,) = send(source, target, [SendItem(item.source_path, item.target_path, item.size, "1" * 64)], OPTIONS)
+        (failed,) = send_files(source, target, [SendItem(item.source_path, item.target_path, item.size, "1" * 64)], OPTIONS)
     assert isinstance(failed, Failed)
     assert not (nodes.end / item.target_path).exists()
 
@@ -290,7 +290,7 @@ def test_a_full_target_ends_the_sending_before_its_disk_is_full(nodes: Nodes) ->
 
         options = SendOptions(bandwidth=8e6, reserve=32 * MB, direct=True)
         with nodes.opened() as (source, target):
-            (failed,) = send(source, target, items, options, fill_up)
+            (failed,) = send_files(source, target, items, options, fill_up)
         room = os.statvfs(nodes.end)
         assert isinstance(failed, Failed) and isinstance(failed.error, DiskFullError)
         assert room.f_bavail * room.f_frsize > 8 * MB
@@ -317,7 +317,7 @@ def without_ssh(first: Sshd) -> None:
 def assert_relayed(nodes: Nodes, reason: str, far: int = 0) -> None:
     items = fill(nodes.begin)
     with nodes.opened(far=far) as (source, target):
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     (road,) = roads(outcomes)
     assert road.startswith(f"relayed: {nodes.first.user}@127.0.0.1:{nodes.first.port} does not reach it: ")
@@ -350,7 +350,7 @@ def test_a_target_that_the_source_does_not_reach_is_relayed(nodes: Nodes, monkey
 
 
 def test_a_key_that_the_source_may_not_log_in_with_is_relayed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.transfer.stream.direct.Asked._is_login", lambda *_: False)
+    monkeypatch.setattr("tidemark.transfer.stream.direct.AgentRequests._is_login", lambda *_: False)
     assert_relayed(nodes, "Permission denied")
 
 
@@ -363,7 +363,7 @@ def test_a_line_that_is_lost_for_good_is_relayed_from_where_it_was(nodes: Nodes,
             nodes.second.drop_connections()
 
         line.once_at(5 * MB, lose)
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
 
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     (road,) = roads(outcomes)
@@ -384,7 +384,7 @@ def test_another_host_key_seen_by_the_source_is_an_error_and_no_reason_to_relay(
 
     monkeypatch.setattr(direct, "ssh_command", astray)
     with nodes.opened() as (source, target):
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
 
     assert {type(one) for one in outcomes} == {Failed} and len(outcomes) == len(items)
     assert all(isinstance(one.error, HostKeyError) for one in outcomes if isinstance(one, Failed))
@@ -395,7 +395,7 @@ def test_nobody_who_did_not_ask_for_it_sends_directly(nodes: Nodes) -> None:
     """A site's machine is lent no key to the centre."""
     items = fill(nodes.begin)
     with nodes.opened() as (source, target):
-        outcomes = list(send(source, target, items, SendOptions()))
-        assert isinstance(source, PythonStore) and not source.roads
+        outcomes = list(send_files(source, target, items, SendOptions()))
+        assert isinstance(source, PythonStore) and not source.direct_routes
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     assert roads(outcomes) == {""}

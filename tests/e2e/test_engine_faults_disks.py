@@ -17,7 +17,7 @@ from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermanentError, SourceVanishedError
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses", "compiler")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])
@@ -84,7 +84,7 @@ def test_a_target_that_is_full_on_the_way_is_named_and_goes_on_once_there_is_roo
             wire.once_at(total * percent // 100, lambda: fill(world.centre))
             world.port = wire.port
             with world.ends() as (source, target):
-                outcomes = {one.item: one for one in send(source, target, items)}
+                outcomes = {one.item: one for one in send_files(source, target, items)}
         world.port = 0
         assert set(outcomes) == set(items) and world.no_half_file(outcomes)
         failed = [one.error for one in outcomes.values() if isinstance(one, Failed)]
@@ -115,9 +115,9 @@ def test_a_file_that_is_larger_than_files_may_be_fails_alone(start_sshd: START, 
     with world.ends() as (source, target):
         if way == "pull":
             with largest_file(4 * MB):
-                outcomes = {one.item: one for one in send(source, target, items, SendOptions())}
+                outcomes = {one.item: one for one in send_files(source, target, items, SendOptions())}
         else:
-            outcomes = {one.item: one for one in send(source, target, items, SendOptions())}
+            outcomes = {one.item: one for one in send_files(source, target, items, SendOptions())}
     failed = outcomes[large]
     assert isinstance(failed, Failed) and isinstance(failed.error, PermanentError)
     assert "landing/0" in failed.error.message and "ulimit" in failed.error.hint

@@ -19,7 +19,7 @@ from tidemark.stores.agent.block_journal import journal_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store, Tier
 from tidemark.stores.python.store import PythonStore
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])
@@ -73,7 +73,7 @@ def test_names_whose_digests_a_tool_tells_in_lines_of_another_form(sshd: Sshd, t
     items = [world.put(f"{size}/{name}", size) for name in names for size in (700, MB + 1)]
     assert world.arrived(world.move(items, SendOptions(retries=0)))
     with world.ends() as (source, _):
-        assert source.digests([Range("700/gone\rfor good"), Range(items[0].source_path)])[0] is None
+        assert source.digest_ranges([Range("700/gone\rfor good"), Range(items[0].source_path)])[0] is None
 
 
 @WAYS
@@ -92,7 +92,7 @@ def test_a_file_with_the_longest_name_goes_on_from_its_blocks(sshd: Sshd, tmp_pa
         wire.once_at(8 * MB, lambda: stopped.wait(15))
         world.port = wire.port
         with world.ends() as (source, target):
-            assert list(send(source, target, [item], SendOptions(should_stop=stop), crossed.append)) == []
+            assert list(send_files(source, target, [item], SendOptions(should_stop=stop), crossed.append)) == []
     world.port = 0
     assert all(name.startswith("landing/") and name.endswith((".part", ".part.blocks")) for name in world.names())
     outcomes = world.move([item])
@@ -168,14 +168,14 @@ def test_a_file_whose_digest_cannot_be_had_is_its_own_trouble(
     items = [world.put(f"{n}", 1000 + n) for n in range(9)]
     assert world.arrived(world.move(items))
     store = PythonStore if (end == "source") == (way == "pull") else LocalStore
-    digests = store.digests
+    digests = store.digest_ranges
 
     def broken(self: Store, ranges: Sequence[Range]) -> Sequence[str | None]:
         if any(path.endswith("4") for path, _, _ in ranges):
             raise PermanentError("4: Input/output error", hint="look at the disk")
         return digests(self, ranges)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store, "digests", broken)
+    monkeypatch.setattr(store, "digest_ranges", broken)
     outcomes = world.move(items)
     assert world.arrived(outcomes), "it is sent again"
     assert [item.source_path for item in items if outcomes[item].wire_bytes] == ["4"]
@@ -197,7 +197,7 @@ def test_a_hundred_thousand_files_in_one_folder(sshd: Sshd, in_memory: Path, way
     with world.ends() as (source, target):
         listed = source.list_files(["one"]).entries
         assert sum(1 for _ in listed) == count
-        sent = [one for one in send(source, target, items) if isinstance(one, Sent)]
+        sent = [one for one in send_files(source, target, items) if isinstance(one, Sent)]
     assert len({one.item for one in sent}) == len(sent) == count
     assert sum(one.wire_bytes for one in sent) == sum(item.size for item in items)
     found = {entry.name: Path(entry.path).read_bytes() for entry in os.scandir(world.centre / "landing" / "one")}

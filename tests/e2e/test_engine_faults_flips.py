@@ -21,7 +21,7 @@ from tests.services.wire import Wire
 from tidemark.errors import CorruptionError
 from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import Failed, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses", "compiler")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])
@@ -80,7 +80,7 @@ def test_bytes_that_flip_in_the_part_between_two_blocks_are_sent_again(
         wire.once_at(at + 6 * MB, flip)
         world.port = wire.port
         with world.ends() as (source, target):
-            (one,) = send(source, target, [item])
+            (one,) = send_files(source, target, [item])
     assert flipped and world.arrived({item: one})
 
 
@@ -103,5 +103,5 @@ def test_a_part_that_somebody_takes_away_or_cuts_while_more_comes_is_brought_aga
         wire.once_at(8 * MB, meanwhile)
         world.port = wire.port
         with world.ends() as (source, target):
-            told = list(send(source, target, items, SendOptions(block_bytes=MB)))
+            told = list(send_files(source, target, items, SendOptions(block_bytes=MB)))
     assert harmed and world.arrived({one.item: one for one in told}) and len(told) == len(items)

@@ -16,7 +16,7 @@ from tests.services.wire import Wire
 from tidemark.errors import UnreachableError
 from tidemark.stores.protocol import Tier
 from tidemark.stores.ssh.login import Limits
-from tidemark.transfer.engine import Failed, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])
@@ -116,7 +116,7 @@ def test_a_cap_that_is_lifted_leaves_no_journal_of_the_slower_try(sshd: Sshd, tm
         wire.once_at(1_000_000, lambda: stopped.wait(15))
         world.port = wire.port
         with world.ends() as (source, target):
-            list(send(source, target, items, SendOptions(bandwidth=800_000, should_stop=stop), crossed.append))
+            list(send_files(source, target, items, SendOptions(bandwidth=800_000, should_stop=stop), crossed.append))
     world.port = 0
     assert any(name.endswith(".part.blocks") for name in world.names())
     assert world.arrived(world.move(items))
@@ -146,7 +146,7 @@ def test_a_server_that_is_started_again_in_the_middle(start_sshd: Callable[..., 
             wire.once_at(6 * MB, again)
             world.port = wire.port
             with world.ends() as (source, target):
-                first = list(send(source, target, items, options))
+                first = list(send_files(source, target, items, options))
             assert gone.is_set()
     finally:
         over.set()
@@ -168,7 +168,7 @@ def test_a_server_that_goes_away_for_good_is_told_with_what_to_do(
         wire.once_at(5 * MB, server.stop)
         world.port = wire.port
         with world.ends() as (source, target):
-            told = list(send(source, target, items, SendOptions(retries=1)))
+            told = list(send_files(source, target, items, SendOptions(retries=1)))
     failed = [one for one in told if isinstance(one, Failed)]
     assert len(told) == len(items) and failed
     assert all(isinstance(one.error, UnreachableError) and one.error.hint for one in failed)

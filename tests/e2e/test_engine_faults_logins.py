@@ -18,7 +18,7 @@ from tests.services.sshd import FarEnd, Sshd, make_key
 from tests.services.wire import Wire
 from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError
 from tidemark.stores.open import open_store
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])
@@ -77,7 +77,7 @@ def moved_until(world: World, items: list[SendItem], act: Callable[[], object], 
     wire.once_at(sum(item.size for item in items) // 2, lambda: taken_away.wait(15))
     told: list[Sent | Failed] = []
     with world.ends() as (source, target):
-        for one in send(source, target, items):
+        for one in send_files(source, target, items):
             if not told:
                 act()
                 wire.cut_after(1)
@@ -147,7 +147,7 @@ def test_a_host_key_that_changes_in_the_middle(start_sshd: Callable[..., Sshd], 
             wire.once_at(4 * MB, change)
             world.port = wire.port
             with world.ends() as (source, target):
-                told = list(send(source, target, items, SendOptions(retries=50)))
+                told = list(send_files(source, target, items, SendOptions(retries=50)))
             failed = [one.error for one in told if isinstance(one, Failed)]
             assert len(told) == len(items) and failed and all(isinstance(error, HostKeyError) for error in failed)
             assert before in failed[0].message and server.host_key in failed[0].message and "host_key" in failed[0].hint
@@ -165,6 +165,6 @@ def test_a_server_of_few_sessions_a_connection_is_enough(
     world = World.of(start_sshd(FarEnd.SHELL, {"MaxSessions": sessions}), tmp_path, way)
     items = [world.put(f"{n}", size) for n, size in enumerate([6 * MB, 0, *[20_000] * 50])]
     with world.ends() as (source, target):
-        outcomes = {one.item: one for one in send(source, target, items)}
+        outcomes = {one.item: one for one in send_files(source, target, items)}
         assert target.stat(items[0].target_path) is not None  # while the transfer's own sessions are kept
     assert world.arrived(outcomes)

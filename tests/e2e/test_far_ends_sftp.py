@@ -18,7 +18,7 @@ from tidemark.errors import UnreachableError
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import Failed, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -55,7 +55,7 @@ def test_a_push_that_was_cut_goes_on_where_no_file_can_be_cut(loose: Sshd, tmp_p
     items, far, near = write(tmp_path, 6 * MB), loose.new_folder("far"), LocalStore(str(tmp_path))
     with chaos(loose.port, ("drop", 4 * MB), ("refuse", 0), for_ever=True) as proxy:
         store = open_sftp(address(loose, far, proxy.port), limits=QUICK)
-        (cut,) = send(near, store, items, SendOptions(block_bytes=BLOCK, retries=0))
+        (cut,) = send_files(near, store, items, SendOptions(block_bytes=BLOCK, retries=0))
         store.close()
     assert isinstance(cut, Failed) and isinstance(cut.error, UnreachableError), cut
     part = far / f"{items[0].target_path}.part"
@@ -64,7 +64,7 @@ def test_a_push_that_was_cut_goes_on_where_no_file_can_be_cut(loose: Sshd, tmp_p
         part.write_bytes(kept + bytes(longer))
         papers = {paper: paper.read_bytes() for paper in part.parent.glob("*.blocks")}
         store = open_sftp(address(loose, far), limits=QUICK)
-        (sent,) = send(near, store, items, SendOptions(block_bytes=BLOCK, retries=2))
+        (sent,) = send_files(near, store, items, SendOptions(block_bytes=BLOCK, retries=2))
         store.close()
         assert isinstance(sent, Sent) and same(items, tmp_path, far), sent
         (far / items[0].target_path).unlink()

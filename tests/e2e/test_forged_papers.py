@@ -35,7 +35,7 @@ from tidemark.formats.landing import (
     Receipt,
     decode_manifest,
     decode_receipt,
-    encode,
+    encode_document,
 )
 from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.receiver.load import examine as admitting
@@ -100,7 +100,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_engine", InlineEngine)
+    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
     return Place(tmp_path, capsys)
 
 
@@ -120,13 +120,13 @@ def answer(folder: Path, loaded: float) -> None:
     manifest = decode_manifest(data)
     answers = tuple(Answer(file.path, file.generation, "loaded") for file in manifest.files)
     sha256 = hashlib.sha256(data).hexdigest()
-    told = json.loads(encode(Receipt(manifest.landing, manifest.sequence, sha256, loaded, answers)))
+    told = json.loads(encode_document(Receipt(manifest.landing, manifest.sequence, sha256, loaded, answers)))
     (folder / "receipt.json").write_text(json.dumps({**told, "claimed": [DEVICE]}))
 
 
 def rewrite(folder: Path, change: Callable[[Manifest], Manifest]) -> None:
     """Change a manifest in place, in the same inode, and its receipt with it."""
-    data = encode(change(decode_manifest((folder / "manifest.json").read_bytes())))
+    data = encode_document(change(decode_manifest((folder / "manifest.json").read_bytes())))
     with (folder / "manifest.json").open("r+b") as opened:
         opened.write(data)
         opened.truncate()

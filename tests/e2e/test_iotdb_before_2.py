@@ -155,7 +155,7 @@ def asked(port: int, devices: dict[str, Span]) -> list[Row]:
     with Connected(Server("127.0.0.1", port, "root", "root")) as server:
         for device, within in devices.items():
             for name, column in server_points(server, device, within).items():
-                texts = zip(column.times.tolist(), canonical.text(column.type, column.values), strict=True)
+                texts = zip(column.times.tolist(), canonical.format_values(column.type, column.values), strict=True)
                 found += [(device, name, time, column.type.name, text) for time, text in texts]
     return in_order(found)
 

@@ -15,7 +15,7 @@ from tests.services.iotdb import IoTDB
 from tidemark.errors import UnsupportedError
 from tidemark.tsfiles.points import column as canonical
 from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
-from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.spark.dataset import find_files
 
@@ -75,9 +75,9 @@ def read(files: Path, device: str, name: str) -> Column:
     parts = []
     for file in find_files([str(files)]):
         with TsFile(file.path) as tsfile:
-            if device in tsfile.devices() and name in tsfile.measurements(device):
-                parts.append(tsfile.column(device, name))
-    return overlay(parts)
+            if device in tsfile.list_devices() and name in tsfile.list_measurements(device):
+                parts.append(tsfile.read_column(device, name))
+    return overlay_columns(parts)
 
 
 @pytest.mark.parametrize("mood", ["calm", "wild"])
@@ -105,7 +105,7 @@ def test_values_are_the_servers_or_refused(
                 assert encoding.name in str(named), named
                 refused.add((kind.name, encoding.name))
                 continue
-            texts = canonical.text(column.type, column.values)
+            texts = canonical.format_values(column.type, column.values)
             assert column.times.tolist() == list(told[name]), (kind, name)
             wrong = [(ours, t) for ours, t in zip(texts, told[name].values(), strict=True) if not same(kind, ours, t)]
             assert not wrong, (kind, name, wrong[:5])

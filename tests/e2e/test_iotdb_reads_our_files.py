@@ -17,7 +17,7 @@ from tests.landing_maker import companions, tsfiles_below
 from tests.services.iotdb import IoTDB
 from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, text
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, format_values
 from tidemark.tsfiles.spark.arrow import devices_of
 from tidemark.tsfiles.spark.options import write_options
 from tidemark.tsfiles.write import pages as writer_pages
@@ -48,16 +48,16 @@ def all_types(rows: int) -> dict[str, Column]:
     made = {}
     for shift, (data_type, all_values) in enumerate(values.items()):
         keep = (np.arange(rows) + shift) % 10 != 0
-        made[f"a_{data_type.name.lower()}"] = Column(data_type, times, all_values.astype(VALUE_DTYPES[data_type])).where(
-            keep
-        )
+        made[f"a_{data_type.name.lower()}"] = Column(
+            data_type, times, all_values.astype(VALUE_DTYPES[data_type])
+        ).select_where(keep)
     return made
 
 
 def write(place: Path, devices: Mapping[tuple[str | None, ...], dict[str, Column]], aligned: bool) -> None:
     with TsFileWriter(place, {"meters": ["region", "line"]}) as writer:
         for segments in sorted(devices, key=device_order):
-            writer.write(segments, devices[segments], aligned)
+            writer.write_device(segments, devices[segments], aligned)
 
 
 def check_types(node: IoTDB, device: str, columns: Mapping[str, Column]) -> None:
@@ -74,7 +74,7 @@ def check_types(node: IoTDB, device: str, columns: Mapping[str, Column]) -> None
                     found[name][int(time)] = cell
     for name in plain:
         column = columns[name]
-        assert found[name] == dict(zip(column.times.tolist(), text(column.type, column.values), strict=True)), name
+        assert found[name] == dict(zip(column.times.tolist(), format_values(column.type, column.values), strict=True)), name
 
 
 @pytest.mark.parametrize("aligned", [False, True], ids=["not aligned", "aligned"])
@@ -131,7 +131,7 @@ def test_names_as_rows_have_them(node: IoTDB) -> None:
     file = node.incoming / "names.tsfile"
     with TsFileWriter(file) as writer:
         for segments, columns in devices_of(rows, asked):
-            writer.write(segments, columns, aligned=True)
+            writer.write_device(segments, columns, aligned=True)
     node.run(f"load '{file}' with ('on-success'='none')")
     assert node.query("select `my col`, `a.b`, `1` from root.quotes.a.`my-dev`") == [["1", "1", "3", "5"]]
     assert node.query("select `my col`, `a.b`, `1` from root.quotes.a.`x.y`") == [["1", "2", "4", "6"]]

@@ -64,7 +64,7 @@ def asked(port: int, expected: list[Row]) -> list[Row]:
         for device in sorted({row[0] for row in expected}):
             table = table_of(server, "works", device.split(".")[1]) if is_table([device]) else None
             for name, column in server_points(server, device, EVER, table).items():
-                texts = zip(column.times.tolist(), canonical.text(column.type, column.values), strict=True)
+                texts = zip(column.times.tolist(), canonical.format_values(column.type, column.values), strict=True)
                 found += [(device, name, time, column.type.name, text) for time, text in texts]
     return sorted(found, key=lambda row: (row[0].encode(), row[1].encode(), row[2]))
 
@@ -221,4 +221,4 @@ def test_words_of_the_client_are_those_of_the_server(node: IoTDB) -> None:
         server.run(words.database_statement(server.version, "root.x.y", False))
         with pytest.raises(Exception, match="already") as caught:
             server.run(words.database_statement(server.version, "root.x.y", False))
-        assert words.is_there(str(caught.value))
+        assert words.is_already_there(str(caught.value))

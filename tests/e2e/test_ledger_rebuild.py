@@ -22,7 +22,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import PermanentError
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.operations.rebuild import receiver as rebuild_receiver
-from tidemark.operations.rebuild.ledger import backup
+from tidemark.operations.rebuild.ledger import backup_ledger
 from tidemark.operations.rebuild.result import RebuildResult
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
@@ -34,7 +34,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are checked in this process; one test uses the real children."""
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
     monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_engine", InlineEngine)
+    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
@@ -186,7 +186,7 @@ def test_a_backup_from_before_files_settled_is_noticed(tmp_path: Path, since: st
     world.sync()
     if since == "before it settled":
         merge(world.app, world.receiver)
-    copy = Path(backup(world.app).path)
+    copy = Path(backup_ledger(world.app).path)
     merge(world.app, world.receiver)
     for _ in range(2):
         world.clock += 2 * DAY

@@ -15,7 +15,7 @@ from tests.rebuild_world import PLANT2, World
 from tests.services.sshd import Sshd
 from tests.small_files import deletion, sealed, source
 from tidemark.ledger.leases import Leases
-from tidemark.operations.decisions import approve, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
+from tidemark.operations.decisions import approve_run, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
 from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.progress import Tick
 from tidemark.receiver.load import examine as admitting
@@ -27,7 +27,7 @@ from tidemark.sync.session import PartLimits
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_engine", InlineEngine)
+    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ class TestFiles:
         world.rebuild()
         again = world.sync()
         assert (again.exit_code, again.dropped) == (22, 0)
-        approve(world.app, again.run)
+        approve_run(world.app, again.run)
         assert world.sync().dropped == 20
         assert len(world.rows()) == 10
         same_after_loss(world)
@@ -180,7 +180,7 @@ class TestDecisions:
         assert waiting, "nothing waits for the operator"
         runs = {landing.rpartition("-")[0] for (landing,) in waiting}
         for run in runs | {last}:
-            approve(world.app, run)
+            approve_run(world.app, run)
         assert world.sql("SELECT * FROM pending_drop WHERE state <> 'done'") == []
         same_after_loss(world)
 
@@ -236,14 +236,14 @@ class TestCutOff:
         world.add("plant1", source(1), points("d1", (1, 10)))
         for _ in range(5):
             world.sync()
-        old = Leases(world.app.ledger, world.app.identity).take("link:plant1", "a run that outlives its ledger")
+        old = Leases(world.app.ledger, world.app.identity).acquire_lease("link:plant1", "a run that outlives its ledger")
         before = dict(world.sql("SELECT name, fence FROM lease"))
         world.lose_ledger()
         world.rebuild()
         after = dict(world.sql("SELECT name, fence FROM lease"))
         assert before.keys() <= after.keys()
         assert all(after[name] > fence for name, fence in before.items())
-        assert Leases(world.app.ledger, world.app.identity).take("link:plant1", "the next run").fence > old.fence
+        assert Leases(world.app.ledger, world.app.identity).acquire_lease("link:plant1", "the next run").fence > old.fence
 
 
 class TestFarReceiver:

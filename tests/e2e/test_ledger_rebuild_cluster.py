@@ -11,11 +11,11 @@ import pytest
 
 from tests.centre import InlineEngine
 from tests.rebuild_world import PLANT1, World
-from tidemark.cluster.health.check import check
-from tidemark.cluster.membership.change import Wanted, change, init
-from tidemark.cluster.migration.migrate import migrate
+from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
+from tidemark.cluster.migration.migrate import migrate_slots
 from tidemark.cluster.nodes import schema_format as schema_paper
-from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.ledger.cluster import tables as cluster_rows
@@ -37,7 +37,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are checked in this process."""
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
     monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_engine", InlineEngine)
+    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.real("postgresql"), pytest.mark.full])])
@@ -52,7 +52,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.reopen()
     made.sync("plant1")
     made.load()
-    init(made.app, made.receiver)
+    init_cluster(made.app, made.receiver)
     made.settings = replace(made.settings, nodes=nodes)
     made.app.ledger.close()
     made.reopen()
@@ -65,7 +65,7 @@ def node(world: World, name: str) -> NodeFolder:
 
 
 def now(world: World) -> Cluster:
-    with opened(world.app, world.receiver) as cluster:
+    with open_cluster(world.app, world.receiver) as cluster:
         assert cluster is not None
         return cluster
 
@@ -94,7 +94,7 @@ def test_table_nodes_and_copies_are_those_of_before(world: World) -> None:
     assert copies(world) == held
     assert world.facts() == facts
     assert world.rows() == rows
-    assert check(world.app, world.receiver).problems == ()
+    assert check_cluster(world.app, world.receiver).problems == ()
 
 
 def test_files_that_the_receiver_gave_up_come_back_from_the_nodes(world: World) -> None:
@@ -106,7 +106,7 @@ def test_files_that_the_receiver_gave_up_come_back_from_the_nodes(world: World) 
 
     assert world.facts() == facts
     assert world.rows() == rows
-    assert check(world.app, world.receiver).problems == ()
+    assert check_cluster(world.app, world.receiver).problems == ()
 
 
 def test_a_copy_that_rotted_is_not_taken_and_another_is(world: World) -> None:
@@ -127,25 +127,25 @@ def test_a_copy_that_rotted_is_not_taken_and_another_is(world: World) -> None:
 
 def test_a_migration_that_was_cut_short_is_gone_on_with(world: World) -> None:
     rows = world.rows()
-    change(world.app, world.receiver, Wanted("add", "n4"), wait=False)
+    change_nodes(world.app, world.receiver, Wanted("add", "n4"), wait=False)
     table = now(world).table
-    assert table.moving and node(world, "n4").sizes() == {}
+    assert table.moving and node(world, "n4").list_sizes() == {}
 
     world.lose_ledger()
     sound(world.rebuild())
 
     assert now(world).table == table
     assert world.rows() == rows
-    assert change(world.app, world.receiver, Wanted("rebalance")).state == "done"
-    migrate(world.app, world.receiver)
-    assert node(world, "n4").sizes() and world.rows() == rows
-    assert check(world.app, world.receiver).problems == ()
+    assert change_nodes(world.app, world.receiver, Wanted("rebalance")).state == "done"
+    migrate_slots(world.app, world.receiver)
+    assert node(world, "n4").list_sizes() and world.rows() == rows
+    assert check_cluster(world.app, world.receiver).problems == ()
 
 
 def test_a_change_that_was_through_stays_through(world: World) -> None:
     rows = world.rows()
-    change(world.app, world.receiver, Wanted("add", "n4"))
-    migrate(world.app, world.receiver)  # the grace of what went is over
+    change_nodes(world.app, world.receiver, Wanted("add", "n4"))
+    migrate_slots(world.app, world.receiver)  # the grace of what went is over
     held = copies(world)
 
     world.lose_ledger()
@@ -155,24 +155,24 @@ def test_a_change_that_was_through_stays_through(world: World) -> None:
         assert cluster_rows.open_change(connection, "centre") is None
     assert copies(world) == held
     assert not now(world).table.moving
-    assert change(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
+    assert change_nodes(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
     assert world.rows() == rows
 
 
 def test_a_node_that_was_leaving_gives_what_only_it_has(world: World) -> None:
     rows = world.rows()
-    change(world.app, world.receiver, Wanted("add", "n4"))
-    change(world.app, world.receiver, Wanted("remove", "n1"), wait=False)
+    change_nodes(world.app, world.receiver, Wanted("add", "n4"))
+    change_nodes(world.app, world.receiver, Wanted("remove", "n1"), wait=False)
 
     world.lose_ledger()
     sound(world.rebuild())
 
     assert now(world).nodes["n1"].state == "leaving"
-    assert change(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
-    migrate(world.app, world.receiver)
-    assert node(world, "n1").sizes() == {}
+    assert change_nodes(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
+    migrate_slots(world.app, world.receiver)
+    assert node(world, "n1").list_sizes() == {}
     assert world.rows() == rows
-    assert check(world.app, world.receiver).problems == ()
+    assert check_cluster(world.app, world.receiver).problems == ()
 
 
 def series(world: World) -> list[tuple[object, ...]]:
@@ -185,7 +185,7 @@ def with_a_series_on_no_paper(world: World) -> SeriesRow:
     with world.app.ledger.write() as connection:
         schema_rows.put_series(connection, [row])
     with world.app.ledger.read() as connection:
-        paper = schema_paper.paper_of(connection, "centre", row.database_name)
+        paper = schema_paper.schema_bytes_of(connection, "centre", row.database_name)
     for name in now(world).table.route_schema(row.database_name).members:
         node(world, name).put_schema(row.database_name, paper)
     return row
@@ -194,7 +194,9 @@ def with_a_series_on_no_paper(world: World) -> SeriesRow:
 def test_series_that_the_receiver_has_on_no_paper_come_from_the_nodes(world: World) -> None:
     row, before = with_a_series_on_no_paper(world), series(world)
     late, *_ = now(world).table.route_schema(row.database_name).members
-    node(world, late).put_schema(row.database_name, schema_paper.encode(row.database_name, [replace(row, series="root.x")]))
+    node(world, late).put_schema(
+        row.database_name, schema_paper.encode_schema(row.database_name, [replace(row, series="root.x")])
+    )
     world.lose_ledger()
     sound(world.rebuild())
     assert series(world) == before, "the paper of a node that was away when the last series came is passed over"
@@ -212,7 +214,7 @@ def test_a_torn_schema_paper_is_told_and_another_node_has_it(world: World) -> No
 
 
 def test_nodes_of_two_clusters_are_not_mixed(world: World) -> None:
-    node(world, "n4").claim("another")
+    node(world, "n4").claim_folder("another")
     world.lose_ledger()
     with pytest.raises(PermanentError, match=r"of 2 clusters: n1 of .*, n4 of another"):
         world.rebuild()

@@ -26,7 +26,7 @@ from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.login import Limits
 from tidemark.transfer import limits as file_deadline
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.stream import connections as line
 from tidemark.transfer.stream import publish as sealing
 from tidemark.transfer.stream.connection import open_another
@@ -68,7 +68,7 @@ def test_very_many_tiny_files_with_long_names_arrive(sshd: Sshd, tmp_path: Path)
     give_up = time.monotonic() + 120
     options = SendOptions(retries=0, should_stop=lambda: time.monotonic() > give_up)
 
-    sent = sum(isinstance(one, Sent) for one in send(store, LocalStore(str(tmp_path)), items, options))
+    sent = sum(isinstance(one, Sent) for one in send_files(store, LocalStore(str(tmp_path)), items, options))
 
     assert sent == len(items)
     store.close()
@@ -88,10 +88,10 @@ def test_a_request_that_finds_the_window_full_holds_nobody_up(
         (far / deep / f"{number}").write_bytes(b"x" * 3000)
     items = [SendItem(f"{deep}/{number}", f"l/{number}", 3000) for number in range(2000)]
     rounds: list[int] = []
-    real = line.Line.start
-    monkeypatch.setattr(line.Line, "start", lambda *with_options: rounds.append(1) or real(*with_options))  # type: ignore[func-returns-value]
+    real = line.Connections.start_connections
+    monkeypatch.setattr(line.Connections, "start_connections", lambda *with_options: rounds.append(1) or real(*with_options))  # type: ignore[func-returns-value]
     store = opened(sshd, far, BIDING)
-    outcomes = list(send(store, LocalStore(str(tmp_path)), items, SendOptions()))
+    outcomes = list(send_files(store, LocalStore(str(tmp_path)), items, SendOptions()))
     assert sum(isinstance(one, Sent) for one in outcomes) == 2000 and len(rounds) == 1
     store.close()
 
@@ -101,15 +101,15 @@ def test_a_request_that_finds_the_window_full_holds_nobody_up(
 
 def test_a_far_end_that_dies_at_every_seal_is_given_up(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of small files come again with each try: they are no progress."""
-    whole = far_source._bare
+    whole = far_source._strip_module
     deadly = "\ndef give_names(*_):\n    os._exit(1)\n"
-    monkeypatch.setattr(far_source, "_bare", lambda name: whole(name) + (deadly if name == "durable" else ""))
+    monkeypatch.setattr(far_source, "_strip_module", lambda name: whole(name) + (deadly if name == "durable" else ""))
     items = write(tmp_path / "site", *[1000] * 40)
     store = opened(sshd, sshd.new_folder("far"))
     crossed: list[int] = []
     give_up = time.monotonic() + 120
     options = SendOptions(retries=2, should_stop=lambda: time.monotonic() > give_up)
-    outcomes = list(send(LocalStore(str(tmp_path / "site")), store, items, options, crossed.append))
+    outcomes = list(send_files(LocalStore(str(tmp_path / "site")), store, items, options, crossed.append))
     assert len(outcomes) == 40 and all(isinstance(one, Failed) for one in outcomes)
     assert all(isinstance(one.error, UnreachableError) and one.error.hint for one in outcomes if isinstance(one, Failed))
     assert sum(crossed) <= 3 * 40_000
@@ -123,14 +123,14 @@ def test_rounds_without_outcome_and_without_error_are_few_and_end(
     items = write(far, 1000, 1000)
     rounds: list[int] = []
 
-    def nothing(self: sealing.Sealer, _wholes: object) -> None:
+    def nothing(self: sealing.Publisher, _wholes: object) -> None:
         rounds.append(1)
 
-    monkeypatch.setattr(sealing.Sealer, "put", nothing)
+    monkeypatch.setattr(sealing.Publisher, "queue_files", nothing)
     store = opened(sshd, far)
     give_up = time.monotonic() + 120
     options = SendOptions(retries=2, should_stop=lambda: time.monotonic() > give_up)
-    outcomes = list(send(store, LocalStore(str(tmp_path)), items, options))
+    outcomes = list(send_files(store, LocalStore(str(tmp_path)), items, options))
     assert len(outcomes) == 2 and len(rounds) <= 12
     assert all(isinstance(one, Failed) and one.error.retry is Retry.SOON and one.error.hint for one in outcomes)
     store.close()
@@ -173,13 +173,13 @@ def sftp_servers(among: set[psutil.Process]) -> list[psutil.Process]:
 
 def test_a_far_end_that_computes_for_long_says_so(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     """A digest may take longer than any silence we bear: signs of life come from the work itself."""
-    real = far_source._bare
+    real = far_source._strip_module
 
     def slow(name: str) -> str:  # a digest that gets on by a megabyte each fifth of a second, and says so as often
         text = real(name).replace("BEAT_SECONDS = 3.0", "BEAT_SECONDS = 0.2")
         return text.replace("total.update(piece)", "total.update(piece); __import__('time').sleep(0.2)")
 
-    monkeypatch.setattr(far_source, "_bare", slow)
+    monkeypatch.setattr(far_source, "_strip_module", slow)
     far = sshd.new_folder("far")
     (far / "long").write_bytes(bytes(24 * BLOCK))
     store = open_sftp(address(sshd, far), Tier.PYTHON, Limits(stall=3.0, silence=3.0))
@@ -204,11 +204,11 @@ def test_a_file_that_trickles_is_given_up_and_goes_on_next_time(
         store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
         wire.pace(4e6)
         options = SendOptions(BLOCK, slowest=20e6, retries=3)
-        (failed,) = send(*ends(store, near, way), items, options)
+        (failed,) = send_files(*ends(store, near, way), items, options)
         assert isinstance(failed, Failed) and failed.error.retry is Retry.SOON and "slowest" in failed.error.hint
         assert "0.tsfile" in failed.error.message and not (end / items[0].target_path).exists()
         wire.pace(0)
-        (sent,) = send(*ends(store, near, way), items, SendOptions(BLOCK))
+        (sent,) = send_files(*ends(store, near, way), items, SendOptions(BLOCK))
         assert isinstance(sent, Sent) and same(items, begin, end)
         assert 0 < sent.wire_bytes < 30 * BLOCK
         store.close()
@@ -231,7 +231,7 @@ def test_connections_that_are_refused_come_later_and_none_is_missed(
     with Wire(server.port, upwards=way == "push") as wire:
         store = opened(server, far, port=wire.port)
         wire.pace(3e6)
-        outcomes = list(send(*ends(store, near, way), items, SendOptions(BLOCK, connections=4)))
+        outcomes = list(send_files(*ends(store, near, way), items, SendOptions(BLOCK, connections=4)))
         assert all(isinstance(one, Sent) for one in outcomes) and same(items, begin, end)
         assert wire.most_at_once >= 2
         store.close()
@@ -259,7 +259,7 @@ def test_a_refused_connection_is_tried_again_after_a_pause(
     with Wire(sshd.port) as wire:
         store = opened(sshd, far, port=wire.port)
         wire.pace(1e6)  # until it was
-        assert all(isinstance(one, Sent) for one in send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK)))
+        assert all(isinstance(one, Sent) for one in send_files(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK)))
         store.close()
     assert len(tries) > 2
 
@@ -274,27 +274,27 @@ def test_the_connection_that_waits_takes_over_in_the_same_round(
     near.mkdir()
     begin, end = (far, near) if way == "pull" else (near, far)
     items = write(begin, *[8 * BLOCK] * 3, *[5000] * 50)
-    lines: list[line.Line] = []
+    lines: list[line.Connections] = []
     carried: list[int] = []
-    real = line.Line.start
+    real = line.Connections.start_connections
 
-    def seen(self: line.Line, options: SendOptions) -> None:
+    def seen(self: line.Connections, options: SendOptions) -> None:
         lines.append(self)
         real(self, options)
 
     def cut_the_first() -> None:
-        assert soon(lambda: bool(lines and lines[0]._waiting and lines[0].carriers[0].bytes))
-        carried.append(len(lines[0].carriers))
-        lines[0].carriers[0].connection.drop()
+        assert soon(lambda: bool(lines and lines[0]._waiting and lines[0].active[0].bytes))
+        carried.append(len(lines[0].active))
+        lines[0].active[0].connection.drop()
         wire.pace(0)
 
-    monkeypatch.setattr(line.Line, "start", seen)
+    monkeypatch.setattr(line.Connections, "start_connections", seen)
     with Wire(sshd.port, upwards=way == "push") as wire:
         store = opened(sshd, far, port=wire.port)
         wire.pace(1e6)  # until then
         cutting = threading.Thread(target=cut_the_first)
         cutting.start()
-        outcomes = list(send(*ends(store, near, way), items, SendOptions(BLOCK)))
+        outcomes = list(send_files(*ends(store, near, way), items, SendOptions(BLOCK)))
         cutting.join()
         assert carried == [1] and len(lines) == 1
         assert all(isinstance(one, Sent) for one in outcomes) and same(items, begin, end)
@@ -313,21 +313,21 @@ def test_a_line_that_was_cut_is_as_long_as_before(
     far, near = sshd.new_folder("far"), tmp_path / "near"
     near.mkdir()
     items = write(far if way == "pull" else near, *[8 * BLOCK] * 4)
-    lines: list[line.Line] = []
-    real = line.Line.__init__
+    lines: list[line.Connections] = []
+    real = line.Connections.__init__
 
-    def seen(self: line.Line, *arguments: Any, **named: Any) -> None:
+    def seen(self: line.Connections, *arguments: Any, **named: Any) -> None:
         real(self, *arguments, **named)
         lines.append(self)
 
-    monkeypatch.setattr(line.Line, "__init__", seen)
+    monkeypatch.setattr(line.Connections, "__init__", seen)
     with Wire(sshd.port, upwards=way == "push") as wire:
         wire.once_at(2 * BLOCK, sshd.drop_connections)
         store = opened(sshd, far, port=wire.port)
         options = SendOptions(BLOCK, connections=1)  # so that a cut ends the round
-        sent = list(send(*ends(store, near, way), items, options))
+        sent = list(send_files(*ends(store, near, way), items, options))
         assert all(isinstance(one, Sent) for one in sent)
-        assert len(lines) >= 2 and all(one.long for one in lines)
+        assert len(lines) >= 2 and all(one.is_long for one in lines)
         store.close()
 
 
@@ -344,7 +344,7 @@ def test_another_host_key_on_a_further_connection_ends_the_run_and_is_told(
         store = opened(sshd, far, port=wire.port)
         wire.pace(1e6)
         wire._server = start_sshd().port  # who connects now meets somebody else
-        outcomes = list(send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK)))
+        outcomes = list(send_files(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK)))
         failed = [one for one in outcomes if isinstance(one, Failed)]
         assert failed and all(isinstance(one.error, HostKeyError) for one in failed)
         assert "is another one" in failed[0].error.message and failed[0].error.hint
@@ -360,5 +360,5 @@ def test_a_bug_while_a_connection_is_opened_is_not_silent(
     store = opened(sshd, far)
     monkeypatch.setattr("tidemark.transfer.stream.connection.start_far_end", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
-        list(send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK, bandwidth=1e6)))
+        list(send_files(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK, bandwidth=1e6)))
     store.close()

@@ -25,7 +25,7 @@ import pytest
 from tests.expected import canonical
 from tests.services.deployed import ENDS, Deployed
 from tests.services.living_iotdb import VERSIONS, LivingServer, look, wait_until_still
-from tidemark.tsfiles.points.column import text
+from tidemark.tsfiles.points.column import format_values
 from tidemark.tsfiles.reader import TsFile
 
 BASE_SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
@@ -300,11 +300,13 @@ class Centre:
         for location in kept:
             with TsFile(self.deployed.receiver_root / location) as file:
                 series = [
-                    key for key in self.workload.types if key[0] in file.devices() and self.workload.types[key] != "BOOLEAN"
+                    key
+                    for key in self.workload.types
+                    if key[0] in file.list_devices() and self.workload.types[key] != "BOOLEAN"
                 ]
-                for device, name in [(d, n) for d, n in series if n in file.measurements(d)]:
-                    column = file.column(device, name)
-                    values = zip(column.times.tolist(), text(column.type, column.values), strict=True)
+                for device, name in [(d, n) for d, n in series if n in file.list_measurements(d)]:
+                    column = file.read_column(device, name)
+                    values = zip(column.times.tolist(), format_values(column.type, column.values), strict=True)
                     met = [(device, name, at) for at, value in values if answers.get((device, name, at)) == value]
                     assert not met, f"{location} lives on: {met[:5]}"
 

@@ -320,7 +320,7 @@ def test_mods_of_a_file_that_never_came_ask_for_all_of_it(centre: Centre) -> Non
 def test_two_loads_at_once_do_not_meet(centre: Centre) -> None:
     land_two(centre.sender())
     leases = Leases(centre.app.ledger, centre.app.identity)
-    with leases.hold("load:centre", "load-elsewhere"), pytest.raises(LeaseHeldError, match="load-elsewhere"):
+    with leases.hold_lease("load:centre", "load-elsewhere"), pytest.raises(LeaseHeldError, match="load-elsewhere"):
         centre.load()
     assert centre.load().loaded == 2
 

@@ -15,7 +15,7 @@ from tidemark.formats.landing import InventoryEntry
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver.landings import DropRow
-from tidemark.operations.decisions import approve, owners_transfer, quarantine_list, quarantine_release
+from tidemark.operations.decisions import approve_run, owners_transfer, quarantine_list, quarantine_release
 from tidemark.proof.prove import why
 from tidemark.receiver.merge.merge import merge
 
@@ -302,7 +302,7 @@ class TestAfterSettling:
         merge(centre.app, centre.receiver)
         with centre.app.ledger.write() as connection:
             due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
-            assert due and merge_rows.settle(connection, due, 1.0)
+            assert due and merge_rows.mark_settled(connection, due, 1.0)
 
     def test_a_compaction_of_all_its_sources_replaces_it(self, centre: Centre) -> None:
         sender = centre.sender()
@@ -343,13 +343,13 @@ class TestAfterSettling:
         assert path == source(1) and "approve" in reason
         assert centre.rows() == rows((1, 11))
         [(run,)] = centre.sql("SELECT run_id FROM landing WHERE sequence = 2")
-        assert approve(centre.app, run).as_json()["approved"] == [source(1)]
+        assert approve_run(centre.app, run).as_json()["approved"] == [source(1)]
         assert centre.rows() == rows((1, 11))  # the other source still counts
         sender.land({}, dropped=(sender.drop(source(2)),))
         centre.load()
         [(run,)] = centre.sql("SELECT run_id FROM landing WHERE sequence = 3")
-        approve(centre.app, run)
+        approve_run(centre.app, run)
         assert centre.rows() == []
         assert [a for (a,) in centre.sql("SELECT action FROM audit")] == ["approve", "approve"]
         with pytest.raises(NotFoundError):
-            approve(centre.app, "20200101T000000-ffffff")
+            approve_run(centre.app, "20200101T000000-ffffff")

@@ -23,7 +23,7 @@ from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe_file
 
 DATA = ("data/sequence", "data/unsequence")
 
@@ -31,7 +31,7 @@ DATA = ("data/sequence", "data/unsequence")
 def real(site: str, part: str = "", aligned: bool = False) -> Path:
     """The smallest real file of a kind."""
     files = sorted((p for p in SITES[site].root.rglob("*.tsfile") if part in str(p)), key=lambda p: p.stat().st_size)
-    return next(p for p in files if not aligned or describe(p).devices[0].aligned)
+    return next(p for p in files if not aligned or describe_file(p).devices[0].aligned)
 
 
 REAL = {

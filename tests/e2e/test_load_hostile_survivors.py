@@ -19,7 +19,7 @@ from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError
 from tidemark.receiver.load import examine as admitting
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import inspect
+from tidemark.tsfiles.statistics import check_and_describe
 
 GONE, MADE = source(1), source(1, inner=1)
 
@@ -138,7 +138,7 @@ class TestLies:
             place = tmp_path / "1-1-0-0.tsfile"
             place.write_bytes(two_chunks(count))
             with pytest.raises(CorruptionError, match="statistics"):
-                inspect(place)
+                check_and_describe(place)
 
     def test_pages_outside_of_what_the_index_says_are_no_secret(self, tmp_path: Path) -> None:
         """A read of other times passed them over, and nobody knew."""
@@ -148,7 +148,7 @@ class TestLies:
         assert sound.count(said) == 1
         place.write_bytes(sound.replace(said, lie))
         with TsFile(place) as file, pytest.raises(CorruptionError, match="times"):
-            file.column(DEVICE, SERIES, 1, 3)
+            file.read_column(DEVICE, SERIES, 1, 3)
 
     @pytest.mark.parametrize("deletes", ["keep", "apply"])
     def test_a_file_that_says_it_has_no_points_is_read_before_it_leaves(self, centre: Centre, deletes: str) -> None:

@@ -42,7 +42,7 @@ def test_the_files_are_sound_where_they_are_small(tmp_path: Path) -> None:
     for content, points in ((many_points(3, 1000), 3000), (many_pages(5), 5)):
         (tmp_path / "small.tsfile").write_bytes(content)
         with TsFile(tmp_path / "small.tsfile") as file:
-            column = file.column(DEVICE, SERIES)
+            column = file.read_column(DEVICE, SERIES)
         assert column.times.tolist() == list(range(points)) and set(column.values.tolist()) == {1}
 
 

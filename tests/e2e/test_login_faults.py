@@ -148,8 +148,8 @@ def test_the_cipher_is_aes_gcm(sshd: Sshd, tmp_path: Path) -> None:
     """It is the first we offer, so every server that has it takes it."""
     login, _ = login_of(address(sshd))
     connection = SshConnection(login, QUICK)
-    with connection.speaking("connecting"):
-        transport = connection._connected()
+    with connection.translate_errors("connecting"):
+        transport = connection._ensure_connected()
     assert (transport.local_cipher, transport.remote_cipher) == (CIPHERS[0], CIPHERS[0])
     connection.drop()
 
@@ -178,8 +178,8 @@ def test_a_key_is_shown_once_however_fast_the_server_answers(
     monkeypatch.setattr(paramiko.Transport, "_send_message", sent)
     login, _ = login_of(dataclasses.replace(address(sshd), key=str(key)))
     connection = SshConnection(login, QUICK)
-    with connection.speaking("connecting"):
-        assert connection._connected().is_authenticated()
+    with connection.translate_errors("connecting"):
+        assert connection._ensure_connected().is_authenticated()
     connection.drop()
     assert len(shown) == 1
 
@@ -197,11 +197,11 @@ def test_a_command_that_fails_to_start_leaves_no_channel_and_no_connection(
     login, _ = login_of(StoreAddress(server.url(), server.host_key, str(server.key)))
     connection = SshConnection(login, QUICK)
     first = connection.open_pipe("cat")
-    channels = len(connection._connected()._channels)  # type: ignore[union-attr]
+    channels = len(connection._ensure_connected()._channels)  # type: ignore[union-attr]
     for _ in range(3):
         with pytest.raises(UnreachableError):
             connection.open_pipe(subsystem="there is none")
-    assert soon(lambda: len(connection._connected()._channels) == channels)  # type: ignore[union-attr]
+    assert soon(lambda: len(connection._ensure_connected()._channels) == channels)  # type: ignore[union-attr]
     assert soon(lambda: connections_to(server) == 1)
     first.write(b"still here\n")
     assert first.read_line() == b"still here\n"

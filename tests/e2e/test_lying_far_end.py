@@ -14,7 +14,7 @@ from tidemark.errors import PermanentError, TidemarkError
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.python import bundle as far_source
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -34,14 +34,14 @@ LIES = {  # what is said of a piece: number, offset, bytes, kind
 
 def lie(monkeypatch: pytest.MonkeyPatch, module: str, more: str) -> None:
     """The far end's `module` has `more` behind it."""
-    whole = far_source._bare
-    monkeypatch.setattr(far_source, "_bare", lambda name: whole(name) + (more if name == module else ""))
+    whole = far_source._strip_module
+    monkeypatch.setattr(far_source, "_strip_module", lambda name: whole(name) + (more if name == module else ""))
 
 
 def brought(sshd: Sshd, site: Path, centre: Path, items: list[SendItem]) -> list[Sent | Failed]:
     store = open_sftp(address(sshd, site), limits=QUICK)
     try:
-        return list(send(store, LocalStore(str(centre)), items, SendOptions(block_bytes=BLOCK, retries=1)))
+        return list(send_files(store, LocalStore(str(centre)), items, SendOptions(block_bytes=BLOCK, retries=1)))
     finally:
         store.close()
 
@@ -68,8 +68,8 @@ def test_a_piece_that_was_not_asked(
         "\n        total = hashlib.sha256(self.buffer[start:start + said[2]]).digest()"
         "\n    self.records.append(RECORD.pack(said[0], said[1], said[2], 0, said[3], of, total))"
         "\n    if self.filled == len(self.buffer):"
-        "\n        self.flush()"
-        "\nRanges._record = _record\n",
+        "\n        self.flush_frame()"
+        "\nRangeReader._add_record = _record\n",
     )
     site = sshd.new_folder("far")
     assert refused(brought(sshd, site, tmp_path, write(site, size)))
@@ -80,7 +80,8 @@ def test_torn_records(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     lie(
         monkeypatch,
         "reader",
-        "\ndef flush(self):\n    self.send(b'torn', self.buffer[:0])\n    self.records = []\nRanges.flush = flush\n",
+        "\ndef flush(self):\n    self.send(b'torn', self.buffer[:0])\n    self.records = []"
+        "\nRangeReader.flush_frame = flush\n",
     )
     site = sshd.new_folder("far")
     assert refused(brought(sshd, site, tmp_path, write(site, SMALL)))
@@ -93,16 +94,16 @@ def test_an_answer_to_a_push_that_was_not_asked(
     lie(
         monkeypatch,
         "writer",
-        "\n_honest = Receiver._answer\ndef _answer(self, answers):"
+        "\n_honest = FrameReceiver._send_answers\ndef _answer(self, answers):"
         "\n    told = []"
         "\n    for number, offset, length, trouble, kind, size, digest in map(RECORD.unpack, answers):"
         f"\n        told.append(RECORD.pack({said}, trouble, kind, size, digest))"
         "\n    _honest(self, told)"
-        "\nReceiver._answer = _answer\n",
+        "\nFrameReceiver._send_answers = _answer\n",
     )
     items, far = write(tmp_path, SMALL), sshd.new_folder("far")
     store = open_sftp(address(sshd, far), limits=QUICK)
-    assert refused(list(send(LocalStore(str(tmp_path)), store, items, SendOptions(retries=1))))
+    assert refused(list(send_files(LocalStore(str(tmp_path)), store, items, SendOptions(retries=1))))
     store.close()
     assert not os.path.lexists(far / items[0].target_path)
 

@@ -15,7 +15,7 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 
 pytestmark = pytest.mark.real("sshd")
 HANDLES = 256  # of a process of the server
@@ -40,7 +40,7 @@ def test_sixty_thousand_tiny_files_come_by_the_tools(sshd: Sshd, in_memory: Path
     near.mkdir()
     items = tiny(far, 60_000, 5)
     store = open_sftp(address(sshd, far), Tier.POSIX, QUICK)
-    outcomes = list(send(store, LocalStore(str(near)), items, SendOptions(retries=0)))
+    outcomes = list(send_files(store, LocalStore(str(near)), items, SendOptions(retries=0)))
     store.close()
     assert len(outcomes) == len(items) and all(isinstance(one, Sent) for one in outcomes)
     assert sum(one.wire_bytes for one in outcomes) == 5 * len(items)
@@ -65,7 +65,7 @@ def test_a_server_of_few_handles_takes_what_was_asked_far_ahead(
     begin, end = sshd.new_folder("site"), few_handles.new_folder("centre")
     items = tiny(begin, 2000 if size < 2000 else 500, size)
     source, target = open_store(address(sshd, begin), tier), open_store(address(few_handles, end), Tier.SFTP)
-    outcomes = list(send(source, target, items, SendOptions(retries=0, block_bytes=2000 if size > 2000 else 4 << 20)))
+    outcomes = list(send_files(source, target, items, SendOptions(retries=0, block_bytes=2000 if size > 2000 else 4 << 20)))
     source.close()
     target.close()
     assert len(outcomes) == len(items) and all(isinstance(one, Sent) for one in outcomes)

@@ -17,7 +17,7 @@ from tests.services.sshd import FarEnd, Sshd
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import SendItem, SendOptions, send
+from tidemark.transfer.engine import SendItem, SendOptions, send_files
 
 pytestmark = pytest.mark.real("sshd")
 
@@ -56,7 +56,7 @@ def test_further_connections_are_as_nice(
 
     items = [SendItem(f"{number}", f"l/{number}", 4 << 20) for number in range(4)]
     options = SendOptions(bandwidth=1e6, connections=2, should_stop=lambda: [7, 7] in seen)
-    list(send(store, LocalStore(str(tmp_path)), items, options, look))
+    list(send_files(store, LocalStore(str(tmp_path)), items, options, look))
     assert [7, 7] in seen and all(set(found) <= {7} for found in seen)
     store.close()
 

@@ -15,10 +15,10 @@ from tests.services.sshd import FarEnd, Sshd
 from tests.unit.cluster.node_folder_conformance import NodeFolderConformance
 from tests.unit.stores.store_conformance import FolderPlace, Place
 from tidemark.app import open_app
-from tidemark.cluster.nodes.cluster import NodeStores, node_row, opened
+from tidemark.cluster.nodes.cluster import NodeStores, node_row, open_cluster
 from tidemark.cluster.slots.balance import first_owners
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
-from tidemark.cluster.slots.table import begin, encode
+from tidemark.cluster.slots.table import begin_table, encode_table
 from tidemark.errors import HostKeyError, UnreachableError
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.tables import TableRow
@@ -106,13 +106,13 @@ class Cluster3:
         )
         self.app = open_app(settings)
         names = sorted(nodes)
-        table = begin([Node(identifier_of(name), name) for name in names], 2, first_owners(12, names))
+        table = begin_table([Node(identifier_of(name), name) for name in names], 2, first_owners(12, names))
         rows = [node_row(self.app, self.receiver, name) for name in names]
         with NodeStores(self.app, rows) as stores, self.app.ledger.write() as connection:
             for row in rows:
-                stores.folder(row.node).claim("c1")
+                stores.open_folder(row.node).claim_folder("c1")
                 cluster_rows.put_node(connection, replace(row, state="serving"))
-            cluster_rows.swap_table(connection, TableRow("centre", 1, encode(table), "c1", 1.0))
+            cluster_rows.swap_table(connection, TableRow("centre", 1, encode_table(table), "c1", 1.0))
 
 
 @pytest.fixture
@@ -127,27 +127,27 @@ def over_ssh(
 
 def test_one_cluster_over_three_kinds_of_servers(over_ssh: tuple[Cluster3, Sshd]) -> None:
     made, _ = over_ssh
-    with opened(made.app, made.receiver) as cluster:
+    with open_cluster(made.app, made.receiver) as cluster:
         assert cluster is not None
-        tiers = {name: cluster.store(name).properties.tier for name in cluster.nodes}
+        tiers = {name: cluster.open_store(name).properties.tier for name in cluster.nodes}
         assert tiers == {"n1": Tier.PYTHON, "n2": Tier.POSIX, "n3": Tier.SFTP}
         for name in cluster.nodes:
-            cluster.folder(name).put_table(cluster.epoch, cluster.paper)
-            assert cluster.folder(name).table() == (1, cluster.paper)
+            cluster.open_folder(name).put_table(cluster.epoch, cluster.paper)
+            assert cluster.open_folder(name).read_table() == (1, cluster.paper)
     assert all((place / ".tidemark/table/1").is_file() for place in made.places.values())
 
 
 def test_a_server_that_is_down_is_named_soon_and_the_others_serve(over_ssh: tuple[Cluster3, Sshd]) -> None:
     made, third = over_ssh
     third.stop()
-    with opened(made.app, made.receiver) as cluster:
+    with open_cluster(made.app, made.receiver) as cluster:
         assert cluster is not None
         began = time.monotonic()
         for _ in range(20):
             with pytest.raises(UnreachableError, match="node n3 cannot be reached"):
-                cluster.folder("n3")
+                cluster.open_folder("n3")
         assert time.monotonic() - began < 20
-        assert cluster.folder("n1").sizes() == cluster.folder("n2").sizes() == {}
+        assert cluster.open_folder("n1").list_sizes() == cluster.open_folder("n2").list_sizes() == {}
 
 
 def test_a_server_with_another_key_is_not_talked_to(over_ssh: tuple[Cluster3, Sshd]) -> None:
@@ -155,8 +155,8 @@ def test_a_server_with_another_key_is_not_talked_to(over_ssh: tuple[Cluster3, Ss
     node = made.app.settings.nodes["n1"]
     wrong = replace(node, host_key=third.host_key)
     made.app.settings = replace(made.app.settings, nodes={**made.app.settings.nodes, "n1": wrong})
-    with opened(made.app, made.receiver) as cluster:
+    with open_cluster(made.app, made.receiver) as cluster:
         assert cluster is not None
         with pytest.raises(HostKeyError):
-            cluster.folder("n1")
-        cluster.folder("n2")
+            cluster.open_folder("n1")
+        cluster.open_folder("n2")

@@ -20,9 +20,9 @@ from tidemark.stores.agent import durable, part_file
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.stream import pull
-from tidemark.transfer.stream.verify import ProvenPart
+from tidemark.transfer.stream.verify import VerifiedPart
 
 pytestmark = pytest.mark.real("sshd")
 
@@ -94,7 +94,7 @@ def test_a_byte_that_rots_in_the_part_while_more_comes_never_gets_the_name(
 
     wire.once_at(6 * MB, flip)
     crossed: list[int] = []
-    (outcome,) = send(source, target, [item], SendOptions(block_bytes=MB, digest_at_source=digest), crossed.append)
+    (outcome,) = send_files(source, target, [item], SendOptions(block_bytes=MB, digest_at_source=digest), crossed.append)
     assert flipped and isinstance(outcome, Sent)
     assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
     if digest:
@@ -116,7 +116,7 @@ def test_a_byte_that_rots_again_and_again_fails_after_the_tries(
         return over.is_set()
 
     thread = meanwhile(flip)
-    (outcome,) = send(source, target, [item], SendOptions(block_bytes=MB, retries=1))
+    (outcome,) = send_files(source, target, [item], SendOptions(block_bytes=MB, retries=1))
     over.set()
     thread.join()
     assert isinstance(outcome, Failed) or (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
@@ -137,7 +137,7 @@ def test_a_source_rewritten_while_it_is_read_is_never_mixed(
         os.utime(site / "f.tsfile", (OLD, OLD))
 
     wire.once_at(4 * MB, rewrite)
-    (outcome,) = send(source, target, [item], SendOptions(block_bytes=MB))
+    (outcome,) = send_files(source, target, [item], SendOptions(block_bytes=MB))
     assert isinstance(outcome, Sent), outcome
     assert (tmp_path / "f.tsfile").read_bytes() == other
 
@@ -148,17 +148,17 @@ def test_files_that_wait_to_be_read_back_are_few(
 ) -> None:
     """Each is held open: where reading is slower than the line, the line waits."""
     monkeypatch.setattr(pull, "MOST_UNPROVEN", most)
-    items, read, held = [put(site, f"{n}.tsfile", 2 * MB) for n in range(20)], ProvenPart.prove, []
+    items, read, held = [put(site, f"{n}.tsfile", 2 * MB) for n in range(20)], VerifiedPart.verify_written, []
 
-    def prove(part: ProvenPart, buffer: memoryview) -> bool:
+    def prove(part: VerifiedPart, buffer: memoryview) -> bool:
         time.sleep(0.01)
         held.append(
             sum(_opened(fd).endswith(".part") and str(tmp_path) in _opened(fd) for fd in Path("/proc/self/fd").iterdir())
         )
         return read(part, buffer)
 
-    monkeypatch.setattr(ProvenPart, "prove", prove)
-    assert all(isinstance(outcome, Sent) for outcome in send(source, target, items, SendOptions()))
+    monkeypatch.setattr(VerifiedPart, "verify_written", prove)
+    assert all(isinstance(outcome, Sent) for outcome in send_files(source, target, items, SendOptions()))
     assert all((tmp_path / item.target_path).read_bytes() == (site / item.source_path).read_bytes() for item in items)
     assert max(held) <= most + 4  # one that comes, one that goes to be read, the thread that syncs
 
@@ -181,7 +181,7 @@ def test_a_bug_where_names_are_given_is_raised(
 
     monkeypatch.setattr(durable, "make_durable", bug)
     with pytest.raises(RuntimeError, match="a bug"):
-        list(send(source, target, items, SendOptions(retries=2)))
+        list(send_files(source, target, items, SendOptions(retries=2)))
 
 
 @pytest.mark.parametrize("size", [1000, 3 * MB])
@@ -189,7 +189,7 @@ def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
     site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     taken: list[bytes] = []
-    new = part_file._new
+    new = part_file._create_new
 
     def taken_once(place: bytes) -> int:
         if not taken:
@@ -197,9 +197,9 @@ def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
             raise OSError(errno.ESTALE, "is being written by somebody else")
         return new(place)
 
-    monkeypatch.setattr(part_file, "_new", taken_once)
+    monkeypatch.setattr(part_file, "_create_new", taken_once)
     (tmp_path / "f.tsfile.part").write_bytes(b"of a run before")
-    (outcome,) = send(source, target, [put(site, "f.tsfile", size)], SendOptions(block_bytes=MB, retries=1))
+    (outcome,) = send_files(source, target, [put(site, "f.tsfile", size)], SendOptions(block_bytes=MB, retries=1))
     assert isinstance(outcome, Sent) and taken
     assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
 
@@ -214,5 +214,5 @@ def test_all_that_came_is_told_while_the_far_end_stands_still(
         all_told.append(soon(lambda: part.exists() and sum(told) == part.stat().st_size > 0))
 
     wire.once_at(12 * MB, look)
-    (outcome,) = send(source, target, [item], SendOptions(), told.append)
+    (outcome,) = send_files(source, target, [item], SendOptions(), told.append)
     assert all_told == [True] and isinstance(outcome, Sent) and sum(told) == 32 * MB

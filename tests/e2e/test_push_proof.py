@@ -20,8 +20,8 @@ from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.python.store import PythonStore
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
-from tidemark.transfer.stream.push_connection import PushCarrier, Seal
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
+from tidemark.transfer.stream.push_connection import PushConnection, Seal
 
 pytestmark = pytest.mark.real("sshd")
 MB = 1 << 20
@@ -79,7 +79,7 @@ def test_a_byte_that_flips_on_the_far_disk_while_more_comes_costs_its_block(
             flipped.append(file.write(bytes([byte[0] ^ 1])))
 
     wire.once_at(6 * MB, flip)
-    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB), crossed.append)
+    (sent,) = send_files(site, centre, [item], SendOptions(block_bytes=MB), crossed.append)
     assert flipped and isinstance(sent, Sent) and arrived(site, centre, [item])
     assert sum(crossed) <= 12 * MB + MB
     assert [path.name for path in Path(centre.root).rglob("*") if path.is_file()] == ["0.tsfile"]
@@ -91,9 +91,9 @@ def test_a_byte_that_flips_again_and_again_fails_after_the_tries(
     """`retries` repeats of its block, as in a pull, and none of the file besides."""
     (item,) = old(site, 12 * MB)
     part = Path(centre.root) / part_of(item.target_path)
-    seal, asked, crossed = PushCarrier.seal, [], []
+    seal, asked, crossed = PushConnection.publish_files, [], []
 
-    def flipped_before(carrier: PushCarrier, seals: list[Seal]) -> None:
+    def flipped_before(carrier: PushConnection, seals: list[Seal]) -> None:
         with part.open("r+b") as file:
             file.seek(2 * MB + 17)
             byte = file.read(1)
@@ -101,8 +101,8 @@ def test_a_byte_that_flips_again_and_again_fails_after_the_tries(
             asked.append(file.write(bytes([byte[0] ^ 1])))
         seal(carrier, seals)
 
-    monkeypatch.setattr(PushCarrier, "seal", flipped_before)
-    (failed,) = send(site, centre, [item], SendOptions(block_bytes=MB, retries=2), crossed.append)
+    monkeypatch.setattr(PushConnection, "publish_files", flipped_before)
+    (failed,) = send_files(site, centre, [item], SendOptions(block_bytes=MB, retries=2), crossed.append)
     assert isinstance(failed, Failed) and "arrived with another digest" in failed.error.message
     assert len(asked) == 3
     assert sum(crossed) <= 12 * MB + 2 * MB
@@ -115,7 +115,7 @@ def test_a_source_that_changes_while_its_last_bytes_are_read_is_never_mixed(
 ) -> None:
     (item,) = old(site, size)
     place = Path(site.where.root) / item.source_path
-    fill, changed = far_stream._fill, []
+    fill, changed = far_stream._read_into, []
 
     def then_changed(handle: int, view: memoryview) -> bool:
         filled = fill(handle, view)
@@ -123,8 +123,8 @@ def test_a_source_that_changes_while_its_last_bytes_are_read_is_never_mixed(
             changed.append(place.write_bytes(os.urandom(size)))
         return filled
 
-    monkeypatch.setattr(far_stream, "_fill", then_changed)
-    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB))
+    monkeypatch.setattr(far_stream, "_read_into", then_changed)
+    (sent,) = send_files(site, centre, [item], SendOptions(block_bytes=MB))
     assert changed and isinstance(sent, Sent) and arrived(site, centre, [item])
 
 
@@ -140,7 +140,7 @@ def test_pieces_of_two_editions_are_never_put_together(site: LocalStore, centre:
         os.utime(place, ns=(LONG_AGO * 10**9, LONG_AGO * 10**9 + 7))
 
     wire.once_at(MB, rewrite)
-    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB), crossed.append)
+    (sent,) = send_files(site, centre, [item], SendOptions(block_bytes=MB), crossed.append)
     assert isinstance(sent, Sent) and arrived(site, centre, [item])
     assert sum(crossed) > 6 * MB
 
@@ -172,7 +172,7 @@ def test_two_editions_that_no_time_tells_apart_are_never_put_together(
 
     wire.once_at(MB, lambda: change(place))
     options = SendOptions(block_bytes=MB, digest_at_source=digest)
-    (sent,) = send(site, centre, [item], options, crossed.append)
+    (sent,) = send_files(site, centre, [item], options, crossed.append)
     assert isinstance(sent, Sent) and sent.verified == ("source" if digest else "target")
     assert (Path(centre.root) / item.target_path).read_bytes() == place.read_bytes()[: item.size]
     assert sum(crossed) > 6 * MB
@@ -184,7 +184,7 @@ def test_small_files_asked_of_several_connections_arrive_whole(
     """On a long line what is slow is asked of another connection, too; who comes second writes over nobody's bytes."""
     every_line_is_long(monkeypatch)
     items = old(site, *[40_000] * 300, 2 * MB)
-    outcomes = list(send(site, centre, items, SendOptions(connections=4)))
+    outcomes = list(send_files(site, centre, items, SendOptions(connections=4)))
     assert len(outcomes) == len(items) and all(isinstance(one, Sent) for one in outcomes)
     assert arrived(site, centre, items)
     assert not list(Path(centre.root).rglob("*.part*"))

@@ -26,7 +26,7 @@ from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.posix import read_stream as posix_flow
 from tidemark.stores.posix.read_stream import range_command
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.relay import relay as relay_room
 from tidemark.transfer.relay.disk_target import DiskTarget
 from tidemark.transfer.relay.sftp_target import SftpTarget
@@ -89,15 +89,15 @@ def test_files_go_from_one_server_to_another(sshd: Sshd, other: Sshd, first: Tie
     items = fill(begin)
     source, target = open_store(address(sshd, begin), first), open_store(address(other, end), second)
 
-    outcomes = list(send(source, target, items, options))
+    outcomes = list(send_files(source, target, items, options))
 
     assert_whole(items, begin, end, outcomes)
     direct_road = direct and first is second is Tier.PYTHON
-    assert {one.road for one in outcomes if isinstance(one, Sent)} == {"direct" if direct_road else ""}
+    assert {one.path for one in outcomes if isinstance(one, Sent)} == {"direct" if direct_road else ""}
     proof = "target" if first is Tier.SFTP else "source"
     assert {one.verified for one in outcomes if isinstance(one, Sent)} == {proof}
     known = [SendItem(i.source_path, i.target_path, i.size, one.sha256) for i, one in by_item(outcomes)]
-    assert [one.wire_bytes for one in send(source, target, known, options)] == [0] * len(items)
+    assert [one.wire_bytes for one in send_files(source, target, known, options)] == [0] * len(items)
     source.close()
     target.close()
 
@@ -118,7 +118,7 @@ def test_either_line_between_two_servers_may_be_cut(sshd: Sshd, other: Sshd, tie
         source = open_store(address(sshd, begin, wire.port if cut_source else 0), tier)
         target = open_store(address(other, end, 0 if cut_source else wire.port), tier)
 
-        outcomes = list(send(source, target, items, OPTIONS))
+        outcomes = list(send_files(source, target, items, OPTIONS))
 
         source.close()
         target.close()
@@ -146,7 +146,7 @@ def test_a_part_that_rots_during_the_try_is_found_and_mended(sshd: Sshd, tmp_pat
                 part.seek(3 * MB + 5)
                 part.write(b"rot")
 
-    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", 12 * MB)], OPTIONS, rot)
+    (sent,) = send_files(source, target, [SendItem("1.tsfile", "l/1.tsfile", 12 * MB)], OPTIONS, rot)
 
     assert isinstance(sent, Sent)
     assert (end / "l" / "1.tsfile").read_bytes() == (begin / "1.tsfile").read_bytes()
@@ -174,7 +174,7 @@ def test_a_source_that_changes_during_the_try_is_never_mixed(
         if before < 4 * MB <= came[0]:
             (begin / "1.tsfile").write_bytes(new)
 
-    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
+    (sent,) = send_files(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
 
     assert isinstance(sent, Sent) and sent.wire_bytes > size
     assert (end / "l" / "1.tsfile").read_bytes() == new
@@ -198,7 +198,7 @@ def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(sshd: Ss
                 there.write(b"B" * size)
             os.utime(file, (1_600_000_000, 1_600_000_000))
 
-    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
+    (sent,) = send_files(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
 
     assert isinstance(sent, Sent) and sent.wire_bytes > size
     assert (far / "l" / "1.tsfile").read_bytes() == b"B" * size
@@ -219,7 +219,7 @@ def test_a_file_that_is_being_written_is_never_mixed_where_nobody_digests(sshd: 
             with file.open("r+b") as there:
                 there.write(b"B" * size)
 
-    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
+    (sent,) = send_files(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
 
     assert isinstance(sent, Sent)
     assert (near / "l" / "1.tsfile").read_bytes() == b"B" * size
@@ -244,7 +244,7 @@ def test_a_tool_that_fails_for_one_range_of_a_paced_file_costs_that_range_alone(
     source = open_sftp(address(sshd, far), Tier.POSIX, QUICK)
     options = SendOptions(retries=0, bandwidth=16e6, digest_at_source=digested)
 
-    (sent,) = send(source, LocalStore(str(tmp_path)), [SendItem("1.tsfile", "l/1.tsfile", size)], options)
+    (sent,) = send_files(source, LocalStore(str(tmp_path)), [SendItem("1.tsfile", "l/1.tsfile", size)], options)
 
     assert isinstance(sent, Sent) and sent.wire_bytes == size
     assert (tmp_path / "l" / "1.tsfile").read_bytes() == (far / "1.tsfile").read_bytes()
@@ -305,7 +305,7 @@ def test_what_somebody_did_to_a_part_before_its_name_gets_no_name(
     monkeypatch.setattr(kind, "give_names", between)
     items = [SendItem("1.tsfile", "l/1.tsfile", size)]
 
-    outcomes = list(send(source, target, items, OPTIONS))
+    outcomes = list(send_files(source, target, items, OPTIONS))
 
     assert harmed[0] == 2
     assert_whole(items, begin, end, outcomes)
@@ -339,7 +339,7 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
 
     monkeypatch.setattr(durable, call, once)
 
-    outcomes = list(send(source, target, items, OPTIONS))
+    outcomes = list(send_files(source, target, items, OPTIONS))
 
     assert_whole(items, far, near, outcomes)
     assert any(one.wire_bytes > one.item.size for one in outcomes)
@@ -373,7 +373,7 @@ def test_the_room_at_the_target_is_looked_at_all_the_way(
                 (end / "ballast").write_bytes(bytes(70 * MB))
 
         options = SendOptions(bandwidth=32e6, reserve=32 * MB)
-        outcomes = list(send(source, target, items, options, fill_up))
+        outcomes = list(send_files(source, target, items, options, fill_up))
 
         room = os.statvfs(end)
         (failed,) = [one for one in outcomes if isinstance(one, Failed)]
@@ -382,7 +382,7 @@ def test_the_room_at_the_target_is_looked_at_all_the_way(
         assert 8 * MB < room.f_bavail * room.f_frsize < 40 * MB
         (end / "ballast").unlink()
         crossed: list[int] = []
-        (sent,) = send(source, target, items[-1:], SendOptions(reserve=32 * MB), crossed.append)
+        (sent,) = send_files(source, target, items[-1:], SendOptions(reserve=32 * MB), crossed.append)
         assert isinstance(sent, Sent) and sum(crossed) < 46 * MB
         assert (end / "l" / "50").read_bytes() == (begin / "50").read_bytes()
         source.close()
@@ -408,7 +408,7 @@ def test_a_source_that_shrinks_or_goes_away_fails_alone(sshd: Sshd, tmp_path: Pa
             os.truncate(far / "5.tsfile", 1000)
             (far / "15.tsfile").unlink()
 
-    outcomes = {one.item.source_path: one for one in send(source, LocalStore(str(tmp_path)), items, OPTIONS, harm)}
+    outcomes = {one.item.source_path: one for one in send_files(source, LocalStore(str(tmp_path)), items, OPTIONS, harm)}
 
     failed = {path: one.error for path, one in outcomes.items() if isinstance(one, Failed)}
     assert set(failed) <= {"5.tsfile", "15.tsfile"} and len(outcomes) == 20
@@ -430,7 +430,7 @@ def test_a_symlink_in_the_place_of_a_part_is_not_written_through(sshd: Sshd, tmp
         (far / "l" / f"1.tsfile{ending}").symlink_to(far / "secret")
     target = open_sftp(address(sshd, far), tier, QUICK)
 
-    (sent,) = send(LocalStore(str(tmp_path)), target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS)
+    (sent,) = send_files(LocalStore(str(tmp_path)), target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS)
 
     assert isinstance(sent, Sent)
     assert (far / "secret").read_bytes() == b"secret"
@@ -448,7 +448,7 @@ def test_a_folder_that_may_not_be_followed_fails_its_files_alone(sshd: Sshd, tmp
         items.append(SendItem(f"{number}", f"{'linked' if number == 3 else 'l'}/{number}", 100))
     target = open_sftp(address(sshd, far), tier, QUICK)
 
-    outcomes = {one.item.source_path: one for one in send(LocalStore(str(tmp_path)), target, items, OPTIONS)}
+    outcomes = {one.item.source_path: one for one in send_files(LocalStore(str(tmp_path)), target, items, OPTIONS)}
 
     failed = {path: one.error for path, one in outcomes.items() if isinstance(one, Failed)}
     assert set(failed) == {"3"} and isinstance(failed["3"], PermissionDeniedError)

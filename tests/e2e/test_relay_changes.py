@@ -14,7 +14,7 @@ from tests.e2e.engine_world import LONG_AGO, World
 from tests.e2e.store_ends import ends
 from tests.services.sshd import Sshd
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -47,7 +47,7 @@ def test_a_small_file_that_is_being_written_by_another_clock_is_never_torn(sshd:
     while rounds < 2:
         time.sleep(0.01)
 
-    outcomes = list(send(source, target, items, OPTIONS))
+    outcomes = list(send_files(source, target, items, OPTIONS))
 
     thread.join()
     assert settled.is_set()
@@ -78,7 +78,7 @@ def test_a_growing_file_that_is_rewritten_under_way_is_never_mixed(
                 there.write(b"B" * (size + 2))
 
     options = replace(OPTIONS, digest_at_source=digest)
-    (sent,) = send(source, target, [SendItem("1.mods", "l/1.mods", size)], options, change)
+    (sent,) = send_files(source, target, [SendItem("1.mods", "l/1.mods", size)], options, change)
 
     assert isinstance(sent, Sent)
     assert (near / "l" / "1.mods").read_bytes() == b"B" * size
@@ -95,7 +95,7 @@ def test_a_file_put_in_the_place_of_one_that_came_half_is_never_mixed_with_it(
     crossed: list[int] = []
     options = SendOptions(block_bytes=MB, bandwidth=30e6, should_stop=lambda: sum(crossed) > 5 * MB)
     with world.ends() as (source, target):
-        assert not list(send(source, target, [item], options, crossed.append))
+        assert not list(send_files(source, target, [item], options, crossed.append))
     other = world.site / "other"
     other.write_bytes(os.urandom(12 * MB))
     os.utime(other, (LONG_AGO, LONG_AGO))

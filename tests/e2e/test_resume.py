@@ -23,9 +23,9 @@ from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import SourceVanishedError
 from tidemark.stores.agent import part_file
-from tidemark.stores.agent.block_journal import Block, Identity, decode, header, journal_at, part_at
+from tidemark.stores.agent.block_journal import Block, Identity, decode_journal, encode_header, journal_at, part_at
 from tidemark.stores.agent.disk import Disk
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.limits import FileDeadlines
 from tidemark.transfer.stream import connections as line
 from tidemark.transfer.stream import pull
@@ -67,7 +67,7 @@ def leave(world: World, item: SendItem, *kept: tuple[int, int], rotten: tuple[in
     part.write_bytes(data)
     info = (world.site / item.source_path).stat()
     known = Identity(item.size, int(info.st_mtime), info.st_ino)
-    journal.write_bytes(header(known) + b"".join(block.line() for block in blocks))
+    journal.write_bytes(encode_header(known) + b"".join(block.encode_line() for block in blocks))
 
 
 def options(**others: object) -> SendOptions:
@@ -97,7 +97,7 @@ def test_what_is_there_does_not_cross_again(
 ) -> None:
     if long:
         every_line_is_long(monkeypatch)
-        monkeypatch.setattr(Schedule, "_again", lambda *_: None)  # what a slow connection owes comes by another one, too
+        monkeypatch.setattr(Schedule, "_ask_twice", lambda *_: None)  # what a slow connection owes comes by another one, too
     item = world.put("f", 8 * MB)
     leave(world, item, *kept)
     assert brought(world, item) == missing
@@ -109,7 +109,7 @@ def test_where_all_have_journals_bytes_are_asked_for_at_once(world: World, monke
         leave(world, item, (0, MB))
     with world.ends() as (source, target):
         monkeypatch.setattr(source, "stat_many", None)
-        outcomes = {one.item: one for one in send(source, target, items, options(retries=1))}
+        outcomes = {one.item: one for one in send_files(source, target, items, options(retries=1))}
     assert world.arrived(outcomes) and len(outcomes) == 3
 
 
@@ -161,7 +161,7 @@ def test_a_kept_piece_that_rots_while_the_missing_ones_flow_never_gets_the_name(
         wire.once_at(4 * MB, rot)
         world.port = wire.port
         with world.ends() as (source, target):
-            (one,) = send(source, target, [item], options())
+            (one,) = send_files(source, target, [item], options())
     assert flipped and world.arrived({item: one})
     assert one.wire_bytes == 10 * MB + BLOCK, "the piece alone came again"
 
@@ -216,9 +216,9 @@ def test_a_source_that_changes_while_the_kept_pieces_are_compared_is_never_mixed
 ) -> None:
     item, other = world.put("f", 24 * MB), os.urandom(24 * MB)
     leave(world, item, (0, 12 * MB))
-    keep, compared = proving.ProvenPart.keep, []
+    keep, compared = proving.VerifiedPart.keep_block, []
 
-    def rewrite(part: proving.ProvenPart, block: Block) -> None:
+    def rewrite(part: proving.VerifiedPart, block: Block) -> None:
         keep(part, block)
         if len(compared) == 2:
             with (world.site / "f").open("r+b") as file:
@@ -226,7 +226,7 @@ def test_a_source_that_changes_while_the_kept_pieces_are_compared_is_never_mixed
             os.utime(world.site / "f", (mtime, mtime))
         compared.append(block)
 
-    monkeypatch.setattr(proving.ProvenPart, "keep", rewrite)
+    monkeypatch.setattr(proving.VerifiedPart, "keep_block", rewrite)
     brought(world, item, options(retries=3, bandwidth=8e6))
     assert len(compared) > 2 and (world.centre / item.target_path).read_bytes() == other
 
@@ -236,22 +236,22 @@ def test_the_time_that_a_file_has_does_not_begin_while_what_is_there_is_compared
 ) -> None:
     item, begun = world.put("f", 4 * MB), []
     leave(world, item, (0, 4 * MB))
-    keep = proving.ProvenPart.keep
+    keep = proving.VerifiedPart.keep_block
 
-    def slow(part: proving.ProvenPart, block: Block) -> None:
+    def slow(part: proving.VerifiedPart, block: Block) -> None:
         keep(part, block)
         time.sleep(0.2)
 
     monkeypatch.setattr(line, "JUDGE_SECONDS", 0.0)
-    monkeypatch.setattr(proving.ProvenPart, "keep", slow)
-    monkeypatch.setattr(FileDeadlines, "begin", lambda _self, path, _now: begun.append(path))
+    monkeypatch.setattr(proving.VerifiedPart, "keep_block", slow)
+    monkeypatch.setattr(FileDeadlines, "begin_file", lambda _self, path, _now: begun.append(path))
     assert brought(world, item) == 0 and not begun
 
 
 DEATHS = {  # what is done for the so-manieth time, and whether it is done
-    "when the first missing byte comes": ("put", 1, False),
-    "when the source told the first digest": ("keep", 1, False),
-    "between two kept pieces": ("keep", 3, True),
+    "when the first missing byte comes": ("write_block", 1, False),
+    "when the source told the first digest": ("keep_block", 1, False),
+    "between two kept pieces": ("keep_block", 3, True),
     "while kept pieces are read back": ("_hash_back", 4, False),
     "when all is there and compared": ("_read_whole", 1, False),
     "behind the last look": ("_read_whole", 1, True),
@@ -259,8 +259,8 @@ DEATHS = {  # what is done for the so-manieth time, and whether it is done
 DYING = """
 import os, signal
 from tidemark.transfer.stream import pull
-from tidemark.transfer.stream.verify import ProvenPart
-pull.COMPARED, act, left = 1 << 20, ProvenPart.{name}, [{times}]
+from tidemark.transfer.stream.verify import VerifiedPart
+pull.COMPARED, act, left = 1 << 20, VerifiedPart.{name}, [{times}]
 def dying(self, *given):
     left[0] -= 1
     if not left[0] and not {done}:
@@ -268,7 +268,7 @@ def dying(self, *given):
     act(self, *given)
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
-ProvenPart.{name} = dying
+VerifiedPart.{name} = dying
 """
 
 
@@ -290,7 +290,7 @@ def test_death_while_what_is_there_is_compared(world: World, instant: str) -> No
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
     _, journal = places(world, item)
-    left = decode(journal.read_bytes())
+    left = decode_journal(journal.read_bytes())
     assert left is not None and set(range(0, 5 * MB, MB)) <= {block.offset for block in left.blocks}
     assert brought(world, item) <= 3 * MB
 
@@ -315,7 +315,7 @@ def test_who_is_to_stop_does_not_read_through_what_is_there(
 
     with world.ends() as (source, target):
         monkeypatch.setattr(os, "preadv", slow)
-        assert list(send(source, target, items, options(should_stop=asked_to_stop.is_set))) == []
+        assert list(send_files(source, target, items, options(should_stop=asked_to_stop.is_set))) == []
         monkeypatch.undo()
     assert 0 < len(reads) < 12, "4 files of 6 MB, half a megabyte each"
     outcomes = world.move(items, options())
@@ -327,16 +327,16 @@ def test_a_line_cut_while_what_is_there_is_compared_costs_nothing_that_was_there
 ) -> None:
     item, kept = world.put("f", 12 * MB), []
     leave(world, item, (0, 9 * MB))
-    keep: Callable[[proving.ProvenPart, Block], None] = proving.ProvenPart.keep
+    keep: Callable[[proving.VerifiedPart, Block], None] = proving.VerifiedPart.keep_block
     with world.ends() as (source, target):
 
-        def cut(part: proving.ProvenPart, block: Block) -> None:
+        def cut(part: proving.VerifiedPart, block: Block) -> None:
             keep(part, block)
             kept.append(block)
             if len(kept) == 4:
                 source.connection.drop()  # type: ignore[attr-defined]
 
-        monkeypatch.setattr(proving.ProvenPart, "keep", cut)
-        (one,) = send(source, target, [item], options(retries=3))
+        monkeypatch.setattr(proving.VerifiedPart, "keep_block", cut)
+        (one,) = send_files(source, target, [item], options(retries=3))
     assert isinstance(one, Sent) and world.arrived({item: one})
     assert one.wire_bytes <= 3 * MB + BLOCK + 2 * MB, "what was on its way"

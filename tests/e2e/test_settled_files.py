@@ -15,8 +15,8 @@ from tests.small_files import deletion, sealed, source
 from tidemark.app import App
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
-from tidemark.ledger.migrations import migrate
-from tidemark.operations.decisions import approve
+from tidemark.ledger.migrations import migrate_ledger
+from tidemark.operations.decisions import approve_run
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.proof.prove import coverage, status, verify, why
 from tidemark.receiver.load import examine as admitting
@@ -74,7 +74,7 @@ class Edge:
     def in_order(self, kept: str = "") -> None:
         """Nothing is open, in any report, but that a file is `kept`."""
         assert self.sync().exit_code == 0
-        assert coverage(self.app, self.receiver).complete
+        assert coverage(self.app, self.receiver).is_complete
         assert self.deep() == ([("kept points", kept)] if kept else [])
         assert verify(self.app, self.receiver, deep=True, live_only=True).differences == ()
         assert self.state() == "idle"
@@ -96,7 +96,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         )
         ledger = Ledger(settings.ledger.url)
         opened.append(ledger)
-        migrate(ledger)
+        migrate_ledger(ledger)
         made = Edge(App(settings, ledger, this_process()), tmp_path)
         before = made.app.clock
         made.app.clock = lambda: before() + made.days * DAY
@@ -130,7 +130,7 @@ def test_a_deletion_takes_effect_with_the_second_sync_and_is_named_until_then(
     assert [path for path, _ in first.waits] == [ONE] and first.pending == 1
     assert site.rows() == before
     report = coverage(site.app, site.receiver)
-    assert not report.complete and "come again" in report.as_json()["red"][0]["why"]
+    assert not report.is_complete and "come again" in report.as_json()["red"][0]["why"]
     assert site.state() == "pending"
     told = why(site.app, ONE)
     assert (told.state, told.final, told.next) == ("waiting for settled files", False, "./tidemark sync plant1")
@@ -152,7 +152,7 @@ def test_a_compaction_of_one_source_is_read_with_the_second_sync(edge: Callable[
     site.put(made, {2: 18, 3: 13})
     assert site.sync().exit_code == 0
     assert why(site.app, made).state == "waiting for settled files"
-    assert not coverage(site.app, site.receiver).complete and ("missing", made) in site.deep()
+    assert not coverage(site.app, site.receiver).is_complete and ("missing", made) in site.deep()
     assert site.state() == "pending"
     site.sync()
     assert site.rows() == {2: "18", 3: "23", 4: "34" if twice else "24"}
@@ -170,7 +170,7 @@ def test_a_drop_waits_as_a_guard_does_and_leaves_once_approved(edge: Callable[..
         assert site.state() == "guard"
         assert why(site.app, TWO).state == "waiting for approval"
     assert site.rows() == before
-    approve(site.app, result.hint.split()[-1])
+    approve_run(site.app, result.hint.split()[-1])
     told = why(site.app, TWO)
     assert told.state == "waiting for settled files" and "its drop" in told.cause
     assert site.sync().exit_code == 0

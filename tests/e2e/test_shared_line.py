@@ -21,11 +21,11 @@ from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.app import open_app
-from tidemark.cluster.membership.change import init
+from tidemark.cluster.membership.change import init_cluster
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.proof.prove import status
-from tidemark.settings.load import load
+from tidemark.settings.load import load_settings
 
 pytestmark = pytest.mark.real("sshd")
 CAP = 2e6  # bytes a second of all together
@@ -81,7 +81,7 @@ class World:
         self.sites: dict[str, Path] = {}
         self.links = ""
         self.configure(["n1"])
-        self.app = open_app(load(str(self.folder / "tidemark.toml"), {}))
+        self.app = open_app(load_settings(str(self.folder / "tidemark.toml"), {}))
 
     def configure(self, nodes: Iterable[str]) -> None:
         tables = {
@@ -118,8 +118,8 @@ class World:
     def slots(self, files: int) -> None:
         """About so many files that will move to n2, and as many that stay at n1. The last of what the settings need."""
         for number in range(2 * files):
-            put(self.app, self.app.receiver(), "root.sg", number, number, "", os.urandom(SIZE // 6).hex())
-        init(self.app, self.app.receiver())
+            put(self.app, self.app.receiver_settings(), "root.sg", number, number, "", os.urandom(SIZE // 6).hex())
+        init_cluster(self.app, self.app.receiver_settings())
         self.configure(["n1", "n2"])
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
@@ -137,7 +137,7 @@ class World:
 
     def sent(self, link: str = "plant1") -> int:
         with self.app.ledger.read() as connection:
-            return sum(landing.files for landing in run_rows.landings(connection, link))
+            return sum(landing.files for landing in run_rows.sent_landings(connection, link))
 
     def moved(self) -> int:
         with self.app.ledger.read() as connection:

@@ -233,7 +233,7 @@ from tidemark.stores.open import open_store; from tidemark.stores.protocol impor
 from tidemark.stores.protocol import Range
 store = open_store(StoreAddress(*sys.argv[1:4]))
 print("open", flush=True)
-store.digests([Range("huge")])
+store.digest_ranges([Range("huge")])
 """
 
 

@@ -47,7 +47,7 @@ def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
 
 def merge_tasks(centre: Centre, staging: str) -> list[MergeTask]:
     with centre.app.ledger.read() as connection:
-        files = merge_rows.units(connection, "centre")
+        files = merge_rows.mergeable_files(connection, "centre")
         devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
     plan = plan_merge(Unit(file, devices[file.file_id]) for file in files)
     root = str(local_root(centre.app, centre.receiver))

@@ -18,14 +18,14 @@ from tests.services import spark as spark_service
 from tests.services.processes import descendants, descendants_named
 from tests.services.sshd import Sshd
 from tidemark.app import App, open_app
-from tidemark.cluster.health.check import check
-from tidemark.cluster.membership.change import ChangeResult, Wanted, change, init
+from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.membership.change import ChangeResult, Wanted, change_nodes, init_cluster
 from tidemark.cluster.migration import send_task as move_task
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions, session_at
 from tidemark.errors import UsageError
 from tidemark.ledger.cluster import copies as copy_rows
-from tidemark.settings.load import load
+from tidemark.settings.load import load_settings
 
 pytestmark = [pytest.mark.full, pytest.mark.real("sshd"), pytest.mark.real("spark"), pytest.mark.timeout(400)]
 NODES = ("n1", "n2", "n3", "n4")
@@ -57,14 +57,14 @@ class World:
         lines.append(f'[spark]\nengine = "spark"\nmaster = "{self.master}"')
         (self.folder / "centre").mkdir()
         self.config(lines, NODES[:3])
-        self.app = open_app(load(str(self.folder / "tidemark.toml"), {}))
+        self.app = open_app(load_settings(str(self.folder / "tidemark.toml"), {}))
         chance = random.Random(1)
         for number in range(FILES):
             content = chance.randbytes(SIZE // 6).hex()  # `put` writes it three times
-            put(self.app, self.app.receiver(), "root.sg", number, number, "", content)
-        init(self.app, self.app.receiver())
+            put(self.app, self.app.receiver_settings(), "root.sg", number, number, "", content)
+        init_cluster(self.app, self.app.receiver_settings())
         self.config(lines, NODES)
-        settings = load(str(self.folder / "tidemark.toml"), {})
+        settings = load_settings(str(self.folder / "tidemark.toml"), {})
         assert settings.cluster is not None
         self.app.settings = replace(settings, cluster=replace(settings.cluster, bandwidth=BANDWIDTH))
 
@@ -77,7 +77,7 @@ class World:
         (self.folder / "tidemark.toml").write_text("\n".join([*lines, *nodes]))
 
     def add(self, node: str = "n4") -> ChangeResult:
-        return change(self.app, self.app.receiver(), Wanted("add", node))
+        return change_nodes(self.app, self.app.receiver_settings(), Wanted("add", node))
 
     def whole(self, node: str = "n4") -> dict[str, int]:
         """Files of the catalog that lie at a node, whole → when they were made."""
@@ -92,7 +92,7 @@ class World:
             return {row.location for row in copy_rows.copies_at(connection, "centre", node) if row.state == "held"}
 
     def sound(self) -> None:
-        assert check(self.app, self.app.receiver()).problems == ()
+        assert check_cluster(self.app, self.app.receiver_settings()).problems == ()
         assert self.held() == set(self.whole()) != set()
 
 

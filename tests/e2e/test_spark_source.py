@@ -20,7 +20,7 @@ from tests.services.processes import PartMissing
 from tests.small_files import tsfile
 from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
-from tidemark.tsfiles.spark.dataset import PAPER, read_paper
+from tidemark.tsfiles.spark.dataset import PAPER, read_dataset_manifest
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]
 ALL_SITES = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
@@ -168,7 +168,7 @@ def test_a_task_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="is no device of the tree model"):
         bad.write.format("tsfile").mode("overwrite").save(str(tmp_path))
     assert (tmp_path / PAPER).read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([PAPER, "_lock", *read_paper(tmp_path).names])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([PAPER, "_lock", *read_dataset_manifest(tmp_path).names])
     with pytest.raises(Exception, match=r"two rows of root\.a\.d have the time 1"):
         twice = spark.createDataFrame([("root.a.d", 1, 1), ("root.a.d", 1, 2)], "device string, time long, v int")
         twice.coalesce(1).write.format("tsfile").mode("append").save(str(tmp_path))

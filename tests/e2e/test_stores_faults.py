@@ -25,7 +25,7 @@ from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.retrying import RetryingStore
 from tidemark.stores.ssh.login import Limits
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -47,7 +47,7 @@ def test_files_cross_between_every_kind_of_ends(sshd: Sshd, tmp_path: Path, tier
         arrived = sshd.new_folder("centre")
         target = open_store(address(sshd, arrived), tier)  # type: ignore[assignment]
 
-    sent = list(send(source, target, items, OPTIONS))
+    sent = list(send_files(source, target, items, OPTIONS))
 
     assert [type(one) for one in sent] == [Sent] * len(items)
     assert same(items, there, arrived)
@@ -77,7 +77,7 @@ def test_a_link_that_drops_again_and_again_resends_a_block_each_time(
         remote = open_sftp(address(sshd, far, proxy.port), tier, QUICK)
         source, target = (remote, local) if way == "pull" else (local, remote)
 
-        (sent,) = send(source, target, items, OPTIONS)
+        (sent,) = send_files(source, target, items, OPTIONS)
 
         assert proxy.connections == 3
         remote.close()
@@ -96,7 +96,7 @@ def test_a_link_that_stalls_is_dropped_and_made_again(sshd: Sshd, tmp_path: Path
         remote = open_sftp(address(sshd, far, proxy.port), tier, IMPATIENT)
         started = time.monotonic()
 
-        sent = list(send(remote, LocalStore(str(tmp_path)), items, OPTIONS))
+        sent = list(send_files(remote, LocalStore(str(tmp_path)), items, OPTIONS))
 
         assert [type(one) for one in sent] == [Sent] * 3
         assert time.monotonic() - started < 40
@@ -111,7 +111,7 @@ def test_a_push_into_a_stalled_link_is_given_up_in_time(sshd: Sshd, tmp_path: Pa
     items = write(tmp_path, 20 * BLOCK, 20 * BLOCK)
     with chaos(sshd.port, ("stall", BLOCK), for_ever=True) as proxy:
         remote = open_sftp(address(sshd, far, proxy.port), tier, IMPATIENT)
-        outcomes = list(send(LocalStore(str(tmp_path)), remote, items, SendOptions(16 * BLOCK, retries=1)))
+        outcomes = list(send_files(LocalStore(str(tmp_path)), remote, items, SendOptions(16 * BLOCK, retries=1)))
         remote.close()
     assert [type(one) for one in outcomes] == [Failed] * 2
     assert all(isinstance(one.error, UnreachableError) for one in outcomes if isinstance(one, Failed))
@@ -141,7 +141,7 @@ def test_a_dead_server_fails_the_whole_send_soon_and_the_next_send_goes_on(
     store = open_sftp(address(server, far), limits=QUICK)
     outcomes: list[Sent | Failed] = []
     slowly = SendOptions(BLOCK, retries=2, bandwidth=10e6)
-    for one in send(store, LocalStore(str(tmp_path)), items, slowly):
+    for one in send_files(store, LocalStore(str(tmp_path)), items, slowly):
         outcomes.append(one)
         if len(outcomes) == 3:
             server.stop()
@@ -150,7 +150,7 @@ def test_a_dead_server_fails_the_whole_send_soon_and_the_next_send_goes_on(
     assert {one.item for one in outcomes} == set(items)
     server.restart()
 
-    again = list(send(store, LocalStore(str(tmp_path)), items, OPTIONS))
+    again = list(send_files(store, LocalStore(str(tmp_path)), items, OPTIONS))
 
     assert [type(one) for one in again] == [Sent] * 30
     assert {one.item for one in again if not one.wire_bytes} >= arrived  # or whole in its part, only not confirmed any more
@@ -195,7 +195,7 @@ def test_a_full_disk_is_named_and_holds_no_half_file(sshd: Sshd, tmp_path: Path,
     items = write(tmp_path / "site", 900_000, 3_000_000, 6_000_000, 900_000, *[400_000] * 12)
     target = LocalStore(str(small_disk)) if tier is Tier.LOCAL else open_sftp(address(sshd, small_disk), tier, QUICK)
 
-    outcomes = list(send(LocalStore(str(tmp_path / "site")), target, items, OPTIONS))
+    outcomes = list(send_files(LocalStore(str(tmp_path / "site")), target, items, OPTIONS))
 
     failed = [one for one in outcomes if isinstance(one, Failed)]
     assert failed[0].item == items[2] and len(failed) > 3
@@ -235,7 +235,7 @@ def test_a_file_that_goes_away_in_the_middle_fails_alone(sshd: Sshd, tmp_path: P
         wire.once_at(BLOCK, (far / "1.tsfile").unlink)
         store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
         slowly = SendOptions(BLOCK, bandwidth=8e6)  # so that it is asked for in pieces
-        outcomes = {one.item: one for one in send(store, LocalStore(str(tmp_path)), items, slowly)}
+        outcomes = {one.item: one for one in send_files(store, LocalStore(str(tmp_path)), items, slowly)}
         store.close()
 
     assert [type(outcomes[item]) for item in items] == [Sent, Failed, Sent]
@@ -258,7 +258,7 @@ def test_a_file_rewritten_in_the_middle_arrives_as_one_of_its_contents(sshd: Ssh
             os.utime(far / "0.tsfile", (1_600_000_000, 1_600_000_000))
         seen.append(count)
 
-    (sent,) = send(store, LocalStore(str(tmp_path)), [item], OPTIONS, on_bytes)
+    (sent,) = send_files(store, LocalStore(str(tmp_path)), [item], OPTIONS, on_bytes)
 
     assert isinstance(sent, Sent)
     assert (tmp_path / "l" / "0.tsfile").read_bytes() in (first, other)  # the far end may have read on ahead of us
@@ -277,7 +277,7 @@ def test_a_file_that_grows_meanwhile_arrives_as_its_selected_prefix(sshd: Sshd, 
             with (far / item.source_path).open("ab") as file:
                 file.write(b"one more entry")
 
-    sent = list(send(store, LocalStore(str(tmp_path)), items, OPTIONS, on_bytes))
+    sent = list(send_files(store, LocalStore(str(tmp_path)), items, OPTIONS, on_bytes))
 
     assert [type(one) for one in sent] == [Sent, Sent]
     assert [(tmp_path / i.target_path).read_bytes() for i in items] == first
@@ -289,12 +289,12 @@ def test_a_file_that_grows_meanwhile_arrives_as_its_selected_prefix(sshd: Sshd, 
 SENDER = """
 import json, sys
 from tidemark.stores.open import open_store; from tidemark.stores.protocol import StoreAddress
-from tidemark.transfer.engine import SendItem, SendOptions, send
+from tidemark.transfer.engine import SendItem, SendOptions, send_files
 source, target, key, host_key, rate, items = json.loads(sys.argv[1])
 ends = [open_store(StoreAddress(url, host_key, key)) for url in (source, target)]
 options = SendOptions(block_bytes=262144, bandwidth=rate)
 print("begin", flush=True)
-for one in send(*ends, [SendItem(*item) for item in items], options, lambda count: print(count, flush=True)):
+for one in send_files(*ends, [SendItem(*item) for item in items], options, lambda count: print(count, flush=True)):
     print(type(one).__name__, one.item.source_path, one.wire_bytes, flush=True)
 print("end", flush=True)
 """

@@ -75,12 +75,12 @@ def test_a_changed_host_key_is_named_though_the_other_kinds_cannot_be_asked_for(
         dials.append(given)
         if len(dials) > 1:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        return dialling.dial(*given)
+        return dialling.dial_server(*given)
 
-    monkeypatch.setattr(login, "dial", dial)
+    monkeypatch.setattr(login, "dial_server", dial)
     asked = login.Login("127.0.0.1", sshd.port, getpass.getuser(), "SHA256:" + "A" * 43, str(sshd.key))
     with pytest.raises(UnreachableError) as caught:
-        SshConnection(asked, login.Limits()).keys()
+        SshConnection(asked, login.Limits()).host_and_user_keys()
     assert "refuses connections" in caught.value.message and sshd.host_key in caught.value.message
 
 
@@ -180,7 +180,7 @@ def test_a_server_of_one_session_a_connection_gets_a_connection_a_session(start_
     content = os.urandom(5_000_000)
     (server.files / "f").write_bytes(content)
     store = open_sftp(address(server), limits=QUICK)
-    stream = store.chunks("f", 0, len(content), 100_000)
+    stream = store.read_chunks("f", 0, len(content), 100_000)
     first = next(stream)
     assert store.stat("f") is not None
     assert first + b"".join(stream) == content
@@ -278,7 +278,7 @@ def test_a_login_script_that_talks_does_not_disturb(
     assert store.properties.tier is tier
     store.publish("a", b"1")
     assert [entry.path for entry in store.list_files([""]).entries] == ["a"]
-    assert store.digests([Range("a", 0, 1), Range("a", 1, 0)]) == [sha256(b"1").hexdigest(), sha256(b"").hexdigest()]
+    assert store.digest_ranges([Range("a", 0, 1), Range("a", 1, 0)]) == [sha256(b"1").hexdigest(), sha256(b"").hexdigest()]
     store.close()
     world = World.of(server, tmp_path, "pull", tier)
     assert world.arrived(world.move([world.put(f"{n}", size) for n, size in enumerate([5, 3 * MB, 33 * MB])]))

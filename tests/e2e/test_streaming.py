@@ -33,7 +33,7 @@ from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh import packets
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.login import Limits
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 pytestmark = pytest.mark.real("sshd")
 
@@ -137,7 +137,7 @@ def test_files_of_every_size_arrive_with_their_digest(site: Path, centre: Path, 
     items = [put(site, f"d{n % 3}/{n} ü 'x'\n{n}.tsfile", size) for n, size in enumerate(sizes)]
     crossed: list[int] = []
 
-    sent = list(send(ends.source, ends.target, items, SendOptions(), crossed.append))
+    sent = list(send_files(ends.source, ends.target, items, SendOptions(), crossed.append))
 
     assert {one.item for one in sent if isinstance(one, Sent)} == set(items)
     for one in sent:
@@ -146,7 +146,7 @@ def test_files_of_every_size_arrive_with_their_digest(site: Path, centre: Path, 
         assert one.wire_bytes == one.item.size and one.verified == "source"
     assert sum(crossed) == sum(sizes)
     assert files_in(centre) == sorted(item.target_path for item in items)
-    again = list(send(ends.source, ends.target, items, SendOptions()))
+    again = list(send_files(ends.source, ends.target, items, SendOptions()))
     assert {one.wire_bytes for one in again} == {0} and len(again) == len(items)
 
 
@@ -158,7 +158,7 @@ def test_paramiko_of_another_shape_carries_the_same(
     ends = between(site, centre)
     items = [put(site, f"{n}", size) for n, size in enumerate([0, 10, 2 * MB, 7 * MB + 3])]
     for _ in range(2):  # the session is whole afterwards
-        sent = list(send(ends.source, ends.target, items, SendOptions()))
+        sent = list(send_files(ends.source, ends.target, items, SendOptions()))
         assert all(isinstance(one, Sent) and same(site, centre, one.item) for one in sent) and len(sent) == len(items)
         for item in items:
             (centre / item.target_path).unlink()
@@ -183,7 +183,7 @@ def test_keys_are_made_anew_on_the_way(
     items = [put(site, "large", 24 * MB), *(put(site, f"s{n}", 40_000) for n in range(100))]
     far = open_store(StoreAddress(server.url(site if way == "pull" else centre), server.host_key, str(server.key)))
     near = LocalStore(str(centre if way == "pull" else site))
-    sent = list(send(*((far, near) if way == "pull" else (near, far)), items, SendOptions()))
+    sent = list(send_files(*((far, near) if way == "pull" else (near, far)), items, SendOptions()))
     assert all(isinstance(one, Sent) and same(site, centre, one.item) for one in sent) and len(sent) == len(items)
     assert sum(one.wire_bytes for one in sent) == sum(item.size for item in items)  # over one connection
     assert len(keys) > 3
@@ -197,7 +197,7 @@ def test_companions_get_their_names_before_the_file_they_belong_to(site: Path, c
     def look(_count: int) -> None:
         early.extend(name for name in files_in(centre) if name.endswith("x.tsfile"))
 
-    sent = list(send(ends.source, ends.target, items, SendOptions(bandwidth=60e6), look))
+    sent = list(send_files(ends.source, ends.target, items, SendOptions(bandwidth=60e6), look))
 
     assert len(sent) == 3 and all(isinstance(one, Sent) for one in sent) and early == []
     named = {item.target_path: (centre / item.target_path).stat().st_ctime_ns for item in items}  # a rename sets it
@@ -206,7 +206,7 @@ def test_companions_get_their_names_before_the_file_they_belong_to(site: Path, c
 
 def test_without_a_digest_at_the_source_it_says_so(site: Path, centre: Path, ends: Ends) -> None:
     items = [put(site, "small", 1000), put(site, "large", 6 * MB + 5)]
-    sent = list(send(ends.source, ends.target, items, SendOptions(digest_at_source=False)))
+    sent = list(send_files(ends.source, ends.target, items, SendOptions(digest_at_source=False)))
     assert [one.verified for one in sent if isinstance(one, Sent)] == ["target"] * 2
     assert all(same(site, centre, item) for item in items)
 
@@ -218,7 +218,7 @@ def test_a_cut_connection_is_made_again_and_costs_at_most_a_block(
     item = put(site, "large.tsfile", 20 * MB)
     wire.cut_after(cut_at)
 
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
 
     assert isinstance(sent, Sent) and same(site, centre, item)
     assert sent.wire_bytes <= 20 * MB + 4 * MB
@@ -237,7 +237,7 @@ def stopped_in_the_middle(ends: Ends, item: SendItem, wire: Wire) -> int:
         return stopped.is_set()
 
     wire.once_at(item.size // 3, lambda: stopped.wait(10))
-    assert not list(send(ends.source, ends.target, [item], SendOptions(should_stop=stop), crossed.append))
+    assert not list(send_files(ends.source, ends.target, [item], SendOptions(should_stop=stop), crossed.append))
     return sum(crossed)
 
 
@@ -246,7 +246,7 @@ def test_a_stopped_sending_goes_on_from_its_blocks(site: Path, centre: Path, end
     first = stopped_in_the_middle(ends, item, wire)
     assert (centre / part_of(item.target_path)).exists() and not (centre / item.target_path).exists()
 
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
 
     assert isinstance(sent, Sent) and same(site, centre, item)
     assert sent.wire_bytes == 32 * MB - first
@@ -260,7 +260,7 @@ def test_rot_in_the_part_costs_its_blocks_alone(site: Path, centre: Path, ends: 
         file.seek(1_500_000)
         file.write(b"rot")
 
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
 
     assert isinstance(sent, Sent) and same(site, centre, item)
     again = 4 * MB if way == "pull" else first - MB  # its block; all behind the first megabyte
@@ -272,7 +272,7 @@ def test_a_source_that_changed_meanwhile_is_sent_anew(site: Path, centre: Path, 
     stopped_in_the_middle(ends, item, wire)
     put(site, "large.tsfile", 16 * MB, seed=2)  # same size, same mtime, same inode
 
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
 
     assert isinstance(sent, Sent) and same(site, centre, item) and sent.wire_bytes == 16 * MB
 
@@ -291,7 +291,7 @@ def test_what_is_wrong_with_a_file_is_its_own_trouble(site: Path, centre: Path, 
     (centre / "landing" / "blocked").write_bytes(b"a file where a folder should be")
 
     items = [*good, gone, gone_large, short, link, other, blocked]
-    outcomes = {one.item: one for one in send(ends.source, ends.target, items, SendOptions(retries=1))}
+    outcomes = {one.item: one for one in send_files(ends.source, ends.target, items, SendOptions(retries=1))}
 
     assert set(outcomes) == set(items)
     assert all(isinstance(outcomes[item], Sent) and same(site, centre, item) for item in good)
@@ -308,7 +308,7 @@ def test_what_is_wrong_with_a_file_is_its_own_trouble(site: Path, centre: Path, 
 def test_a_growing_file_is_sent_up_to_what_was_selected(site: Path, centre: Path, ends: Ends, size: int) -> None:
     put(site, "x.tsfile.mods", size + 77)
     item = SendItem("x.tsfile.mods", "landing/x.tsfile.mods", size)
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
     assert isinstance(sent, Sent) and same(site, centre, item)
 
 
@@ -316,7 +316,7 @@ def test_a_silent_line_is_given_up_and_made_again(site: Path, centre: Path, ends
     item = put(site, "large.tsfile", 20 * MB)
     ends.far.connection.limits = Limits(stall=2.0)
     wire.stall_after(5 * MB)
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
     assert isinstance(sent, Sent) and same(site, centre, item)
     assert sent.wire_bytes <= 24 * MB
 
@@ -325,7 +325,7 @@ def test_an_end_that_stays_away_fails_all_with_a_hint(site: Path, centre: Path, 
     items = [put(site, f"{n}", 2 * MB) for n in range(5)]
     wire.cut_after(1)
     wire.refuse()
-    outcomes = list(send(ends.source, ends.target, items, SendOptions(retries=2)))
+    outcomes = list(send_files(ends.source, ends.target, items, SendOptions(retries=2)))
     assert {one.item for one in outcomes} == set(items)
     assert all(isinstance(one, Failed) and isinstance(one.error, UnreachableError) and one.error.hint for one in outcomes)
     assert not any((centre / item.target_path).exists() for item in items)
@@ -336,7 +336,7 @@ def test_a_full_disk_is_seen_before_the_first_byte(
 ) -> None:
     items = [put(site, "large", 8 * MB), put(site, "small", 10)]
     monkeypatch.setattr(ends.target, "free_bytes", lambda _folder="": 5 * MB)
-    outcomes = {one.item: one for one in send(ends.source, ends.target, items, SendOptions())}
+    outcomes = {one.item: one for one in send_files(ends.source, ends.target, items, SendOptions())}
     failed = outcomes[items[0]]
     assert isinstance(failed, Failed) and isinstance(failed.error, DiskFullError) and failed.wire_bytes == 0
     assert isinstance(outcomes[items[1]], Sent)
@@ -352,7 +352,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_nothing_is_half(
         (place / "ballast").write_bytes(bytes(16 * MB * (100 - percent) // 100 // 4096 * 4096))
         ends = between(site, place)
         monkeypatch.setattr(ends.target, "free_bytes", lambda _folder="": 1 << 40)  # it fills up after we looked
-        outcomes = list(send(ends.source, ends.target, items, SendOptions()))
+        outcomes = list(send_files(ends.source, ends.target, items, SendOptions()))
         ends.far.close()
         assert {one.item for one in outcomes} == set(items)
         assert any(isinstance(one, Failed) and isinstance(one.error, DiskFullError) for one in outcomes)
@@ -364,7 +364,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_nothing_is_half(
 def test_the_bandwidth_is_kept(site: Path, centre: Path, ends: Ends) -> None:
     items = [put(site, "large", 6 * MB), *(put(site, f"s{n}", 20_000) for n in range(100))]
     began = time.monotonic()
-    outcomes = list(send(ends.source, ends.target, items, SendOptions(bandwidth=4e6)))
+    outcomes = list(send_files(ends.source, ends.target, items, SendOptions(bandwidth=4e6)))
     seconds = time.monotonic() - began
     assert all(isinstance(one, Sent) for one in outcomes)
     assert seconds > 0.85 * sum(item.size for item in items) / 4e6
@@ -378,7 +378,7 @@ def test_a_long_line_gets_more_connections_and_no_descriptor_is_left(
     before = open_descriptors()
     wire.pace(20e6)
 
-    outcomes = list(send(ends.source, ends.target, items, SendOptions(connections=4)))
+    outcomes = list(send_files(ends.source, ends.target, items, SendOptions(connections=4)))
 
     assert all(isinstance(one, Sent) and same(site, centre, one.item) for one in outcomes) and len(outcomes) == len(items)
     assert 2 <= wire.most_at_once <= 4
@@ -395,7 +395,7 @@ def test_cut_connections_among_many_are_made_up_for(
     items = [put(site, f"f{n}", 7 * MB + n) for n in range(6)]
     wire.pace(30e6)
     wire.cut_after(4 * MB, times=3)
-    outcomes = list(send(ends.source, ends.target, items, SendOptions(connections=4)))
+    outcomes = list(send_files(ends.source, ends.target, items, SendOptions(connections=4)))
     assert all(isinstance(one, Sent) and same(site, centre, one.item) for one in outcomes) and len(outcomes) == len(items)
     assert wire.cuts == 3
     assert not [name for name in files_in(centre) if name.endswith((".part", ".blocks"))]
@@ -405,7 +405,7 @@ def test_a_journal_of_a_landed_file_is_cleared_away(site: Path, centre: Path, en
     item = put(site, "large", 3 * MB)
     (centre / "landing").mkdir(parents=True)
     (centre / journal_of(item.target_path)).write_bytes(b"torn")
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
     assert isinstance(sent, Sent) and files_in(centre) == [item.target_path]
 
 
@@ -415,7 +415,7 @@ def test_a_read_only_target_is_named(site: Path, tmp_path: Path, between: Callab
     with disk(tmp_path / "disk", "size=16m") as place:
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
         ends = between(site, place)
-        outcomes = list(send(ends.source, ends.target, items, SendOptions()))
+        outcomes = list(send_files(ends.source, ends.target, items, SendOptions()))
         ends.far.close()
     for one in outcomes:
         assert isinstance(one, Failed) and isinstance(one.error, PermissionDeniedError) and one.error.hint
@@ -425,8 +425,8 @@ def test_a_read_only_target_is_named(site: Path, tmp_path: Path, between: Callab
 @pytest.fixture
 def without_far_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of a program that never wakes lasts for 45 seconds: longer than a silence that a test can wait for."""
-    whole = far_source._bare
-    monkeypatch.setattr(far_source, "_bare", lambda name: whole(name).replace("fcntl.F_SETSIG", "fcntl.NO_LEASES"))
+    whole = far_source._strip_module
+    monkeypatch.setattr(far_source, "_strip_module", lambda name: whole(name).replace("fcntl.F_SETSIG", "fcntl.NO_LEASES"))
 
 
 @pytest.mark.usefixtures("without_far_leases")
@@ -447,7 +447,7 @@ def test_a_far_end_that_is_busy_for_long_is_waited_for_but_not_for_ever(
             threading.Timer(3.0, lambda: [process.resume() for process in still]).start()
 
     wire.once_at(8 * MB, stand_still)
-    (sent,) = send(ends.source, ends.target, [item], SendOptions())
+    (sent,) = send_files(ends.source, ends.target, [item], SendOptions())
 
     assert still and isinstance(sent, Sent) and same(site, centre, item)
     if way == "push" and wakes:

@@ -371,7 +371,7 @@ def large(edge: Commanded, number: int) -> str:
 def once_half_sent(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Between two pieces of the large file, by whoever sends it."""
     pieces: list[int] = []
-    take = TokenBucket.take
+    take = TokenBucket.consume_tokens
 
     def taken(bucket: TokenBucket, count: int) -> None:
         if sum(pieces) < 500_000 <= sum(pieces) + count:
@@ -379,7 +379,7 @@ def once_half_sent(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> 
         pieces.append(count)
         take(bucket, count)
 
-    monkeypatch.setattr(TokenBucket, "take", taken)
+    monkeypatch.setattr(TokenBucket, "consume_tokens", taken)
 
 
 def test_a_file_renamed_while_it_is_sent_is_left_out_and_arrives_once_under_its_new_name(

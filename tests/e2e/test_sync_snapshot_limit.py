@@ -10,7 +10,7 @@ import pytest
 from tests.commanded import Commanded
 from tests.e2e.edges import large_file
 from tidemark.sync.send import transfer_files as sending
-from tidemark.sync.send.batches import batches
+from tidemark.sync.send.batches import cut_batches
 from tidemark.sync.session import PartLimits
 
 pytestmark = pytest.mark.usefixtures("short_limits")
@@ -30,13 +30,13 @@ def take_away(edge: Commanded) -> None:
 
 def before_the_first_byte(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """`act` happens once a run has selected and linked, and has sent nothing."""
-    real = sending._before_the_first_byte
+    real = sending._require_ready
 
     def looked(*arguments: object) -> None:
         act()
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sending, "_before_the_first_byte", looked)
+    monkeypatch.setattr(sending, "_require_ready", looked)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_links_of_a_closed_part_are_released_while_the_run_goes_on(tmp_path: Pat
 
     monkeypatch.setattr(sending, "close_part", closed)
     monkeypatch.setattr(sending, "part_is_full", lambda *_: True)
-    monkeypatch.setattr(sending, "batches", lambda todo, key, _: batches(todo, key, PartLimits(batch_files=2)))
+    monkeypatch.setattr(sending, "cut_batches", lambda todo, key, _: cut_batches(todo, key, PartLimits(batch_files=2)))
     assert edge.sync().code == 0
     assert held == [4, 2]
     edge.assert_in_step()

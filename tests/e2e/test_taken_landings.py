@@ -100,7 +100,7 @@ def test_a_released_file_is_a_copy_too(centre: Centre, tmp_path: Path, monkeypat
     """Held by a check that was wrong; the edge has a link to what waits. Held again, nothing is left over."""
     centre.sender().land({GOOD: d1((1, 10))})
     with monkeypatch.context() as patched:
-        patched.setattr("tidemark.receiver.load.check.inspect", _refuse)
+        patched.setattr("tidemark.receiver.load.check.check_and_describe", _refuse)
         assert centre.load().quarantined == 1
         [waits] = [path for path in contents(centre, "quarantine") if path.endswith(".tsfile")]
         os.link(centre.root / waits, tmp_path / "link")
@@ -121,13 +121,13 @@ def _refuse(*_: object) -> Any:
 def test_bytes_that_change_between_the_check_and_the_catalog(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was checked is what is placed, whatever becomes of the landing meanwhile."""
     landing = centre.sender().land({GOOD: d1((1, 10))})
-    checked = load_landings.decide
+    checked = load_landings.decide_files
 
     def meanwhile(*args: Any) -> Any:
         (landing / GOOD).write_bytes(sealed({"root.sg.victim": {"s": [(1, 66)]}})[""])
         return checked(*args)
 
-    monkeypatch.setattr(load_landings, "decide", meanwhile)
+    monkeypatch.setattr(load_landings, "decide_files", meanwhile)
     assert centre.load().loaded == 1
     assert centre.rows() == rows((1, 10))
     assert centre.sql("SELECT device FROM owner") == [("root.sg.d1",)]

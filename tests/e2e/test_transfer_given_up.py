@@ -27,8 +27,8 @@ from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.login import Limits
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
-from tidemark.transfer.stream.verify import ProvenPart
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
+from tidemark.transfer.stream.verify import VerifiedPart
 
 pytestmark = pytest.mark.real("sshd")
 MB = 1 << 20
@@ -130,7 +130,7 @@ def test_who_gives_up_does_not_wait_for_a_far_end_that_hangs(ends: Ends, hang: C
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        list(send(ends.source, ends.target, items, SendOptions(bandwidth=20e6), on_bytes))
+        list(send_files(ends.source, ends.target, items, SendOptions(bandwidth=20e6), on_bytes))
     assert began and seconds_since(began) < SILENT
     ends.far.close()
     assert not (ends.centre / items[0].target_path).exists()
@@ -147,7 +147,7 @@ def test_who_is_to_stop_cuts_a_far_end_off_that_hangs(ends: Ends, hang: Callable
             hung.append(time.monotonic())
 
     options = SendOptions(bandwidth=20e6, should_stop=lambda: bool(hung))
-    assert list(send(ends.source, ends.target, items, options, on_bytes)) == []
+    assert list(send_files(ends.source, ends.target, items, options, on_bytes)) == []
     assert seconds_since(hung[0]) < SILENT
 
 
@@ -157,7 +157,9 @@ def test_who_is_to_stop_does_not_wait_for_the_end_of_a_look(ends: Ends, hang: Ca
     ends.far.connection.limits = Limits(stall=SILENT)
     hang()
     began = time.monotonic()
-    assert list(send(ends.source, ends.target, items, SendOptions(should_stop=lambda: seconds_since(began) > 0.3))) == []
+    assert (
+        list(send_files(ends.source, ends.target, items, SendOptions(should_stop=lambda: seconds_since(began) > 0.3))) == []
+    )
     assert seconds_since(began) < SILENT
 
 
@@ -174,11 +176,11 @@ def test_a_stop_while_parts_are_looked_at_keeps_them(
         return stopped.is_set()
 
     wire.once_at(12 * MB, lambda: stopped.wait(8))
-    list(send(ends.source, ends.target, items, SendOptions(block_bytes=1 << 20, should_stop=stop), crossed.append))
+    list(send_files(ends.source, ends.target, items, SendOptions(block_bytes=1 << 20, should_stop=stop), crossed.append))
     left = {path: path.read_bytes() for path in ends.centre.rglob("*.part")}
     assert left
     looked: list[bool] = []
-    reading, digests = ends.source.chunks, ends.source.digests
+    reading, digests = ends.source.read_chunks, ends.source.digest_ranges
 
     def look() -> None:
         looked.append(True)
@@ -193,16 +195,16 @@ def test_a_stop_while_parts_are_looked_at_keeps_them(
             look()
         return digests(ranges)
 
-    monkeypatch.setattr(ends.source, "chunks", chunks)
-    monkeypatch.setattr(ends.source, "digests", digested)
+    monkeypatch.setattr(ends.source, "read_chunks", chunks)
+    monkeypatch.setattr(ends.source, "digest_ranges", digested)
     if way == "pull":  # which looks while more comes
-        monkeypatch.setattr(ProvenPart, "keep", lambda *_: look())
-    assert list(send(ends.source, ends.target, items, SendOptions(should_stop=lambda: bool(looked)))) == []
+        monkeypatch.setattr(VerifiedPart, "keep_block", lambda *_: look())
+    assert list(send_files(ends.source, ends.target, items, SendOptions(should_stop=lambda: bool(looked)))) == []
     assert looked and set(ends.centre.rglob("*.part")) == set(left)
     assert way == "pull" or {path: path.read_bytes() for path in left} == left
     monkeypatch.undo()
     again: list[int] = []
-    outcomes = list(send(ends.source, ends.target, items, SendOptions(), again.append))
+    outcomes = list(send_files(ends.source, ends.target, items, SendOptions(), again.append))
     assert all(isinstance(one, Sent) for one in outcomes) and same([one.item for one in outcomes], ends.site, ends.centre)
     assert sum(again) < 18 * MB - sum(crossed) + 2 * MB
 
@@ -223,9 +225,9 @@ def test_a_source_that_cannot_be_read_again_is_its_own_trouble(ends: Ends, monke
 
     items = young(ends)
     ends.far.connection.limits = Limits(stall=SILENT)
-    monkeypatch.setattr(ends.source, "digests", digests)
+    monkeypatch.setattr(ends.source, "digest_ranges", digests)
     began = time.monotonic()
-    outcomes = {one.item: one for one in send(ends.source, ends.target, items, SendOptions(retries=1))}
+    outcomes = {one.item: one for one in send_files(ends.source, ends.target, items, SendOptions(retries=1))}
     failed = outcomes[items[0]]
     assert isinstance(failed, Failed) and isinstance(failed.error, PermissionDeniedError)
     assert isinstance(outcomes[items[1]], Sent)
@@ -235,7 +237,7 @@ def test_a_source_that_cannot_be_read_again_is_its_own_trouble(ends: Ends, monke
 @pytest.mark.parametrize("way", ["push"], indirect=True)
 def test_a_source_that_is_away_for_a_moment_is_tried_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[Range]] = []
-    items, digests = young(ends), ends.source.digests
+    items, digests = young(ends), ends.source.digest_ranges
 
     def stale_once(ranges: Sequence[Range]) -> list[str | None]:
         if ranges and not asked:
@@ -243,8 +245,8 @@ def test_a_source_that_is_away_for_a_moment_is_tried_again(ends: Ends, monkeypat
             raise UnreachableError("stale handle", hint="run again")
         return list(digests(ranges))
 
-    monkeypatch.setattr(ends.source, "digests", stale_once)
-    outcomes = list(send(ends.source, ends.target, items, SendOptions(retries=2)))
+    monkeypatch.setattr(ends.source, "digest_ranges", stale_once)
+    outcomes = list(send_files(ends.source, ends.target, items, SendOptions(retries=2)))
     assert asked and all(isinstance(one, Sent) for one in outcomes) and same(items, ends.site, ends.centre)
 
 
@@ -256,9 +258,9 @@ def test_a_bug_in_a_thread_that_sends_is_raised_and_not_waited_for(ends: Ends, m
         return []
 
     items = young(ends)
-    monkeypatch.setattr(ends.source, "digests", digests)
+    monkeypatch.setattr(ends.source, "digest_ranges", digests)
     with pytest.raises(ZeroDivisionError):
-        list(send(ends.source, ends.target, items, SendOptions()))
+        list(send_files(ends.source, ends.target, items, SendOptions()))
     assert not (ends.centre / items[0].target_path).exists()
 
 
@@ -281,7 +283,7 @@ def test_the_room_on_the_disk_is_looked_at_all_the_way(
                 filled.append(1)
                 (centre / "ballast").write_bytes(bytes(70 * MB))
 
-        outcomes = list(send(ends.source, ends.target, items, SendOptions(bandwidth=16e6, reserve=32 * MB), on_bytes))
+        outcomes = list(send_files(ends.source, ends.target, items, SendOptions(bandwidth=16e6, reserve=32 * MB), on_bytes))
         room = os.statvfs(centre)
         free = room.f_bavail * room.f_frsize
         ends.far.close()
@@ -295,7 +297,7 @@ def test_the_room_on_the_disk_is_looked_at_all_the_way(
         (centre / "ballast").unlink()
         crossed: list[int] = []
         ends.far.connection.drop()
-        again = list(send(ends.source, ends.target, list(failed), SendOptions(reserve=32 * MB), crossed.append))
+        again = list(send_files(ends.source, ends.target, list(failed), SendOptions(reserve=32 * MB), crossed.append))
         assert all(isinstance(one, Sent) for one in again) and same(items, ends.site, centre)
         assert sum(crossed) < 48 * MB
         ends.far.close()

@@ -10,7 +10,7 @@ from tests.e2e.engine_world import MB, World, every_line_is_long
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import Failed, SendOptions, send
+from tidemark.transfer.engine import Failed, SendOptions, send_files
 
 pytestmark = pytest.mark.real("sshd")
 BLOCK = 2 * MB
@@ -48,7 +48,7 @@ def test_no_more_than_a_block_comes_after_it(
         world.port = wire.port
         with world.ends() as (source, target):
             options = SendOptions(block_bytes=BLOCK, connections=connections, should_stop=at_the_edge)
-            outcomes = list(send(source, target, items, options, crossed.append))
+            outcomes = list(send_files(source, target, items, options, crossed.append))
         assert connections in (wire.most_at_once, 1)
     untold = connections * RATE * 0.1 if way == "pull" else 0  # came when the caller looked, and was told after that
     assert at_edge and sum(crossed) - at_edge[0] <= BLOCK + untold
@@ -74,6 +74,6 @@ def test_nor_on_the_lower_tiers(sshd: Sshd, tmp_path: Path, tier: Tier, way: str
 
     with world.ends() as (source, target):
         options = SendOptions(block_bytes=MB, should_stop=at_the_edge)
-        list(send(source, target, items, options, crossed.append))
+        list(send_files(source, target, items, options, crossed.append))
     assert at_edge and sum(crossed) - at_edge[0] <= options.block_bytes
     assert world.arrived(world.move(items))

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tidemark.tsfiles.names import TsFileName, parse_source_path, rank
+from tidemark.tsfiles.names import TsFileName, parse_source_path, rank_of_source
 
 DATA = ("data/sequence", "data/unsequence")
 _FOLDER = "data/{space}/root.sg/0/0"
@@ -243,7 +243,7 @@ def may_come_from(path: str, source: str) -> bool:
 def _rank(path: str) -> tuple[int, ...]:
     parsed = parse_source_path(path, DATA)
     assert parsed is not None
-    return rank(parsed)
+    return rank_of_source(parsed)
 
 
 def _with_deletion(file: SiteFile, span: Span) -> SiteFile:

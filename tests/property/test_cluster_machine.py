@@ -22,9 +22,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.crash.explorer import Died, Effects
 from tests.moving_world import RECEIVER, MovingWorld, put
 from tidemark.app import App
-from tidemark.cluster.membership.change import Wanted, change, init, roll_back
-from tidemark.cluster.migration.migrate import migrate
-from tidemark.cluster.replicas.cache import evict
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster, roll_back
+from tidemark.cluster.migration.migrate import migrate_slots
+from tidemark.cluster.replicas.cache import evict_cache
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
 from tidemark.settings.model import ClusterSettings
@@ -55,7 +55,7 @@ class ClusterMachine(RuleBasedStateMachine):
         )
         self.load("root.early", 1, 0)
         with self.world.app(nodes=first) as app:
-            init(app, self.world.receiver)
+            init_cluster(app, self.world.receiver)
         self.members = set(first)
 
     # what is done
@@ -86,7 +86,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1), death=DEATHS)
     def move_some_slots(self, share: float, death: int) -> None:
         slots = range(round(share * self.world.cluster.slots))
-        self._try(lambda app: migrate(app, self.world.receiver, slots=slots), death)
+        self._try(lambda app: migrate_slots(app, self.world.receiver, slots=slots), death)
 
     @rule(death=DEATHS)
     def roll_back(self, death: int) -> None:
@@ -114,7 +114,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def give_up_the_cache(self) -> None:
         """The receiver forgets what every member holds."""
         with self.world.app() as app, self.world.open(app) as cluster:
-            evict(cluster, self.world.stores[RECEIVER], 1)
+            evict_cache(cluster, self.world.stores[RECEIVER], 1)
 
     # what must hold
 
@@ -143,7 +143,7 @@ class ClusterMachine(RuleBasedStateMachine):
         if self.open is not None:
             self._change(Wanted(*self.open), True, 0)
         with self.world.app() as app:
-            migrate(app, self.world.receiver)
+            migrate_slots(app, self.world.receiver)
             with self.world.open(app) as cluster:
                 catch_up(cluster, self.world.stores[RECEIVER])
         self.every_file_is_readable()
@@ -157,10 +157,10 @@ class ClusterMachine(RuleBasedStateMachine):
 
         def act(app: App) -> None:
             if refused is None:
-                change(app, self.world.receiver, wanted, wait=wait)
+                change_nodes(app, self.world.receiver, wanted, wait=wait)
                 return
             try:
-                change(app, self.world.receiver, wanted, wait=wait)
+                change_nodes(app, self.world.receiver, wanted, wait=wait)
             except refused:
                 return
             raise AssertionError(f"{wanted} was not refused")

@@ -27,7 +27,7 @@ from tests.small_files import deletion, resource_bytes, tsfile
 from tidemark.app import App, open_app
 from tidemark.errors import RetryableError
 from tidemark.ledger.sender import links as link_rows
-from tidemark.operations.decisions import approve
+from tidemark.operations.decisions import approve_run
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.load.load import load
 from tidemark.receiver.merge import merge as merge_catalog
@@ -134,7 +134,7 @@ class World:
     def _opened(self, address: StoreAddress) -> Store:
         store = open_store(address)
         if isinstance(store, LocalStore) and address.url.endswith("/site"):
-            store.disk.walk = self._torn(store.disk.walk)  # type: ignore[method-assign]
+            store.disk.walk_folders = self._torn(store.disk.walk_folders)  # type: ignore[method-assign]
         return store
 
     def _torn(self, walk: Any) -> Any:
@@ -215,7 +215,7 @@ def test_a_held_drop_never_wins_over_what_the_site_has(tmp_path: Path, merged: b
     for path in late:
         world.server.drop(path)
     world.sync()
-    approve(world.app, world.guard_run())
+    approve_run(world.app, world.guard_run())
     world.sync()
     assert world.rows() == world.server.shown()
     world.app.ledger.close()
@@ -329,7 +329,7 @@ class CompactionMachine(RuleBasedStateMachine):
     @rule()
     def approve(self) -> None:
         if run := self.world.guard_run():
-            approve(self.world.app, run)
+            approve_run(self.world.app, run)
 
     def _gone(self) -> set[Point]:
         """Points of all files that the guard may hold."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tidemark.stores.agent.disk import pack_rows
 from tidemark.stores.listing import Frame, PackedEntries, folders_of
 from tidemark.stores.protocol import Entry
-from tidemark.sync.select.diff import KnownFile, compare
+from tidemark.sync.select.diff import KnownFile, compare_listing
 
 FOLDERS = ("s/d/0/1/", "s/d/0/2/", "s/d/0/", "s/d/0/1/x/", "s/d-e/0/1/", "")
 NAMES = tuple(f"{n}-{n}-0-0.tsfile" for n in (1, 2, 10))
@@ -49,7 +49,7 @@ def test_by_folders_or_one_by_one(site: dict, ledger: dict, same: bool, left_out
         ),
         key=lambda row: row.path.encode(),
     )
-    by_folders = compare(_packed(entries), rows, left_out)
+    by_folders = compare_listing(_packed(entries), rows, left_out)
     listed, differing, absent, live = _one_by_one(entries, rows, left_out)
     assert (by_folders.listed, by_folders.known) == (listed, live)
     assert set(by_folders.differing) == differing

@@ -27,8 +27,8 @@ from tests.property.test_papers_damage import MANIFEST, RECEIPT
 from tests.small_files import deletion, sealed
 from tests.unit.tsfiles.test_mods import table, tree
 from tests.unit.tsfiles.test_schema_log import TEXT, create, frame
-from tidemark.cluster.nodes.formats import KeptPaper, NodePaper, encode_kept, encode_node
-from tidemark.formats.landing import encode
+from tidemark.cluster.nodes.formats import KeptDocument, NodeClaim, encode_kept, encode_node
+from tidemark.formats.landing import encode_document
 from tidemark.settings import template
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,20 +37,20 @@ SOAK_SECONDS = float(os.environ.get("FUZZ_SECONDS", "3600"))  # here: tests see 
 SMALL = sealed({"root.sg.d1": {"s": [(t, t * t) for t in range(50)]}}, deletion("root.sg.d1.s", 1, 5))
 REAL = sorted((p for site in SITES.values() for p in site.root.rglob("*.tsfile")), key=lambda p: p.stat().st_size)
 SEEDS: dict[str, list[bytes]] = {
-    "manifest": [encode(MANIFEST)],
-    "receipt": [encode(RECEIPT)],
+    "manifest": [encode_document(MANIFEST)],
+    "receipt": [encode_document(RECEIPT)],
     "decided": [b'{"format":1}'],
     "settled": [b'{"format":1}'],
-    "node": [encode_node(NodePaper("c", "n1"))],
+    "node": [encode_node(NodeClaim("c", "n1"))],
     "node table": [b"\x01" + zlib.compress(text) for text in (b"{}", b"[" * 100_000, b"0" * (64 << 20))],
-    "node kept": [encode_kept(KeptPaper("table", "1", b"x"))],
+    "node kept": [encode_kept(KeptDocument("table", "1", b"x"))],
     "node schema": [b'{"form":1,"database":"root.sg"}\n' + b"[" * 5_000 + b"\n", b'{"form":1,"database":"root.sg"}\n5\n'],
     "resource": [SMALL[".resource"]],
     "mods": [SMALL[".mods"]],
     "mods2": [tree("root.sg.*", 1, 5) + table("t", 1, 5, columns=("a", "b"))],
     "schema text": [TEXT],
     "schema binary": [frame(create("root.sg.d1.s1")) * 3],
-    "settings": [template.fresh().encode()],
+    "settings": [template.render_template().encode()],
     "tsfile": [SMALL[""], *(path.read_bytes() for path in REAL[:3])],
 }
 INTERESTING = (

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tidemark.errors import LeaseHeldError, LeaseLostError
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import PARKED_SECONDS, TTL_SECONDS, Identity, Lease, Leases, check_in
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.leases import PARKED_SECONDS, TTL_SECONDS, Identity, Lease, Leases, assert_held
+from tidemark.ledger.migrations import migrate_ledger
 
 HOSTS = ("alpha", "beta")
 RUNS = ("run-1", "run-2", "run-3")
@@ -79,7 +79,7 @@ class LeaseMachine(RuleBasedStateMachine):
         process = data.draw(st.sampled_from(self.processes))
         expected = self.expected(run, process.identity)
         try:
-            lease = self.leases(process).take(NAME, run)
+            lease = self.leases(process).acquire_lease(NAME, run)
         except LeaseHeldError as held:
             assert not expected
             assert self.given.holder in held.message
@@ -134,7 +134,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 continue
             with self.ledger.write() as connection:
                 try:
-                    check_in(connection, process.lease)
+                    assert_held(connection, process.lease)
                     assert process.lease.fence == self.given.fence
                 except LeaseLostError:
                     assert process.lease.fence != self.given.fence
@@ -149,7 +149,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 def test_leases_against_the_model(url: str) -> None:
     ledger = Ledger(url)
-    migrate(ledger)
+    migrate_ledger(ledger)
 
     class Bound(LeaseMachine):
         pass

@@ -23,7 +23,7 @@ from tidemark.tsfiles.devices import file_device
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe_file
 from tidemark.tsfiles.write import pages as writer_pages
 from tidemark.tsfiles.write.writer import TsFileWriter, device_order
 
@@ -154,9 +154,9 @@ def read_back(folder: Path, outcomes: list[MergeOutcome]) -> dict[tuple[str, str
         assert outcome.refused is None
         for staged in outcome.staged:
             with TsFile(folder / staged.location, DATABASE) as file:
-                for device in file.devices():
-                    for measurement in file.measurements(device):
-                        column = file.column(device, measurement)
+                for device in file.list_devices():
+                    for measurement in file.list_measurements(device):
+                        column = file.read_column(device, measurement)
                         for time, value in zip(column.times.tolist(), column.values, strict=True):
                             assert time // INTERVAL == staged.partition
                             assert (device, measurement, time) not in found
@@ -168,7 +168,7 @@ def check_counts(group: Group, members: list[RandomFile], outcomes: list[MergeOu
     total = sum((o.unplaced for o in outcomes), Counts())
     for outcome in outcomes:
         for staged in outcome.staged:
-            assert staged.counts.balanced and staged.points == staged.counts.points_out
+            assert staged.counts.is_balanced and staged.points == staged.counts.points_out
             assert staged.points == sum(points for *_, points in staged.devices)
             total += staged.counts
     deleted = sum(gone(f, n, m, t) for f in members for (n, m), points in f.points.items() for t in points)
@@ -181,12 +181,12 @@ def write_unit(folder: Path, number: int, random: RandomFile) -> Unit:
     with TsFileWriter(place, TABLES) as writer:
         for at in sorted({n for n, _ in random.points}, key=lambda n: device_order(SEGMENTS[n])):
             columns = {m: column(TYPES[m], points) for (n, m), points in random.points.items() if n == at}
-            writer.write(SEGMENTS[at], columns, random.aligned)
+            writer.write_device(SEGMENTS[at], columns, random.aligned)
     mods = ""
     if random.deletions:
         mods = f"{number}.tsfile.mods2"
         (folder / mods).write_bytes(b"".join(encode(entry) for entry in random.deletions))
-    facts = describe(place, DATABASE)
+    facts = describe_file(place, DATABASE)
     file = CatalogFile(
         receiver="r",
         site_id="site",

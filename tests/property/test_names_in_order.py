@@ -24,7 +24,7 @@ def sendings(draw: st.DrawFn) -> list[SendItem]:
 
 @given(sendings(), st.data())
 def test_a_file_gets_its_name_behind_its_companions(items: list[SendItem], data: st.DataObject) -> None:
-    order = NamesInOrder.of(items)
+    order = NamesInOrder.order_files(items)
     companions = {
         number: [other for other, item in enumerate(items) if item.target_path.rpartition(".")[0] == base.target_path]
         for number, base in enumerate(items)
@@ -35,11 +35,11 @@ def test_a_file_gets_its_name_behind_its_companions(items: list[SendItem], data:
     for number in data.draw(st.permutations(range(len(items)))):
         if data.draw(st.booleans()):
             whole.add(number)
-            order.whole(number, Whole(items[number], b"", "", False, number=number))
+            order.add_complete(number, Whole(items[number], b"", "", False, number=number))
         else:
             failed.add(number)
-            order.settled(number)
-        named += [taken.number for taken in order.take()]
+            order.release_next(number)
+        named += [taken.number for taken in order.pop_ready()]
         for at, done in enumerate(named):
             assert all(other in failed or other in named[:at] for other in companions[done])
         due = {n for n in whole if all(other in failed | whole for other in companions[n])}

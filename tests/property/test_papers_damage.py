@@ -25,7 +25,7 @@ from tidemark.formats.landing import (
     Vanished,
     decode_manifest,
     decode_receipt,
-    encode,
+    encode_document,
 )
 from tidemark.receiver.load.landings import Folder, check_sound
 
@@ -120,7 +120,7 @@ def assert_typed(value: Any, wanted: Any, where: str) -> None:
             value.encode()
 
 
-WHOLE_MANIFEST, WHOLE_RECEIPT = json.loads(encode(MANIFEST)), json.loads(encode(RECEIPT))
+WHOLE_MANIFEST, WHOLE_RECEIPT = json.loads(encode_document(MANIFEST)), json.loads(encode_document(RECEIPT))
 
 
 def read_manifest(data: bytes) -> None:
@@ -154,12 +154,12 @@ def test_any_value_anywhere_in_a_receipt(node: Node, value: Any) -> None:
     read_receipt(json.dumps(put(WHOLE_RECEIPT, node, value)).encode())
 
 
-@given(st.integers(0, len(encode(MANIFEST)) - 1), st.binary(min_size=0, max_size=3))
+@given(st.integers(0, len(encode_document(MANIFEST)) - 1), st.binary(min_size=0, max_size=3))
 def test_any_bytes_anywhere_in_a_paper(at: int, value: bytes) -> None:
-    data = encode(MANIFEST)
+    data = encode_document(MANIFEST)
     read_manifest(data[:at] + value + data[at + len(value) :])
     read_manifest(data[:at])
-    read_receipt(encode(RECEIPT)[:at] + value)
+    read_receipt(encode_document(RECEIPT)[:at] + value)
 
 
 def test_a_paper_nested_deeper_than_any_stack() -> None:
@@ -169,5 +169,5 @@ def test_a_paper_nested_deeper_than_any_stack() -> None:
 
 
 def test_a_sound_paper_is_read_as_it_was_written() -> None:
-    assert decode_manifest(encode(MANIFEST)) == MANIFEST
-    assert decode_receipt(encode(RECEIPT)) == RECEIPT
+    assert decode_manifest(encode_document(MANIFEST)) == MANIFEST
+    assert decode_receipt(encode_document(RECEIPT)) == RECEIPT

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemark.cluster.slots import routing
 from tidemark.cluster.slots.balance import even_slots, first_owners
 from tidemark.cluster.slots.hash_ring import Node, SlotHash, data_slot
-from tidemark.cluster.slots.table import PartitionTable, begin
+from tidemark.cluster.slots.table import PartitionTable, begin_table
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,14 @@ def tables(draw: st.DrawFn) -> list[PartitionTable]:
     ring = [Node(number, f"n{number}") for number in numbers]
     slots = draw(st.integers(1, 40))
     kind = draw(st.sampled_from(list(SlotHash)))
-    found = [begin(ring, replicas, first_owners(slots, [node.name for node in sorted(ring)]), kind)]
+    found = [begin_table(ring, replicas, first_owners(slots, [node.name for node in sorted(ring)]), kind)]
     for number in draw(st.lists(st.integers(1000, 1999), max_size=3, unique=True)):
-        settled = found[-1].moved(range(slots))
+        settled = found[-1].with_moved(range(slots))
         leaving = len(settled.ring) > replicas and draw(st.booleans())
         name = draw(st.sampled_from(settled.ring.names))
-        found.append(settled.left(name, even_slots) if leaving else settled.joined(Node(number, f"n{number}"), even_slots))
+        found.append(
+            settled.without_node(name, even_slots) if leaving else settled.with_node(Node(number, f"n{number}"), even_slots)
+        )
     return found
 
 

@@ -14,10 +14,10 @@ from tidemark.transfer.stream.schedule import (
     Kept,
     Schedule,
     Span,
+    add_span,
     chunk_bytes,
-    complement,
-    cover,
     next_connections,
+    uncovered_spans,
 )
 
 KB = 1 << 10
@@ -44,31 +44,31 @@ def test_every_byte_comes_though_connections_die_and_answers_are_cut_anywhere(
     asked: dict[int, list[tuple[int, int, int]]] = {c: [] for c in range(connections)}
     deaths = data.draw(st.integers(0, 6))
     steps = 0
-    while not schedule.finished:
+    while not schedule.is_finished:
         steps += 1
         assert steps < 100_000
         connection = data.draw(st.integers(0, connections - 1)) if steps < 200 else steps % connections
         if deaths and steps < 200 and data.draw(st.integers(0, 9)) == 0:
             deaths -= 1
-            schedule.lost(connection)
-            assert schedule.outstanding(connection) == 0
+            schedule.drop_connection(connection)
+            assert schedule.outstanding_bytes(connection) == 0
             asked[connection].clear()
             continue
         slow = frozenset(range(connections)) - {connection}
-        asked[connection] += [tuple(span) for span in schedule.next(connection, chunk, slow)]
+        asked[connection] += [tuple(span) for span in schedule.next_spans(connection, chunk, slow)]
         if not asked[connection]:
             continue
         number, offset, length = asked[connection].pop(0)
         got = length if steps >= 200 else data.draw(st.integers(min(length, 1), length))
         if got < length:
             asked[connection].insert(0, (number, offset + got, length - got))
-        schedule.arrived(connection, number, offset, got)
+        schedule.record_arrival(connection, number, offset, got)
         came[number].append((offset, offset + got))
-        if sizes[number] > SMALL and not complement(sizes[number], came[number]):
-            schedule.complete(number)
+        if sizes[number] > SMALL and not uncovered_spans(sizes[number], came[number]):
+            schedule.complete_file(number)
     for number, size in enumerate(sizes):
         if size > SMALL:
-            assert not complement(size, came[number])
+            assert not uncovered_spans(size, came[number])
         else:
             assert came[number]
 
@@ -77,13 +77,13 @@ def test_every_byte_comes_though_connections_die_and_answers_are_cut_anywhere(
 def test_one_connection_is_asked_for_each_byte_once_and_each_file_in_order(sizes: list[int], chunk: int) -> None:
     schedule = scheduled(sizes)
     at = dict.fromkeys(range(len(sizes)), 0)
-    while spans := schedule.next(1, chunk):
+    while spans := schedule.next_spans(1, chunk):
         assert sum(span.length for span in spans) <= max(chunk, SMALL)
         for number, offset, length in spans:
             assert offset == at[number]
             at[number] += length
     assert list(at.values()) == sizes
-    assert schedule.outstanding(1) == sum(size or 1 for size in sizes)
+    assert schedule.outstanding_bytes(1) == sum(size or 1 for size in sizes)
 
 
 @given(st.integers(0, 40), st.integers(1, 40), st.integers(1, 4), st.data())
@@ -95,55 +95,55 @@ def test_what_is_kept_is_asked_for_its_digest_until_it_is_told_whoever_dies(
     piece = 10 * KB
     if missing:
         schedule.add_large(0, [(0, missing * piece)])
-    schedule.compare(0, [((missing + n) * piece, (missing + n + 1) * piece) for n in range(kept)])
+    schedule.add_comparison(0, [((missing + n) * piece, (missing + n + 1) * piece) for n in range(kept)])
     asked: dict[int, list[Span]] = {c: [] for c in range(connections)}
     told: list[tuple[int, int]] = []
     deaths, turn = data.draw(st.integers(0, 6)), 0
-    while not schedule.finished:
+    while not schedule.is_finished:
         connection = data.draw(st.integers(0, connections - 1)) if turn < 200 else turn % connections
         turn += 1
         if deaths and turn < 200 and data.draw(st.integers(0, 9)) == 0:
             deaths -= 1
-            schedule.lost(connection)
+            schedule.drop_connection(connection)
             asked[connection].clear()
             continue
-        spans = schedule.next(connection, piece, frozenset(range(connections)) - {connection})
+        spans = schedule.next_spans(connection, piece, frozenset(range(connections)) - {connection})
         assert turn > 1 or not missing or not any(isinstance(span, Kept) for span in spans)
         asked[connection] += spans
         assert connections > 1 or sum(isinstance(span, Kept) for span in asked[connection]) <= KEPT_AHEAD
-        assert schedule.outstanding(connection) == sum(span.weight for span in asked[connection])
+        assert schedule.outstanding_bytes(connection) == sum(span.weight for span in asked[connection])
         if not spans and asked[connection]:
             span = asked[connection].pop(0)
-            schedule.arrived(connection, *span)
+            schedule.record_arrival(connection, *span)
             told.append((span.offset, span.end))
-        if not complement((missing + kept) * piece, told):
-            schedule.complete(0)
-    assert not complement((missing + kept) * piece, told)
+        if not uncovered_spans((missing + kept) * piece, told):
+            schedule.complete_file(0)
+    assert not uncovered_spans((missing + kept) * piece, told)
 
 
 def test_a_file_that_is_given_up_is_not_compared() -> None:
     schedule = Schedule()
-    schedule.compare(0, [(0, 10), (10, 20)])
-    assert schedule.next(1, 100) == (Kept(0, 0, 10),)
-    schedule.drop(0)
-    assert schedule.finished and schedule.next(1, 100) == () and schedule.outstanding(1) == 0
-    schedule.arrived(1, 0, 0, 10)
-    schedule.lost(1)
-    assert schedule.finished and schedule.next(2, 100) == ()
+    schedule.add_comparison(0, [(0, 10), (10, 20)])
+    assert schedule.next_spans(1, 100) == (Kept(0, 0, 10),)
+    schedule.drop_file(0)
+    assert schedule.is_finished and schedule.next_spans(1, 100) == () and schedule.outstanding_bytes(1) == 0
+    schedule.record_arrival(1, 0, 0, 10)
+    schedule.drop_connection(1)
+    assert schedule.is_finished and schedule.next_spans(2, 100) == ()
 
 
 def test_a_digest_that_comes_late_brings_no_bytes_that_are_asked_for_again_since() -> None:
     schedule = Schedule()
-    schedule.compare(0, [(0, 10)])
+    schedule.add_comparison(0, [(0, 10)])
     for connection in (1, 2):  # the second because the first is slow
-        assert schedule.next(connection, 100, frozenset([1])) == (Kept(0, 0, 10),)
-    assert not schedule.arrived(1, 0, 0, 10)
-    schedule.repeat(0, 0, 10)
-    assert not schedule.arrived(2, 0, 0, 10)
-    assert not schedule.whole(0) and schedule.next(2, 100) == (Span(0, 0, 10),)
-    schedule.lost(2)
-    assert schedule.next(3, 100) == (Span(0, 0, 10),)
-    assert schedule.arrived(3, 0, 0, 10) and schedule.whole(0)
+        assert schedule.next_spans(connection, 100, frozenset([1])) == (Kept(0, 0, 10),)
+    assert not schedule.record_arrival(1, 0, 0, 10)
+    schedule.repeat_span(0, 0, 10)
+    assert not schedule.record_arrival(2, 0, 0, 10)
+    assert not schedule.has_arrived_whole(0) and schedule.next_spans(2, 100) == (Span(0, 0, 10),)
+    schedule.drop_connection(2)
+    assert schedule.next_spans(3, 100) == (Span(0, 0, 10),)
+    assert schedule.record_arrival(3, 0, 0, 10) and schedule.has_arrived_whole(0)
 
 
 def test_small_files_get_their_turn_beside_a_large_one_and_the_largest_comes_first() -> None:
@@ -152,18 +152,18 @@ def test_small_files_get_their_turn_beside_a_large_one_and_the_largest_comes_fir
     schedule.add_large(1, [(0, 90_000 * KB)])
     for number in range(2, 40):
         schedule.add_small(number, 100 * KB)
-    asks = [schedule.next(1, 400 * KB) for _ in range(20)]
+    asks = [schedule.next_spans(1, 400 * KB) for _ in range(20)]
     assert asks[0][0].number == 1
     assert sum(ask[0].number > 1 for ask in asks) == 5
 
 
 def test_a_file_that_is_given_up_is_not_asked_for_and_not_waited_for() -> None:
     schedule = scheduled([50, 500 * KB])
-    schedule.next(1, 100 * KB)
-    schedule.drop(0)
-    schedule.drop(1)
-    assert schedule.finished and schedule.outstanding(1) == 0 and schedule.next(1, KB) == ()
-    assert not schedule.arrived(1, 1, 0, 10)
+    schedule.next_spans(1, 100 * KB)
+    schedule.drop_file(0)
+    schedule.drop_file(1)
+    assert schedule.is_finished and schedule.outstanding_bytes(1) == 0 and schedule.next_spans(1, KB) == ()
+    assert not schedule.record_arrival(1, 1, 0, 10)
 
 
 @given(st.floats(0, 1e10), st.integers(1, 64), st.integers(0, 1 << 40), st.integers(LEAST_CHUNK, 64 << 20))
@@ -197,7 +197,7 @@ def test_losses_make_it_grow_far_and_a_clean_line_by_one() -> None:
 @given(st.integers(0, 1000), st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)).map(sorted).map(tuple)))
 def test_gaps_and_spans_make_the_whole(size: int, spans: list[tuple[int, int]]) -> None:
     covered = {n for offset, end in spans for n in range(offset, min(end, size))}
-    gaps = complement(size, spans)
+    gaps = uncovered_spans(size, spans)
     assert {n for offset, end in gaps for n in range(offset, end)} == set(range(size)) - covered
 
 
@@ -206,7 +206,7 @@ def test_what_is_covered_is_every_byte_that_came_and_no_other(pieces: list[tuple
     spans: list[tuple[int, int]] = []
     came: set[int] = set()
     for offset, length in pieces:
-        cover(spans, offset, offset + length)
+        add_span(spans, offset, offset + length)
         came |= set(range(offset, offset + length))
         assert {byte for start, end in spans for byte in range(start, end)} == came
         assert all(end < start for (_, end), (start, _) in itertools.pairwise(spans))

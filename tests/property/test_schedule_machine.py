@@ -46,7 +46,7 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(connection=CONNECTIONS, chunk=st.integers(3, 20), slow=st.frozensets(CONNECTIONS))
     def ask(self, connection: int, chunk: int, slow: frozenset[int]) -> None:
-        spans = self.schedule.next(connection, chunk, slow)
+        spans = self.schedule.next_spans(connection, chunk, slow)
         self.owed.setdefault(connection, []).extend(spans)
         if not spans:  # nothing waits, and of who is slow another was asked everything, too
             asked = Counter(self.asked())
@@ -70,14 +70,14 @@ class ScheduleMachine(RuleBasedStateMachine):
             self.owed[connection].insert(0, Span(number, offset + got, length - got))
         fresh = set(bytes_of(Span(number, offset, got))) - self.came
         awaited = number in self.wanted and bool(fresh)
-        assert self.schedule.arrived(connection, number, offset, got) == awaited
+        assert self.schedule.record_arrival(connection, number, offset, got) == awaited
         if number not in self.wanted:
             return
         self.came |= fresh
         if number in self.large:
-            assert self.schedule.whole(number) == (self.wanted[number] <= self.came)
+            assert self.schedule.has_arrived_whole(number) == (self.wanted[number] <= self.came)
         if self.wanted[number] <= self.came:
-            self.schedule.complete(number)
+            self.schedule.complete_file(number)
             del self.wanted[number]
 
     @rule(number=st.integers(0, 4), ends=st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted))
@@ -86,7 +86,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         bad = set(bytes_of(Span(number, ends[0], ends[1] - ends[0])))
         if number not in self.large or ends[0] == ends[1] or not bad <= self.came.difference(self.asked()):
             return
-        self.schedule.repeat(number, *ends)
+        self.schedule.repeat_span(number, *ends)
         self.came -= bad
         self.wanted.setdefault(number, set(bytes_of(Span(number, 0, self.sizes[number]))))
 
@@ -96,13 +96,13 @@ class ScheduleMachine(RuleBasedStateMachine):
         if not self.owed.get(connection):
             return
         span = self.owed[connection].pop(0)
-        self.schedule.refused(connection, span.number)
+        self.schedule.record_refusal(connection, span.number)
         if span.number in self.wanted:
             self.give_up(span.number)
 
     @rule(number=st.integers(0, 4))
     def give_up(self, number: int) -> None:
-        self.schedule.drop(number)
+        self.schedule.drop_file(number)
         self.wanted.pop(number, None)
         self.came = {byte for byte in self.came if byte[0] != number}
         for connection, spans in self.owed.items():
@@ -110,14 +110,14 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(connection=CONNECTIONS)
     def lose(self, connection: int) -> None:
-        self.schedule.lost(connection)
+        self.schedule.drop_connection(connection)
         self.owed.pop(connection, None)
 
     @invariant()
     def what_is_owed_is_known(self) -> None:
         for connection in range(1, 5):
             owed = sum(span.length or 1 for span in self.owed.get(connection, []))
-            assert self.schedule.outstanding(connection) == owed
+            assert self.schedule.outstanding_bytes(connection) == owed
 
     @invariant()
     def no_byte_is_asked_of_more_than_two(self) -> None:
@@ -128,22 +128,22 @@ class ScheduleMachine(RuleBasedStateMachine):
         waiting = set().union(*self.wanted.values()).difference(self.asked(), self.came)
         empty = sum(1 for number, _ in waiting if self.sizes[number] == 0)
         assert self.schedule.waiting_bytes == len(waiting) - empty
-        assert self.schedule.finished == (not self.wanted)
+        assert self.schedule.is_finished == (not self.wanted)
 
     def teardown(self) -> None:
         """Whatever happened: connections that live long enough bring the rest, and nothing is owed then."""
         for connection in itertools.islice(itertools.cycle(range(1, 5)), 2000):
-            if self.schedule.finished:
+            if self.schedule.is_finished:
                 break
             self.ask(connection, 5, frozenset())
             while self.owed.get(connection):
                 self.arrive(connection, 30)
-        assert self.schedule.finished
+        assert self.schedule.is_finished
         for connection in range(1, 5):
             while self.owed.get(connection):
                 self.arrive(connection, 30)
-            assert self.schedule.outstanding(connection) == 0
-            assert self.schedule.next(connection, 5) == ()
+            assert self.schedule.outstanding_bytes(connection) == 0
+            assert self.schedule.next_spans(connection, 5) == ()
 
 
 TestScheduleMachine = ScheduleMachine.TestCase
@@ -161,21 +161,21 @@ def test_a_cut_costs_what_was_on_its_way_and_no_more(sizes: list[int], cuts: lis
             schedule.add_large(number, [(0, size)])
     asked, again, steps = 0, 0, 0
     owed: list[Span] = []
-    while not schedule.finished:
-        while schedule.outstanding(1) < block and (spans := schedule.next(1, block)):
+    while not schedule.is_finished:
+        while schedule.outstanding_bytes(1) < block and (spans := schedule.next_spans(1, block)):
             owed += spans
             asked += sum(span.length or 1 for span in spans)
         steps += 1
         if steps in cuts:
-            again += schedule.outstanding(1)
-            assert schedule.outstanding(1) < block + max(block, SMALL)
-            schedule.lost(1)
+            again += schedule.outstanding_bytes(1)
+            assert schedule.outstanding_bytes(1) < block + max(block, SMALL)
+            schedule.drop_connection(1)
             owed.clear()
             continue
         number, offset, length = owed.pop(0)
-        schedule.arrived(1, number, offset, length)
-        if schedule.whole(number):
-            schedule.complete(number)
+        schedule.record_arrival(1, number, offset, length)
+        if schedule.has_arrived_whole(number):
+            schedule.complete_file(number)
     assert asked == sum(size or 1 for size in sizes) + again
 
 
@@ -192,7 +192,7 @@ def test_small_files_have_their_turn_and_large_ones_the_rest(large: list[int], s
     kinds: list[bool] = []
     for connection in itertools.cycle(range(connections)):
         before = dict(left)
-        spans = schedule.next(connection, 20)
+        spans = schedule.next_spans(connection, 20)
         small -= sum(span.number >= len(large) for span in spans)
         for span in spans:
             if span.number in left:
@@ -212,16 +212,16 @@ def test_small_files_have_their_turn_and_large_ones_the_rest(large: list[int], s
 def test_what_another_brought_or_will_bring_is_not_asked_a_third_time() -> None:
     schedule = Schedule()
     schedule.add_large(0, [(0, 60)])
-    (first,) = schedule.next(1, 30)
-    (second,) = schedule.next(1, 30)
-    assert schedule.next(2, 30) == (second,)
-    assert schedule.next(3, 30) == ()  # two are on it
-    assert schedule.next(3, 30, frozenset({1})) == (first,)  # the first may be under way, but it is slow
-    schedule.arrived(2, 0, 30, 20)
-    schedule.lost(1)
+    (first,) = schedule.next_spans(1, 30)
+    (second,) = schedule.next_spans(1, 30)
+    assert schedule.next_spans(2, 30) == (second,)
+    assert schedule.next_spans(3, 30) == ()  # two are on it
+    assert schedule.next_spans(3, 30, frozenset({1})) == (first,)  # the first may be under way, but it is slow
+    schedule.record_arrival(2, 0, 30, 20)
+    schedule.drop_connection(1)
     assert schedule.waiting_bytes == 0
-    schedule.lost(2)
-    assert schedule.next(2, 30) == (Span(0, 50, 10),)
-    schedule.arrived(3, 0, 0, 30)
-    schedule.arrived(2, 0, 50, 10)
-    assert schedule.whole(0)
+    schedule.drop_connection(2)
+    assert schedule.next_spans(2, 30) == (Span(0, 50, 10),)
+    schedule.record_arrival(3, 0, 0, 30)
+    schedule.record_arrival(2, 0, 50, 10)
+    assert schedule.has_arrived_whole(0)

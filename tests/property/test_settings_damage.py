@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
 from tidemark.settings import template
-from tidemark.settings.keys import SECTIONS, readers
-from tidemark.settings.load import load
+from tidemark.settings.keys import SECTIONS, value_readers
+from tidemark.settings.load import load_settings
 from tidemark.settings.model import Settings
 
-LINES = template.fresh().splitlines()
+LINES = template.render_template().splitlines()
 VALUES = st.one_of(
     st.sampled_from(
         ['""', "0", "-1", "1.5", "true", "[]", "{}", '["a", 1]', "1979-05-27", '"sftp://"', '"file:"', '"\\u0000"', '"[::1"']
@@ -22,7 +22,7 @@ VALUES = st.one_of(
     st.text(max_size=20).map(lambda text: '"' + text.encode("unicode_escape").decode().replace('"', "") + '"'),
     st.integers().map(str),
 )
-KEYS = sorted((section, key) for section, found in readers(Path("/")).items() for key in found)
+KEYS = sorted((section, key) for section, found in value_readers(Path("/")).items() for key in found)
 
 
 def outcome(text: str, environ: dict[str, str]) -> Settings | str:
@@ -30,7 +30,7 @@ def outcome(text: str, environ: dict[str, str]) -> Settings | str:
         path = Path(folder) / "tidemark.toml"
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
         try:
-            return load(path, environ)
+            return load_settings(path, environ)
         except UsageError as wrong:
             return wrong.message.replace(folder, "")
 

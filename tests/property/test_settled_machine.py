@@ -21,10 +21,10 @@ from tests.centre import Centre, InlineEngine, inline_centre
 from tests.landing_maker import Sender
 from tests.small_files import deletion, sealed, source
 from tidemark.formats.landing import decode_receipt
-from tidemark.operations.decisions import approve
+from tidemark.operations.decisions import approve_run
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.tsfiles.names import parse_source_path, rank
+from tidemark.tsfiles.names import parse_source_path, rank_of_source
 
 DEVICES = ("root.sg.d1", "root.sg.d2")
 DATA = ("data/sequence", "data/unsequence")
@@ -150,7 +150,7 @@ class World:
                 self.kept.pop(path, None)
                 self.dropped.pop(path, None)
             for (landing,) in runs:
-                approve(self.centre.app, landing.rpartition("-")[0])
+                approve_run(self.centre.app, landing.rpartition("-")[0])
             if not self.asked and not runs and not self.pending:
                 return
         raise AssertionError(f"it never ends: {self.asked} {self.pending}")
@@ -186,7 +186,7 @@ def _laid_over(files: dict[str, SiteFile]) -> dict[Point, int]:
 def _rank(path: str) -> tuple[int, ...]:
     name = parse_source_path(path, DATA)
     assert name is not None
-    return rank(name)
+    return rank_of_source(name)
 
 
 def _series(points: dict[Point, int]) -> dict[str, dict[str, list[tuple[int, int]]]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.memory_store import MemoryStore
 from tidemark.stores import retrying
 from tidemark.stores.protocol import Tier
-from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 
 BLOCK = 64
 OPTIONS = SendOptions(block_bytes=BLOCK, retries=2)
@@ -74,7 +74,7 @@ def test_killed_and_powerless_senders_end_with_every_file_once_and_whole(
 
     for after, seed in deaths:
         with dying(target, after):
-            for one in send(source, target, items, OPTIONS):
+            for one in send_files(source, target, items, OPTIONS):
                 assert isinstance(one, Sent)
                 acknowledged.add(one.item.target_path)
         if power:
@@ -82,7 +82,7 @@ def test_killed_and_powerless_senders_end_with_every_file_once_and_whole(
         assert finals(target).items() <= wanted.items()
         assert acknowledged <= finals(target).keys()
 
-    assert all(isinstance(one, Sent) for one in send(source, target, items, OPTIONS))
+    assert all(isinstance(one, Sent) for one in send_files(source, target, items, OPTIONS))
     assert finals(target) == wanted
     target.crash()
     assert finals(target) == wanted
@@ -103,7 +103,7 @@ def test_rot_in_a_part_and_change_at_the_source_never_reach_a_final_name(
     source.put("f", bytes_of(1, size), mtime=1_600_000_000)
     item = SendItem("f", "t", size)
     with dying(target, after):
-        list(send(source, target, [item], OPTIONS))
+        list(send_files(source, target, [item], OPTIONS))
     part = bytearray(target.read("t.part")) if target.stat("t.part") else bytearray()
     if rot and part:
         part[where % len(part)] ^= 0x40
@@ -111,7 +111,7 @@ def test_rot_in_a_part_and_change_at_the_source_never_reach_a_final_name(
     if change:
         source.put("f", bytes_of(2, size), mtime=1_600_000_007)
 
-    (sent,) = send(source, target, [item], OPTIONS)
+    (sent,) = send_files(source, target, [item], OPTIONS)
 
     assert isinstance(sent, Sent)
     assert finals(target) == {"t": bytes_of(2 if change else 1, size)}

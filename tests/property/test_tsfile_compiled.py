@@ -42,7 +42,7 @@ def in_python() -> Iterator[None]:
 def outcome(kind: DataType, encoding: Encoding, data: bytes, count: int) -> bytes | None:
     """The values' bytes, None where the page is refused."""
     try:
-        return decoders.decode(kind, encoding, data, count).tobytes()
+        return decoders.decode_values(kind, encoding, data, count).tobytes()
     except (BadPageError, CorruptionError, IndexError, OverflowError):
         return None
 

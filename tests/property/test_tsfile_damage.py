@@ -16,13 +16,13 @@ from tidemark.errors import CorruptionError
 from tidemark.tsfiles.companions.mods import parse_mods
 from tidemark.tsfiles.companions.resource import read_extent, read_mods_name
 from tidemark.tsfiles.companions.schema_log import decode_log
-from tidemark.tsfiles.decode.compression import can_decode, can_decompress, decompress
-from tidemark.tsfiles.decode.decoders import decode
+from tidemark.tsfiles.decode.compression import can_decode, can_decompress, decompress_page
+from tidemark.tsfiles.decode.decoders import decode_values
 from tidemark.tsfiles.layout.structure import check_structure
 from tidemark.tsfiles.points.codes import BadPageError, Compression, DataType, Encoding
 from tidemark.tsfiles.points.column import VALUE_DTYPES
 from tidemark.tsfiles.reader import TsFile, aligned_stretches, series_stretches, stored_chunks
-from tidemark.tsfiles.statistics import FileFacts, describe, inspect
+from tidemark.tsfiles.statistics import FileFacts, check_and_describe, describe_file
 from tidemark.tsfiles.write.copy_devices import Terms
 
 
@@ -34,7 +34,7 @@ def smallest(site: str, part: str = "") -> Path:
 FILES = {
     "V3": smallest("0.12.0"),
     "V4 tree": smallest("2.0.1-beta", "root.plant1/3"),
-    "V4 aligned": next(p for p in sorted(SITES["2.0.1-beta"].root.rglob("*.tsfile")) if describe(p).devices[0].aligned),
+    "V4 aligned": next(p for p in sorted(SITES["2.0.1-beta"].root.rglob("*.tsfile")) if describe_file(p).devices[0].aligned),
     "V4 table": smallest("2.0.1-beta", "works"),
 }
 EACH_FILE = pytest.mark.parametrize("name", FILES)
@@ -52,7 +52,7 @@ def little_memory() -> Iterator[None]:
 
 def use_all(path: Path) -> None:
     """All that Tidemark does with a file it received; each step may refuse, none may do anything else."""
-    for step in (check_structure, lambda file: describe(file, "works"), _read_all, _copy_all):
+    for step in (check_structure, lambda file: describe_file(file, "works"), _read_all, _copy_all):
         try:
             step(path)
         except CorruptionError as error:
@@ -66,17 +66,17 @@ def use_all(path: Path) -> None:
 
 def _verdict(path: Path) -> FileFacts | str:
     try:
-        return inspect(path, "works")
+        return check_and_describe(path, "works")
     except CorruptionError as error:
         return error.message
 
 
 def _read_all(path: Path) -> None:
     with TsFile(path, "works") as tsfile:
-        for device in tsfile.devices():
-            for measurement in tsfile.measurements(device):
+        for device in tsfile.list_devices():
+            for measurement in tsfile.list_measurements(device):
                 try:
-                    column = tsfile.column(device, measurement)
+                    column = tsfile.read_column(device, measurement)
                 except CorruptionError:
                     continue
                 assert len(column.times) == len(column.values)
@@ -87,10 +87,10 @@ def _read_all(path: Path) -> None:
 def _copy_all(path: Path) -> None:
     """What would be copied whole is what the index promises, chunk by chunk, to those who look at each."""
     with TsFile(path, "works") as tsfile:
-        for device in tsfile.devices():
+        for device in tsfile.list_devices():
             try:
-                whole = tsfile.whole(device, Terms(rows=0, interval=1 << 62))
-                copied = tsfile.copied(whole) if whole else None
+                whole = tsfile.find_whole_device(device, Terms(rows=0, interval=1 << 62))
+                copied = tsfile.read_whole_device(whole) if whole else None
             except CorruptionError:
                 continue
             if whole is None or copied is None:
@@ -110,7 +110,7 @@ def test_a_file_cut_anywhere_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "cut.tsfile"
     for length in range(0, len(data), max(1, len(data) // 150)):
         path.write_bytes(data[:length])
-        for call in (check_structure, describe, inspect, TsFile):
+        for call in (check_structure, describe_file, check_and_describe, TsFile):
             with pytest.raises(CorruptionError):
                 call(path)
 
@@ -177,7 +177,7 @@ def test_pages_of_garbage(draw: st.DataObject, data: bytes, count: int) -> None:
     encoding = draw.draw(st.sampled_from(list(Encoding)))
     if can_decode(data_type, encoding):
         try:
-            values = decode(data_type, encoding, data, count)
+            values = decode_values(data_type, encoding, data, count)
         except (BadPageError, CorruptionError, IndexError):
             return
         assert (len(values), values.dtype) == (count, VALUE_DTYPES[data_type])
@@ -187,6 +187,6 @@ def test_pages_of_garbage(draw: st.DataObject, data: bytes, count: int) -> None:
 def test_compressed_garbage(data: bytes, size: int, kind: Compression) -> None:
     if can_decompress(kind):
         try:
-            assert len(decompress(kind, data, size)) == size
+            assert len(decompress_page(kind, data, size)) == size
         except BadPageError:
             return

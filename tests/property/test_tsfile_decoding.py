@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.tsfiles.handmade import uvarint
-from tidemark.tsfiles.decode.decoders import decode
-from tidemark.tsfiles.decode.integers import unpack
+from tidemark.tsfiles.decode.decoders import decode_values
+from tidemark.tsfiles.decode.integers import unpack_integers
 from tidemark.tsfiles.points.codes import DataType, Encoding
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -27,7 +27,7 @@ def packed(values: list[int], width: int) -> bytes:
 @given(width=st.integers(0, 64), data=st.data())
 def test_bit_packed_integers(width: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.integers(0, (1 << width) - 1), max_size=70))
-    assert unpack(packed(values, width), width, len(values)).tolist() == values
+    assert unpack_integers(packed(values, width), width, len(values)).tolist() == values
 
 
 def ts_2diff(values: list[int], bits: int) -> bytes:
@@ -45,14 +45,14 @@ def ts_2diff(values: list[int], bits: int) -> bytes:
 def test_long_differences(packs: list[list[int]]) -> None:
     values = [value for pack in packs for value in pack]
     data = b"".join(ts_2diff(pack, 64) for pack in packs)
-    assert decode(DataType.INT64, Encoding.TS_2DIFF, data, len(values)).tolist() == values
+    assert decode_values(DataType.INT64, Encoding.TS_2DIFF, data, len(values)).tolist() == values
 
 
 @given(packs=st.lists(st.lists(INT32, min_size=1, max_size=40), max_size=6))
 def test_int_differences(packs: list[list[int]]) -> None:
     values = [value for pack in packs for value in pack]
     data = b"".join(ts_2diff(pack, 32) for pack in packs)
-    assert decode(DataType.INT32, Encoding.TS_2DIFF, data, len(values)).tolist() == values
+    assert decode_values(DataType.INT32, Encoding.TS_2DIFF, data, len(values)).tolist() == values
 
 
 def rle(values: list[int], bits: int, data: st.DataObject) -> bytes:
@@ -78,12 +78,12 @@ def rle(values: list[int], bits: int, data: st.DataObject) -> bytes:
 
 @given(values=st.lists(INT64 | st.sampled_from([0, 1, 7]), max_size=60), data=st.data())
 def test_long_runs(values: list[int], data: st.DataObject) -> None:
-    assert decode(DataType.INT64, Encoding.RLE, rle(values, 64, data), len(values)).tolist() == values
+    assert decode_values(DataType.INT64, Encoding.RLE, rle(values, 64, data), len(values)).tolist() == values
 
 
 @given(values=st.lists(INT32 | st.sampled_from([0, 1, 7]), max_size=60), data=st.data())
 def test_int_runs(values: list[int], data: st.DataObject) -> None:
-    assert decode(DataType.INT32, Encoding.RLE, rle(values, 32, data), len(values)).tolist() == values
+    assert decode_values(DataType.INT32, Encoding.RLE, rle(values, 32, data), len(values)).tolist() == values
 
 
 def gorilla(patterns: list[int], bits: int, end: int) -> bytes:
@@ -114,27 +114,27 @@ def test_any_doubles_in_gorilla(values: list[float]) -> None:
     """NaN and infinities included, bit for bit."""
     array = np.array(values, np.float64)
     data = gorilla(array.view(np.uint64).tolist(), 64, 0x7FF8000000000000)
-    assert decode(DataType.DOUBLE, Encoding.GORILLA, data, len(values)).tobytes() == array.tobytes()
+    assert decode_values(DataType.DOUBLE, Encoding.GORILLA, data, len(values)).tobytes() == array.tobytes()
 
 
 @given(values=st.lists(INT32 | st.sampled_from([0, 7]), min_size=1, max_size=50))
 def test_any_ints_in_gorilla(values: list[int]) -> None:
     """The smallest int, which ends a page for Java's reader, included."""
     data = gorilla([value % (1 << 32) for value in values], 32, 1 << 31)
-    assert decode(DataType.INT32, Encoding.GORILLA, data, len(values)).tolist() == values
+    assert decode_values(DataType.INT32, Encoding.GORILLA, data, len(values)).tolist() == values
 
 
 @given(values=st.lists(INT32, max_size=60))
 def test_int_varints(values: list[int]) -> None:
     data = b"".join(uvarint(((value << 1) ^ (value >> 31)) & 0xFFFFFFFF) for value in values)
-    assert decode(DataType.INT32, Encoding.PLAIN, data, len(values)).tolist() == values
+    assert decode_values(DataType.INT32, Encoding.PLAIN, data, len(values)).tolist() == values
 
 
 @given(values=st.lists(st.binary(max_size=200), max_size=30), data=st.data())
 def test_texts(values: list[bytes], data: st.DataObject) -> None:
     plain = b"".join(uvarint(len(value) << 1) + value for value in values)
-    assert decode(DataType.TEXT, Encoding.PLAIN, plain, len(values)).tolist() == values
+    assert decode_values(DataType.TEXT, Encoding.PLAIN, plain, len(values)).tolist() == values
     words = sorted(set(values))
     book = uvarint(len(words) << 1) + b"".join(uvarint(len(word) << 1) + word for word in words)
     numbers = rle([words.index(value) for value in values], 32, data)
-    assert decode(DataType.TEXT, Encoding.DICTIONARY, book + numbers, len(values)).tolist() == values
+    assert decode_values(DataType.TEXT, Encoding.DICTIONARY, book + numbers, len(values)).tolist() == values

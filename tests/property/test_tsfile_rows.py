@@ -16,7 +16,7 @@ from tidemark.tsfiles.spark.dataset import find_files
 from tidemark.tsfiles.spark.options import scan_options, write_options
 from tidemark.tsfiles.spark.scan_plan import shape_of, tasks_of
 from tidemark.tsfiles.spark.scan_read import TaskReader
-from tidemark.tsfiles.spark.survey import survey
+from tidemark.tsfiles.spark.survey import survey_files
 from tidemark.tsfiles.write.writer import TsFileWriter
 
 FIELDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -55,12 +55,12 @@ def through_a_file(rows: list[tuple[Any, ...]], keys: list[str], options: dict[s
         asked = write_options({"path": folder, **options}, schema, False)
         with TsFileWriter(Path(folder, "a.tsfile"), {asked.table: asked.tags} if asked.table else {}) as writer:
             for segments, found in devices_of(table, asked):
-                writer.write(segments, found, asked.aligned)
+                writer.write_device(segments, found, asked.aligned)
         scan = scan_options({"path": folder})
-        surveyed = survey(find_files(scan.paths), scan.wanted)
+        surveyed = survey_files(find_files(scan.paths), scan.wanted)
         shape = shape_of(surveyed, scan.cut)
         reader = TaskReader(shape)
-        batches = [batch for task in tasks_of(surveyed, scan.cut, shape) for batch in reader.read(task)]
+        batches = [batch for task in tasks_of(surveyed, scan.cut, shape) for batch in reader.read_task(task)]
     names = pa.Table.from_batches(batches).to_pylist()
     return [tuple(row.get(name) for name in schema.names) for row in names]
 

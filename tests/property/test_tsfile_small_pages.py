@@ -21,8 +21,8 @@ from tidemark.tsfiles.layout.bytes import FileBytes
 from tidemark.tsfiles.layout.series import ChunkPlace, Series, Statistics
 from tidemark.tsfiles.points import kernels as compiled
 from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
-from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, overlay
-from tidemark.tsfiles.write.pages import compressor
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, overlay_columns
+from tidemark.tsfiles.write.pages import make_compressor
 from tidemark.tsfiles.write.values import encode_times, encode_values
 
 pytestmark = pytest.mark.skipif(compiled.kernels() is None, reason="no C compiler")
@@ -92,7 +92,7 @@ def chunk_of(kind: DataType, encoding: Encoding, compression: Compression, conte
         times = np.array([time for time, _ in page], np.int64)
         of_times = times.astype(">i8").tobytes() if plain else encode_times(times)
         data = uvarint(len(of_times)) + of_times + coded(kind, encoding, values_of(kind, page))
-        packed = compressor(compression)(data)
+        packed = make_compressor(compression)(data)
         told = uvarint(len(page)) + struct.pack(">qq", page[0][0], page[-1][0]) + bytes(STATISTICS.get(kind, 40))
         body += uvarint(len(data)) + uvarint(len(packed)) + told + packed
     return bytes([1]) + string("s") + uvarint(len(body)) + bytes([kind, compression, encoding]) + body
@@ -109,10 +109,10 @@ def read(place: Path, kind: DataType, statistics: Statistics, span: pages.Span) 
     series = Series("s", kind, False, statistics, (ChunkPlace(0, statistics),))
     with FileBytes(place) as file:
         try:
-            found = list(pages.ChunkReader(file, file.size).plain(series, series.chunks[0], span, "root.d.s"))
+            found = list(pages.ChunkReader(file, file.size).read_plain_chunk(series, series.chunks[0], span, "root.d.s"))
         except TidemarkError as broken:
             return broken.message
-    column = overlay(found or [Column.empty(kind)]).between(span.start, span.end)
+    column = overlay_columns(found or [Column.empty(kind)]).slice_between(span.start, span.end)
     return column.times.tobytes(), column.values.tobytes()
 
 
@@ -140,7 +140,7 @@ def test_at_once_or_page_by_page(
     (tmp_path / "chunk").write_bytes(data)
     start, end = (None if end is None else content[0][0][0] + end for end in ends)
     asked = tmp_path / "chunk", coding[0], told_of(content), pages.Span(start, end)
-    with mock.patch.object(pages, "small_pages", lambda *_: None):
+    with mock.patch.object(pages, "decode_small_pages", lambda *_: None):
         by_page = read(*asked)
     with mock.patch.object(small_pages, "_FEWEST_PAGES", 1):
         assert read(*asked) == by_page
@@ -155,7 +155,7 @@ def test_sound_pages_are_read_at_once(
     """Not page by page: that would cost what this is for."""
     content = [[(number, number % 7), (number + 1, 1)] for number in range(0, 200, 2)]
     (tmp_path / "chunk").write_bytes(chunk_of(*coding, compression, content, plain=False))
-    monkeypatch.setattr(pages, "pages", None)
+    monkeypatch.setattr(pages, "parse_pages", None)
     times, values = read(tmp_path / "chunk", coding[0], told_of(content), pages.Span(None, 2**70))
     expected = np.concatenate([values_of(coding[0], page) for page in content])
     assert np.frombuffer(times, np.int64).tolist() == list(range(200)) and values == expected.tobytes()

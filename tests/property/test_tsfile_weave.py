@@ -17,10 +17,10 @@ from tidemark.tsfiles.points import overlay as weaving
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.points.kernels import kernels
-from tidemark.tsfiles.points.overlay import weave
+from tidemark.tsfiles.points.overlay import overlay_times
 from tidemark.tsfiles.write import pages as writer_pages
 from tidemark.tsfiles.write import statistics as writer_statistics
-from tidemark.tsfiles.write.statistics import page_statistics, parsed, serialised, together
+from tidemark.tsfiles.write.statistics import combine_statistics, decode_statistics, encode_statistics, page_statistics
 
 RUNS = st.lists(st.sets(st.integers(-20, 20), min_size=1).map(sorted), min_size=1, max_size=4)
 NUMBERS = {
@@ -51,7 +51,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 @given(RUNS, st.sampled_from([DataType.BOOLEAN, DataType.FLOAT, DataType.INT64, DataType.TEXT]))
 def test_the_later_run_has_the_time_that_both_have(runs: list[list[int]], kind: DataType) -> None:
     expected = {time: (number, time) for number, run in enumerate(runs) for time in run}
-    woven = weave([np.array(run, np.int64) for run in runs])
+    woven = overlay_times([np.array(run, np.int64) for run in runs])
     assert woven.times.tolist() == sorted(expected)
     values = []
     for number, run in enumerate(runs):
@@ -59,7 +59,7 @@ def test_the_later_run_has_the_time_that_both_have(runs: list[list[int]], kind: 
         made[:] = [b"%d %d" % (number, time) for time in run] if kind == DataType.TEXT else [10 * number + t for t in run]
         values.append(made)
     by_place = {(n, t): v for n, run in enumerate(runs) for t, v in zip(run, values[n].tolist(), strict=True)}
-    assert woven.choose(values).tolist() == [by_place[expected[time]] for time in sorted(expected)]
+    assert woven.choose_values(values).tolist() == [by_place[expected[time]] for time in sorted(expected)]
 
 
 @given(RUNS)
@@ -76,11 +76,11 @@ def test_statistics_of_pages_together_are_those_of_all_their_points(drawn: tuple
     for page in pages:
         parts.append(page_statistics(kind, np.arange(at, at + len(page)), _array(kind, page)))
         at += len(page)
-    whole = together(kind, parts)
+    whole = combine_statistics(kind, parts)
     once = page_statistics(kind, np.arange(len(everything)), _array(kind, everything))
     assert (whole.count, whole.start, whole.end) == (once.count, once.start, once.end)
     assert _comparable(kind, whole.values) == _comparable(kind, once.values)
-    assert parsed(kind, serialised(whole)) == whole
+    assert decode_statistics(kind, encode_statistics(whole)) == whole
     numbers = [value for value in _array(kind, everything).tolist() if not math.isnan(value)] if _counts(kind) else []
     if numbers:
         smallest, largest, *_ = _numbers(kind, whole.values)

@@ -25,11 +25,11 @@ import json, os, sys
 from tidemark.errors import TidemarkError
 from tidemark.operations import housekeeping as housekeep
 from tidemark.app import open_app
-from tidemark.settings.load import load
+from tidemark.settings.load_settings import load_settings
 housekeep.GRACE_DAYS = 0.0
-app = open_app(load(sys.argv[1], os.environ))
+app = open_app(load_settings(sys.argv[1], os.environ))
 try:
-    print(json.dumps(housekeep.housekeep(app, app.receiver()).as_json()))
+    print(json.dumps(housekeep.housekeep(app, app.receiver_settings()).as_json()))
 except TidemarkError as error:
     print(json.dumps({"ok": False, "error": error.message}))
     sys.exit(error.kind)

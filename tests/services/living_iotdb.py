@@ -176,7 +176,7 @@ class LivingIoTDB0:
 
     def _answers(self, query: str) -> list[tuple[int, str]]:
         rows = self.node.rows(query)
-        cells = rows.cells[0].texts() if rows.cells else []
+        cells = rows.cells[0].decode_texts() if rows.cells else []
         return [(at, value) for at, value in zip(rows.times.tolist(), cells, strict=True) if value is not None]
 
     def kill(self) -> None:

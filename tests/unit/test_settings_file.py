@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
 from tidemark.settings import template, values
-from tidemark.settings.document import lines_of
-from tidemark.settings.load import load
+from tidemark.settings.document import iterate_keys
+from tidemark.settings.load import load_settings
 from tidemark.settings.model import (
     ClusterSettings,
     LinkSettings,
@@ -50,7 +50,7 @@ def written(tmp_path: Path) -> Path:
 
 def load_text(path: Path, text: str, **environ: str) -> Settings:
     path.write_text(text, encoding="utf-8")
-    return load(path, environ)
+    return load_settings(path, environ)
 
 
 def problems(path: Path, text: str, **environ: str) -> list[str]:
@@ -76,14 +76,14 @@ def test_settings_are_frozen(written: Path) -> None:
 
 
 def test_what_init_writes_loads_and_has_a_site_id_of_its_own(written: Path) -> None:
-    first = load_text(written, template.fresh())
-    second = load_text(written, template.fresh())
+    first = load_text(written, template.render_template())
+    second = load_text(written, template.render_template())
     assert first.links["plant1"].schedule == "*/15 * * * *"
     assert first.sites["plant1"].id != second.sites["plant1"].id
 
 
 def test_the_template_shows_the_defaults_as_they_are(written: Path) -> None:
-    text = "\n".join(line for line in template.fresh().splitlines() if not line.startswith("schedule"))
+    text = "\n".join(line for line in template.render_template().splitlines() if not line.startswith("schedule"))
     settings = load_text(written, text)
     assert settings.links["plant1"] == LinkSettings(name="plant1", site="plant1", receiver="centre")
 
@@ -95,7 +95,7 @@ def test_the_template_shows_the_defaults_as_they_are(written: Path) -> None:
 )
 def test_the_template_names_every_setting(kind: type) -> None:
     section = kind.__name__.removesuffix("Settings").lower()
-    tables = re.split(r"^(?:# )?\[", template.fresh(), flags=re.MULTILINE)
+    tables = re.split(r"^(?:# )?\[", template.render_template(), flags=re.MULTILINE)
     table = "\n".join(table for table in tables if re.match(rf"{section}s?[.\]]", table))
     assert {field.name for field in dataclasses.fields(kind)} - {"name"} <= set(re.findall(r"\w+", table))
 
@@ -340,7 +340,7 @@ def test_a_file_that_is_not_toml_says_where(written: Path) -> None:
 
 def test_a_missing_file_names_init(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        load(tmp_path / "none.toml", {})
+        load_settings(tmp_path / "none.toml", {})
     assert "does not exist" in caught.value.message
     assert "./tidemark init" in caught.value.hint
 
@@ -351,9 +351,9 @@ def test_the_file_is_the_named_one_then_the_environments_then_the_usual(
     monkeypatch.chdir(tmp_path)
     for name in ("tidemark.toml", "env.toml", "named.toml"):
         Path(name).write_text(SOUND)
-    assert load(None, {}).path.name == "tidemark.toml"
-    assert load(None, {"TIDEMARK_CONFIG": "env.toml"}).path.name == "env.toml"
-    assert load("named.toml", {"TIDEMARK_CONFIG": "env.toml"}).path.name == "named.toml"
+    assert load_settings(None, {}).path.name == "tidemark.toml"
+    assert load_settings(None, {"TIDEMARK_CONFIG": "env.toml"}).path.name == "env.toml"
+    assert load_settings("named.toml", {"TIDEMARK_CONFIG": "env.toml"}).path.name == "named.toml"
 
 
 def test_tables_in_one_line_and_quoted_names_have_lines_too(written: Path) -> None:
@@ -373,7 +373,7 @@ def test_cluster_sections_are_read(written: Path) -> None:
 
 
 def test_the_template_shows_the_clusters_defaults_as_they_are(written: Path) -> None:
-    text = template.fresh()
+    text = template.render_template()
     commented = text[text.index("# [cluster]") :].replace("SHA256:…", f"SHA256:{'a' * 43}")
     more = "".join(f'\n[nodes.n{number}]\nstore = "nodes/{number}"\n' for number in (2, 3))
     settings = load_text(written, text + "\n".join(line.removeprefix("# ") for line in commented.splitlines()) + more)
@@ -412,20 +412,20 @@ def test_nodes_may_lie_side_by_side(written: Path, place: str) -> None:
 
 def test_lines_are_found_past_comments_and_long_texts() -> None:
     text = '# [no.table]\n[a]\nx = """\n[b]\ny = 1\n"""\nz.w = 2 # [c]\n[ d . "e f" ] # x\nk=1\n'
-    assert dict(lines_of(text)) == {("a",): 2, ("a", "x"): 3, ("a", "z", "w"): 7, ("d", "e f"): 8, ("d", "e f", "k"): 9}
+    assert dict(iterate_keys(text)) == {("a",): 2, ("a", "x"): 3, ("a", "z", "w"): 7, ("d", "e f"): 8, ("d", "e f", "k"): 9}
 
 
 @given(st.integers(1, 10**6), st.sampled_from(sorted(values._UNITS)))
 def test_bandwidth_in_any_unit_is_bytes_a_second(number: int, unit: str) -> None:
-    assert values.bandwidth(f"{number} {unit}/s") == number * values._UNITS[unit]
-    assert values.bandwidth(f"{number}{unit}/s") == values.bandwidth(f" {number} {unit}/s ")
+    assert values.parse_bandwidth(f"{number} {unit}/s") == number * values._UNITS[unit]
+    assert values.parse_bandwidth(f"{number}{unit}/s") == values.parse_bandwidth(f" {number} {unit}/s ")
 
 
 @pytest.mark.parametrize(
     "line", ["* * * * *", "*/15 0-6,22 1,15 JAN-mar mon-fri", "0 0 * * 7", "@daily", "5/10 * * * *", ""]
 )
 def test_good_cron_lines(line: str) -> None:
-    assert values.cron(line) == line
+    assert values.parse_cron(line) == line
 
 
 @pytest.mark.parametrize(
@@ -433,17 +433,17 @@ def test_good_cron_lines(line: str) -> None:
 )
 def test_bad_cron_lines(line: str) -> None:
     with pytest.raises(ValueError):
-        values.cron(line)
+        values.parse_cron(line)
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("", 0), ("20 GB", 20_000_000_000), ("1.5GiB", 3 << 29), ("512 MiB", 1 << 29), ("7 B", 7)]
 )
 def test_a_size_in_any_unit_is_bytes(text: str, size: int) -> None:
-    assert values.size(text) == size
+    assert values.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["20", 20, "0 GB", "-1 GB", "20 GB/s", "20 Gbit", "all"])
 def test_what_is_no_size_is_told_with_one(text: object) -> None:
     with pytest.raises(ValueError, match="20 GB"):
-        values.size(text)
+        values.parse_size(text)

@@ -18,10 +18,10 @@ if __name__ == "__main__":
     if ctrl_c is not signal.SIG_IGN:  # before there is anything to close, it ends us as SIGTERM does, without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tidemark.cli.main import main
-    from tidemark.native import look_seldom
+    from tidemark.native import collect_seldom
 
     signal.signal(signal.SIGINT, ctrl_c)
-    look_seldom()
+    collect_seldom()
     code = main()
     gc.freeze()  # an interpreter that ends looks through all that is left, for nothing: up to 70 ms
     sys.exit(code)

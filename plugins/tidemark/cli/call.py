@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.cli.screen import Screen
 from tidemark.errors import UsageError
-from tidemark.settings.load import load
+from tidemark.settings.load import load_settings
 from tidemark.settings.model import ReceiverSettings, Settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Call:
     @cached_property
     def settings(self) -> Settings:
         """Read once. Raises UsageError that names every wrong line."""
-        return load(self.arguments.config, os.environ)
+        return load_settings(self.arguments.config, os.environ)
 
     @cached_property
     def app(self) -> App:
@@ -47,14 +47,14 @@ class Call:
 
         Raises PermanentError where the ledger is not the receivers', or older than one.
         """
-        return self._open(whose_ever=False)
+        return self._open_app(whose_ever=False)
 
     @property
     def any_app(self) -> App:
         """The same with whatever ledger there is."""
-        return self._open(whose_ever=True)
+        return self._open_app(whose_ever=True)
 
-    def _open(self, whose_ever: bool) -> App:
+    def _open_app(self, whose_ever: bool) -> App:
         from tidemark.app import open_app
 
         app = open_app(self.settings, whose_ever)
@@ -68,7 +68,7 @@ class Call:
         if not named and len(self.settings.receivers) != 1:
             names = ", ".join(sorted(self.settings.receivers)) or "none"
             raise UsageError(f"which receiver? the settings have: {names}", hint="say --receiver NAME")
-        return self.app.receiver(named)
+        return self.app.receiver_settings(named)
 
     @property
     def var(self) -> Path:
@@ -76,7 +76,7 @@ class Call:
         settings = self.__dict__.get("settings")
         return (settings.root if settings else Path.cwd()) / "var"
 
-    def confirm(self, question: str, words: Sequence[str]) -> None:
+    def confirm_action(self, question: str, words: Sequence[str]) -> None:
         """Ask before what cannot be taken back. `--yes` answers; nobody is asked where no person sits at stdin. Raises
         UsageError unless the answer is yes; `words`: the command line."""
         if not question or self.arguments.yes:
@@ -84,7 +84,7 @@ class Call:
         again = shlex.join(["./tidemark", *words, "--yes"])
         if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError(f"nothing was done: {question} There is no terminal to ask at", hint=again)
-        self.screen.fail(f"{question} [y/N] ")
+        self.screen.print_error(f"{question} [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise UsageError("not done", hint=f"answer y, or {again}")
 

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from tidemark.cli.call import Answer, Call
-from tidemark.cli.parser import VERBS, parse, wants
-from tidemark.cli.screen import Screen, Unheard, heard
+from tidemark.cli.parser import VERBS, has_option, parse_words
+from tidemark.cli.screen import OutputClosed, Screen, guard_stdout
 from tidemark.errors import (
     DIFFERENCES_FOUND,
     NOTHING_TO_DO,
@@ -29,7 +29,7 @@ from tidemark.errors import (
     TidemarkError,
     limit_met,
 )
-from tidemark.visible import visible
+from tidemark.visible import escape_invisible
 
 MEANING = {  # of results that do not say it themselves
     CorruptionError.kind: "something is damaged",
@@ -53,47 +53,47 @@ def main(words: Sequence[str] | None = None) -> int:
     """Do what `words` say (default: the command line); returns the exit code. Help raises SystemExit(0) as argparse does."""
     try:
         try:
-            return _done(sys.argv[1:] if words is None else words)
+            return _run_verb(sys.argv[1:] if words is None else words)
         finally:
-            with heard():
+            with guard_stdout():
                 sys.stdout.flush()
-    except Unheard as lost:
-        return _unheard(lost.errno)
+    except OutputClosed as lost:
+        return _report_lost_output(lost.errno)
 
 
-def _unheard(number: int) -> int:
+def _report_lost_output(number: int) -> int:
     """What was done stands, only its result is told to nobody. Of a reader that has gone: quietly, as a shell tells it."""
     _write_nowhere([1])  # what Python flushes at its end
     if number == errno.EPIPE:
         return 128 + signal.SIGPIPE
-    Screen().fail(f"tidemark: the result cannot be written to stdout: {os.strerror(number)}")
-    Screen().fail("  next: the same command, with its output to where there is room; what was done stands")
+    Screen().print_error(f"tidemark: the result cannot be written to stdout: {os.strerror(number)}")
+    Screen().print_error("  next: the same command, with its output to where there is room; what was done stands")
     return PermanentError.kind
 
 
-def _done(words: Sequence[str]) -> int:
-    screen = Screen(as_json=wants("json", words), quiet=wants("quiet", words))
+def _run_verb(words: Sequence[str]) -> int:
+    screen = Screen(as_json=has_option("json", words), quiet=has_option("quiet", words))
     call: Call | None = None
     try:
         with _signals_stop():
-            arguments, rest = parse(words)
+            arguments, rest = parse_words(words)
             call = Call(arguments, screen, rest)
             verb = VERBS[arguments.verb]
             try:
-                call.confirm(verb.asks(arguments), words)
+                call.confirm_action(verb.asks(arguments), words)
                 answer = verb.run(call)
             finally:
                 call.close()
     except TidemarkError as error:
-        hint = error.hint or _next(call)
+        hint = error.hint or _suggest_next(call)
         lines = error.message.split("\n") if isinstance(error, SettingsError) else [error.message]
-        return _failed(screen, {**error.as_json(), "hint": hint}, hint, lines)
+        return _print_failure(screen, {**error.as_json(), "hint": hint}, hint, lines)
     except (KeyboardInterrupt, Stopped) as stop:
         code = stop.code if isinstance(stop, Stopped) else 130
-        return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
+        return _print_failure(screen, _encode_failure(code, "stopped", "the same command goes on from there"), "")
     except Exception as surprise:
-        return _surprised(screen, call, surprise)
-    return _shown(screen, answer)
+        return _report_exception(screen, call, surprise)
+    return _print_answer(screen, answer)
 
 
 def _write_nowhere(streams: Sequence[int]) -> None:
@@ -101,54 +101,54 @@ def _write_nowhere(streams: Sequence[int]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
-def _shown(screen: Screen, answer: Answer) -> int:
+def _print_answer(screen: Screen, answer: Answer) -> int:
     """Print a result. One that needs somebody (a guard, files left out) says so as an error does."""
     if answer.said:
         return answer.code
     trouble = {"kind": answer.code, "error": MEANING.get(answer.code, ""), "hint": ""} if answer.code else {}
     told = {**trouble, **answer.json, "ok": answer.code == 0, **({"kind": answer.code} if answer.code else {})}
     if screen.as_json:
-        screen.result(told)
+        screen.print_json(told)
     else:
         answer.show(screen)
     for key, before in (("error", "tidemark: "), ("hint", "  next: ")):
         if answer.code and told.get(key):
-            screen.fail(f"{before}{told[key]}")
+            screen.print_error(f"{before}{told[key]}")
     return answer.code
 
 
-def _failed(screen: Screen, answer: dict[str, Any], hint: str, lines: Sequence[str] = ()) -> int:
+def _print_failure(screen: Screen, answer: dict[str, Any], hint: str, lines: Sequence[str] = ()) -> int:
     """`lines`: of the error, where it has more than one."""
     first, *more = lines or [answer["error"]]
-    screen.fail(f"tidemark: {first}")
+    screen.print_error(f"tidemark: {first}")
     for line in more:
-        screen.fail(line)
+        screen.print_error(line)
     if hint:
-        screen.fail(f"  next: {hint}")
+        screen.print_error(f"  next: {hint}")
     if screen.as_json:
-        screen.result(answer)
+        screen.print_json(answer)
     return int(answer["kind"])
 
 
-def _failure(kind: int, error: str, hint: str) -> dict[str, Any]:
+def _encode_failure(kind: int, error: str, hint: str) -> dict[str, Any]:
     return {"ok": False, "kind": kind, "error": error, "hint": hint}
 
 
-def _next(call: Call | None) -> str:
+def _suggest_next(call: Call | None) -> str:
     """What to do about an error that does not say."""
     return f"./tidemark {call.arguments.verb} --help, ./tidemark doctor" if call else "./tidemark --help"
 
 
-def _surprised(screen: Screen, call: Call | None, error: Exception) -> int:
+def _report_exception(screen: Screen, call: Call | None, error: Exception) -> int:
     limit = limit_met(error)
     if limit is not None:
-        return _failed(screen, limit.as_json(), limit.hint)
+        return _print_failure(screen, limit.as_json(), limit.hint)
     if isinstance(error, OSError) and error.filename:
-        return _refused(screen, call, error)
-    return _unexpected(screen, call, error)
+        return _report_os_error(screen, call, error)
+    return _report_defect(screen, call, error)
 
 
-def _refused(screen: Screen, call: Call | None, trouble: OSError) -> int:
+def _report_os_error(screen: Screen, call: Call | None, trouble: OSError) -> int:
     """A file or folder of this machine that cannot be read or written, met outside any store."""
     place = os.fsdecode(trouble.filename)
     error = PermanentError(
@@ -156,20 +156,20 @@ def _refused(screen: Screen, call: Call | None, trouble: OSError) -> int:
         hint=f"is there such a folder, room in it, and leave to use it? The whole story is in {_keep_traceback(call)}",
         subject=place,
     )
-    return _failed(screen, error.as_json(), error.hint)
+    return _print_failure(screen, error.as_json(), error.hint)
 
 
-def _unexpected(screen: Screen, call: Call | None, error: Exception) -> int:
+def _report_defect(screen: Screen, call: Call | None, error: Exception) -> int:
     """A fault of ours: a short message, the traceback in a file that can be sent along."""
     said = f"{type(error).__name__}: {error}".strip()
     where = _keep_traceback(call)
-    if damage := _damage(call):  # not ours then
-        return _failed(screen, damage.as_json(), damage.hint)
+    if damage := _find_damage(call):  # not ours then
+        return _print_failure(screen, damage.as_json(), damage.hint)
     hint = f"this is a fault in Tidemark; the whole story is in {where}"
-    return _failed(screen, _failure(1, f"unexpected: {said}", hint), hint)
+    return _print_failure(screen, _encode_failure(1, f"unexpected: {said}", hint), hint)
 
 
-def _damage(call: Call | None) -> CorruptionError | None:
+def _find_damage(call: Call | None) -> CorruptionError | None:
     """Whether the ledger of this invocation is damaged."""
     settings = call.__dict__.get("settings") if call else None
     if settings is None:
@@ -181,12 +181,12 @@ def _damage(call: Call | None) -> CorruptionError | None:
 
 
 def _keep_traceback(call: Call | None) -> str:
-    text = "".join(visible(line) + "\n" for line in traceback.format_exc().rstrip("\n").split("\n"))
+    text = "".join(escape_invisible(line) + "\n" for line in traceback.format_exc().rstrip("\n").split("\n"))
     folder = call.var if call else Path.cwd() / "var"
     path = folder / "errors" / f"{time.strftime('%Y%m%dT%H%M%S')}-{time.time_ns() % 10**9:09d}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{visible(' '.join(sys.argv))}\n\n{text}")
+        path.write_text(f"{escape_invisible(' '.join(sys.argv))}\n\n{text}")
     except OSError:
         sys.stderr.write(text)  # no place to keep it: here is better than nowhere
         return "the lines above"
@@ -200,13 +200,13 @@ def _signals_stop() -> Iterator[None]:
 
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]  # nobody can tell once they are gone
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def raise_stopped(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:  # writing to one that is gone would be the next error
             _write_nowhere(terminals)
         raise Stopped(number)
 
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.signal(number, raise_stopped) for number in numbers}
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from tidemark import __version__
 from tidemark.cli.call import Verb
-from tidemark.cli.screen import heard
+from tidemark.cli.screen import guard_stdout
 from tidemark.cli.verbs import cluster, operate, prove, setup, transfer
 from tidemark.errors import UsageError
 
@@ -40,20 +40,20 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, _file: object = None) -> None:
         """Help and version; argparse itself lets go what cannot be written."""
-        with heard():
+        with guard_stdout():
             sys.stdout.write(message)
             sys.stdout.flush()
 
 
-def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse_words(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The arguments, `.verb` among them, and the words left for another program. Raises UsageError, SystemExit for help."""
     _require_utf8(words)
     wanted = _verb_of(words)
-    parser = _root()
+    parser = _make_parser()
     chosen = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
     for verb in [VERBS[wanted]] if wanted else VERBS.values():
-        _add(chosen, verb)
-    ours, rest = _split(words, VERBS[wanted]) if wanted else (list(words), [])
+        _add_verb(chosen, verb)
+    ours, rest = _split_words(words, VERBS[wanted]) if wanted else (list(words), [])
     arguments = parser.parse_args(ours)
     if arguments.verb is None:
         raise UsageError("say what to do", hint="./tidemark --help")
@@ -82,18 +82,18 @@ def _verb_of(words: Sequence[str]) -> str:
     return ""
 
 
-def _split(words: Sequence[str], verb: Verb) -> tuple[list[str], list[str]]:
+def _split_words(words: Sequence[str], verb: Verb) -> tuple[list[str], list[str]]:
     """The common options first, wherever they stood; then the rest. A verb that hands words on keeps only its own flags:
     everything else behind it goes on in the order given."""
     if not verb.flags:
-        return _hoisted(words), []
+        return _hoist_options(words), []
     start = list(words).index(verb.name) + 1
     own = {*verb.flags, "--json", "--yes", "--help", "-h"}
     behind = words[start:]
-    return _hoisted([*words[:start], *(w for w in behind if w in own)]), [w for w in behind if w not in own]
+    return _hoist_options([*words[:start], *(w for w in behind if w in own)]), [w for w in behind if w not in own]
 
 
-def _hoisted(words: Sequence[str]) -> list[str]:
+def _hoist_options(words: Sequence[str]) -> list[str]:
     first: list[str] = []
     others: list[str] = []
     before = ""
@@ -104,21 +104,21 @@ def _hoisted(words: Sequence[str]) -> list[str]:
     return first + others
 
 
-def _root() -> _Parser:
+def _make_parser() -> _Parser:
     parser = _Parser(
         prog="./tidemark",
         usage="./tidemark [--config FILE] VERB … [--json] [--quiet] [--yes]",
         description="Keeps a data centre in step with its edge sites: every sealed TsFile, once, unchanged, provably.",
-        epilog=_overview() + "\n\n" + EXIT_CODES,
+        epilog=_list_verbs() + "\n\n" + EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _common(parser, first=True)
+    _add_common_options(parser, first=True)
     parser.add_argument("--version", action="version", version=f"tidemark {__version__}", help="which Tidemark this is")
     return parser
 
 
-def _common(parser: argparse.ArgumentParser, first: bool = False) -> None:
+def _add_common_options(parser: argparse.ArgumentParser, first: bool = False) -> None:
     """Options that may stand before or after the verb. Only the outer parser sets defaults, else the inner would win."""
 
     def default(value: object) -> object:
@@ -134,7 +134,7 @@ def _common(parser: argparse.ArgumentParser, first: bool = False) -> None:
     parser.add_argument("--yes", action="store_true", default=default(False), help="do not ask")
 
 
-def _add(chosen: argparse._SubParsersAction[_Parser], verb: Verb) -> None:
+def _add_verb(chosen: argparse._SubParsersAction[_Parser], verb: Verb) -> None:
     parser = chosen.add_parser(
         verb.name,
         help=verb.summary,
@@ -145,10 +145,10 @@ def _add(chosen: argparse._SubParsersAction[_Parser], verb: Verb) -> None:
     )
     parser.prog = f"./tidemark {verb.name}"
     verb.arguments(parser)
-    _common(parser)
+    _add_common_options(parser)
 
 
-def _overview() -> str:
+def _list_verbs() -> str:
     lines = []
     for group, verbs in GROUPS:
         lines.append(f"{group}:")
@@ -156,6 +156,6 @@ def _overview() -> str:
     return "\n".join(lines)
 
 
-def wants(option: str, words: Sequence[str]) -> bool:
+def has_option(option: str, words: Sequence[str]) -> bool:
     """Whether `option` stands among the words, for when they could not be parsed."""
     return any(re.fullmatch(rf"--{option}", word) for word in words)

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from tidemark.cli.screen import Screen
-from tidemark.progress import Pace, Progress, Tick, said
-from tidemark.visible import visible
+from tidemark.progress import Pace, Progress, Tick, format_figures
+from tidemark.visible import escape_invisible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,12 +24,12 @@ DRAWS_A_SECOND = 8
 
 
 @contextmanager
-def shown(screen: Screen, link: str = "") -> Iterator[Progress]:
+def show_progress(screen: Screen, link: str = "") -> Iterator[Progress]:
     """A Progress for the block: files, bytes, rate and time left of each phase, under the link's name where it is one's."""
     if screen.quiet:
         yield lambda _tick: None
     elif sys.stderr.isatty() and os.environ.get("TERM") not in CANNOT_DRAW:
-        with _bar(link) as progress:
+        with _draw_bar(link) as progress:
             yield progress
     else:
         yield _Lines(screen, link)
@@ -67,10 +67,10 @@ class _Lines:
         now = time.monotonic()
         if now - self._last >= LINE_SECONDS:
             self._last = now
-            self._screen.tell(self._before + said(self._pace.at(tick, now)))
+            self._screen.print_remark(self._before + format_figures(self._pace.figures_at(tick, now)))
 
 
-def _columns(link: str) -> list[ProgressColumn]:
+def _make_columns(link: str) -> list[ProgressColumn]:
     from rich.progress import BarColumn, DownloadColumn, Task, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import ProgressColumn as Column
 
@@ -95,7 +95,7 @@ def _columns(link: str) -> list[ProgressColumn]:
 
 
 @contextmanager
-def _bar(link: str) -> Iterator[Progress]:
+def _draw_bar(link: str) -> Iterator[Progress]:
     """A line for the phase at work, and one for each that counted something before it."""
     from rich.console import Console
     from rich.progress import Progress as Bars
@@ -103,9 +103,9 @@ def _bar(link: str) -> Iterator[Progress]:
 
     phases: dict[str, TaskID] = {}
     console = Console(file=cast(TextIO, _Terminal(sys.stderr)))
-    with Bars(*_columns(link), console=console, refresh_per_second=DRAWS_A_SECOND, transient=True) as bars:
+    with Bars(*_make_columns(link), console=console, refresh_per_second=DRAWS_A_SECOND, transient=True) as bars:
 
-        def over(phase: str) -> None:
+        def end_phase(phase: str) -> None:
             task = bars.tasks[bars.task_ids.index(phases[phase])]
             bars.update(task.id, total=task.completed, visible=task.completed > 0)
 
@@ -115,8 +115,8 @@ def _bar(link: str) -> Iterator[Progress]:
             files = f"{tick.done:,}/{tick.total:,} files" if tick.total else f"{tick.done:,} files"
             if tick.phase not in phases:
                 for earlier in list(phases):  # a run is ended in a thread of its own
-                    over(earlier)
-                phases[tick.phase] = bars.add_task(visible(tick.phase), total=None, files=files, of_bytes=of_bytes)
+                    end_phase(earlier)
+                phases[tick.phase] = bars.add_task(escape_invisible(tick.phase), total=None, files=files, of_bytes=of_bytes)
             task, whole = phases[tick.phase], total or None
             bars.update(task, completed=done, total=whole, files=files, of_bytes=of_bytes, visible=True)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import limits_named
-from tidemark.visible import plain_json, visible
+from tidemark.visible import escape_invisible, plain_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +27,7 @@ NARROW = 10  # letters for each column of a table: in fewer nobody reads it
 GAP = 2  # spaces between two columns
 
 
-class Unheard(BaseException):
+class OutputClosed(BaseException):
     """stdout takes no more: who read it has gone (EPIPE), its disk is full, it is closed. Nobody handles it on the way."""
 
     def __init__(self, number: int) -> None:
@@ -36,18 +36,18 @@ class Unheard(BaseException):
 
 
 @contextmanager
-def heard() -> Iterator[None]:
+def guard_stdout() -> Iterator[None]:
     """Within the block stdout is written to. Raises Unheard."""
     if sys.stdout is None:
-        raise Unheard(errno.EBADF)
+        raise OutputClosed(errno.EBADF)
     try:
         yield
     except OSError as lost:
-        raise Unheard(lost.errno or errno.EIO) from lost
+        raise OutputClosed(lost.errno or errno.EIO) from lost
 
 
 class Screen:
-    """The one door to a person's terminal: every text goes through `visible`, also into a pipe.
+    """The one door to a person's terminal: every text goes through `escape_invisible`, also into a pipe.
 
     On a stdout of few letters (`LC_ALL`, `PYTHONIOENCODING`) others are escaped as on stderr: names of files have any."""
 
@@ -57,65 +57,65 @@ class Screen:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
 
-    def tell(self, text: str) -> None:
+    def print_remark(self, text: str) -> None:
         """What happens: for people, on stderr, not with `--quiet`."""
         if not self.quiet:
-            self.fail(text)
+            self.print_error(text)
 
-    def fail(self, text: str) -> None:
+    def print_error(self, text: str) -> None:
         """What went wrong: on stderr, also with `--quiet`."""
         if sys.stderr is not None:
             with suppress(OSError):  # nobody is left to be told
-                print(visible(text), file=sys.stderr, flush=True)
+                print(escape_invisible(text), file=sys.stderr, flush=True)
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """A line of the result."""
-        with heard():
-            print(visible(text))
+        with guard_stdout():
+            print(escape_invisible(text))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
+    def print_table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
         """A compact table of the result. A column titled `…>` is set right. `empty`: said when there are no rows.
 
         On a terminal that it is too wide for, columns in which nothing stands are left out; where it is far too wide, each
         row is told in lines.
         """
-        shown = [[visible(text(cell)) for cell in row] for row in rows]
+        shown = [[escape_invisible(format_value(cell)) for cell in row] for row in rows]
         if not shown:
             if empty:
-                self.line(empty)
+                self.print_line(empty)
             return
         from rich.console import Console
 
         if sys.stdout is None or not sys.stdout.isatty():
             plain = io.StringIO()
-            Console(file=plain, width=WIDE, highlight=False, emoji=False).print(_table(columns, shown))
+            Console(file=plain, width=WIDE, highlight=False, emoji=False).print(_make_table(columns, shown))
             for line in plain.getvalue().splitlines():
-                self.line(line.rstrip())
+                self.print_line(line.rstrip())
             return
         console = Console(highlight=False, emoji=False)
-        if _width(columns, shown) > console.width:
+        if _measure_width(columns, shown) > console.width:
             kept = [number for number in range(len(columns)) if any(row[number] for row in shown)]
             columns, shown = [columns[number] for number in kept], [[row[number] for number in kept] for row in shown]
-        if console.width >= min(_width(columns, shown), NARROW * len(columns)):
-            with heard():
-                console.print(_table(columns, shown))
+        if console.width >= min(_measure_width(columns, shown), NARROW * len(columns)):
+            with guard_stdout():
+                console.print(_make_table(columns, shown))
             return
         for number, row in enumerate(shown):
             if number:
-                self.line("")
-            self.pairs(zip((column.rstrip(">") for column in columns), row, strict=True))
+                self.print_line("")
+            self.print_pairs(zip((column.rstrip(">") for column in columns), row, strict=True))
 
-    def pairs(self, pairs: Iterable[tuple[str, object]]) -> None:
+    def print_pairs(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Names and values of one result, a line each; values that are None or empty are left out."""
-        found = [(name, text(value)) for name, value in pairs if value not in (None, "", [], {})]
+        found = [(name, format_value(value)) for name, value in pairs if value not in (None, "", [], {})]
         width = max((len(name) for name, _ in found), default=0)
         for name, value in found:
-            self.line(f"{name:<{width}}  {value}")
+            self.print_line(f"{name:<{width}}  {value}")
 
-    def result(self, answer: dict[str, Any]) -> None:
+    def print_json(self, answer: dict[str, Any]) -> None:
         """The one object of `--json`. What stdout has no letters for is escaped, so that it stays JSON."""
         told = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
-        with heard():
+        with guard_stdout():
             try:
                 told.encode(sys.stdout.encoding or "utf-8")
             except UnicodeEncodeError:
@@ -123,7 +123,7 @@ class Screen:
             print(plain_json(told), flush=True)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -136,12 +136,12 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+def _measure_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     widest = (max(len(cell) for cell in cells) for cells in zip(columns, *rows, strict=True))
     return sum(widest) + GAP * (len(columns) - 1)
 
 
-def text(value: object) -> str:
+def format_value(value: object) -> str:
     """A value for people: thousands apart, nothing for None."""
     if value is None:
         return ""
@@ -154,7 +154,7 @@ def text(value: object) -> str:
     return str(value)
 
 
-def listed(value: object, most: int = 5) -> object:
+def shorten_list(value: object, most: int = 5) -> object:
     """A list in a few words: what it holds, or how many it holds."""
     if not isinstance(value, (list, tuple)):
         return value

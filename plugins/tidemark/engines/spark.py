@@ -50,7 +50,7 @@ class SparkEngine:
     name: str = "spark"
 
     @staticmethod
-    def found(settings: SparkSettings) -> SparkEngine:
+    def from_settings(settings: SparkSettings) -> SparkEngine:
         """The engine of `[spark]` with the Java of this machine; UsageError where there is none."""
         files = StoreAddress(settings.files, settings.host_key, settings.key) if settings.files else None
         return SparkEngine(settings.master, ensure_java(), files=files)
@@ -62,13 +62,13 @@ class SparkEngine:
         session = session_at(kind, self.master, self.java)
         folder = Path(tempfile.mkdtemp(prefix="job-", dir=session.folder))
         try:
-            (folder / TASKS).write_bytes(pickle.dumps((*self._placed(kind, tasks), LIMITS.get(kind, self.limits))))
-            session.run(kind, folder)
+            (folder / TASKS).write_bytes(pickle.dumps((*self._place_tasks(kind, tasks), LIMITS.get(kind, self.limits))))
+            session.run_job(kind, folder)
             yield from pickle.loads((folder / RESULTS).read_bytes())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _placed(self, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
+    def _place_tasks(self, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
         """The tasks as executors can run them, and what runs them there."""
         if self.files is None:
             return kind, list(tasks)
@@ -123,7 +123,7 @@ class Session:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=_environment(java),
+                env=_driver_environment(java),
                 pass_fds=(answers,),
             )
         os.close(answers)
@@ -134,10 +134,10 @@ class Session:
         return self._process.pid
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def run(self, kind: str, folder: Path) -> None:
+    def run_job(self, kind: str, folder: Path) -> None:
         """Run the job whose tasks wait in `folder`. RetryableError, with the end of the log, when Spark fails."""
         begins = self._log.stat().st_size if self._log.exists() else 0
         assert self._process.stdin is not None
@@ -146,7 +146,7 @@ class Session:
             self._process.stdin.flush()
         except BrokenPipeError:
             begins = 0  # it died before it was asked
-        while (reply := self._reply()) == WORKS:
+        while (reply := self._read_reply()) == WORKS:
             continue
         if reply == DONE:
             return
@@ -155,7 +155,7 @@ class Session:
             ended = f"found no executor for its tasks within {IDLE_SECONDS:.0f} s"
         else:
             ended = "failed" if reply else f"ended with {self._process.wait()}"
-        tail = self._tail(begins)
+        tail = self._log_tail(begins)
         self.close()
         raise RetryableError(
             f"the Spark job {kind} at {self.master} {ended}:\n{tail}",
@@ -163,7 +163,7 @@ class Session:
             subject=kind,
         )
 
-    def _reply(self) -> str | None:
+    def _read_reply(self) -> str | None:
         """The next line; "" where the driver has ended, None where it has said nothing for too long."""
         while b"\n" not in self._heard:
             if not select.select([self._replies], [], [], IDLE_SECONDS)[0]:
@@ -189,7 +189,7 @@ class Session:
             self._replies = -1
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _tail(self, begins: int) -> str:
+    def _log_tail(self, begins: int) -> str:
         text = self._log.read_bytes()[begins:].decode(errors="replace")
         lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
         return "\n".join(lines[-_TAIL_LINES:])
@@ -203,7 +203,7 @@ def session_at(kind: str, master: str, java: Path) -> Session:
     """The session of this process at a master; a new one where there is none, or where it died."""
     key = (os.getpid(), master, java)
     found = _OPEN.get(key)
-    if found is not None and not found.alive:
+    if found is not None and not found.is_alive:
         found.close()
         found = None
     if found is None:
@@ -227,7 +227,7 @@ def zip_package(target: Path) -> None:
                 archive.write(path, path.relative_to(root))
 
 
-def _environment(java: Path) -> dict[str, str]:
+def _driver_environment(java: Path) -> dict[str, str]:
     paths = [str(package_root()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {
         **os.environ,

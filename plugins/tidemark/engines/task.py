@@ -16,16 +16,16 @@ from typing import Any
 from tidemark.errors import TidemarkError
 
 KINDS: Mapping[str, str] = {
-    "load_check": "tidemark.receiver.load.check:examine",
+    "load_check": "tidemark.receiver.load.check:examine_file",
     "describe_kept": "tidemark.receiver.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
-    "surviving_points": "tidemark.receiver.load.removal.surviving_points:look_for_points",  # in the pool only
+    "surviving_points": "tidemark.receiver.load.removal.surviving_points:find_surviving_points",  # in the pool only
     "merge": "tidemark.receiver.merge.task:run_merge_task",
     "slot_migrate": "tidemark.cluster.migration.send_task:run_move",
-    "far": "tidemark.receiver.remote_tasks:run_far",  # any of them, for an executor that reaches the files over SFTP
+    "far": "tidemark.receiver.remote_tasks:run_remote_task",  # any of them, for an executor that reaches the files over SFTP
 }
 """The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""
 
-PLACE_FAR = "tidemark.receiver.remote_tasks:place_far"
+PLACE_FAR = "tidemark.receiver.remote_tasks:place_remote_tasks"
 """What makes tasks for executors that do not see this machine's folders: a word, as the kinds are."""
 
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from tidemark.errors import TaskLimitError, TidemarkError, limit_met
-from tidemark.native import look_seldom
+from tidemark.native import collect_seldom
 
 _LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +63,7 @@ def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, TidemarkEr
         return None, TidemarkError(f"{subject_of(task)}: {name}\n{text}", subject=subject_of(task))
 
 
-def answer(function: Callable[[Any], Any], frame: bytes) -> bytes:
+def answer_task(function: Callable[[Any], Any], frame: bytes) -> bytes:
     """The frame that answers a task, whatever it takes: a task that used up its memory leaves none to say so.
 
     So the limit goes first, then what the task still holds. Whoever gave the task ends a child that answers with an error.
@@ -98,10 +98,10 @@ def _die_with(parent: int) -> None:
 def _limit_cpu(seconds: int) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     used = usage.ru_utime + usage.ru_stime
-    _limit(resource.RLIMIT_CPU, int(used) + seconds + 1)
+    _set_limit(resource.RLIMIT_CPU, int(used) + seconds + 1)
 
 
-def _limit(what: int, most: int, below: int = 0) -> None:
+def _set_limit(what: int, most: int, below: int = 0) -> None:
     """Set a limit that can be lifted again, by `below` at least where whoever started us set one too."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (at_most(most, hard if hard == resource.RLIM_INFINITY else hard - below), hard))
@@ -115,11 +115,11 @@ def at_most(most: int, hard: int) -> int:
 def main(arguments: list[str]) -> None:
     where, parent, cpu_seconds, memory_bytes = arguments[0], *(int(a) for a in arguments[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
-    look_seldom()
+    collect_seldom()
     _die_with(parent)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)
+    _set_limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most_open = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # a hard limit above the system's own cannot be reached
@@ -128,8 +128,8 @@ def main(arguments: list[str]) -> None:
     function = getattr(importlib.import_module(module), name)
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         _limit_cpu(cpu_seconds)
-        _limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)  # the task before may have been lent some
-        write_frame(answers, answer(function, frame))
+        _set_limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)  # the task before may have been lent some
+        write_frame(answers, answer_task(function, frame))
 
 
 if __name__ == "__main__":

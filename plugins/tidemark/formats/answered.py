@@ -6,7 +6,7 @@ and a manifest is read through `untrusted_files`.
 A landing belongs to whoever may write below `landing/`: its manifest and its receipt can be changed there after they
 were read. So the receiver keeps the manifest that it loaded and the receipt that it gave, byte for byte, where no
 edge can write: `answered/<site id>/<landing>.manifest.json` and `….receipt.json`. What lies in the landing
-afterwards is a copy for the sender. `altered` says which of the two differ there. `answered/format.json` says that
+afterwards is a copy for the sender. `list_altered` says which of the two differ there. `answered/format.json` says that
 this is so of every landing here: from then on a receipt that lies in a landing alone is nobody's answer. Fields:
 docs/formats/answered.md.
 """
@@ -130,10 +130,10 @@ def same_answer(one: bytes, other: bytes) -> bool:
         first, second = decode_receipt(one), decode_receipt(other)
     except CorruptionError:
         return False
-    return _untold(first) == _untold(second)
+    return _without_claimed(first) == _without_claimed(second)
 
 
-def _untold(receipt: Receipt) -> Receipt:
+def _without_claimed(receipt: Receipt) -> Receipt:
     return replace(receipt, claimed=None)
 
 
@@ -155,7 +155,7 @@ def landing_sign(root: Path, site_id: str, landing: str) -> int:
     return (hash(tuple(signs)) & ((1 << 63) - 1)) or 1 if signs[0] else 0
 
 
-def altered(root: Path, site_id: str, landing: str, manifest_sha256: str) -> list[str]:
+def list_altered(root: Path, site_id: str, landing: str, manifest_sha256: str) -> list[str]:
     """Which of a loaded landing's papers are not what was loaded and answered, a sentence each; those that are not there
     are passed over."""
     folder = landing_folder(site_id, landing)

@@ -26,7 +26,7 @@ _BRACKETS = 10  # characters of a long entry for each of its lists and objects: 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def _finite(number: str) -> float:
+def _parse_finite(number: str) -> float:
     """ValueError for 1e999, NaN and Infinity: no number of ours, and `int` raises of them what nobody awaits."""
     value = float(number)
     if not math.isfinite(value):
@@ -34,13 +34,13 @@ def _finite(number: str) -> float:
     return value
 
 
-_DECODE = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+_DECODE = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_parse_finite)
 
 
 def parse_json(data: bytes | str) -> Any:
     """What `json.loads` gives of a small paper. ValueError for what is no JSON, or is nested beyond any stack."""
     try:
-        return json.loads(data, parse_float=_finite, parse_constant=_finite)
+        return json.loads(data, parse_float=_parse_finite, parse_constant=_parse_finite)
     except RecursionError as deep:
         raise ValueError("it is nested too deep") from deep
 
@@ -54,41 +54,41 @@ def read_fields(data: bytes, makers: Mapping[str, Callable[[Any], Any]], one: Ca
     """
     text = _Text(data)
     fields: dict[str, Any] = {}
-    text.take("{")
+    text.expect_character("{")
     named = count = 0
-    while text.peek() != "}":
+    while text.peek_character() != "}":
         if named:
-            text.take(",")
-        name, named = text.value(), named + 1
+            text.expect_character(",")
+        name, named = text.read_value(), named + 1
         if not isinstance(name, str) or named > MOST_FIELDS:
             raise CorruptionError(f"fields without a name, or more than {MOST_FIELDS}")
-        text.take(":")
-        if text.peek() != "[":
-            fields[name] = one(name, text.value())
+        text.expect_character(":")
+        if text.peek_character() != "[":
+            fields[name] = one(name, text.read_value())
             continue
         made = []
         make = makers.get(name)
-        for entry in _entries(text):
+        for entry in _iter_entries(text):
             count += 1
             if count > MOST_ENTRIES:
                 raise CorruptionError(f"more than {MOST_ENTRIES} entries: no site's paper has so many")
             if make is not None:
                 made.append(make(entry))
         fields[name] = tuple(made)
-    text.take("}")
-    text.end()
+    text.expect_character("}")
+    text.expect_end()
     return fields
 
 
-def _entries(text: _Text) -> Iterator[Any]:
-    text.take("[")
+def _iter_entries(text: _Text) -> Iterator[Any]:
+    text.expect_character("[")
     first = True
-    while text.peek() != "]":
+    while text.peek_character() != "]":
         if not first:
-            text.take(",")
+            text.expect_character(",")
         first = False
-        yield text.value()
-    text.take("]")
+        yield text.read_value()
+    text.expect_character("]")
 
 
 class _Text:
@@ -101,27 +101,27 @@ class _Text:
         self._seen = ""
         self._at = 0
 
-    def peek(self) -> str:
+    def peek_character(self) -> str:
         """The next character that is no space; '' at the end."""
         while True:
             found = _SPACE.match(self._seen, self._at)
             assert found is not None
             self._at = found.end()
-            if self._at < len(self._seen) or not self._more(_WINDOW):
+            if self._at < len(self._seen) or not self._read_more(_WINDOW):
                 return self._seen[self._at : self._at + 1]
 
-    def take(self, wanted: str) -> None:
-        if self.peek() != wanted:
+    def expect_character(self, wanted: str) -> None:
+        if self.peek_character() != wanted:
             raise json.JSONDecodeError(f"Expecting {wanted!r}", self._seen[self._at : self._at + 20], 0)
         self._at += 1
 
-    def end(self) -> None:
-        if self.peek():
+    def expect_end(self) -> None:
+        if self.peek_character():
             raise json.JSONDecodeError("Extra data", self._seen[self._at : self._at + 20], 0)
 
-    def value(self) -> Any:
+    def read_value(self) -> Any:
         """The value that begins here."""
-        self.peek()
+        self.peek_character()
         window = _WINDOW
         while True:
             whole = self._read == len(self._data)
@@ -136,11 +136,11 @@ class _Text:
                     return value
             if len(self._seen) - self._at > MOST_ENTRY:
                 raise CorruptionError(f"an entry of more than {MOST_ENTRY} characters")
-            self._more(window)
+            self._read_more(window)
             window *= 2
-            self._look()
+            self._check_nesting()
 
-    def _more(self, size: int) -> bool:
+    def _read_more(self, size: int) -> bool:
         """See `size` bytes more; what was taken is let go."""
         if self._read == len(self._data):
             return False
@@ -150,7 +150,7 @@ class _Text:
         self._at = 0
         return True
 
-    def _look(self) -> None:
+    def _check_nesting(self) -> None:
         """Before a long entry is decoded: it is not made of brackets alone, each of which takes a hundred bytes."""
         brackets = self._seen.count("[", self._at) + self._seen.count("{", self._at)
         if brackets * _BRACKETS > len(self._seen):

@@ -4,7 +4,7 @@ Here they are values and bytes. `landing/<site id>/<run id>-<part>/…` holds fi
 ones below `_abs/`), then `manifest.json` by rename. Without it the landing is not whole. `receipt.json` is the
 receiver's answer. Both are JSON with `format`. A newer format is refused by name; unknown keys are ignored.
 
-Equal values have equal bytes (`encode`), so equal manifests have equal digests. Whoever wrote it, a manifest or
+Equal values have equal bytes (`encode_document`), so equal manifests have equal digests. Whoever wrote it, a manifest or
 receipt is whole, of a known format and names nothing outside its landing, or reading it (`decode_manifest`,
 `decode_receipt`) raises CorruptionError that says what is wrong. `encode_entry` and `decode_entry` are one file's
 entry as the ledger keeps it.
@@ -170,7 +170,7 @@ _LATER = ("listed", "held")
 """Left out where they say nothing, so that papers without them are what they always were."""
 
 
-def encode(paper: Manifest | Receipt) -> bytes:
+def encode_document(paper: Manifest | Receipt) -> bytes:
     """The paper's bytes: JSON without spaces, keys in their order here, so that equal papers have equal digests."""
     number = MANIFEST_FORMAT if isinstance(paper, Manifest) else RECEIPT_FORMAT
     # `vars` of each part, where `asdict` would copy every extent of every file first
@@ -181,32 +181,32 @@ def encode(paper: Manifest | Receipt) -> bytes:
 def decode_manifest(data: bytes) -> Manifest:
     """Raises CorruptionError for torn JSON, a missing field, a newer format or a path that leaves its landing."""
     try:
-        raw = _object(data, "manifest", MANIFEST_FORMAT, _MANIFEST_LISTS)
+        raw = _parse_object(data, "manifest", MANIFEST_FORMAT, _MANIFEST_LISTS)
         manifest = Manifest(
-            landing=_text(raw["landing"]),
-            site_id=_text(raw["site_id"]),
-            site_name=_text(raw["site_name"]),
-            time_unit=_text(raw["time_unit"]),
-            partition_interval_ms=_whole(raw["partition_interval_ms"]),
-            link=_text(raw["link"]),
-            run_id=_text(raw["run_id"]),
-            part=_whole(raw["part"]),
-            sequence=_whole(raw["sequence"]),
-            previous=None if raw["previous"] is None else _text(raw["previous"]),
-            deletes=_text(raw["deletes"]),
-            inventory_count=_whole(raw["inventory_count"]),
+            landing=_require_text(raw["landing"]),
+            site_id=_require_text(raw["site_id"]),
+            site_name=_require_text(raw["site_name"]),
+            time_unit=_require_text(raw["time_unit"]),
+            partition_interval_ms=_parse_integer(raw["partition_interval_ms"]),
+            link=_require_text(raw["link"]),
+            run_id=_require_text(raw["run_id"]),
+            part=_parse_integer(raw["part"]),
+            sequence=_parse_integer(raw["sequence"]),
+            previous=None if raw["previous"] is None else _require_text(raw["previous"]),
+            deletes=_require_text(raw["deletes"]),
+            inventory_count=_parse_integer(raw["inventory_count"]),
             last=bool(raw["last"]),
-            created=_moment(raw["created"]),
-            data=_list(raw["data"]),
-            files=_list(raw["files"]),
-            schema=_list(raw["schema"]),
-            superseded=_list(raw["superseded"]),
-            dropped=_list(raw["dropped"]),
-            held=_list(raw.get("held", ())),
-            added=_list(raw["added"]),
-            removed=_list(raw["removed"]),
-            left_out=_list(raw["left_out"]),
-            listed=None if raw.get("listed") is None else _moment(raw["listed"]),
+            created=_parse_time(raw["created"]),
+            data=_require_list(raw["data"]),
+            files=_require_list(raw["files"]),
+            schema=_require_list(raw["schema"]),
+            superseded=_require_list(raw["superseded"]),
+            dropped=_require_list(raw["dropped"]),
+            held=_require_list(raw.get("held", ())),
+            added=_require_list(raw["added"]),
+            removed=_require_list(raw["removed"]),
+            left_out=_require_list(raw["left_out"]),
+            listed=None if raw.get("listed") is None else _parse_time(raw["listed"]),
         )
     except _BAD as broken:
         raise CorruptionError(f"manifest is not readable: {type(broken).__name__} {broken}") from broken
@@ -249,26 +249,26 @@ def decode_entry(text: str) -> tuple[LandedFile, tuple[str, ...]]:
 def decode_receipt(data: bytes) -> Receipt:
     """Raises CorruptionError for bytes that are no receipt."""
     try:
-        raw = _object(data, "receipt", RECEIPT_FORMAT, _RECEIPT_LISTS)
+        raw = _parse_object(data, "receipt", RECEIPT_FORMAT, _RECEIPT_LISTS)
         return Receipt(
-            landing=_text(raw["landing"]),
-            sequence=_whole(raw["sequence"]),
-            manifest_sha256=_text(raw["manifest_sha256"]),
-            loaded=_moment(raw["loaded"]),
-            answers=_list(raw["answers"]),
-            pending=_list(raw["pending"]),
-            resend=_list(raw.get("resend", ())),
-            claimed=None if raw.get("claimed") is None else _list(raw["claimed"]),
+            landing=_require_text(raw["landing"]),
+            sequence=_parse_integer(raw["sequence"]),
+            manifest_sha256=_require_text(raw["manifest_sha256"]),
+            loaded=_parse_time(raw["loaded"]),
+            answers=_require_list(raw["answers"]),
+            pending=_require_list(raw["pending"]),
+            resend=_require_list(raw.get("resend", ())),
+            claimed=None if raw.get("claimed") is None else _require_list(raw["claimed"]),
         )
     except _BAD as broken:
         raise CorruptionError(f"receipt is not readable: {type(broken).__name__} {broken}") from broken
 
 
-def _object(data: bytes, what: str, newest: int, lists: Mapping[str, Callable[[Any], Any]]) -> Mapping[str, Any]:
+def _parse_object(data: bytes, what: str, newest: int, lists: Mapping[str, Callable[[Any], Any]]) -> Mapping[str, Any]:
     """The fields of a paper. Raises CorruptionError and what making an entry of a list raises."""
 
     def storable(value: Any) -> Any:
-        if not _storable(value):
+        if not _is_storable(value):
             raise CorruptionError(f"{what} holds text that no database takes: a NUL, or half a surrogate pair")
         return value
 
@@ -290,27 +290,27 @@ def _object(data: bytes, what: str, newest: int, lists: Mapping[str, Callable[[A
     return raw
 
 
-def _list(value: Any) -> tuple[Any, ...]:
+def _require_list(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple):
         raise TypeError(f"{value!r:.60} is no list")
     return value
 
 
-def _storable(raw: Any) -> bool:
+def _is_storable(raw: Any) -> bool:
     if isinstance(raw, str):
         return "\0" not in raw and is_utf8(raw)
     if isinstance(raw, dict):
-        return all(_storable(key) and _storable(value) for key, value in raw.items())
-    return all(map(_storable, raw)) if isinstance(raw, list) else True
+        return all(_is_storable(key) and _is_storable(value) for key, value in raw.items())
+    return all(map(_is_storable, raw)) if isinstance(raw, list) else True
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.60} is no text")
     return value
 
 
-def _whole(value: Any) -> int:
+def _parse_integer(value: Any) -> int:
     """A number that the ledger can hold."""
     number = int(value)
     if not -(1 << 63) <= number < 1 << 63:
@@ -318,46 +318,52 @@ def _whole(value: Any) -> int:
     return number
 
 
-def _moment(value: Any) -> float:
+def _parse_time(value: Any) -> float:
     seconds = float(value)
     if not math.isfinite(seconds):
         raise ValueError(f"{seconds} is no time")
     return seconds
 
 
-def _part(raw: Mapping[str, Any] | None) -> Part | None:
+def _parse_part(raw: Mapping[str, Any] | None) -> Part | None:
     return None if raw is None else _part_of(raw)
 
 
 def _part_of(raw: Mapping[str, Any]) -> Part:
-    return Part(_text(raw["path"]), _whole(raw["size"]), _text(raw["sha256"]))
+    return Part(_require_text(raw["path"]), _parse_integer(raw["size"]), _require_text(raw["sha256"]))
 
 
 def _landed_file(raw: Mapping[str, Any]) -> LandedFile:
     return LandedFile(
-        path=_text(raw["path"]),
-        generation=_whole(raw["generation"]),
-        mtime=_whole(raw["mtime"]),
-        tsfile=_part(raw["tsfile"]),
-        resource=_part(raw["resource"]),
-        mods=_part(raw["mods"]),
-        sha256=_text(raw["sha256"]),
-        verified=_text(raw["verified"]),
+        path=_require_text(raw["path"]),
+        generation=_parse_integer(raw["generation"]),
+        mtime=_parse_integer(raw["mtime"]),
+        tsfile=_parse_part(raw["tsfile"]),
+        resource=_parse_part(raw["resource"]),
+        mods=_parse_part(raw["mods"]),
+        sha256=_require_text(raw["sha256"]),
+        verified=_require_text(raw["verified"]),
     )
 
 
-def _vanished(raw: Mapping[str, Any]) -> Vanished:
-    return Vanished(_text(raw["path"]), _whole(raw["generation"]), tuple(map(_text, raw["covered_by"])))
+def _parse_vanished(raw: Mapping[str, Any]) -> Vanished:
+    return Vanished(
+        _require_text(raw["path"]), _parse_integer(raw["generation"]), tuple(map(_require_text, raw["covered_by"]))
+    )
 
 
-def _held(raw: Mapping[str, Any]) -> Vanished:
-    return Vanished(_text(raw["path"]), _whole(raw["generation"]), ())
+def _parse_held(raw: Mapping[str, Any]) -> Vanished:
+    return Vanished(_require_text(raw["path"]), _parse_integer(raw["generation"]), ())
 
 
-def _answer(raw: Mapping[str, Any]) -> Answer:
-    told = {name: _text(raw.get(name, "")) for name in ("reason", "device", "owner")}
+def _parse_answer(raw: Mapping[str, Any]) -> Answer:
+    told = {name: _require_text(raw.get(name, "")) for name in ("reason", "device", "owner")}
     return Answer(
-        _text(raw["path"]), _whole(raw["generation"]), _text(raw["outcome"]), **told, resend=bool(raw.get("resend", False))
+        _require_text(raw["path"]),
+        _parse_integer(raw["generation"]),
+        _require_text(raw["outcome"]),
+        **told,
+        resend=bool(raw.get("resend", False)),
     )
 
 
@@ -369,43 +375,45 @@ def named_paths(manifest: Manifest) -> list[str]:
     return [p.path for p in parts] + [f.path for f in manifest.files] + vanished + [e.path for e in manifest.added] + logs
 
 
-def _pair(raw: Any) -> tuple[str, str]:
+def _parse_pair(raw: Any) -> tuple[str, str]:
     first, second = raw
-    return _text(first), _text(second)
+    return _require_text(first), _require_text(second)
 
 
-def _added(raw: Any) -> InventoryEntry:
+def _parse_added(raw: Any) -> InventoryEntry:
     return InventoryEntry(
-        path=_text(raw["path"]),
-        size=_whole(raw["size"]),
-        mtime=_whole(raw["mtime"]),
-        extent=tuple((_text(d), _whole(a), _whole(b)) for d, a, b in raw["extent"]),
-        reason=_text(raw.get("reason", "")),
+        path=_require_text(raw["path"]),
+        size=_parse_integer(raw["size"]),
+        mtime=_parse_integer(raw["mtime"]),
+        extent=tuple((_require_text(d), _parse_integer(a), _parse_integer(b)) for d, a, b in raw["extent"]),
+        reason=_require_text(raw.get("reason", "")),
     )
 
 
-def _schema(raw: Any) -> LandedSchema:
-    return LandedSchema(_text(raw["path"]), _whole(raw["epoch"]), _whole(raw["start"]), _part_of(raw["part"]))
+def _parse_schema(raw: Any) -> LandedSchema:
+    return LandedSchema(
+        _require_text(raw["path"]), _parse_integer(raw["epoch"]), _parse_integer(raw["start"]), _part_of(raw["part"])
+    )
 
 
-def _resend(raw: Any) -> Resend:
-    return Resend(_text(raw["path"]), _whole(raw["generation"]), _text(raw.get("reason", "")))
+def _parse_resend(raw: Any) -> Resend:
+    return Resend(_require_text(raw["path"]), _parse_integer(raw["generation"]), _require_text(raw.get("reason", "")))
 
 
 _MANIFEST_LISTS: Mapping[str, Callable[[Any], Any]] = {
-    "data": _text,
+    "data": _require_text,
     "files": _landed_file,
-    "schema": _schema,
-    "superseded": _vanished,
-    "dropped": _vanished,
-    "held": _held,
-    "added": _added,
-    "removed": _text,
-    "left_out": _pair,
+    "schema": _parse_schema,
+    "superseded": _parse_vanished,
+    "dropped": _parse_vanished,
+    "held": _parse_held,
+    "added": _parse_added,
+    "removed": _require_text,
+    "left_out": _parse_pair,
 }
 _RECEIPT_LISTS: Mapping[str, Callable[[Any], Any]] = {
-    "answers": _answer,
-    "pending": _pair,
-    "resend": _resend,
-    "claimed": _text,
+    "answers": _parse_answer,
+    "pending": _parse_pair,
+    "resend": _parse_resend,
+    "claimed": _require_text,
 }

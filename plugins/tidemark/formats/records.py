@@ -2,11 +2,11 @@
 
 Manifests and receipts say what came and what was answered. What a person decided afterwards (a device given to
 another site, a drop approved, a held file given up, owners adopted) would stand in the ledger alone. So it is
-written to `decided/<time>-<digest>.json` (`DecidedPaper`) before the ledger's transaction. A decision whose record
+written to `decided/<time>-<digest>.json` (`Decision`) before the ledger's transaction. A decision whose record
 was cut off is made again by the operator or by the rebuild, both times to the same effect.
 
 Once its sources are reclaimed, a merged file is the only copy of their points, and only the ledger knows what it
-stands for. `settled/<name>.json` (`SettledPaper`) says so too: what the file was made from, and its account. It is
+stands for. `settled/<name>.json` (`Settlement`) says so too: what the file was made from, and its account. It is
 written before the ledger records the settling; one without that record means nothing.
 
 Fields: docs/formats/decided.md and docs/formats/settled.md.
@@ -29,7 +29,7 @@ TRANSFER, ADOPTED, APPROVE, GIVE_UP = "owners transfer", "owners adopted", "appr
 
 
 @dataclass(frozen=True)
-class DecidedPaper:
+class Decision:
     """`at` in seconds since 1970. `detail` by action:
 
     owners transfer   subject: device; {"to": site id}
@@ -53,24 +53,24 @@ _DETAIL: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {  # what is read of
 }
 
 
-def decided_place(paper: DecidedPaper) -> str:
+def decided_place(paper: Decision) -> str:
     """Sorts by time; two decisions of one millisecond have different digests."""
     digest = hashlib.sha256(f"{paper.action}\n{paper.subject}".encode()).hexdigest()
     return f"{DECIDED_FOLDER}/{int(paper.at * 1000):015d}-{digest[:8]}.json"
 
 
-def encode_decided(paper: DecidedPaper) -> bytes:
+def encode_decision(paper: Decision) -> bytes:
     return json.dumps({"format": DECIDED_FORMAT, **asdict(paper)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def decode_decided(data: bytes) -> DecidedPaper:
+def decode_decision(data: bytes) -> Decision:
     """Raises CorruptionError for torn JSON, a missing field, an unknown action or a newer format."""
     try:
         raw = parse_json(data)
         if raw["format"] > DECIDED_FORMAT:
             raise CorruptionError(f"a decision's paper has format {raw['format']}, this Tidemark knows {DECIDED_FORMAT}")
         detail = _DETAIL[raw["action"]](raw["detail"])
-        return DecidedPaper(float(raw["at"]), raw["who"], raw["action"], raw["subject"], detail)
+        return Decision(float(raw["at"]), raw["who"], raw["action"], raw["subject"], detail)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
         raise CorruptionError(f"a decision's paper is not readable: {type(broken).__name__} {broken}") from broken
 
@@ -90,7 +90,7 @@ class SettledSource:
 
 
 @dataclass(frozen=True)
-class SettledPaper:
+class Settlement:
     """A merged file that stands alone, and all that went into it (decision 0007)."""
 
     site_id: str
@@ -117,21 +117,21 @@ def settled_place(location: str) -> str:
     return f"{SETTLED_FOLDER}/{location.rpartition('/')[2]}.json"
 
 
-def encode_settled(paper: SettledPaper) -> bytes:
+def encode_settlement(paper: Settlement) -> bytes:
     return json.dumps({"format": SETTLED_FORMAT, **asdict(paper)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def decode_settled(data: bytes) -> SettledPaper:
+def decode_settlement(data: bytes) -> Settlement:
     """Raises CorruptionError for torn JSON, a missing field or a newer format."""
     try:
         raw = parse_json(data)
         if raw["format"] > SETTLED_FORMAT:
             raise CorruptionError(f"a settled paper has format {raw['format']}, this Tidemark knows {SETTLED_FORMAT}")
-        values = {name: raw[name] for name in SettledPaper.__dataclass_fields__}
+        values = {name: raw[name] for name in Settlement.__dataclass_fields__}
         values["rank"] = tuple(int(part) for part in raw["rank"])
         values["sources"] = tuple(
             SettledSource(s["path"], int(s["generation"]), s["location"], s["sha256"]) for s in raw["sources"]
         )
-        return SettledPaper(**values)
+        return Settlement(**values)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
         raise CorruptionError(f"a settled paper is not readable: {type(broken).__name__} {broken}") from broken

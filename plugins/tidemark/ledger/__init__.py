@@ -5,7 +5,7 @@ functions that work in the caller's transaction.
 
     database    connections and transactions; a driver's errors as Tidemark's
     processes   which process is it, and does it still run
-    leases      who may work on a link, a load or a merge; a fence that stops a replaced holder (`check_in`)
+    leases      who may work on a link, a load or a merge; a fence that stops a replaced holder (`assert_held`)
     migrations  `sql/NNNN_name.sql`, in order, forward only
     backup      a copy of a ledger while it is in use
     soundness   is an SQLite ledger what was written
@@ -16,7 +16,7 @@ functions that work in the caller's transaction.
     cluster/    nodes, partition tables, copies, moves. For `cluster`
     receiver/   the receiver's side: landings, catalog, merges, refusals. For `receiver`
 
-Imports `errors` and `progress`. Who records an effect calls `leases.check_in` in the same transaction. Decides
+Imports `errors` and `progress`. Who records an effect calls `leases.assert_held` in the same transaction. Decides
 nothing about files: rules stand in the rooms above. Events explain and are trimmed; the state of everything is in
 the rows.
 """

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import DiskFullError, PermanentError, limits_named
 from tidemark.ledger.database import Ledger, close_to_others, make_folder
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 
 _ROWS = 5_000  # copied at once
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
@@ -34,19 +34,19 @@ def back_up(ledger: Ledger, target: Path) -> int:
         with limits_named(target):
             close_to_others(part)
             _copy_into(ledger, part)
-            _durable(part, target)
+            _publish_part(part, target)
     except sqlite3.Error as broken:  # past SQLAlchemy; of the copy: the ledger was read before this wrote
-        _remove(part)
+        _remove_part(part)
         raise DiskFullError(
             f"{target} cannot be written: {broken}", hint="free space there, then run again", subject=str(target)
         ) from broken
     except BaseException:
-        _remove(part)
+        _remove_part(part)
         raise
     return target.stat().st_size
 
 
-def _remove(part: Path) -> None:
+def _remove_part(part: Path) -> None:
     for end in ("", "-journal", "-wal", "-shm"):
         part.with_name(part.name + end).unlink(missing_ok=True)
 
@@ -59,7 +59,7 @@ def _copy_into(ledger: Ledger, part: Path) -> None:
             copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
     else:
         copied = Ledger(f"sqlite:///{part}")
-        migrate(copied)
+        migrate_ledger(copied)
         copy_rows(ledger, copied)
         _single_file(copied)
 
@@ -71,8 +71,8 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
     """
     copied = 0
     with _one_moment(source) as reading, target.write() as writing:
-        tables = _tables(writing)
-        used = _used(writing, tables)
+        tables = _reflect_tables(writing)
+        used = _nonempty_tables(writing, tables)
         if used and not replace:
             raise PermanentError(
                 f"the ledger is not empty: {', '.join(used[:3])} have rows",
@@ -81,7 +81,7 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
         for name in (*used, *_PASSING):
             writing.execute(sa.delete(sa.table(name)))
         for table in tables:
-            for rows in _batches(reading, table):
+            for rows in _iter_batches(reading, table):
                 writing.execute(table.insert(), rows)
                 copied += len(rows)
         if not target.is_sqlite:
@@ -92,21 +92,21 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
 def used_tables(ledger: Ledger) -> list[str]:
     """The tables of a migrated ledger that have rows, leases aside."""
     with ledger.read() as connection:
-        return _used(connection, _tables(connection))
+        return _nonempty_tables(connection, _reflect_tables(connection))
 
 
-def _used(connection: Connection, tables: Sequence[sa.Table]) -> list[str]:
+def _nonempty_tables(connection: Connection, tables: Sequence[sa.Table]) -> list[str]:
     looked_at = (t for t in tables if t.name not in _PASSING)
     return [t.name for t in looked_at if connection.execute(sa.select(sa.literal(1)).select_from(t).limit(1)).first()]
 
 
-def _tables(connection: Connection) -> Sequence[sa.Table]:
+def _reflect_tables(connection: Connection) -> Sequence[sa.Table]:
     metadata = sa.MetaData()
     metadata.reflect(connection)
     return [t for t in metadata.sorted_tables if t.name not in _OWN]
 
 
-def _batches(connection: Connection, table: sa.Table) -> Iterator[list[dict[str, object]]]:
+def _iter_batches(connection: Connection, table: sa.Table) -> Iterator[list[dict[str, object]]]:
     columns: list[sa.ColumnClause[object]] = [sa.column(c.name) for c in table.columns]
     found = connection.execute(sa.select(*columns).select_from(sa.table(table.name)))
     for rows in found.mappings().partitions(_ROWS):
@@ -141,7 +141,7 @@ def _single_file(ledger: Ledger) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
 
 
-def _durable(part: Path, target: Path) -> None:
+def _publish_part(part: Path, target: Path) -> None:
     # CRASH WINDOW: a `.part` of a backup: the next backup of that name removes it.
     with part.open("rb") as written:
         os.fsync(written.fileno())

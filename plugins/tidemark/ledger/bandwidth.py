@@ -27,7 +27,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import RetryableError, TidemarkError
 from tidemark.ledger import sql
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import boot_clock, expired, lease_clock
+from tidemark.ledger.leases import boot_clock, has_expired, lease_clock
 from tidemark.ledger.processes import Identity, is_alive
 from tidemark.ledger.sql import write_rows
 
@@ -46,10 +46,10 @@ class SharedLine:
     alive: Callable[[Identity], bool] = is_alive
     clock: Callable[[Connection], float] = lease_clock
 
-    def working(self, connection: Connection, host: str) -> tuple[list[PlaceRow], list[PlaceRow]]:
-        """As `bandwidth.working`, of this line, seen from `host`."""
-        rows = places(connection, self.receiver)
-        return working(rows, self.clock(connection), host, self.alive) if rows else ([], [])
+    def working_places(self, connection: Connection, host: str) -> tuple[list[PlaceRow], list[PlaceRow]]:
+        """As `bandwidth.split_working`, of this line, seen from `host`."""
+        rows = read_places(connection, self.receiver)
+        return split_working(rows, self.clock(connection), host, self.alive) if rows else ([], [])
 
 
 class LinePlace:
@@ -75,11 +75,11 @@ class LinePlace:
         """Bytes a second that are ours now; 0.0 too while our row may have expired."""
         return self._rate if boot_clock() < self._until else 0.0
 
-    def used(self, count: int) -> None:
+    def count_used(self, count: int) -> None:
         """So many bytes go."""
         self._sent += count
 
-    def check(self) -> None:
+    def assert_share_known(self) -> None:
         """Raises RetryableError where `rate` is 0.0 because the ledger does not answer."""
         if self._trouble is not None and boot_clock() >= self._until:
             raise RetryableError(
@@ -88,29 +88,29 @@ class LinePlace:
                 subject=self._line.receiver,
             ) from self._trouble
 
-    def beat(self) -> None:
+    def update_share(self) -> None:
         """Look at the others, and take what is ours. Raises what the ledger raises."""
         began = boot_clock()
         wish = self._next_wish(began)
         with self._line.ledger.read() as connection:
-            there, dead = self._line.working(connection, self._me.host)
+            there, dead = self._line.working_places(connection, self._me.host)
         same = abs(self._next_rate(there, wish) - self._rate) + abs(wish - self._wish) < self.cap * _SAME
         if dead or not same or began - self._written > TTL_SECONDS / 3:
-            self._write(began, wish)
+            self._write_place(began, wish)
 
-    def leave(self) -> None:
+    def leave_line(self) -> None:
         """Nothing happens where the ledger is away: the row expires."""
         with contextlib.suppress(TidemarkError), self._line.ledger.write() as connection:
-            forget(connection, [self._row(0.0)])
+            forget_places(connection, [self._place_row(0.0)])
 
-    def _write(self, began: float, wish: float) -> None:
+    def _write_place(self, began: float, wish: float) -> None:
         with self._line.ledger.write() as connection:
-            sql.hold(connection, f"line:{self._line.receiver}")
-            there, dead = self._line.working(connection, self._me.host)
-            forget(connection, dead)
+            sql.hold_locks(connection, f"line:{self._line.receiver}")
+            there, dead = self._line.working_places(connection, self._me.host)
+            forget_places(connection, dead)
             rate, before = self._next_rate(there, wish), self.rate
             self._wish, self._rate = wish, min(rate, before)  # who gives up does so before another one may take it
-            put(connection, self._row(self._line.clock(connection) + TTL_SECONDS, rate))
+            put_place(connection, self._place_row(self._line.clock(connection) + TTL_SECONDS, rate))
         # CRASH WINDOW: a row of nobody: its share is free once its process is known dead, or it has expired.
         self._rate, self._written, self._until = rate, began, began + TTL_SECONDS
 
@@ -124,14 +124,14 @@ class LinePlace:
         wishes = {row.place: row.wish for row in there} | {self._name: wish}
         return next_rate(self.cap, self._name, wishes, {row.place: row.rate for row in there})
 
-    def _row(self, expires: float, rate: float = 0.0) -> PlaceRow:
+    def _place_row(self, expires: float, rate: float = 0.0) -> PlaceRow:
         return PlaceRow(self._name, self._line.receiver, self._holder, self._me, self._wish, rate, expires)
 
-    def keep(self, over: threading.Event) -> None:
+    def keep_updating(self, over: threading.Event) -> None:
         """Beat until it is over. A ledger that is away for a moment is asked again."""
         while not over.wait(BEAT_SECONDS):
             try:
-                self.beat()
+                self.update_share()
                 self._trouble = None
             except Exception as away:  # whatever it is, who waits for a share has to hear of it
                 self._trouble = away
@@ -144,15 +144,15 @@ def place_on(line: SharedLine, holder: str, me: Identity, most: float = 0.0) -> 
         yield None
         return
     place, over = LinePlace(line, holder, me, most), threading.Event()
-    place.beat()
-    keeping = threading.Thread(target=place.keep, args=(over,), name="tidemark-line", daemon=True)
+    place.update_share()
+    keeping = threading.Thread(target=place.keep_updating, args=(over,), name="tidemark-line", daemon=True)
     keeping.start()
     try:
         yield place
     finally:
         over.set()
         keeping.join()
-        place.leave()
+        place.leave_line()
 
 
 TTL_SECONDS = 20.0
@@ -173,7 +173,7 @@ class PlaceRow:
     expires: float
 
 
-def places(connection: Connection, receiver: str) -> list[PlaceRow]:
+def read_places(connection: Connection, receiver: str) -> list[PlaceRow]:
     """All that stand there, of the dead too."""
     found = connection.execute(
         sa.text(f"SELECT {', '.join(_COLUMNS)} FROM line_place WHERE receiver = :receiver ORDER BY holder, place"),
@@ -185,19 +185,19 @@ def places(connection: Connection, receiver: str) -> list[PlaceRow]:
     ]
 
 
-def working(
+def split_working(
     rows: Sequence[PlaceRow], clock: float, host: str, alive: Callable[[Identity], bool]
 ) -> tuple[list[PlaceRow], list[PlaceRow]]:
     """Those of processes at work, and the others: expired, or of a process of this `host` that is known dead."""
     there = [
         row
         for row in rows
-        if not expired(row.expires, clock, TTL_SECONDS) and (row.identity.host != host or alive(row.identity))
+        if not has_expired(row.expires, clock, TTL_SECONDS) and (row.identity.host != host or alive(row.identity))
     ]
     return there, [row for row in rows if row not in there]
 
 
-def put(connection: Connection, row: PlaceRow) -> None:
+def put_place(connection: Connection, row: PlaceRow) -> None:
     who = row.identity
     values = (row.place, row.receiver, row.holder, who.host, who.boot_id, who.pid, who.process_start)
     connection.execute(
@@ -209,7 +209,7 @@ def put(connection: Connection, row: PlaceRow) -> None:
     )
 
 
-def forget(connection: Connection, rows: Sequence[PlaceRow]) -> None:
+def forget_places(connection: Connection, rows: Sequence[PlaceRow]) -> None:
     """They take nothing any more."""
     write_rows(connection, "DELETE FROM line_place WHERE place = :place", [{"place": row.place} for row in rows])
 

@@ -38,8 +38,8 @@ class Ledger:
     """An open metadata database. `url` is SQLAlchemy's; a relative SQLite path is taken below `root`."""
 
     def __init__(self, url: str, root: Path | None = None) -> None:
-        self.url = _absolute(url, root)
-        self.engine = _engine(self.url)
+        self.url = _absolute_url(url, root)
+        self.engine = _create_engine(self.url)
 
     @property
     def is_sqlite(self) -> bool:
@@ -48,20 +48,20 @@ class Ledger:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction: committed when the block ends, rolled back when it raises."""
-        with _translated(self.url), self.engine.execution_options(tidemark_write=True).begin() as connection:
+        with _translate_errors(self.url), self.engine.execution_options(tidemark_write=True).begin() as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection for queries; nothing written in it stays."""
-        with _translated(self.url), self.engine.connect() as connection:
+        with _translate_errors(self.url), self.engine.connect() as connection:
             yield connection
 
     def close(self) -> None:
         self.engine.dispose()
 
 
-def now(connection: Connection) -> float:
+def database_time(connection: Connection) -> float:
     """Seconds since 1970 by the database's own clock (leases compare against nothing else)."""
     sql = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     if connection.dialect.name != "sqlite":
@@ -69,7 +69,7 @@ def now(connection: Connection) -> float:
     return float(connection.execute(sa.text(sql)).scalar_one())
 
 
-def _absolute(url: str, root: Path | None) -> str:
+def _absolute_url(url: str, root: Path | None) -> str:
     parsed = sa.make_url(url)
     if parsed.drivername.startswith("sqlite") and parsed.database and parsed.database != ":memory:":
         path = Path(parsed.database)
@@ -86,7 +86,7 @@ def _absolute(url: str, root: Path | None) -> str:
     return parsed.render_as_string(hide_password=False)
 
 
-def _engine(url: str) -> Engine:
+def _create_engine(url: str) -> Engine:
     if not url.startswith("sqlite"):
         return sa.create_engine(url, pool_pre_ping=True, pool_size=4)
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
@@ -146,11 +146,11 @@ def _keep_wal(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _translated(url: str) -> Iterator[None]:
+def _translate_errors(url: str) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as broken:  # the driver meets it in what SQLite says of a schema that a flipped bit changed
-        raise damaged(url, f"text that is no UTF-8: {broken}") from broken
+        raise damaged_error(url, f"text that is no UTF-8: {broken}") from broken
     except (DBAPIError, sqlite3.Error) as broken:  # the driver's own from rows that are fetched past SQLAlchemy
         ours = _as_ours(broken, url)
         if ours is None:
@@ -168,7 +168,7 @@ def _other_than_a_file(url: str) -> str:
 def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | None:
     safe = sa.make_url(url).render_as_string(hide_password=True)
     text = " ".join(str(getattr(broken, "orig", broken)).split())
-    trouble = _trouble(broken)
+    trouble = _classify_trouble(broken)
     if trouble == "away" and _no_room(url):  # SQLite says "disk I/O error" where its shared memory finds no room
         trouble = "full"
     match trouble:
@@ -177,7 +177,7 @@ def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | No
         case "denied":
             return PermissionDeniedError(f"the ledger cannot be written: {safe}: {text}", hint="./tidemark doctor")
         case "damaged":
-            return damaged(url, text)
+            return damaged_error(url, text)
         case "away" if place := _other_than_a_file(url):
             return PermanentError(
                 f"the ledger {place} is no regular file: no database can be there",
@@ -189,7 +189,7 @@ def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | No
     return None
 
 
-def damaged(url: str, text: str) -> CorruptionError:
+def damaged_error(url: str, text: str) -> CorruptionError:
     """The error of a ledger of which `text` tells that its file is damaged."""
     safe = sa.make_url(url).render_as_string(hide_password=True)
     hint = "move it away and run ./tidemark ledger rebuild, or put a backup in its place (docs/runbooks/ledger-lost.md)"
@@ -221,7 +221,7 @@ _SQLITE_TROUBLE = {
 }
 
 
-def _trouble(broken: DBAPIError | sqlite3.Error) -> str:
+def _classify_trouble(broken: DBAPIError | sqlite3.Error) -> str:
     """What kind of trouble the driver met; '' for a mistake of ours."""
     if isinstance(broken, sqlite3.Error) or isinstance(broken.orig, sqlite3.Error):
         origin = getattr(broken, "orig", broken)

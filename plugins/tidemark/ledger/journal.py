@@ -21,7 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.sql import write_tuples
 
 KINDS: Mapping[str, str] = {
@@ -98,7 +98,7 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def record(
+def record_event(
     connection: Connection,
     kind: str,
     *,
@@ -118,8 +118,8 @@ def record_many(connection: Connection, kind: str, rows: Iterable[Mapping[str, A
     """Write many events of one kind at once; each row has any of site_id, link, run_id, landing, path, and detail keys."""
     if kind not in KINDS:
         raise ValueError(f"no such kind of event: {kind}; the words stand in tidemark.ledger.journal.KINDS")
-    values = [(*map(row.get, _PLACES), _detail(row)) for row in rows]
-    write_tuples(connection, _INSERT, (*_PLACES, "detail"), values, at=now(connection), kind=kind)
+    values = [(*map(row.get, _PLACES), _encode_detail(row)) for row in rows]
+    write_tuples(connection, _INSERT, (*_PLACES, "detail"), values, at=database_time(connection), kind=kind)
 
 
 _PLACES = ("site_id", "link", "run_id", "landing", "path")
@@ -130,7 +130,7 @@ _INSERT = (
 _JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True)
 
 
-def _detail(row: Mapping[str, Any]) -> str:
+def _encode_detail(row: Mapping[str, Any]) -> str:
     return _JSON.encode({k: v for k, v in row.items() if k not in _PLACES})
 
 
@@ -139,8 +139,8 @@ def record_decision(connection: Connection, action: str, subject: str, **detail:
     connection.execute(
         sa.text("INSERT INTO audit (at, who, action, subject, detail) VALUES (:at, :who, :action, :subject, :detail)"),
         {
-            "at": now(connection),
-            "who": who(),
+            "at": database_time(connection),
+            "who": user_at_host(),
             "action": action,
             "subject": subject,
             "detail": json.dumps(detail, ensure_ascii=False, sort_keys=True),
@@ -148,13 +148,13 @@ def record_decision(connection: Connection, action: str, subject: str, **detail:
     )
 
 
-def decided(connection: Connection, action: str, subject: str) -> bool:
+def was_decided(connection: Connection, action: str, subject: str) -> bool:
     """Whether that was decided before."""
     sql = "SELECT COUNT(*) FROM audit WHERE action = :action AND subject = :subject"
     return bool(connection.execute(sa.text(sql), {"action": action, "subject": subject}).scalar_one())
 
 
-def who() -> str:
+def user_at_host() -> str:
     """user@host of this command; the number of the user where the system has no name for it (containers)."""
     try:
         user = getpass.getuser()

@@ -1,7 +1,7 @@
 """Leases: who may work on a link, a receiver's load, a merge (DESIGN §4).
 
 A lease is one row with a **fence**, a number that rises with every taking and never falls. Whoever records an effect
-calls `check_in` inside the same transaction: a holder that was replaced meanwhile (a suspended process, a lost network)
+calls `assert_held` inside the same transaction: a holder that was replaced meanwhile (a suspended process, a lost network)
 has a stale fence and records nothing.
 
 Words: the **holder** is the run or batch, not the process; a run keeps its lease across its tasks. **Parked** is a lease
@@ -26,10 +26,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import LeaseHeldError, LeaseLostError, TidemarkError
-from tidemark.ledger.database import Ledger, now
+from tidemark.ledger.database import Ledger, database_time
 from tidemark.ledger.processes import Identity, is_alive, this_process
 
-__all__ = ["Identity", "Lease", "LeaseRow", "Leases", "check_in", "expired", "is_alive", "lease_clock", "this_process"]
+__all__ = [
+    "Identity",
+    "Lease",
+    "LeaseRow",
+    "Leases",
+    "assert_held",
+    "has_expired",
+    "is_alive",
+    "lease_clock",
+    "this_process",
+]
 
 TTL_SECONDS = 60.0
 PARKED_SECONDS = 900.0  # a scheduler may need minutes between two tasks; the same holder comes back at any time
@@ -56,16 +66,16 @@ class LeaseRow:
     expires: float
 
 
-def may_take(row: LeaseRow, holder: str, me: Identity, clock: float, alive: Callable[[Identity], bool]) -> bool:
+def may_acquire(row: LeaseRow, holder: str, me: Identity, clock: float, alive: Callable[[Identity], bool]) -> bool:
     """Whether `holder`, in process `me`, gets the lease in `row`. Pure but for `alive`, which is asked last."""
-    if not row.holder or expired(row.expires, clock):
+    if not row.holder or has_expired(row.expires, clock):
         return True
     if row.holder == holder and (row.identity.pid == 0 or row.identity == me):
         return True
     return row.identity.pid != 0 and row.identity.host == me.host and not alive(row.identity)
 
 
-def expired(expires: float, clock: float, longest: float = PARKED_SECONDS + TTL_SECONDS) -> bool:
+def has_expired(expires: float, clock: float, longest: float = PARKED_SECONDS + TTL_SECONDS) -> bool:
     """One good for longer than any is given for is of an earlier clock, too: before the machine was restarted, on SQLite."""
     return not 0 < expires - clock <= longest
 
@@ -77,14 +87,14 @@ def boot_clock() -> float:
 
 def lease_clock(connection: Connection) -> float:
     """Seconds by the lease clock (see above); only differences mean something."""
-    return boot_clock() if connection.dialect.name == "sqlite" else now(connection)
+    return boot_clock() if connection.dialect.name == "sqlite" else database_time(connection)
 
 
-def check_in(connection: Connection, lease: Lease) -> None:
+def assert_held(connection: Connection, lease: Lease) -> None:
     """Raise LeaseLostError unless `lease` is still ours; nobody can take it before this transaction ends."""
-    row = _row(connection, lease.name, "FOR SHARE")
+    row = _read_row(connection, lease.name, "FOR SHARE")
     if row is None or row.fence != lease.fence:
-        raise _lost(lease, row)
+        raise _lost_error(lease, row)
 
 
 class Leases:
@@ -104,24 +114,24 @@ class Leases:
         self.ttl = ttl
         self.clock = clock
 
-    def take(self, name: str, holder: str) -> Lease:
+    def acquire_lease(self, name: str, holder: str) -> Lease:
         """The lease for `holder`, with a new fence. Raises LeaseHeldError that names who has it."""
         with self.ledger.write() as connection:
-            return self._take(connection, name, holder)
+            return self._acquire_row(connection, name, holder)
 
-    def take_all(self, names: Collection[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
+    def acquire_all(self, names: Collection[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
         """In one transaction; of each name the lease, or the error that says who has it."""
         found: dict[str, Lease | LeaseHeldError] = {}
         if names:
             with self.ledger.write() as connection:
                 for name in sorted(names):  # whoever takes many waits for rows in the same order
                     try:
-                        found[name] = self._take(connection, name, holder)
+                        found[name] = self._acquire_row(connection, name, holder)
                     except LeaseHeldError as held:
                         found[name] = held
         return found
 
-    def _take(self, connection: Connection, name: str, holder: str) -> Lease:
+    def _acquire_row(self, connection: Connection, name: str, holder: str) -> Lease:
         connection.execute(
             sa.text(
                 "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
@@ -129,17 +139,18 @@ class Leases:
             ),
             {"name": name},
         )
-        row = _row(connection, name, "FOR UPDATE")
+        row = _read_row(connection, name, "FOR UPDATE")
         assert row is not None  # inserted above, and lease rows are never deleted: their fence must grow
         clock = self.clock(connection)
-        if not may_take(row, holder, self.identity, clock, self.alive):
-            raise _held(row, clock)
+        if not may_acquire(row, holder, self.identity, clock, self.alive):
+            raise _held_error(row, clock)
         lease = Lease(name, row.fence + 1, holder)
-        self._write(connection, lease, self.identity, clock + self.ttl)
+        self._write_lease(connection, lease, self.identity, clock + self.ttl)
         return lease
 
     def renew(self, leases: Sequence[Lease]) -> None:
-        """Put the expiries `ttl` ahead, in one transaction. One that somebody else took is theirs: `check_in` will tell."""
+        """Put the expiries `ttl` ahead, in one transaction. One that somebody else took is theirs: `assert_held` will
+        tell."""
         if not leases:
             return
         query = "UPDATE lease SET expires = :expires WHERE name = :name AND fence = :fence AND holder = :holder"
@@ -149,18 +160,18 @@ class Leases:
                 ours = {"name": one.name, "fence": one.fence, "holder": one.holder}
                 connection.execute(sa.text(query), {**ours, "expires": expires})
 
-    def check(self, lease: Lease) -> None:
-        """Raise LeaseLostError unless `lease` is still ours. Effects on the ledger use `check_in` instead."""
+    def assert_ours(self, lease: Lease) -> None:
+        """Raise LeaseLostError unless `lease` is still ours. Effects on the ledger use `assert_held` instead."""
         with self.ledger.read() as connection:
-            row = _row(connection, lease.name)
+            row = _read_row(connection, lease.name)
         if row is None or row.fence != lease.fence:
-            raise _lost(lease, row)
+            raise _lost_error(lease, row)
 
     def park(self, lease: Lease) -> None:
         """Keep it for its holder without a process, between two tasks. Nothing happens when it is lost already."""
         with self.ledger.write() as connection:
             parked = Identity(self.identity.host, self.identity.boot_id, 0, "")
-            self._write(connection, lease, parked, self.clock(connection) + PARKED_SECONDS, only_ours=True)
+            self._write_lease(connection, lease, parked, self.clock(connection) + PARKED_SECONDS, only_ours=True)
 
     def release(self, lease: Lease) -> None:
         """Give it back. Nothing happens when it is lost already."""
@@ -173,25 +184,25 @@ class Leases:
         with self.ledger.write() as connection:
             for lease in sorted(leases, key=lambda one: one.name):
                 free = Lease(lease.name, lease.fence, "")
-                self._write(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
+                self._write_lease(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
 
-    def rows(self) -> list[LeaseRow]:
+    def list_held(self) -> list[LeaseRow]:
         """Every lease that somebody holds."""
         with self.ledger.read() as connection:
             found = connection.execute(sa.text("SELECT * FROM lease WHERE holder <> '' ORDER BY name"))
             return [_as_row(r) for r in found.mappings()]
 
-    def busy(self) -> list[LeaseRow]:
+    def list_busy(self) -> list[LeaseRow]:
         """Those that somebody new would not get: their holders live, or may come back."""
         with self.ledger.read() as connection:
             clock = self.clock(connection)
-        return [row for row in self.rows() if not may_take(row, "", self.identity, clock, self.alive)]
+        return [row for row in self.list_held() if not may_acquire(row, "", self.identity, clock, self.alive)]
 
     @contextmanager
     def keep_alive(self, lease: Lease) -> Iterator[Lease]:
         """Renew from a daemon thread every third of the time to live, until the block ends.
 
-        A database that is away for a moment is asked again; a lost lease is noticed by the next `check_in`.
+        A database that is away for a moment is asked again; a lost lease is noticed by the next `assert_held`.
         """
         with self.keep_all_alive(lambda: [lease]):
             yield lease
@@ -219,16 +230,16 @@ class Leases:
             thread.join()
 
     @contextmanager
-    def hold(self, name: str, holder: str) -> Iterator[Lease]:
+    def hold_lease(self, name: str, holder: str) -> Iterator[Lease]:
         """Take, keep alive, release at the end, also after an error."""
-        lease = self.take(name, holder)
+        lease = self.acquire_lease(name, holder)
         try:
             with self.keep_alive(lease):
                 yield lease
         finally:
             self.release(lease)
 
-    def _write(
+    def _write_lease(
         self, connection: Connection, lease: Lease, identity: Identity, expires: float, only_ours: bool = False
     ) -> None:
         ours = " AND fence = :fence" if only_ours else ""
@@ -247,12 +258,12 @@ class Leases:
                 "pid": identity.pid,
                 "process_start": identity.process_start,
                 "expires": expires,
-                **({} if only_ours else {"taken": now(connection)}),
+                **({} if only_ours else {"taken": database_time(connection)}),
             },
         )
 
 
-def _row(connection: Connection, name: str, lock: str = "") -> LeaseRow | None:
+def _read_row(connection: Connection, name: str, lock: str = "") -> LeaseRow | None:
     suffix = f" {lock}" if connection.dialect.name != "sqlite" else ""  # SQLite's writers are alone already
     found = connection.execute(sa.text(f"SELECT * FROM lease WHERE name = :name{suffix}"), {"name": name})
     row = found.mappings().one_or_none()
@@ -264,22 +275,22 @@ def _as_row(row: sa.RowMapping) -> LeaseRow:
     return LeaseRow(row["name"], int(row["fence"]), row["holder"], identity, row["taken"], row["expires"])
 
 
-def _who(row: LeaseRow) -> str:
+def _describe_holder(row: LeaseRow) -> str:
     since = datetime.fromtimestamp(row.taken, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     process = f"process {row.identity.pid}" if row.identity.pid else "between two tasks"
     return f"{row.holder} on {row.identity.host} ({process}) since {since}"
 
 
-def _held(row: LeaseRow, clock: float) -> LeaseHeldError:
+def _held_error(row: LeaseRow, clock: float) -> LeaseHeldError:
     return LeaseHeldError(
-        f"{row.name} is held by {_who(row)}; its lease ends in {row.expires - clock:.0f} s unless it is renewed",
+        f"{row.name} is held by {_describe_holder(row)}; its lease ends in {row.expires - clock:.0f} s unless it is renewed",
         hint=f"wait for it, or see what it does: ./tidemark why {row.holder}",
         subject=row.name,
     )
 
 
-def _lost(lease: Lease, row: LeaseRow | None) -> LeaseLostError:
-    now_held = "nobody" if row is None or not row.holder else _who(row)
+def _lost_error(lease: Lease, row: LeaseRow | None) -> LeaseLostError:
+    now_held = "nobody" if row is None or not row.holder else _describe_holder(row)
     return LeaseLostError(
         f"{lease.holder} lost {lease.name} (fence {lease.fence}); now held by {now_held}",
         hint="nothing to do: the newer holder goes on with the work",

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import PermanentError, SchemaTooNewError
-from tidemark.ledger.database import Ledger, now
+from tidemark.ledger.database import Ledger, database_time
 
 FOLDER = Path(__file__).resolve().parents[3] / "sql"
 _LOCK = 0x7469_6465  # "tide": the key of PostgreSQL's advisory lock
@@ -63,7 +63,7 @@ def known_migrations(folder: Path = FOLDER) -> Sequence[Migration]:
     return found
 
 
-def pending(applied: Mapping[int, str], known: Sequence[Migration]) -> Sequence[Migration]:
+def pending_migrations(applied: Mapping[int, str], known: Sequence[Migration]) -> Sequence[Migration]:
     """What is still to apply; `applied` is {version: sha256}. Pure.
 
     Raises SchemaTooNewError when the database has steps we do not know, PermanentError when an applied file changed.
@@ -83,18 +83,18 @@ def pending(applied: Mapping[int, str], known: Sequence[Migration]) -> Sequence[
     return known[newest:]
 
 
-def migrate(ledger: Ledger, folder: Path = FOLDER) -> Sequence[int]:
+def migrate_ledger(ledger: Ledger, folder: Path = FOLDER) -> Sequence[int]:
     """Bring the ledger to this code's schema; returns the versions applied now (none: two SELECTs, no lock)."""
     known = known_migrations(folder)
     with ledger.read() as connection:
-        todo = pending(_applied(connection), known)
-    return [m.version for m in todo if _apply(ledger, m, known)]
+        todo = pending_migrations(_applied_digests(connection), known)
+    return [m.version for m in todo if _apply_migration(ledger, m, known)]
 
 
 def schema_version(ledger: Ledger) -> int:
     """The newest migration applied, 0 for an empty database."""
     with ledger.read() as connection:
-        return max(_applied(connection), default=0)
+        return max(_applied_digests(connection), default=0)
 
 
 def column_comments(sql: str) -> Iterator[tuple[str, str, str]]:
@@ -111,23 +111,23 @@ def column_comments(sql: str) -> Iterator[tuple[str, str, str]]:
             table = ""
 
 
-def statements(sql: str) -> Iterator[str]:
+def split_statements(sql: str) -> Iterator[str]:
     """The statements of a migration file, comments taken off."""
     bare = "\n".join(line.split("--", 1)[0].rstrip() for line in sql.splitlines())
     yield from (s.strip() for s in bare.split(";") if s.strip())
 
 
-def _apply(ledger: Ledger, migration: Migration, known: Sequence[Migration]) -> bool:
+def _apply_migration(ledger: Ledger, migration: Migration, known: Sequence[Migration]) -> bool:
     with ledger.write() as connection:
         if not ledger.is_sqlite:
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        if migration not in pending(_applied(connection), known):
+        if migration not in pending_migrations(_applied_digests(connection), known):
             return False  # another process was faster
         serial = SERIAL[connection.dialect.name]
-        for statement in (*statements(_TABLE), *statements(migration.sql)):
+        for statement in (*split_statements(_TABLE), *split_statements(migration.sql)):
             connection.exec_driver_sql(statement.replace("{serial}", serial))
         if not ledger.is_sqlite:
-            _comment(connection, migration.sql)
+            _comment_columns(connection, migration.sql)
         # CRASH WINDOW: everything above is one transaction with this row; a crash before the commit leaves nothing.
         connection.execute(
             sa.text("INSERT INTO tidemark_schema VALUES (:version, :name, :sha256, :applied)"),
@@ -135,13 +135,13 @@ def _apply(ledger: Ledger, migration: Migration, known: Sequence[Migration]) -> 
                 "version": migration.version,
                 "name": migration.name,
                 "sha256": migration.sha256,
-                "applied": now(connection),
+                "applied": database_time(connection),
             },
         )
     return True
 
 
-def _applied(connection: Connection) -> Mapping[int, str]:
+def _applied_digests(connection: Connection) -> Mapping[int, str]:
     probe = "SELECT 1 FROM sqlite_master WHERE name = 'tidemark_schema'"
     if connection.dialect.name != "sqlite":
         probe = "SELECT 1 FROM pg_tables WHERE tablename = 'tidemark_schema' AND schemaname = ANY (current_schemas(false))"
@@ -151,7 +151,7 @@ def _applied(connection: Connection) -> Mapping[int, str]:
     return {int(version): str(sha256) for version, sha256 in rows}
 
 
-def _comment(connection: Connection, sql: str) -> None:
+def _comment_columns(connection: Connection, sql: str) -> None:
     for table, column, comment in column_comments(sql):
         quoted = comment.replace("'", "''").replace("%", "%%")
         connection.exec_driver_sql(f"COMMENT ON COLUMN {table}.{column} IS '{quoted}'")

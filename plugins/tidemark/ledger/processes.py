@@ -30,20 +30,20 @@ class Identity:
 def this_process() -> Identity:
     """Host, process id and start of the process that asks."""
     pid = os.getpid()
-    return Identity(_host(), _boot_id(), pid, _started(pid) or "")
+    return Identity(_host_name(), _boot_id(), pid, _start_time(pid) or "")
 
 
 def is_alive(identity: Identity) -> bool:
     """False only when the process is known to be gone: see above."""
-    if identity.host != _host():
+    if identity.host != _host_name():
         return True
     if identity.boot_id != _boot_id():
         return False
-    return _started(identity.pid) == identity.process_start
+    return _start_time(identity.pid) == identity.process_start
 
 
 @functools.cache
-def _host() -> str:
+def _host_name() -> str:
     name = socket.gethostname()
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -61,7 +61,7 @@ def _boot_id() -> str:
         return done.stdout.strip()
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """The process's start time as the system tells it, None where it does not run (a zombie does not)."""
     if Path("/proc/self/stat").exists():
         try:

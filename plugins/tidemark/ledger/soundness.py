@@ -12,8 +12,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.ledger.database import Ledger, damaged
-from tidemark.ledger.migrations import SERIAL, column_comments, known_migrations, statements
+from tidemark.ledger.database import Ledger, damaged_error
+from tidemark.ledger.migrations import SERIAL, column_comments, known_migrations, split_statements
 
 _SCHEMA = (
     "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name <> 'tidemark_schema'"
@@ -21,7 +21,7 @@ _SCHEMA = (
 
 
 @contextmanager
-def surprises_judged(ledger: Ledger) -> Iterator[None]:
+def explain_surprises(ledger: Ledger) -> Iterator[None]:
     """Within the block an error that is not ours becomes the ledger's damage, where it is damaged."""
     try:
         yield
@@ -41,19 +41,19 @@ def damage_of(ledger: Ledger) -> CorruptionError | None:
     try:
         with closing(sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=5)) as connection:
             connection.text_factory = bytes  # whatever stands there
-            trouble = next(_troubles(connection), "")
+            trouble = next(_find_troubles(connection), "")
     except sqlite3.OperationalError:  # it cannot be asked now
         return None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as broken:
         trouble = str(broken)
-    return damaged(ledger.url, trouble) if trouble else None
+    return damaged_error(ledger.url, trouble) if trouble else None
 
 
-def _troubles(connection: sqlite3.Connection) -> Iterator[str]:
+def _find_troubles(connection: sqlite3.Connection) -> Iterator[str]:
     yield from (
         told.decode(errors="replace") for (told,) in connection.execute("PRAGMA integrity_check(1)") if told != b"ok"
     )
-    found, meant = dict(connection.execute(_SCHEMA)), _meant()
+    found, meant = dict(connection.execute(_SCHEMA)), _expected_schema()
     yield from (
         f"its schema has another {name.decode()} than its migrations made"
         for name in meant
@@ -67,10 +67,10 @@ def _troubles(connection: sqlite3.Connection) -> Iterator[str]:
                 yield from (f"{column} of row {row} of {table} is no JSON" for (row,) in rows)
 
 
-def _meant() -> dict[bytes, bytes]:
+def _expected_schema() -> dict[bytes, bytes]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.text_factory = bytes
         for migration in known_migrations():
-            for statement in statements(migration.sql):
+            for statement in split_statements(migration.sql):
                 connection.execute(statement.replace("{serial}", SERIAL["sqlite"]))
         return dict(connection.execute(_SCHEMA))

@@ -4,12 +4,12 @@
 each row of an `executemany` is done once, and not at all for each row that is read. A first sync writes five rows a
 file; building SQLAlchemy's parameters took longer than the database did.
 
-`hold` and `share` are locks by name that a transaction holds to its end, where a row to lock may not be there yet.
-On PostgreSQL they are advisory locks, whose key is a digest of the name. SQLite needs none: its write transactions
+`hold_locks` and `share_lock` are locks by name that a transaction holds to its end, where a row to lock may not be there
+yet. On PostgreSQL they are advisory locks, whose key is a digest of the name. SQLite needs none: its write transactions
 come one after the other (`Ledger.write`). Who takes several takes them in one call, which locks them in the order of
 their names.
 
-`report` runs a named query (`sql/queries/<name>.sql`). The queries are plain files so that an auditor can read them
+`run_report` runs a named query (`sql/queries/<name>.sql`). The queries are plain files so that an auditor can read them
 and run them by hand; each begins with what it answers and the parameters it takes. `FileCheck` is a data file whose
 digest was computed, with the signs (size, inode, time of the last change in ns) by which an untouched file is known
 again.
@@ -73,17 +73,17 @@ def read_tuples(connection: Connection, sql: str, values: Mapping[str, Any]) -> 
         yield from some
 
 
-def hold(connection: Connection, *names: str) -> None:
+def hold_locks(connection: Connection, *names: str) -> None:
     """Waits for whoever holds one of them, or shares it."""
-    _take(connection, "pg_advisory_xact_lock", names)
+    _acquire_locks(connection, "pg_advisory_xact_lock", names)
 
 
-def share(connection: Connection, name: str) -> None:
+def share_lock(connection: Connection, name: str) -> None:
     """Waits for whoever holds it; others may share it meanwhile."""
-    _take(connection, "pg_advisory_xact_lock_shared", (name,))
+    _acquire_locks(connection, "pg_advisory_xact_lock_shared", (name,))
 
 
-def _take(connection: Connection, function: str, names: tuple[str, ...]) -> None:
+def _acquire_locks(connection: Connection, function: str, names: tuple[str, ...]) -> None:
     if connection.dialect.name == "sqlite":
         return
     for name in sorted(set(names)):
@@ -94,18 +94,18 @@ def _take(connection: Connection, function: str, names: tuple[str, ...]) -> None
 Row = Mapping[str, Any]
 
 
-def report(connection: Connection, name: str, **parameters: object) -> Sequence[Row]:
+def run_report(connection: Connection, name: str, **parameters: object) -> Sequence[Row]:
     """The rows of a named query, as mappings by column. FileNotFoundError for a name that has no file."""
-    found = connection.execute(_query(name), parameters).mappings()
+    found = connection.execute(_load_query(name), parameters).mappings()
     return [dict(row) for row in found]
 
 
 @functools.cache
-def _query(name: str) -> sa.TextClause:
-    return sa.text("\n".join(line for line in _lines(name) if not line.startswith("--")))
+def _load_query(name: str) -> sa.TextClause:
+    return sa.text("\n".join(line for line in _read_lines(name) if not line.startswith("--")))
 
 
-def _lines(name: str) -> list[str]:
+def _read_lines(name: str) -> list[str]:
     return (FOLDER / "queries" / f"{name}.sql").read_text(encoding="utf-8").splitlines()
 
 

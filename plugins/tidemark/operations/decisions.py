@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.app import App, changing
-from tidemark.cluster.nodes.cluster import opened
+from tidemark.app import App, change_receiver
+from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import (
     CorruptionError,
@@ -27,10 +27,10 @@ from tidemark.errors import (
     UsageError,
 )
 from tidemark.formats.landing import Answer, Resend
-from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, decided_place, encode_decided
+from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, Decision, decided_place, encode_decision
 from tidemark.ledger import journal
-from tidemark.ledger.journal import record
-from tidemark.ledger.leases import Leases, check_in
+from tidemark.ledger.journal import record_event
+from tidemark.ledger.leases import Leases, assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow
@@ -38,18 +38,18 @@ from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.receiver import kept_damage
 from tidemark.receiver.load.admit import Hold
-from tidemark.receiver.load.examine import leave, local_root, site_of
+from tidemark.receiver.load.examine import local_root, remove_copies, site_of
 from tidemark.receiver.load.landings import sweep_waiting
-from tidemark.receiver.load.place import put
+from tidemark.receiver.load.place import place_files
 from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
-from tidemark.receiver.load.retry import Bench, ask, replay_refused, take, try_again
+from tidemark.receiver.load.retry import RetryContext, ask_about_vanished, recheck_waiting, record_retried, replay_refused
 from tidemark.settings.model import ReceiverSettings
 from tidemark.sync.select import quarantine
 from tidemark.sync.send import receipts
 
 
 @dataclass(frozen=True)
-class Decision:
+class DecisionResult:
     """What an operator's command did; `facts` are its keys in JSON."""
 
     facts: dict[str, Any]
@@ -62,17 +62,17 @@ class Decision:
         return {"ok": True, **self.facts}
 
 
-def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
+def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     """Every file that is held, with its ID and reason, and kept ones whose bytes rotted."""
     with app.ledger.read() as connection:
-        held = refusal_rows.quarantined(connection, receiver.name)
-        names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
-        distrusted = quarantine.listed(app, connection, receiver)
+        held = refusal_rows.read_quarantine(connection, receiver.name)
+        names = {s.site_id: s.name for s in landing_rows.read_sites(connection).values()}
+        distrusted = quarantine.list_held(app, connection, receiver)
         rotten = kept_damage.listed(app, connection, receiver, names)
-    return Decision({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
+    return DecisionResult({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
 
 
-def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> Decision:
+def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> DecisionResult:
     """Check a held file again and load it. CorruptionError when it is as bad as before, TaskLimitError when a limit ends
     its check (again): it stays held.
 
@@ -80,48 +80,50 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     (`s…`) is sent by the link's next run. One that was released before is not released again.
     """
     if quarantine.is_one(held_id):
-        return Decision(quarantine.decide(app, receiver, held_id, "released"))
+        return DecisionResult(quarantine.decide_held(app, receiver, held_id, "released"))
     if kept_damage.is_one(held_id):
         raise UsageError(
             f"{held_id} is in the catalog: a kept file whose bytes rotted is whole again, or given up",
             hint=f"put its bytes back from a backup, or ./tidemark quarantine drop {held_id}",
             subject=held_id,
         )
-    row = _held(app, receiver, held_id, "released", "superseded")
+    row = _require_held(app, receiver, held_id, "released", "superseded")
     quarantine_id = row.quarantine_id
     if row.state != "held":
         _require_loaded(app, row)
-        return Decision({"id": quarantine_id, "path": row.path, "outcome": row.state})
-    with _bench(app, receiver, engine) as bench:
+        return DecisionResult({"id": quarantine_id, "path": row.path, "outcome": row.state})
+    with _hold_receiver(app, receiver, engine) as bench:
         if not row.location:
             raise CorruptionError(
                 f"quarantine {quarantine_id}: nothing of {row.path} came: {row.reason}",
                 hint="send it again: ./tidemark verify --repair",
                 subject=row.path,
             )
-        origin, admission = try_again(bench, row)
+        origin, admission = recheck_waiting(bench, row)
         if admission.holds:
-            leave(bench.store, origin)
+            remove_copies(bench.store, origin)
             raise _still_held(row, admission.holds[0])
-        put(bench.store, admission.placements)
-        leave(bench.store, origin)
+        place_files(bench.store, admission.placements)
+        remove_copies(bench.store, origin)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
-        shown = ask(bench, origin, admission)
+        shown = ask_about_vanished(bench, origin, admission)
 
-        def tell(connection: Connection) -> tuple[Answer, ...]:
-            check_in(connection, bench.lease)
-            answers = take(connection, origin, admission, app.clock(), shown)
+        def record_release(connection: Connection) -> tuple[Answer, ...]:
+            assert_held(connection, bench.lease)
+            answers = record_retried(connection, origin, admission, app.clock(), shown)
             refusal_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
             journal.record_decision(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
             place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
-            record(connection, "file.replayed", **place, why=f"released from quarantine {quarantine_id}")
+            record_event(connection, "file.replayed", **place, why=f"released from quarantine {quarantine_id}")
             return answers
 
-        answers = make_visible(app, receiver, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
+        answers = make_visible(
+            app, receiver, bench.cluster, bench.store, [load.row for load in admission.loads], record_release
+        )
         sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
     if answers[0].outcome == "refused":
         raise OwnershipError(answers[0].reason, hint="./tidemark owners list", subject=row.path)
-    return Decision({"id": quarantine_id, "path": row.path, "outcome": answers[0].outcome})
+    return DecisionResult({"id": quarantine_id, "path": row.path, "outcome": answers[0].outcome})
 
 
 def _still_held(row: QuarantineRow, hold: Hold) -> TidemarkError:
@@ -132,53 +134,53 @@ def _still_held(row: QuarantineRow, hold: Hold) -> TidemarkError:
     return CorruptionError(message, hint=hint, subject=row.path)
 
 
-def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:
+def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
     """Give a held file up: its bytes are removed, its row stays. One that a link holds is not sent with this content; a kept
     one whose bytes rotted leaves the catalog.
 
     One that was given up before is not given up again.
     """
     if quarantine.is_one(held_id):
-        return Decision(quarantine.decide(app, receiver, held_id, "dropped"))
+        return DecisionResult(quarantine.decide_held(app, receiver, held_id, "dropped"))
     if kept_damage.is_one(held_id):
         return _give_up_kept(app, receiver, held_id)
-    row = _held(app, receiver, held_id, "dropped")
+    row = _require_held(app, receiver, held_id, "dropped")
     quarantine_id = row.quarantine_id
     if row.state == "dropped":
-        return Decision({"id": quarantine_id, "path": row.path})
-    with _bench(app, receiver) as bench:
-        _put_paper(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
-        with changing(app, receiver.name, bench.store) as connection:
-            check_in(connection, bench.lease)
+        return DecisionResult({"id": quarantine_id, "path": row.path})
+    with _hold_receiver(app, receiver) as bench:
+        _publish_decision(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
+        with change_receiver(app, receiver.name, bench.store) as connection:
+            assert_held(connection, bench.lease)
             refusal_rows.end_quarantine(connection, quarantine_id, "dropped")
             journal.record_decision(
                 connection, "quarantine drop", row.path, id=quarantine_id, site=row.site_id, reason=row.reason
             )
         # CRASH WINDOW: given up, bytes still there: the next load removes them.
         sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
-    return Decision({"id": quarantine_id, "path": row.path})
+    return DecisionResult({"id": quarantine_id, "path": row.path})
 
 
-def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:
-    with _bench(app, receiver) as bench:
+def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
+    with _hold_receiver(app, receiver) as bench:
         row, drop, why = kept_damage.to_give_up(app, receiver, held_id)
         if why:
-            at = _put_paper(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
+            at = _publish_decision(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
             # CRASH WINDOW: on paper, not recorded: it is kept as before; dropped again, or by a rebuilt ledger, it leaves.
-            with changing(app, receiver.name, bench.store) as connection:
-                check_in(connection, bench.lease)
+            with change_receiver(app, receiver.name, bench.store) as connection:
+                assert_held(connection, bench.lease)
                 give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
                 journal.record_decision(connection, "quarantine drop", row.path, id=held_id, site=row.site_id, reason=why)
-    return Decision({"id": held_id, "path": row.path})
+    return DecisionResult({"id": held_id, "path": row.path})
 
 
-def owners_list(app: App, receiver: ReceiverSettings) -> Decision:
+def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     """Every device with its owner, and the refused files that wait."""
     with app.ledger.read() as connection:
         owners = refusal_rows.all_owners(connection, receiver.name)
-        refused = refusal_rows.refusals(connection, receiver.name)
-        names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
-    return Decision(
+        refused = refusal_rows.read_refusals(connection, receiver.name)
+        names = {s.site_id: s.name for s in landing_rows.read_sites(connection).values()}
+    return DecisionResult(
         {
             "owners": [{**asdict(row), "site": names.get(row.site_id, row.site_id)} for row in owners],
             "refused": [
@@ -194,7 +196,7 @@ def owners_list(app: App, receiver: ReceiverSettings) -> Decision:
     )
 
 
-def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, engine: str = "auto") -> Decision:
+def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, engine: str = "auto") -> DecisionResult:
     """Give `device` to site `to` (name or UUID) and load what was refused to it for that.
 
     Running it again continues: a transfer that was made is not made twice, refused files that wait are tried.
@@ -202,7 +204,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
     site_id = site_of(app, to)
     if site_id is None:
         raise UsageError("owners transfer needs --to SITE", subject=device)
-    with _bench(app, receiver, engine) as bench:
+    with _hold_receiver(app, receiver, engine) as bench:
         with app.ledger.read() as connection:
             before = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
         if before is None:
@@ -210,18 +212,18 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
                 f"nobody owns a device named {device!r} at {receiver.name}", hint="./tidemark owners list", subject=device
             )
         if before.site_id != site_id:
-            at = _put_paper(bench, TRANSFER, device, to=site_id)
+            at = _publish_decision(bench, TRANSFER, device, to=site_id)
             # CRASH WINDOW: on paper, not recorded: the command run again, or a rebuilt ledger, does it.
-            with changing(app, receiver.name, bench.store) as connection:
-                check_in(connection, bench.lease)
+            with change_receiver(app, receiver.name, bench.store) as connection:
+                assert_held(connection, bench.lease)
                 refusal_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
                 journal.record_decision(connection, "owners transfer", device, source=before.site_id, target=site_id)
-                record(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
+                record_event(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
         # CRASH WINDOW: transferred, refused files not replayed: every load replays what became loadable.
         loaded = replay_refused(bench).loaded
         with app.ledger.read() as connection:
-            left = refusal_rows.refusals(connection, receiver.name, site_id=site_id)
-    return Decision(
+            left = refusal_rows.read_refusals(connection, receiver.name, site_id=site_id)
+    return DecisionResult(
         {
             "device": device,
             "from": before.site_id,
@@ -232,7 +234,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
     )
 
 
-def approve(app: App, run_id: str) -> Decision:
+def approve_run(app: App, run_id: str) -> DecisionResult:
     """Approve the drops that wait for a run: at its link (sent by the next run), or at a receiver (done now)."""
     with app.ledger.write() as connection:
         run = run_rows.get_run(connection, run_id)
@@ -241,14 +243,14 @@ def approve(app: App, run_id: str) -> Decision:
             if link.approved_run != run_id:
                 link_rows.set_link(connection, link.link, approved_run=run_id)
                 journal.record_decision(connection, "approve", run_id, link=link.link, guard=link.guard)
-                record(connection, "guard.approved", link=link.link, run_id=run_id, who=journal.who())
-            return Decision({"run": run_id, "link": link.link, "approved": link.guard or ""})
-    paths = [path for name in app.settings.receivers for path in _approve_at(app, app.receiver(name), run_id)]
+                record_event(connection, "guard.approved", link=link.link, run_id=run_id, who=journal.user_at_host())
+            return DecisionResult({"run": run_id, "link": link.link, "approved": link.guard or ""})
+    paths = [path for name in app.settings.receivers for path in _approve_at(app, app.receiver_settings(name), run_id)]
     if paths:
-        return Decision({"run": run_id, "approved": paths})
+        return DecisionResult({"run": run_id, "approved": paths})
     with app.ledger.read() as connection:
-        landings = [row for name in app.settings.receivers for row in landing_rows.landings(connection, name).values()]
-        approved = journal.decided(connection, "approve", run_id)
+        landings = [row for name in app.settings.receivers for row in landing_rows.read_landings(connection, name).values()]
+        approved = journal.was_decided(connection, "approve", run_id)
     known = any(row.run_id == run_id for row in landings)
     if run is None and not known:
         raise NotFoundError(f"no run named {run_id!r} has drops that wait", hint="./tidemark status", subject=run_id)
@@ -258,73 +260,74 @@ def approve(app: App, run_id: str) -> Decision:
             hint=f"look at ./tidemark plan {link.link}; then ./tidemark approve {link.guard_run}",
             subject=run_id,
         )
-    return Decision({"run": run_id, "approved": [], "note": "no drops of this run wait for approval"})
+    return DecisionResult({"run": run_id, "approved": [], "note": "no drops of this run wait for approval"})
 
 
 def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
     """Apply the drops of a run's landings that wait at a receiver; their paths."""
     with app.ledger.read() as connection:
-        landings = [row for row in landing_rows.landings(connection, receiver.name).values() if row.run_id == run_id]
+        landings = [row for row in landing_rows.read_landings(connection, receiver.name).values() if row.run_id == run_id]
         waiting = {
-            row.site_id: landing_rows.drops(connection, receiver.name, row.site_id, states=("waiting",)) for row in landings
+            row.site_id: landing_rows.read_drops(connection, receiver.name, row.site_id, states=("waiting",))
+            for row in landings
         }
     ids = {row.landing for row in landings}
     due = {site: [d for d in drops if d.landing in ids] for site, drops in waiting.items()}
     paths = [d.path for drops in due.values() for d in drops]
     if not paths:
         return []
-    with _bench(app, receiver) as bench:
+    with _hold_receiver(app, receiver) as bench:
         named = {site_id: [(d.path, d.generation) for d in drops] for site_id, drops in due.items()}
-        at = _put_paper(bench, APPROVE, run_id, drops=named)
+        at = _publish_decision(bench, APPROVE, run_id, drops=named)
         # CRASH WINDOW: on paper, not recorded: they wait as before; approved again, or by a rebuilt ledger, they leave.
-        with changing(app, receiver.name, bench.store) as connection:
-            check_in(connection, bench.lease)
+        with change_receiver(app, receiver.name, bench.store) as connection:
+            assert_held(connection, bench.lease)
             for site_id, drops in due.items():
                 late = leave_approved(connection, receiver.name, site_id, drops, at)
                 again = [Resend(one.path, one.generation, one.reason) for one in late.again]
-                for link in _links(app, receiver, site_id):  # links of another ledger read it in the next receipt
+                for link in _find_links(app, receiver, site_id):  # links of another ledger read it in the next receipt
                     receipts.send_again(connection, link, run_id, again)
             journal.record_decision(connection, "approve", run_id, receiver=receiver.name, paths=paths)
     return paths
 
 
-def _links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]:
+def _find_links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]:
     """The links of these settings that feed the receiver from this site."""
     links = app.settings.links.values()
-    return [link.name for link in links if link.receiver == receiver.name and app.site(link.site).id == site_id]
+    return [link.name for link in links if link.receiver == receiver.name and app.site_settings(link.site).id == site_id]
 
 
-def _put_paper(bench: Bench, action: str, subject: str, **detail: Any) -> float:
+def _publish_decision(bench: RetryContext, action: str, subject: str, **detail: Any) -> float:
     """The decision on paper at the receiver, for a ledger that is lost one day; returns its time."""
-    paper = DecidedPaper(bench.app.clock(), journal.who(), action, subject, detail)
-    bench.store.publish(decided_place(paper), encode_decided(paper))
+    paper = Decision(bench.app.clock(), journal.user_at_host(), action, subject, detail)
+    bench.store.publish(decided_place(paper), encode_decision(paper))
     return paper.at
 
 
 @contextmanager
-def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterator[Bench]:
+def _hold_receiver(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterator[RetryContext]:
     """The receiver's load lease for one decision: loads and decisions never meet."""
     root = local_root(app, receiver)
     leases = Leases(app.ledger, app.identity)
     with (
-        leases.hold(f"load:{receiver.name}", f"operator-{uuid.uuid4().hex[:12]}") as lease,
+        leases.hold_lease(f"load:{receiver.name}", f"operator-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
-        opened(app, receiver) as cluster,
+        open_cluster(app, receiver) as cluster,
     ):
-        yield Bench(app, receiver, root, store, lease, engine, cluster)
+        yield RetryContext(app, receiver, root, store, lease, engine, cluster)
 
 
 def _require_loaded(app: App, row: QuarantineRow) -> None:
     """What was released before may have been refused then, and be refused still."""
     with app.ledger.read() as connection:
-        refused = refusal_rows.refusals(connection, row.receiver, site_id=row.site_id)
+        refused = refusal_rows.read_refusals(connection, row.receiver, site_id=row.site_id)
     for one in refused:
         if (one.path, one.generation) == (row.path, row.generation):
             reason = f"{one.path}: {one.device} belongs to another site"
             raise OwnershipError(reason, hint="./tidemark owners list", subject=row.path)
 
 
-def _held(app: App, receiver: ReceiverSettings, held_id: str, *done: str) -> QuarantineRow:
+def _require_held(app: App, receiver: ReceiverSettings, held_id: str, *done: str) -> QuarantineRow:
     """The row; `done`: other states than held that it may be in."""
     row = None
     if held_id.isdecimal() and len(held_id) < 19:  # what a 64-bit key can be

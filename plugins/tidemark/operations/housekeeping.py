@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark.app import App, catch_up_mark, changing
+from tidemark.app import App, catch_up_mark, change_receiver
 from tidemark.cluster.health.housekeeping import keep_nodes
-from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.replicas.catch_up import remove_everywhere
-from tidemark.formats.records import SettledPaper, SettledSource, encode_settled, settled_place
+from tidemark.formats.records import SettledSource, Settlement, encode_settlement, settled_place
 from tidemark.ledger import journal
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver import retention as retention_rows
-from tidemark.ledger.sql import report
-from tidemark.progress import Progress, Tick, silent
+from tidemark.ledger.sql import run_report
+from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.proof.coverage.site import root_here
-from tidemark.receiver.load.landings import clean_landing, landing_folders, read_paper, sweep_waiting
+from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
@@ -65,60 +65,60 @@ class _Work:
     cluster: Cluster | None
 
 
-def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> HousekeepResult:
+def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> HousekeepResult:
     """One round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
     root = root_here(app, receiver)
     leases = Leases(app.ledger, app.identity)
     with (
-        leases.hold(f"load:{receiver.name}", f"housekeep-{uuid.uuid4().hex[:12]}") as lease,
+        leases.hold_lease(f"load:{receiver.name}", f"housekeep-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
-        opened(app, receiver) as cluster,
+        open_cluster(app, receiver) as cluster,
     ):
         work = _Work(app, receiver, root, store, lease, cluster)
         catch_up_mark(app, receiver, store)
         progress(Tick("settle"))
-        settled, sources = _settle(work)
+        settled, sources = _settle_merges(work)
         progress(Tick("reclaim"))
-        reclaimed, size = _reclaim(work)
+        reclaimed, size = _reclaim_files(work)
         progress(Tick("tidy"))
         kept = keep_nodes(cluster, store, progress)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         landings = _clean_landings(work)
         old = app.clock() - EVENT_DAYS * DAY
         with app.ledger.write() as connection:
-            check_in(connection, lease)
+            assert_held(connection, lease)
             trimmed, items = retention_rows.trim_events(connection, old), retention_rows.trim_runs(connection, old)
             retention_rows.trim_file_checks(connection, receiver.name)
     return HousekeepResult(settled, sources, reclaimed, size, landings, trimmed, items, *kept)
 
 
-def _settle(work: _Work) -> tuple[int, int]:
+def _settle_merges(work: _Work) -> tuple[int, int]:
     at = work.app.clock()
     with work.app.ledger.read() as connection:
         due = merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY)
     sources = 0
     for merged_id in due:
         with work.app.ledger.read() as connection:
-            paper = _paper(report(connection, "settled_facts", file_id=merged_id)[0], at)
-            made_from = report(connection, "settled_sources", file_id=merged_id)
-        paper = SettledPaper(**{**vars(paper), "sources": tuple(SettledSource(**r) for r in made_from)})
-        work.store.publish(settled_place(paper.location), encode_settled(paper))
+            paper = _settlement_of(run_report(connection, "settled_facts", file_id=merged_id)[0], at)
+            made_from = run_report(connection, "settled_sources", file_id=merged_id)
+        paper = Settlement(**{**vars(paper), "sources": tuple(SettledSource(**r) for r in made_from)})
+        work.store.publish(settled_place(paper.location), encode_settlement(paper))
         # CRASH WINDOW: a paper of a file that does not stand alone yet: the next round writes it again and records it.
     if not due:
         return 0, 0
-    with changing(work.app, work.receiver.name, work.store) as connection:
-        check_in(connection, work.lease)
+    with change_receiver(work.app, work.receiver.name, work.store) as connection:
+        assert_held(connection, work.lease)
         still = set(merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY))
         if set(due) <= still:  # a merge that came between is settled by the next round
-            sources = len(merge_rows.settle(connection, due, at))
+            sources = len(merge_rows.mark_settled(connection, due, at))
             return len(due), sources
     return 0, 0
 
 
-def _paper(row: Any, at: float) -> SettledPaper:
+def _settlement_of(row: Any, at: float) -> Settlement:
     ranks = ("rank_unsequence", "rank_version", "rank_inner", "rank_cross", "rank_created")
     unsequence, version, inner, cross, created = (int(row[name]) for name in ranks)
-    return SettledPaper(
+    return Settlement(
         site_id=row["site_id"],
         database=row["database_name"],
         model=row["model"],
@@ -139,12 +139,12 @@ def _paper(row: Any, at: float) -> SettledPaper:
     )
 
 
-def _reclaim(work: _Work) -> tuple[int, int]:
+def _reclaim_files(work: _Work) -> tuple[int, int]:
     """Remove the bytes of files that were retired before the grace; (files, bytes)."""
     place = {"receiver": work.receiver.name, "before": work.app.clock() - GRACE_DAYS * DAY}
     with work.app.ledger.read() as connection:
-        rows = report(connection, "reclaimable", **place)
-        used = {p for r in report(connection, "places_in_use", **place) for p in (r["location"], r["mods_location"])}
+        rows = run_report(connection, "reclaimable", **place)
+        used = {p for r in run_report(connection, "places_in_use", **place) for p in (r["location"], r["mods_location"])}
     if not rows:
         return 0, 0
     places = {p for r in rows for p in (r["location"], r["mods_location"]) if p} - used
@@ -153,7 +153,7 @@ def _reclaim(work: _Work) -> tuple[int, int]:
     work.store.remove(sorted(places | papers))
     # CRASH WINDOW: bytes gone, rows still retired, which no reader reads: the next round removes nothing and records it.
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         retention_rows.mark_reclaimed(connection, [int(r["file_id"]) for r in rows])
         told = [{"site_id": r["site_id"], "path": r["path"] or r["location"], "file_id": int(r["file_id"])} for r in rows]
         journal.record_many(connection, "file.reclaimed", told)
@@ -165,17 +165,17 @@ def _clean_landings(work: _Work) -> int:
     with work.app.ledger.read() as connection:
         recorded = {
             (r["site_id"], r["landing"]): r["manifest_sha256"]
-            for r in report(connection, "loaded_everywhere", receiver=work.receiver.name)
+            for r in run_report(connection, "loaded_everywhere", receiver=work.receiver.name)
         }
     cleaned = 0
     for folder in landing_folders(work.root):
         if not (folder.answered and folder.bulky) or (folder.site_id, folder.landing) not in recorded:
             continue
-        paper = read_paper(work.root, folder)
+        paper = read_found_manifest(work.root, folder)
         if paper.manifest is not None and paper.sha256 == recorded[(folder.site_id, folder.landing)]:
             clean_landing(work.store, folder, paper.manifest)
             cleaned += 1
             with work.app.ledger.write() as connection:
-                check_in(connection, work.lease)
-                journal.record(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
+                assert_held(connection, work.lease)
+                journal.record_event(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
     return cleaned

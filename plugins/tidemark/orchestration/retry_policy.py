@@ -30,24 +30,24 @@ class TidemarkRetryPolicy(RetryPolicy):  # type: ignore[misc]
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: object = None) -> RetryDecision:
         if isinstance(exception, TidemarkError):
             if exception.retry in (Retry.SOON, Retry.LATER):
-                return RetryDecision.retry(later(try_number), reason=str(exception))
-            return RetryDecision.fail(reason=advice(exception))
+                return RetryDecision.retry(delay_after(try_number), reason=str(exception))
+            return RetryDecision.fail(reason=format_advice(exception))
         if isinstance(exception, (ConnectionError, TimeoutError)):
-            return RetryDecision.retry(later(try_number), reason=str(exception))
+            return RetryDecision.retry(delay_after(try_number), reason=str(exception))
         return RetryDecision.fail(reason=f"{type(exception).__name__}: {exception}: a defect, trying again would not help")
 
 
-def later(try_number: int) -> timedelta:
+def delay_after(try_number: int) -> timedelta:
     """20 s, 40 s, 80 s … 10 min: the wait after that try (counted from 1)."""
     return timedelta(seconds=min(FIRST_DELAY_SECONDS * 2 ** max(try_number - 1, 0), LONGEST_DELAY_SECONDS))
 
 
-def advice(error: TidemarkError) -> str:
+def format_advice(error: TidemarkError) -> str:
     """What a task's log says of an error, with the next command."""
     return f"{error.message}. Next: {error.hint}" if error.hint else error.message
 
 
-def soon(act: Callable[[], T], wait_seconds: float = SOON_WAIT_SECONDS) -> T:
+def retry_soon(act: Callable[[], T], wait_seconds: float = SOON_WAIT_SECONDS) -> T:
     """Run `act`, again within seconds while it fails with an error of the soon class; the last failure is raised."""
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 

@@ -26,29 +26,31 @@ def link_schedule(link: LinkSettings) -> Any:
     except (ZoneInfoNotFoundError, ValueError, OSError) as unknown:
         raise UsageError(f"{key}.timezone: {link.timezone!r} is not a timezone", hint='for example "UTC"') from unknown
     try:
-        timetable = clock(link.schedule, link.timezone)
+        timetable = make_timetable(link.schedule, link.timezone)
         timetable.validate()
     except ValueError as broken:  # Airflow's error for a cron it cannot follow is one
         raise UsageError(f"{key}.schedule: {broken}", hint='for example "*/15 * * * *", or "" for by hand only') from broken
     return timetable
 
 
-def clock(cron: str, timezone: str = "UTC") -> Any:
+def make_timetable(cron: str, timezone: str = "UTC") -> Any:
     """A clock whose first run is the next tick, not one that was missed before the DAG existed."""
     return CronTriggerTimetable(cron, timezone=timezone)
 
 
-def landed(receiver: str) -> Asset:
+def landed_asset(receiver: str) -> Asset:
     """The asset "something landed at this receiver"."""
     return Asset(name=f"landed at {receiver}", uri=f"tidemark://{receiver}/landed", group="tidemark")
 
 
 def landed_alias(receiver: str) -> AssetAlias:
-    """How a sync tells of `landed`: an alias is the one outlet that may stay silent, and a run without news does."""
+    """How a sync tells of `landed_asset`: an alias is the one outlet that may stay silent, and a run without news does."""
     return AssetAlias(name=f"tidemark://{receiver}/landed", group="tidemark")
 
 
 def load_schedule(receivers: list[str]) -> Any:
     if not receivers:
         return None
-    return AssetOrTimeSchedule(timetable=clock(LOAD_CLOCK), assets=AssetAny(*(landed(name) for name in receivers)))
+    return AssetOrTimeSchedule(
+        timetable=make_timetable(LOAD_CLOCK), assets=AssetAny(*(landed_asset(name) for name in receivers))
+    )

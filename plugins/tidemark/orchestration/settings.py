@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tidemark.errors import UsageError
 from tidemark.settings import model
-from tidemark.settings.load import find, load
+from tidemark.settings.load import find_settings, load_settings
 from tidemark.settings.model import Settings
 
 log = logging.getLogger(__name__)
@@ -30,47 +30,47 @@ STILL_SECONDS = 0.3  # after its last write a file is whole: whoever saves it do
 PATIENCE_SECONDS = 5.0  # with a file that somebody writes without end
 
 
-def read(environ: Mapping[str, str]) -> Settings:
+def read_settings(environ: Mapping[str, str]) -> Settings:
     """The settings as they are now. Raises UsageError that names file, line and key."""
-    return load(None, environ)
+    return load_settings(None, environ)
 
 
-def standing(environ: Mapping[str, str]) -> Settings:
+def load_sound_settings(environ: Mapping[str, str]) -> Settings:
     """The settings as they are now, or as they last were sound. Raises UsageError when they never were."""
     try:
         settings = _read_still(environ)
     except UsageError as broken:
-        settings = _kept(environ) or _raise(broken)
+        settings = _read_edition(environ) or _raise_error(broken)
         log.warning("%s\nGoing on with the last sound edition of these settings.", broken.message)
         return settings
-    _keep(settings, environ)
+    _keep_edition(settings, environ)
     return settings
 
 
 def _read_still(environ: Mapping[str, str]) -> Settings:
-    """As `read`, of a file that nobody was writing meanwhile."""
-    path, give_up = find(None, environ)[0], time.monotonic() + PATIENCE_SECONDS
+    """As `read_settings`, of a file that nobody was writing meanwhile."""
+    path, give_up = find_settings(None, environ)[0], time.monotonic() + PATIENCE_SECONDS
     while True:
-        written, over = _written(path), time.monotonic() > give_up
+        written, over = _read_mtime(path), time.monotonic() > give_up
         if 0 <= time.time() - written < STILL_SECONDS and not over:
             time.sleep(STILL_SECONDS / 3)
             continue
-        found = _as_it_is(environ)
-        if over or written == _written(path):
+        found = _try_read(environ)
+        if over or written == _read_mtime(path):
             break
     if isinstance(found, UsageError):
         raise found
     return found
 
 
-def _as_it_is(environ: Mapping[str, str]) -> Settings | UsageError:
+def _try_read(environ: Mapping[str, str]) -> Settings | UsageError:
     try:
-        return read(environ)
+        return read_settings(environ)
     except UsageError as broken:
         return broken
 
 
-def _written(path: Path) -> float:
+def _read_mtime(path: Path) -> float:
     """When, by its mtime; 0: it is not there."""
     try:
         return path.stat().st_mtime
@@ -78,15 +78,15 @@ def _written(path: Path) -> float:
         return 0.0
 
 
-def _raise(broken: UsageError) -> Settings:
+def _raise_error(broken: UsageError) -> Settings:
     raise broken
 
 
-def _keep(settings: Settings, environ: Mapping[str, str]) -> None:
-    edition = _edition(environ)
+def _keep_edition(settings: Settings, environ: Mapping[str, str]) -> None:
+    edition = _edition_path(environ)
     if edition is None:
         return
-    sound = pickle.dumps((_shape(), settings))
+    sound = pickle.dumps((_digest_model(), settings))
     with contextlib.suppress(OSError):  # a home that cannot be written only loses the comfort of this module
         if not edition.exists() or edition.read_bytes() != sound:
             fresh = edition.with_name(f"{edition.name}.{os.getpid()}")
@@ -95,9 +95,9 @@ def _keep(settings: Settings, environ: Mapping[str, str]) -> None:
             fresh.replace(edition)
 
 
-def _kept(environ: Mapping[str, str]) -> Settings | None:
+def _read_edition(environ: Mapping[str, str]) -> Settings | None:
     """The kept edition of the same file, None where there is none or another Tidemark wrote it."""
-    edition = _edition(environ)
+    edition = _edition_path(environ)
     if edition is None or not edition.exists():
         return None
     try:
@@ -105,15 +105,15 @@ def _kept(environ: Mapping[str, str]) -> Settings | None:
     except Exception as torn:
         log.warning("%s cannot be read: %s", edition, torn)
         return None
-    same = shape == _shape() and isinstance(settings, Settings) and settings.path == find(None, environ)[0]
+    same = shape == _digest_model() and isinstance(settings, Settings) and settings.path == find_settings(None, environ)[0]
     return settings if same else None
 
 
-def _shape() -> str:
+def _digest_model() -> str:
     """Changes with the settings' fields, so that an upgrade never revives an edition of another shape."""
     return hashlib.sha256(Path(model.__file__).read_bytes()).hexdigest()
 
 
-def _edition(environ: Mapping[str, str]) -> Path | None:
+def _edition_path(environ: Mapping[str, str]) -> Path | None:
     home = environ.get("AIRFLOW_HOME", "")
     return Path(home) / EDITION if home else None

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import UsageError
 from tidemark.ledger.sender.links import get_link
-from tidemark.ledger.sql import Row, report
+from tidemark.ledger.sql import Row, run_report
 from tidemark.settings.model import LinkSettings
 
 AHEAD_SECONDS = 300.0
@@ -44,7 +44,7 @@ class AsOf:
 
     @property
     def text(self) -> str:
-        told = "no whole listing of it is known" if self.at is None else f"as of {moment(self.at)}"
+        told = "no whole listing of it is known" if self.at is None else f"as of {format_moment(self.at)}"
         return f"{told}, which is stale: nothing is known of it since" if self.stale else told
 
 
@@ -52,12 +52,12 @@ NEVER = AsOf(None, False)
 """Of a site that nobody was to list yet."""
 
 
-def iso(moment: float | None) -> str | None:
+def format_iso(moment: float | None) -> str | None:
     """Seconds since 1970 as ISO 8601 in UTC."""
     return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment(at: float) -> str:
+def format_moment(at: float) -> str:
     """Seconds since 1970 for people, in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
@@ -67,22 +67,22 @@ def as_of(connection: Connection, receiver: str, site_id: str, link: LinkSetting
 
     A link that never ran was to list nothing yet: nothing is too old then.
     """
-    rows = report(connection, "site_listings", receiver=receiver, site=site_id, link=link.name if link else "")
-    if not rows and link is not None and not report(connection, "loaded_landings", receiver=receiver, site=site_id):
+    rows = run_report(connection, "site_listings", receiver=receiver, site=site_id, link=link.name if link else "")
+    if not rows and link is not None and not run_report(connection, "loaded_landings", receiver=receiver, site=site_id):
         known = get_link(connection, link.name)
         if known is None or not known.last_run:
             return NEVER
-    return judged(rows, link, clock)
+    return judge_listings(rows, link, clock)
 
 
-def judged(rows: Sequence[Row], link: LinkSettings | None, clock: float) -> AsOf:
+def judge_listings(rows: Sequence[Row], link: LinkSettings | None, clock: float) -> AsOf:
     """From (listed, known) pairs: when the listing began by who listed, when this end knew of it. Pure."""
     believed = [r["listed"] for r in rows if r["listed"] <= min(r["known"] or clock, clock) + AHEAD_SECONDS]
     at = min(max(believed), clock) if believed else None
-    return AsOf(at, at is None or _too_old(link, clock - at, clock))
+    return AsOf(at, at is None or _is_too_old(link, clock - at, clock))
 
 
-def _too_old(link: LinkSettings | None, age: float, clock: float) -> bool:
+def _is_too_old(link: LinkSettings | None, age: float, clock: float) -> bool:
     if age <= DAY_SECONDS and (link is None or not link.coverage_stale_hours):
         return False  # whatever its schedule: reading one takes longer than all the rest
     return age > stale_seconds(link, clock)
@@ -111,7 +111,7 @@ def interval_seconds(link: LinkSettings, at: float) -> float:
         return DAY_SECONDS
 
 
-def overdue(link: LinkSettings, sealed: float, clock: float) -> bool:
+def is_overdue(link: LinkSettings, sealed: float, clock: float) -> bool:
     """Whether what could go from then on should have been sent: an interval of the schedule and LATE_SECONDS ago."""
     return clock - sealed > interval_seconds(link, sealed) + LATE_SECONDS
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.sql import Row, report
+from tidemark.ledger.sql import Row, run_report
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,23 @@ class Explanation:
         }
 
 
-def when(moment: float | None) -> str:
+def format_time(moment: float | None) -> str:
     """Seconds since 1970 for a person."""
     return "never" if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def told(events: Iterable[Row]) -> tuple[str, ...]:
+def format_events(events: Iterable[Row]) -> tuple[str, ...]:
     """Events as lines, newest first."""
-    return tuple(f"{when(e['at'])} {e['kind']}{_detail(e)}" for e in events)
+    return tuple(f"{format_time(e['at'])} {e['kind']}{_format_detail(e)}" for e in events)
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def join_names(names: Sequence[str], most: int = 3) -> str:
     """A few names in words."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _detail(event: Row) -> str:
+def _format_detail(event: Row) -> str:
     detail = {k: v for k, v in json.loads(event["detail"]).items() if v not in (None, "", [])}
     place = [f"{name} {event[name]}" for name in ("run_id", "landing") if event.get(name)]
     facts = [f"{k} {v if isinstance(v, str | int | float) else json.dumps(v)}" for k, v in detail.items()]
@@ -84,7 +84,7 @@ class KeptFile:
 def kept_files(connection: Connection, receiver: str) -> Mapping[str, tuple[KeptFile, ...]]:
     """Site → the files that it has no more and a receiver keeps, by path."""
     found: dict[str, list[KeptFile]] = defaultdict(list)
-    for row in report(connection, "kept_files", receiver=receiver):
+    for row in run_report(connection, "kept_files", receiver=receiver):
         found[row["site_id"]].append(KeptFile(row["path"], int(row["points"])))
     return {site_id: tuple(files) for site_id, files in found.items()}
 
@@ -99,14 +99,14 @@ def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
     if not kept:
         return ()
     files = f"{len(kept):,} files are" if len(kept) > 1 else "1 file is"
-    names = listed([one.path for one in kept])
+    names = join_names([one.path for one in kept])
     return (f"{files} gone at the site and kept, and only fill times at which it has nothing: {names}",)
 
 
 def given_up_note(connection: Connection, receiver: str, site_id: str) -> tuple[str, ...]:
     """One line on kept files whose bytes rotted here and that the operator gave up, none without such files."""
-    paths = [row["path"] for row in report(connection, "given_up", receiver=receiver, site=site_id)]
+    paths = [row["path"] for row in run_report(connection, "given_up", receiver=receiver, site=site_id)]
     if not paths:
         return ()
     files = f"{len(paths):,} files that were" if len(paths) > 1 else "1 file that was"
-    return (f"{files} gone at the site and kept rotted here, and the operator gave up their points: {listed(paths)}",)
+    return (f"{files} gone at the site and kept rotted here, and the operator gave up their points: {join_names(paths)}",)

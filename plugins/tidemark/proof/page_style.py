@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 
-from tidemark.visible import visible
+from tidemark.visible import escape_invisible
 
 
-def escape(text: str) -> str:
+def escape_html(text: str) -> str:
     """Text as HTML that shows it, what nobody would see of it too."""
-    return html.escape(visible(text))
+    return html.escape(escape_invisible(text))
 
 
 STYLE = """

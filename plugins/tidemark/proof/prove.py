@@ -2,8 +2,8 @@
 
 They join what the ledger says, what lies on the receiver's disk, and what the site still has. `status` and
 `coverage` ask no site, so they answer when a site does not. How a receiver's IoTDB stands is said from the ledger
-alone: for `status`, and a line more where `why` explains a file (`target_status`, `at_targets`). A file that no run
-listed yet is searched at its site.
+alone: for `status`, and a line more where `why` explains a file (`read_target_status`, `add_target_states`). A file that no
+run listed yet is searched at its site.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tidemark.app import App
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.ledger.bandwidth import SharedLine
 from tidemark.ledger.cluster.copies import held_somewhere
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.receiver.iotdb import Target
-from tidemark.ledger.sql import file_checks, put_file_checks, report
-from tidemark.progress import Progress, silent
-from tidemark.proof.as_of import as_of, judged
+from tidemark.ledger.sql import file_checks, put_file_checks, run_report
+from tidemark.progress import Progress, ignore_progress
+from tidemark.proof.as_of import as_of, judge_listings
 from tidemark.proof.coverage.cells import Coverage
 from tidemark.proof.coverage.gather import link_facts
-from tidemark.proof.coverage.site import Scene, Site, cover_site, root_here, sites_of
+from tidemark.proof.coverage.site import CoverageScope, Site, cover_site, root_here, sites_of
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, TargetStatus, link_status
 from tidemark.proof.verify.differences import VerifyReport
 from tidemark.proof.why.file import explain_unlisted
-from tidemark.proof.why.subjects import Desk, bare_path, explain, nearest
+from tidemark.proof.why.subjects import LookupContext, bare_path, explain_subject, suggest_names
 from tidemark.receiver.iotdb.thrift import Server
 from tidemark.receiver.proved_files import Recorded, check_files, site_names
 from tidemark.settings.model import LinkSettings, ReceiverSettings
@@ -42,44 +42,48 @@ LEFT_OUT = "excluded by"
 def status(app: App) -> StatusReport:
     """One line a link, from the ledger alone; links of the settings that never ran are `new`."""
     with app.ledger.read() as connection:
-        targets = tuple(target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
-        return StatusReport(_statuses(app, connection), targets, _cluster(app, connection), _lines(app, connection))
+        targets = tuple(read_target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
+        return StatusReport(
+            _read_links(app, connection), targets, _read_cluster(app, connection), _read_lines(app, connection)
+        )
 
 
-def _lines(app: App, connection: Connection) -> tuple[LineStatus, ...]:
+def _read_lines(app: App, connection: Connection) -> tuple[LineStatus, ...]:
     """Of receivers whose line has a cap."""
     found = []
     for receiver in app.settings.receivers.values():
         if receiver.bandwidth:
             line = SharedLine(app.ledger, receiver.name, receiver.bandwidth)
-            there, _ = line.working(connection, app.identity.host)
+            there, _ = line.working_places(connection, app.identity.host)
             found.append(LineStatus(receiver.name, receiver.bandwidth, tuple((row.holder, row.rate) for row in there)))
     return tuple(found)
 
 
-def _cluster(app: App, connection: Connection) -> ClusterStatus | None:
+def _read_cluster(app: App, connection: Connection) -> ClusterStatus | None:
     """None where the settings have no nodes, or none hold anything yet."""
     if app.settings.cluster is None:
         return None
     from tidemark.proof.cluster.show import status_of
 
-    return status_of(connection, app.receiver(app.settings.cluster.receiver).name)
+    return status_of(connection, app.receiver_settings(app.settings.cluster.receiver).name)
 
 
-def _statuses(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
+def _read_links(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
     found = link_facts(connection, is_alive, lease_clock(connection), site_names(app, connection), LEFT_OUT)
     known = {facts.link for facts in found}
     found += [LinkFacts(x.name, x.site, x.receiver) for x in app.settings.links.values() if x.name not in known]
-    return tuple(link_status(_dated(app, connection, facts), app.clock()) for facts in sorted(found, key=lambda f: f.link))
+    return tuple(
+        link_status(_add_listing_date(app, connection, facts), app.clock()) for facts in sorted(found, key=lambda f: f.link)
+    )
 
 
-def _dated(app: App, connection: Connection, facts: LinkFacts) -> LinkFacts:
+def _add_listing_date(app: App, connection: Connection, facts: LinkFacts) -> LinkFacts:
     """With the date of the link's last whole listing; a link that never ran, or is not in the settings, has none."""
     link = app.settings.links.get(facts.link)
     if link is None or not facts.run:
         return facts
-    rows = report(connection, "site_listings", receiver="", site="", link=link.name)
-    return replace(facts, as_of=judged(rows, link, app.clock()))
+    rows = run_report(connection, "site_listings", receiver="", site="", link=link.name)
+    return replace(facts, as_of=judge_listings(rows, link, app.clock()))
 
 
 def coverage(
@@ -92,20 +96,22 @@ def coverage(
     root = root_here(app, receiver)
     with app.ledger.read() as connection:
         wanted = sites_of(app, connection, receiver, site)
-        recorded, remembered = _recorded(connection, receiver.name), file_checks(connection, receiver.name)
+        recorded, remembered = _read_recorded(connection, receiver.name), file_checks(connection, receiver.name)
         elsewhere = held_somewhere(connection, receiver.name)
     checked = check_files(root, recorded, remembered, elsewhere)  # takes a while: outside of any transaction
     with app.ledger.read() as connection:
-        scene = Scene(receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until, app.clock())
+        scene = CoverageScope(
+            receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until, app.clock()
+        )
         dates = {s: as_of(connection, receiver.name, s.site_id, _link_of(app, s), app.clock()) for s in wanted}
         covered = tuple(cover_site(connection, scene, s, dates[s]) for s in wanted)
     with app.ledger.write() as connection:
-        put_file_checks(connection, receiver.name, checked.fresh, now(connection))
+        put_file_checks(connection, receiver.name, checked.fresh, database_time(connection))
     return Coverage(covered, receiver.name, app.clock())
 
 
 def _link_of(app: App, site: Site) -> LinkSettings | None:
-    return app.link(site.link) if site.link else None
+    return app.link_settings(site.link) if site.link else None
 
 
 def verify(
@@ -114,7 +120,7 @@ def verify(
     site: str = "",
     deep: bool = False,
     repair: bool = False,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     *,
     live_only: bool = False,
 ) -> VerifyReport:
@@ -135,24 +141,24 @@ def why(app: App, subject: str) -> Explanation:
 
         return explain_part(app, subject)
     with app.ledger.read() as connection:
-        desk = _desk(app, connection)
-        answer = explain(desk, subject) or _at_a_site(app, bare_path(desk, subject))
+        desk = _open_lookup(app, connection)
+        answer = explain_subject(desk, subject) or _explain_at_site(app, bare_path(desk, subject))
         if answer is None:
-            close = nearest(desk, subject)
+            close = suggest_names(desk, subject)
             raise NotFoundError(
                 f"nothing is known by the name {subject!r}" + (f"; did you mean {', '.join(close)}?" if close else ""),
                 hint=f"./tidemark why {close[0]}" if close else "./tidemark status",
                 subject=subject,
             )
-        return at_targets(connection, answer)
+        return add_target_states(connection, answer)
 
 
-def _desk(app: App, connection: Connection) -> Desk:
+def _open_lookup(app: App, connection: Connection) -> LookupContext:
     names = site_names(app, connection)
     stores = [s.store for s in app.settings.sites.values()] + [r.store for r in app.settings.receivers.values()]
-    return Desk(
+    return LookupContext(
         connection=connection,
-        links={s.facts.link: s for s in _statuses(app, connection)},
+        links={s.facts.link: s for s in _read_links(app, connection)},
         names=names,
         left_out=LEFT_OUT,
         remote=frozenset(r.name for r in app.settings.receivers.values() if app.receiver_root(r) is None),
@@ -161,7 +167,7 @@ def _desk(app: App, connection: Connection) -> Desk:
     )
 
 
-def _at_a_site(app: App, path: str) -> Explanation | None:
+def _explain_at_site(app: App, path: str) -> Explanation | None:
     """A file that no run has listed yet, found where it lies. A site that does not answer is passed over."""
     if ".tsfile" not in path:
         return None
@@ -176,29 +182,29 @@ def _at_a_site(app: App, path: str) -> Explanation | None:
     return None
 
 
-def _recorded(connection: Connection, receiver: str) -> list[Recorded]:
+def _read_recorded(connection: Connection, receiver: str) -> list[Recorded]:
     """Every file that readers see, with what the ledger says of its bytes."""
     recorded = []
-    for r in report(connection, "visible_bytes", receiver=receiver):
+    for r in run_report(connection, "visible_bytes", receiver=receiver):
         recorded.append(Recorded(r["location"], int(r["size"]), r["sha256"]))
         if r["mods_location"]:
             recorded.append(Recorded(r["mods_location"], 0, r["mods_sha256"]))
     return recorded
 
 
-def target_status(connection: Connection, receiver: ReceiverSettings) -> TargetStatus:
+def read_target_status(connection: Connection, receiver: ReceiverSettings) -> TargetStatus:
     """One line for the server that a receiver names."""
-    target = Target(receiver.name, Server.of(receiver.iotdb, "").name)
-    states = iotdb_rows.tally(connection, target)
+    target = Target(receiver.name, Server.from_url(receiver.iotdb, "").name)
+    states = iotdb_rows.count_states(connection, target)
     held = states.get("held", 0)
     openly = (iotdb_rows.open_files, iotdb_rows.open_merged, iotdb_rows.left_files)
     waits = sum(len(find(connection, target)) for find in openly) - held
-    differing = iotdb_rows.partitions(connection, target, ("differs",))
+    differing = iotdb_rows.partitions_in(connection, target, ("differs",))
     told = tuple(f"{row.database}, partition {row.partition}: {row.reason}" for row in differing)
     return TargetStatus(receiver.name, target.server, states.get("given", 0), max(0, waits), held, told)
 
 
-def at_targets(connection: Connection, answer: Explanation) -> Explanation:
+def add_target_states(connection: Connection, answer: Explanation) -> Explanation:
     """The explanation of a file with what became of it at IoTDBs that it is also loaded into."""
     rows = iotdb_rows.of_path(connection, answer.subject) if answer.kind == "file" else []
     if not rows:

@@ -26,9 +26,9 @@ from typing import Any
 
 from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.sender.attempts import FAILED, RETRYING, WORKING, Try
-from tidemark.progress import Figures, said
-from tidemark.proof.as_of import NEVER, AsOf, iso
-from tidemark.proof.explanation import SHOWN, KeptFile, kept_json, kept_note, listed
+from tidemark.progress import Figures, format_figures
+from tidemark.proof.as_of import NEVER, AsOf, format_iso
+from tidemark.proof.explanation import SHOWN, KeptFile, join_names, kept_json, kept_note
 from tidemark.sync.notes import not_verified
 
 RED = ("failed", "stale")
@@ -110,16 +110,16 @@ class LinkStatus:
             "last_run_state": f.run_state or None,
             "try": f.attempt.try_number if f.attempt else None,
             "tries": f.attempt.tries if f.attempt else None,
-            "next_try": iso(f.attempt.next_try) if f.attempt and self.state == "retrying" else None,
-            "as_of": iso(f.as_of.at),
+            "next_try": format_iso(f.attempt.next_try) if f.attempt and self.state == "retrying" else None,
+            "as_of": format_iso(f.as_of.at),
             "stale": f.as_of.stale,
-            "last_run_started": iso(f.started),
-            "last_run_ended": iso(f.ended),
-            "last_success": iso(f.last_success),
+            "last_run_started": format_iso(f.started),
+            "last_run_ended": format_iso(f.ended),
+            "last_success": format_iso(f.last_success),
             "lag": round(self.lag, 3),
             "backlog_files": f.backlog_files,
             "backlog_bytes": f.backlog_bytes,
-            "oldest_unsent": iso(f.oldest_unsent),
+            "oldest_unsent": format_iso(f.oldest_unsent),
             "oldest_unsent_path": f.oldest_path or None,
             "guard": f.guard or f.asking or None,
             "receipt": {"unanswered": f.unanswered, "refused": f.refused, "quarantined": f.quarantined},
@@ -136,7 +136,7 @@ class LinkStatus:
             ],
             "pending_drops": f.pending_drops,
             **kept_json(f.kept),
-            "progress": _progress(f.progress),
+            "progress": _encode_progress(f.progress),
             "late": [{"path": path, "reason": why} for path, why in f.late],
         }
 
@@ -209,10 +209,10 @@ def damage_note(damaged: Sequence[str]) -> tuple[str, ...]:
     if not damaged:
         return ()
     files = f"{len(damaged):,} files are" if len(damaged) > 1 else "1 file is"
-    return (f"{files} not what was loaded: {listed(damaged)}",)
+    return (f"{files} not what was loaded: {join_names(damaged)}",)
 
 
-def _stale(link: LinkStatus) -> bool:
+def _is_stale(link: LinkStatus) -> bool:
     return link.facts.as_of.stale and link.state != "running"
 
 
@@ -228,15 +228,15 @@ class StatusReport:
     @property
     def exit_code(self) -> int:
         """0, or that of PartialError while a link needs somebody."""
-        return PartialError.kind if self._red else 0
+        return PartialError.kind if self._red_links else 0
 
     @property
-    def _red(self) -> list[LinkStatus]:
-        return [link for link in self.links if link.state in RED or link.facts.damaged or _stale(link)]
+    def _red_links(self) -> list[LinkStatus]:
+        return [link for link in self.links if link.state in RED or link.facts.damaged or _is_stale(link)]
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"links": [link.as_json() for link in self.links]}
-        if red := self._red:
+        if red := self._red_links:
             first, more = red[0], f" (and {len(red) - 1} more)" if len(red) > 1 else ""
             damage = damage_note(first.facts.damaged)
             why = (
@@ -257,12 +257,12 @@ class StatusReport:
 
 def link_status(facts: LinkFacts, clock: float) -> LinkStatus:
     """Decide the state; `clock` is now, in seconds since 1970."""
-    state, reason, following = _at_work(facts, clock) or _at_rest(facts)
+    state, reason, following = _judge_active(facts, clock) or _judge_inactive(facts)
     lag = max(0.0, clock - facts.oldest_unsent) if facts.oldest_unsent is not None else 0.0
     return LinkStatus(facts, state, reason, following, lag)
 
 
-def _progress(figures: Figures | None) -> dict[str, Any] | None:
+def _encode_progress(figures: Figures | None) -> dict[str, Any] | None:
     if figures is None:
         return None
     t = figures.tick
@@ -277,16 +277,16 @@ def _progress(figures: Figures | None) -> dict[str, Any] | None:
     }
 
 
-def _at_work(f: LinkFacts, clock: float) -> tuple[str, str, str] | None:
+def _judge_active(f: LinkFacts, clock: float) -> tuple[str, str, str] | None:
     """The state of a link that a process or a scheduler has, or that stopped in the middle; None where nobody has it.
 
     A lease between two tasks says only that the run may go on: how the newest try ended is asked first.
     """
     sync = f"./tidemark sync {f.link}"
     if f.holder and not f.parked:
-        at = said(f.progress) if f.progress else f.step or "its start"
+        at = format_figures(f.progress) if f.progress else f.step or "its start"
         return "running", f"run {f.holder} on {f.host}, at {at}", f"./tidemark why {f.holder}"
-    if f.attempt is not None and (found := _tried(f, f.attempt, clock)):
+    if f.attempt is not None and (found := _judge_attempt(f, f.attempt, clock)):
         return found
     if f.run_state == "running" and f.holder:
         return "running", f"run {f.holder}, between two tasks, after {f.step}", f"./tidemark why {f.holder}"
@@ -295,7 +295,7 @@ def _at_work(f: LinkFacts, clock: float) -> tuple[str, str, str] | None:
     return None
 
 
-def _tried(f: LinkFacts, attempt: Try, clock: float) -> tuple[str, str, str] | None:
+def _judge_attempt(f: LinkFacts, attempt: Try, clock: float) -> tuple[str, str, str] | None:
     """What the scheduler's newest try says, while no process holds the link's lease."""
     sync, run = f"./tidemark sync {f.link}", f"run {f.run}, " if f.run_state in ("running", "failed") else ""
     named = f"{run}task {attempt.task}, try {attempt.try_number} of {attempt.tries}"
@@ -303,9 +303,13 @@ def _tried(f: LinkFacts, attempt: Try, clock: float) -> tuple[str, str, str] | N
         return "failed", f"{named}: {attempt.error}", attempt.hint or sync
     if attempt.state == RETRYING and attempt.next_try is not None:
         if clock - attempt.next_try > OVERDUE_SECONDS:
-            due = f"the next one was due at {iso(attempt.next_try)}: does the scheduler run?"
+            due = f"the next one was due at {format_iso(attempt.next_try)}: does the scheduler run?"
             return "interrupted", f"{named} failed: {attempt.error}; {due}", sync
-        return "retrying", f"{named} failed: {attempt.error}; next try at {iso(attempt.next_try)}", attempt.hint or sync
+        return (
+            "retrying",
+            f"{named} failed: {attempt.error}; next try at {format_iso(attempt.next_try)}",
+            attempt.hint or sync,
+        )
     if attempt.state == WORKING and (f.worker or (f.worker is None and clock - f.attempted < LOST_SECONDS)):
         return "running", named, f"./tidemark why {f.link}"
     if attempt.state == WORKING:
@@ -313,7 +317,7 @@ def _tried(f: LinkFacts, attempt: Try, clock: float) -> tuple[str, str, str] | N
     return None
 
 
-def _at_rest(f: LinkFacts) -> tuple[str, str, str]:
+def _judge_inactive(f: LinkFacts) -> tuple[str, str, str]:
     sync = f"./tidemark sync {f.link}"
     if not f.run:
         return "new", "it never ran", sync
@@ -332,17 +336,17 @@ def _at_rest(f: LinkFacts) -> tuple[str, str, str]:
         lists = [f"./tidemark {verb} list" for verb, n in (("quarantine", held), ("owners", f.refused)) if n]
         return "partial", f"{held} in quarantine, {f.refused} refused", ", ".join(lists)
     if f.unlisted:
-        return "partial", f"{_named(f.unlisted)}: what is there is not sent", f"./tidemark why {f.unlisted[0][0]}"
+        return "partial", f"{_format_first(f.unlisted)}: what is there is not sent", f"./tidemark why {f.unlisted[0][0]}"
     if f.unanswered or f.unloaded:
         return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
     if f.late:
-        return "pending", _named(f.late), sync
+        return "pending", _format_first(f.late), sync
     if f.as_of.stale:
         return "stale", f"site {f.site}: {f.as_of.text}", sync
     return "idle", "", ""
 
 
-def _named(found: Sequence[tuple[str, str]]) -> str:
+def _format_first(found: Sequence[tuple[str, str]]) -> str:
     """The first of (path, why), and how many more there are."""
     path, why = found[0]
     return f"{path}: {why}" + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")

@@ -23,11 +23,11 @@ from tidemark.cluster.replicas.cache import places_of
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster.copies import held_somewhere
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.ledger.receiver.landings import sites as known_sites
+from tidemark.ledger.receiver.landings import read_sites as known_sites
 from tidemark.ledger.sql import FileCheck, file_checks, put_file_checks
-from tidemark.progress import Progress, Tick, silent
+from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
@@ -63,7 +63,7 @@ def check_files(
     wrong: dict[str, str] = {}
     fresh: list[FileCheck] = []
     with ThreadPoolExecutor(_THREADS) as pool:
-        looked = pool.map(lambda r: _look(root, r, remembered.get(r.location)), wanted.values())
+        looked = pool.map(lambda r: _compare_file(root, r, remembered.get(r.location)), wanted.values())
         for location, (why, check) in zip(wanted, looked, strict=True):
             if why:
                 wrong[location] = why
@@ -72,7 +72,7 @@ def check_files(
     return Checked(wrong, tuple(fresh), len(wanted))
 
 
-def _look(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, FileCheck | None]:
+def _compare_file(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, FileCheck | None]:
     path = root / record.location
     try:
         stat = path.lstat()
@@ -115,7 +115,7 @@ def changed_files(
     return {owner[at]: why for at, why in checked.wrong.items()}
 
 
-def look_at(root: Path, location: str, sha256: str) -> FileCheck | None:
+def read_file_check(root: Path, location: str, sha256: str) -> FileCheck | None:
     """The signs by which a file below `root` whose digest was just compared is known again; None where it is not there."""
     try:
         stat = (root / location).lstat()
@@ -126,7 +126,7 @@ def look_at(root: Path, location: str, sha256: str) -> FileCheck | None:
 
 def sha256_of(root: Path, location: str) -> str:
     """Hex digest of a file below `root`; raises as opening it."""
-    return UntrustedFile(str(root), location).sha256()
+    return UntrustedFile(str(root), location).compute_sha256()
 
 
 DAY = 86_400.0
@@ -140,7 +140,7 @@ def require_proved(
     files: Iterable[CatalogFile],
     *,
     anew: bool = False,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> int:
     """Digest the files below `root` (with their mods) that were not compared within the receiver's `verify_days`, or all of
     them (`anew`). Returns how many were.
@@ -151,7 +151,7 @@ def require_proved(
     owner = {location: file for file in files for location, _ in places_of(file)}
     wanted = records_of({file.file_id: file for file in owner.values()}.values())
     with app.ledger.read() as connection:
-        since = now(connection) - receiver.verify_days * DAY
+        since = database_time(connection) - receiver.verify_days * DAY
         known = {} if anew else file_checks(connection, receiver.name, since)
         elsewhere = held_somewhere(connection, receiver.name)
     compared, wrong = 0, dict[str, str]()
@@ -161,29 +161,31 @@ def require_proved(
         compared += len(checked.fresh)
         if checked.fresh or wrong:
             with app.ledger.write() as connection:
-                put_file_checks(connection, receiver.name, checked.fresh, now(connection))
-                journal.record_many(connection, "verify.difference", [_event(owner[at], why) for at, why in wrong.items()])
+                put_file_checks(connection, receiver.name, checked.fresh, database_time(connection))
+                journal.record_many(
+                    connection, "verify.difference", [_difference_event(owner[at], why) for at, why in wrong.items()]
+                )
             progress(Tick("prove", done=first + checked.files, total=len(wanted)))
         if wrong:
             break
     if wrong:
         location = min(wrong)
-        raise _damaged(app, owner[location], wrong[location], len(wrong))
+        raise _damaged_file_error(app, owner[location], wrong[location], len(wrong))
     return compared
 
 
 def note_proved(app: App, receiver: str, root: Path, files: Sequence[CatalogFile]) -> None:
     """These were compared just now, under the names they have: the next read need not."""
-    looks = [look_at(root, location, digest) for file in files for location, digest in places_of(file)]
+    looks = [read_file_check(root, location, digest) for file in files for location, digest in places_of(file)]
     with app.ledger.write() as connection:
-        put_file_checks(connection, receiver, [look for look in looks if look is not None], now(connection))
+        put_file_checks(connection, receiver, [look for look in looks if look is not None], database_time(connection))
 
 
-def _event(file: CatalogFile, why: str) -> dict[str, object]:
+def _difference_event(file: CatalogFile, why: str) -> dict[str, object]:
     return {"site_id": file.site_id, "path": file.path or file.location, "what": "damaged", "detail": why}
 
 
-def _damaged(app: App, file: CatalogFile, why: str, count: int) -> CorruptionError:
+def _damaged_file_error(app: App, file: CatalogFile, why: str, count: int) -> CorruptionError:
     with app.ledger.read() as connection:
         site = site_names(app, connection).get(file.site_id, file.site_id)
     came = f"{file.path} of site {site}" if file.path else f"made of files of site {site}"

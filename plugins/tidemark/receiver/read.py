@@ -25,24 +25,24 @@ import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import opened
-from tidemark.cluster.replicas.cache import Feed, feeding, through
+from tidemark.cluster.nodes.cluster import open_cluster
+from tidemark.cluster.replicas.cache import Feed, feed_steps, open_feed
 from tidemark.errors import PartialError, PermissionDeniedError, UsageError, limits_named
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice
-from tidemark.progress import Progress, Tick, silent
+from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.load.examine import local_root, site_of
 from tidemark.receiver.proved_files import require_proved
-from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, kept_times, points, seen_devices
+from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, kept_times, overlay_points, seen_devices
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.agent import durable
-from tidemark.tsfiles.devices import matches
+from tidemark.tsfiles.devices import pattern_matches
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay
-from tidemark.tsfiles.spark.arrow import MOST_BYTES, Part, rows_at_once, together
-from tidemark.tsfiles.times import moment
+from tidemark.tsfiles.points.column import Column, overlay_columns
+from tidemark.tsfiles.spark.arrow import MOST_BYTES, Part, concatenate_parts, rows_at_once
+from tidemark.tsfiles.times import parse_time_bound
 
 _TALL = pa.schema(
     [
@@ -97,7 +97,10 @@ class ReadResult:
         if self.undecodable:
             (what, why), *more = self.undecodable.items()
             rest = f" (and {len(more)} more)" if more else ""
-            told = {"error": f"{what} was not read: {why}{rest}", "hint": f"./tidemark why {shlex.quote(_subject(what))}"}
+            told = {
+                "error": f"{what} was not read: {why}{rest}",
+                "hint": f"./tidemark why {shlex.quote(_subject_of_unread(what))}",
+            }
         return {
             "ok": not self.undecodable,
             **told,
@@ -116,13 +119,13 @@ class _Bounds:
     start: Mapping[str, int | None]
     end: Mapping[str, int | None]
 
-    def within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
+    def devices_within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
         """Those that may have points between the bounds: files of none of these need not be opened, nor fetched."""
         start, end = self.start[site], self.end[site]
         return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
 
 
-def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress: Progress = silent) -> ReadResult:
+def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress: Progress = ignore_progress) -> ReadResult:
     """Write what readers see to `out` (`.parquet` or `.csv`).
 
     Tall: CONTRACT §1. Wide: time, device, then every measurement by name, typed. What cannot be decoded is left out and
@@ -131,7 +134,7 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
     """
     check_ending(out)
     for bound in (query.start, query.end):
-        moment(bound, "ms")  # a typing error is told even where there is nothing to read
+        parse_time_bound(bound, "ms")  # a typing error is told even where there is nothing to read
     root = local_root(app, receiver)
     site_id = site_of(app, query.site)
     with app.ledger.read() as connection:
@@ -140,29 +143,31 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
         owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver.name)}
         widths = catalog_rows.table_widths(connection, receiver.name)
-        sites = landing_rows.sites(connection)
+        sites = landing_rows.read_sites(connection)
     bounds = _Bounds(
-        {s: moment(query.start, row.time_unit) for s, row in sites.items()},
-        {s: moment(query.end, row.time_unit) for s, row in sites.items()},
+        {s: parse_time_bound(query.start, row.time_unit) for s, row in sites.items()},
+        {s: parse_time_bound(query.end, row.time_unit) for s, row in sites.items()},
     )
-    devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
+    devices = [d for d in seen_devices(files, held, owners, widths) if pattern_matches(query.device, d.name)]
     if query.tall:  # a wide table has a column for every measurement, whenever it has points
-        devices = _near(devices, held, bounds)
+        devices = _cut_to_bounds(devices, held, bounds)
     needed = (layer.file for device in devices for layer in device.layers)
     verified = require_proved(app, receiver, root, needed, anew=query.verify, progress=progress)
-    with opened(app, receiver) as cluster, feeding(cluster, root) as feed, CatalogReader(root, feed) as reader:
-        shape = _Tall() if query.tall else _Wide.of(reader, devices, feed, progress)
+    with open_cluster(app, receiver) as cluster, open_feed(cluster, root) as feed, CatalogReader(root, feed) as reader:
+        shape = _Tall() if query.tall else _Wide.from_devices(reader, devices, feed, progress)
         seen = kept = 0
         with PointFile(out, shape.schema) as target:
-            for number, device in enumerate(_at_hand(feed, devices), 1):
+            for number, device in enumerate(_fetch_ahead(feed, devices), 1):
                 before = target.rows
-                kept += shape.write(target, reader, device, bounds)
+                kept += shape.write_device(target, reader, device, bounds)
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
         return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())), verified, kept)
 
 
-def _near(devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds) -> list[SeenDevice]:
+def _cut_to_bounds(
+    devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds
+) -> list[SeenDevice]:
     """Those that may have points between the bounds, with the files that may: the others need not be fetched. Their names
     are those they have without bounds."""
     near: dict[int, set[str]] = {}
@@ -170,25 +175,25 @@ def _near(devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevi
     def may(layer: Layer) -> bool:
         file = layer.file
         if file.file_id not in near:
-            near[file.file_id] = {d.device for d in bounds.within(file.site_id, held.get(file.file_id, ()))}
+            near[file.file_id] = {d.device for d in bounds.devices_within(file.site_id, held.get(file.file_id, ()))}
         return layer.name in near[file.file_id]
 
     cut = (replace(device, layers=tuple(filter(may, device.layers))) for device in devices)
     return [device for device in cut if device.layers]
 
 
-def _at_hand(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[SeenDevice]:
-    return through(feed, ((device, [layer.file for layer in device.layers]) for device in devices))
+def _fetch_ahead(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[SeenDevice]:
+    return feed_steps(feed, ((device, [layer.file for layer in device.layers]) for device in devices))
 
 
 class _Tall:
     schema = _TALL
 
-    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
+    def write_device(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
         """Write a device's rows; returns how many of them come from files that their site has no more."""
         kept = 0
-        for measurement, layered in reader.layered_columns(device, bounds.start, bounds.end):
-            found = points([column for _, column in layered])
+        for measurement, layered in reader.read_layered_columns(device, bounds.start, bounds.end):
+            found = overlay_points([column for _, column in layered])
             kept += len(kept_times(layered))
             count = len(found.times)
             if count:
@@ -199,7 +204,7 @@ class _Tall:
                     pa.array(found.types, pa.string()),
                     pa.array(found.texts, pa.string()),
                 ]
-                target.add(Part(count, dict(zip(self.schema.names, arrays, strict=True))))
+                target.add_rows(Part(count, dict(zip(self.schema.names, arrays, strict=True))))
         return kept
 
 
@@ -212,50 +217,54 @@ class _Wide:
     @property
     def schema(self) -> pa.Schema:
         fields = [("time", pa.int64()), ("device", pa.string())]
-        return pa.schema(fields + [(_shown(n), _ARROW[t] if t in _ARROW else pa.string()) for n, t in self.types.items()])
+        return pa.schema(
+            fields + [(_column_name(n), _ARROW[t] if t in _ARROW else pa.string()) for n, t in self.types.items()]
+        )
 
     @staticmethod
-    def of(reader: CatalogReader, devices: Sequence[SeenDevice], feed: Feed | None, progress: Progress) -> _Wide:
+    def from_devices(reader: CatalogReader, devices: Sequence[SeenDevice], feed: Feed | None, progress: Progress) -> _Wide:
         types: dict[str, set[DataType]] = {}
-        for number, device in enumerate(_at_hand(feed, devices), 1):
+        for number, device in enumerate(_fetch_ahead(feed, devices), 1):
             for measurement, found in reader.series_types(device).items():
                 types.setdefault(measurement, set()).update(found)
             progress(Tick("columns", done=number, total=len(devices)))
         return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)})
 
-    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
+    def write_device(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
         """Write a device's rows; returns how many of them have a value of a file that its site has no more."""
-        layered = {m: one for m, one in reader.layered_columns(device, bounds.start, bounds.end) if one}
+        layered = {m: one for m, one in reader.read_layered_columns(device, bounds.start, bounds.end) if one}
         if not layered:
             return 0
         series = {m: [column for _, column in one] for m, one in layered.items()}
         times = np.unique(np.concatenate([column.times for columns in series.values() for column in columns]))
         found = {"time": pa.array(times), "device": pa.repeat(device.name, len(times))}
-        found |= {_shown(name): self._spread(times, columns, self.types[name]) for name, columns in series.items()}
-        target.add(Part(len(times), found))
+        found |= {
+            _column_name(name): self._align_to_times(times, columns, self.types[name]) for name, columns in series.items()
+        }
+        target.add_rows(Part(len(times), found))
         return len(np.unique(np.concatenate([kept_times(one) for one in layered.values()])))
 
     @staticmethod
-    def _spread(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:
+    def _align_to_times(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:
         """One value or null for each of `times`."""
         typed = data_type in _ARROW
         if typed and data_type is not None:
-            whole = overlay(columns)
+            whole = overlay_columns(columns)
             at, values = whole.times, pa.array(whole.values, _ARROW[data_type])
         else:
-            found = points(columns)
+            found = overlay_points(columns)
             at, values = found.times, pa.array(found.texts, pa.string())
         places = np.searchsorted(at, times)
         present = (places < len(at)) & (at[np.minimum(places, len(at) - 1)] == times)
         return values.take(pa.array(places, mask=~present))
 
 
-def _subject(unread: str) -> str:
+def _subject_of_unread(unread: str) -> str:
     """What `why` explains of a series or file that was not read."""
     return unread if "/" in unread else unread.rpartition(".")[0]
 
 
-def _shown(measurement: str) -> str:
+def _column_name(measurement: str) -> str:
     """The column of a measurement."""
     return f"measurement.{measurement}" if measurement in ("time", "device") else measurement
 
@@ -290,21 +299,21 @@ class PointFile:
         except PermissionError as refused:
             raise PermissionDeniedError(f"cannot write {place}: {refused}", subject=str(place)) from refused
 
-    def add(self, part: Part) -> None:
+    def add_rows(self, part: Part) -> None:
         """More rows."""
         if self._at_once < BATCH_ROWS and part.rows > self._at_once:  # of so many columns a long device is nulls mostly
             for start in range(0, part.rows, self._at_once):
-                self.add(part.piece(start, self._at_once))
+                self.add_rows(part.slice_rows(start, self._at_once))
             return
         size = part.nbytes
         if self._bytes + size > MOST_BYTES:
-            self._flush()
+            self._write_gathered()
         self._gathered.append(part)
         self._bytes += size
         self._waiting += part.rows
         self.rows += part.rows
         if self._waiting >= self._at_once:
-            self._flush()
+            self._write_gathered()
 
     def __enter__(self) -> PointFile:
         return self
@@ -314,7 +323,7 @@ class PointFile:
             try:
                 if error is not None:
                     raise error
-                self._flush()
+                self._write_gathered()
                 self._writer.close()
                 durable.seal([(os.fsencode(self._temp), os.fsencode(self._place))])
             except BaseException:
@@ -323,9 +332,9 @@ class PointFile:
                 durable.remove_quietly(os.fsencode(self._temp))
                 raise
 
-    def _flush(self) -> None:
+    def _write_gathered(self) -> None:
         if self._waiting:
-            self._writer.write_batch(together(self._gathered, self._schema))
+            self._writer.write_batch(concatenate_parts(self._gathered, self._schema))
             self._gathered, self._waiting, self._bytes = [], 0, 0
 
 

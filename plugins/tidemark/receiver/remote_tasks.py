@@ -16,7 +16,7 @@ from typing import Any
 from tidemark.cluster.migration.send_task import End, MoveTask
 from tidemark.errors import RetryableError
 from tidemark.formats.layout import landed_path
-from tidemark.receiver.load.check import Examined, ExamineTask, examine, parts
+from tidemark.receiver.load.check import Examined, ExamineTask, examine_file, parts_of_file
 from tidemark.receiver.merge.task import MergeOutcome, MergeTask, run_merge_task
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
@@ -25,7 +25,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class FarTask:
+class RemoteTask:
     """`files`: where the executor finds the root of the file system that the task's paths are of."""
 
     files: StoreAddress
@@ -36,26 +36,26 @@ class FarTask:
         return self.task.subject
 
 
-def run_far(far: FarTask) -> Examined | MergeOutcome:
+def run_remote_task(far: RemoteTask) -> Examined | MergeOutcome:
     """Fetch, run, bring back. Raises as the task does, and as the store does."""
     task = far.task
     root = task.root if isinstance(task, MergeTask) else f"{task.folder}/{task.below}".rstrip("/")
     address = replace(far.files, url=far.files.url.removesuffix("/") + root)
     with tempfile.TemporaryDirectory(prefix="tidemark-far-") as folder, closing(open_store(address)) as store:
         if isinstance(task, ExamineTask):
-            _fetch(store, [landed_path(part.path) for part in parts(task.file)], Path(folder))
-            return examine(replace(task, folder=folder, below=""))
-        _fetch(store, _needed(task), Path(folder))
+            _fetch_files(store, [landed_path(part.path) for part in parts_of_file(task.file)], Path(folder))
+            return examine_file(replace(task, folder=folder, below=""))
+        _fetch_files(store, _needed_paths(task), Path(folder))
         outcome = run_merge_task(replace(task, root=folder))
-        _bring(store, [(one.location, one.sha256) for one in outcome.staged], Path(folder))
+        _stage_at_receiver(store, [(one.location, one.sha256) for one in outcome.staged], Path(folder))
         return outcome
 
 
-def place_far(files: StoreAddress, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
+def place_remote_tasks(files: StoreAddress, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
     """The tasks for executors that find this machine's files where `files` says, and the kind that runs them there."""
     if kind == "slot_migrate":
         return kind, [reached_by(files, task) for task in tasks]
-    return "far", [FarTask(files, task) for task in tasks]
+    return "far", [RemoteTask(files, task) for task in tasks]
 
 
 def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:
@@ -71,13 +71,13 @@ def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:
     return replace(task, source=end(task.source), target=end(task.target))
 
 
-def _needed(task: MergeTask) -> list[str]:
+def _needed_paths(task: MergeTask) -> list[str]:
     """Its sources, and the files that it is to prove: those may hold none of its devices."""
     sources = [place for one in task.sources for place in (one.location, one.mods_location) if place]
     return list(dict.fromkeys([*sources, *(place for place, *_ in task.prove)]))
 
 
-def _fetch(store: Store, paths: Sequence[str], folder: Path) -> None:
+def _fetch_files(store: Store, paths: Sequence[str], folder: Path) -> None:
     """Copy what is there; of what is not, the task says so itself."""
     for path, entry in zip(paths, store.stat_many(paths), strict=True):
         if entry is None:
@@ -85,11 +85,11 @@ def _fetch(store: Store, paths: Sequence[str], folder: Path) -> None:
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("wb") as file:
-            for piece in store.chunks(path, 0, entry.size, _PIECE):
+            for piece in store.read_chunks(path, 0, entry.size, _PIECE):
                 file.write(piece)
 
 
-def _bring(store: Store, made: Sequence[tuple[str, str]], folder: Path) -> None:
+def _stage_at_receiver(store: Store, made: Sequence[tuple[str, str]], folder: Path) -> None:
     """Stage (path, digest) at the receiver: durable, under its name, the bytes that were written here."""
     for path, _ in made:
         with (folder / path).open("rb") as file:

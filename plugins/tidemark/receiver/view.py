@@ -20,10 +20,10 @@ from tidemark.errors import CorruptionError, NotFoundError, RetryableError, Unsu
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.receiver.load.check import mods_form
 from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
-from tidemark.tsfiles.devices import pad, split_nodes, unquote
+from tidemark.tsfiles.devices import pad_null_tags, split_nodes, unquote_node
 from tidemark.tsfiles.points import column as points_column
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
@@ -79,17 +79,17 @@ def seen_devices(
     seen = []
     for name, found in layers.items():
         found.sort(key=lambda layer: (layer.owned, layer.file.site_id, layer.file.rank, layer.file.file_id))
-        seen.append(SeenDevice(_shown(name, found, widths), tuple(found)))
+        seen.append(SeenDevice(_pad_device_name(name, found, widths), tuple(found)))
     return sorted(seen, key=lambda device: device.name)  # code points sort as UTF-8 bytes do
 
 
-def _shown(name: str, layers: Sequence[Layer], widths: Mapping[tuple[str, str, str], int]) -> str:
+def _pad_device_name(name: str, layers: Sequence[Layer], widths: Mapping[tuple[str, str, str], int]) -> str:
     """Devices of the table model are padded to the table's latest number of tags."""
     nodes = split_nodes(name)
     if nodes[0] == "root" or len(nodes) < 2 or all(layer.file.model == "tree" for layer in layers):
         return name
-    table = unquote(nodes[1])
-    return pad(name, max(widths.get((layer.file.site_id, layer.file.database, table), 0) for layer in layers))
+    table = unquote_node(nodes[1])
+    return pad_null_tags(name, max(widths.get((layer.file.site_id, layer.file.database, table), 0) for layer in layers))
 
 
 class CatalogReader:
@@ -119,21 +119,21 @@ class CatalogReader:
         self._at_once = min(max(len(device.layers), _OPEN_FILES), _MOST_OPEN_FILES)
         for layer in device.layers:
             try:
-                if opened := self._file(layer.file):
+                if opened := self._open_cached(layer.file):
                     for measurement, series in opened[0].series_of(layer.name)[1].items():
                         types.setdefault(measurement, set()).add(series.type)
             except CorruptionError as broken:
-                self._name(layer.file.location, broken)
+                self._note_unread(layer.file.location, broken)
         return types
 
-    def columns(
+    def read_columns(
         self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
     ) -> Iterator[tuple[str, list[Column]]]:
         """(measurement, its columns from lowest to highest rank), by name. `start`, `end`: site → time bound or None."""
-        for measurement, found in self.layered_columns(device, start, end):
+        for measurement, found in self.read_layered_columns(device, start, end):
             yield measurement, [column for _, column in found]
 
-    def layered_columns(
+    def read_layered_columns(
         self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
     ) -> Iterator[tuple[str, list[tuple[CatalogFile, Column]]]]:
         """As `columns`, each with the file it comes from."""
@@ -141,24 +141,24 @@ class CatalogReader:
             columns = [
                 (layer.file, column)
                 for layer in device.layers
-                if (column := self._column(layer, measurement, start[layer.file.site_id], end[layer.file.site_id]))
+                if (column := self._read_column(layer, measurement, start[layer.file.site_id], end[layer.file.site_id]))
                 is not None
             ]
             yield measurement, [(file, column) for file, column in columns if len(column)]
 
-    def _column(self, layer: Layer, measurement: str, start: int | None, end: int | None) -> Column | None:
-        opened = self._file(layer.file)
+    def _read_column(self, layer: Layer, measurement: str, start: int | None, end: int | None) -> Column | None:
+        opened = self._open_cached(layer.file)
         try:
             if opened is None or measurement not in opened[0].series_of(layer.name)[1]:
                 return None
-            return opened[0].column(layer.name, measurement, start, end, opened[1])
+            return opened[0].read_column(layer.name, measurement, start, end, opened[1])
         except UnsupportedError as unsupported:
-            self._name(f"{layer.name}.{measurement}", unsupported)
+            self._note_unread(f"{layer.name}.{measurement}", unsupported)
         except CorruptionError as broken:
-            self._name(f"{layer.name}.{measurement}", broken)
+            self._note_unread(f"{layer.name}.{measurement}", broken)
         return None
 
-    def _file(self, file: CatalogFile) -> tuple[TsFile, Deletions] | None:
+    def _open_cached(self, file: CatalogFile) -> tuple[TsFile, Deletions] | None:
         """The open file with its deletions; None when it cannot be opened (named in `unread` once)."""
         if file.file_id in self._bad:
             return None
@@ -166,10 +166,10 @@ class CatalogReader:
             self._open.move_to_end(file.file_id)
             return self._open[file.file_id]
         try:
-            opened, deletions = self._opened(file)
+            opened, deletions = self._open_or_fetch(file)
         except CorruptionError as broken:
             self._bad.add(file.file_id)
-            self._name(file.location, broken)
+            self._note_unread(file.location, broken)
             return None
         except (NotFoundError, FileNotFoundError) as gone:
             raise RetryableError(
@@ -182,24 +182,24 @@ class CatalogReader:
             self._open.popitem(last=False)[1][0].close()
         return opened, deletions
 
-    def _opened(self, file: CatalogFile) -> tuple[TsFile, Deletions]:
+    def _open_or_fetch(self, file: CatalogFile) -> tuple[TsFile, Deletions]:
         try:
-            return _open(self._root, file)
+            return _open_with_deletions(self._root, file)
         except (NotFoundError, FileNotFoundError):
             if self._fetch is None:
                 raise
-        return _open(self._fetch(file) or self._root, file)
+        return _open_with_deletions(self._fetch(file) or self._root, file)
 
-    def _name(self, subject: str, error: CorruptionError) -> None:
+    def _note_unread(self, subject: str, error: CorruptionError) -> None:
         self.unread.found.setdefault(subject, error.message)
 
 
-def _open(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
-    deletions = _deletions(root, file)
+def _open_with_deletions(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
+    deletions = _read_deletions(root, file)
     return TsFile(UntrustedFile(str(root), file.location), file.database), deletions
 
 
-def _deletions(root: Path, file: CatalogFile) -> Deletions:
+def _read_deletions(root: Path, file: CatalogFile) -> Deletions:
     if not file.mods_location:
         return NO_DELETIONS
     data = UntrustedFile(str(root), file.mods_location).read(MOST_MODS)
@@ -218,16 +218,16 @@ def kept_times(found: Sequence[tuple[CatalogFile, Column]]) -> NDArray[np.int64]
     return from_kept
 
 
-def points(columns: Sequence[Column]) -> Points:
+def overlay_points(columns: Sequence[Column]) -> Points:
     """Lay columns of one series over each other, lowest rank first; types may differ from file to file."""
     if not columns:
         return Points(np.empty(0, np.int64), (), ())
     if len({column.type for column in columns}) == 1:
-        whole = overlay(columns)
-        return Points(whole.times, [whole.type.name] * len(whole), points_column.text(whole.type, whole.values))
+        whole = overlay_columns(columns)
+        return Points(whole.times, [whole.type.name] * len(whole), points_column.format_values(whole.type, whole.values))
     times = np.concatenate([column.times for column in columns])
     types = [column.type.name for column in columns for _ in range(len(column))]
-    texts = [text for column in columns for text in points_column.text(column.type, column.values)]
+    texts = [text for column in columns for text in points_column.format_values(column.type, column.values)]
     order = np.argsort(times, kind="stable")  # equal times stay in rank order, so the last of them wins
     last = np.append(times[order][1:] != times[order][:-1], True)
     kept = order[last]

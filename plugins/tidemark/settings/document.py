@@ -33,7 +33,7 @@ class Document:
     places: dict[KeyPath, str] = field(default_factory=dict)
     from_environment: set[KeyPath] = field(default_factory=set)
 
-    def place(self, *path: str) -> str:
+    def locate_key(self, *path: str) -> str:
         """`tidemark.toml:12` of the key, or of the nearest table around it."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.places:
@@ -41,7 +41,7 @@ class Document:
         return self.label
 
 
-def read(path: Path, label: str, environ: Mapping[str, str]) -> Document:
+def read_document(path: Path, label: str, environ: Mapping[str, str]) -> Document:
     """Parse the file and put `TIDEMARK__SECTION__KEY` over it. UsageError where it cannot be read or is not TOML."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def read(path: Path, label: str, environ: Mapping[str, str]) -> Document:
     except RecursionError as deep:
         raise UsageError(f"{label}: lists or tables nested too deep", hint=f"mend {label}", subject=label) from deep
     document = Document(label, tree)
-    for key, line in lines_of(text):
+    for key, line in iterate_keys(text):
         if len(key) > 100:  # each of its beginnings gets a place
             raise UsageError(f"{label}:{line}: tables nested too deep", hint=f"mend {label} at that line", subject=label)
         for length in range(len(key), 0, -1):
@@ -69,7 +69,7 @@ def read(path: Path, label: str, environ: Mapping[str, str]) -> Document:
     return document
 
 
-def lines_of(text: str) -> Iterator[tuple[KeyPath, int]]:
+def iterate_keys(text: str) -> Iterator[tuple[KeyPath, int]]:
     """Each table and key of a TOML text with the number of its line, counted from 1. The text is known to be sound."""
     table: KeyPath = ()
     closing = ""
@@ -78,19 +78,19 @@ def lines_of(text: str) -> Iterator[tuple[KeyPath, int]]:
             closing = "" if closing in line else closing
             continue
         if header := _HEADER.match(line):
-            table = _parts(header["name"])
+            table = _split_key(header["name"])
             yield table, number
         elif key := _KEY.match(line):
-            yield (*table, *_parts(key["name"])), number
-            closing = _opens(line[key.end() :])
+            yield (*table, *_split_key(key["name"])), number
+            closing = _opening_quotes(line[key.end() :])
 
 
-def _opens(value: str) -> str:
+def _opening_quotes(value: str) -> str:
     """The quotes that end a multi-line string which begins in `value`, or ''."""
     return next((quotes for quotes in ('"""', "'''") if value.count(quotes) == 1), "")
 
 
-def _parts(dotted: str) -> KeyPath:
+def _split_key(dotted: str) -> KeyPath:
     return tuple(part.strip("\"'") for part in _PART.findall(dotted))
 
 
@@ -115,10 +115,10 @@ def _environment_path(tree: Mapping[str, Any], parts: list[str]) -> KeyPath:
         return (section, *(part.lower() for part in parts[1:]))
     known = tree.get(section)
     names = list(known) if isinstance(known, dict) else []
-    wanted = _folded(parts[1])
-    name = next((name for name in names if _folded(name) == wanted), parts[1].lower())
+    wanted = _fold_name(parts[1])
+    name = next((name for name in names if _fold_name(name) == wanted), parts[1].lower())
     return (section, name, *(part.lower() for part in parts[2:]))
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return re.sub(r"[-.]", "_", name).lower()

@@ -31,22 +31,24 @@ from tidemark.settings.values import Reader
 DEFAULT = "tidemark.toml"
 
 
-def find(path: Path | str | None, environ: Mapping[str, str]) -> tuple[Path, str]:
+def find_settings(path: Path | str | None, environ: Mapping[str, str]) -> tuple[Path, str]:
     """The settings file, absolute, and how the user calls it."""
     label = str(path or environ.get("TIDEMARK_CONFIG") or DEFAULT)
     return Path(label).expanduser().absolute(), label
 
 
-def load(path: Path | str | None, environ: Mapping[str, str]) -> Settings:
+def load_settings(path: Path | str | None, environ: Mapping[str, str]) -> Settings:
     """Read the settings once. Raises UsageError that names every bad key, its line and what is allowed there."""
-    file, label = find(path, environ)
-    document = settings_document.read(file, label, environ)
+    file, label = find_settings(path, environ)
+    document = settings_document.read_document(file, label, environ)
     problems = Problems(document)
-    known = keys.readers(file.parent)
+    known = keys.value_readers(file.parent)
     _check_sections(document, known, problems)
     single = {name: _read_table(document, known[name], (name,), problems) for name in known if name not in NAMED}
     named = {name: _read_named(document, known[name], name, problems) for name in NAMED}
-    references.check(document, named, {name: table for name, table in single.items() if name in document.tree}, problems)
+    references.check_references(
+        document, named, {name: table for name, table in single.items() if name in document.tree}, problems
+    )
     problems.raise_if_any()
     return Settings(
         path=file,
@@ -63,7 +65,7 @@ def load(path: Path | str | None, environ: Mapping[str, str]) -> Settings:
 def _check_sections(document: Document, known: Mapping[str, Any], problems: Problems) -> None:
     for section in document.tree:
         if section not in known:
-            problems.add(f"no such section{keys.nearest(section, known)}", section)
+            problems.add_problem(f"no such section{keys.suggest_nearest(section, known)}", section)
 
 
 def _read_named(
@@ -71,14 +73,14 @@ def _read_named(
 ) -> dict[str, dict[str, Any]]:
     tables = document.tree.get(section, {})
     if not isinstance(tables, dict):
-        problems.add(f"must be tables: [{section}.NAME]", section)
+        problems.add_problem(f"must be tables: [{section}.NAME]", section)
         return {}
     found = {}
     for name, table in tables.items():
         if not isinstance(table, dict):
-            problems.add(f"must stand in a table of its own: [{section}.NAME]", section, name)
+            problems.add_problem(f"must stand in a table of its own: [{section}.NAME]", section, name)
         elif not _is_name(name):
-            problems.add("a name has letters, digits, _ - and . only, at most 100", section, name)
+            problems.add_problem("a name has letters, digits, _ - and . only, at most 100", section, name)
         else:
             found[name] = _read_table(document, readers, (section, name), problems)
     return found
@@ -92,26 +94,26 @@ def _read_table(
     for part in path:
         table = table.get(part, {})
     if not isinstance(table, dict):
-        problems.add("must be a table", *path)
+        problems.add_problem("must be a table", *path)
         return {}
-    found = dict(_defaults(path[0], readers))
+    found = dict(_section_defaults(path[0], readers))
     for key, value in table.items():
         if key not in readers:
-            problems.add(f"no such key{keys.nearest(key, readers)}", *path, key)
+            problems.add_problem(f"no such key{keys.suggest_nearest(key, readers)}", *path, key)
             continue
         try:
             found[key] = readers[key](value)
         except ValueError as wrong:
             found.pop(key, None)
-            problems.add(str(wrong), *path, key, value=value)
-    for key in keys.required(path[0]):
+            problems.add_problem(str(wrong), *path, key, value=value)
+    for key in keys.required_keys(path[0]):
         if key not in table and (len(path) > 1 or path[0] in document.tree):
             fresh = f'; here is a fresh one: "{uuid4()}"' if key == "id" else ""
-            problems.add(f"needs the key {key}{fresh}", *path)
+            problems.add_problem(f"needs the key {key}{fresh}", *path)
     return found
 
 
-def _defaults(section: str, readers: Mapping[str, Reader]) -> Mapping[str, Any]:
+def _section_defaults(section: str, readers: Mapping[str, Reader]) -> Mapping[str, Any]:
     fields = {field.name: field.default for field in dataclasses.fields(keys.SECTIONS[section])}
     return {key: fields[key] for key in readers if fields[key] is not dataclasses.MISSING}
 

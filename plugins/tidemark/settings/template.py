@@ -87,6 +87,6 @@ files = ""                                 # "sftp://user@host:22/" (with host_k
 """
 
 
-def fresh() -> str:
+def render_template() -> str:
     """The text with a new UUID for its site."""
     return TEMPLATE.format(site_id=uuid.uuid4())

@@ -32,7 +32,7 @@ _CRON_NAMES = {
 _CRON_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 
 
-def text(value: Any) -> str:
+def parse_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a text in quotes")
     return value
@@ -47,7 +47,7 @@ def one_of(*allowed: str) -> Reader:
     return read
 
 
-def whole(minimum: int, maximum: int | None = None) -> Reader:
+def whole_number(minimum: int, maximum: int | None = None) -> Reader:
     """A whole number from `minimum` to `maximum`, both included; from the environment as a text of digits."""
     limits = f"from {minimum} to {maximum}" if maximum is not None else f"of at least {minimum}"
 
@@ -62,7 +62,7 @@ def whole(minimum: int, maximum: int | None = None) -> Reader:
     return read
 
 
-def share(value: Any) -> float:
+def parse_share(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -72,7 +72,7 @@ def share(value: Any) -> float:
     return number
 
 
-def hours(value: Any) -> float:
+def parse_hours(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -82,7 +82,7 @@ def hours(value: Any) -> float:
     return number
 
 
-def bandwidth(value: Any) -> float:
+def parse_bandwidth(value: Any) -> float:
     """Bytes a second of "20 MB/s", "160 Mbit/s", "1.5 MiB/s"; 0.0, no limit, of ""."""
     if value == "":
         return 0.0
@@ -92,7 +92,7 @@ def bandwidth(value: Any) -> float:
     raise ValueError('must be like "20 MB/s" (bytes), "20 MiB/s" or "160 Mbit/s" (bits); "" for no limit')
 
 
-def size(value: Any) -> int:
+def parse_size(value: Any) -> int:
     """Bytes of "20 GB", "512 MiB"; 0, no limit, of ""."""
     if value == "":
         return 0
@@ -102,7 +102,7 @@ def size(value: Any) -> int:
     raise ValueError('must be like "20 GB" or "512 MiB"; "" for no limit')
 
 
-def cron(value: Any) -> str:
+def parse_cron(value: Any) -> str:
     """Five cron fields or a preset; "": by hand only."""
     if not isinstance(value, str):
         raise ValueError('must be a cron line like "*/15 * * * *", or "" for runs by hand only')
@@ -132,14 +132,14 @@ def _is_cron_item(item: str, name: str, low: int, high: int) -> bool:
     return len(numbers) == len(ends) in (1, 2) and all(low <= end <= high for end in numbers) and numbers == sorted(numbers)
 
 
-def timezone(value: Any) -> str:
+def parse_timezone(value: Any) -> str:
     try:
-        return ZoneInfo(text(value)).key
+        return ZoneInfo(parse_text(value)).key
     except (ValueError, LookupError, OSError):
         raise ValueError('must be a time zone like "UTC" or "Europe/Berlin"') from None
 
 
-def window(value: Any) -> str:
+def parse_window(value: Any) -> str:
     """ "22:00-06:00" (the end may lie on the next day); "": always."""
     if value == "":
         return ""
@@ -151,14 +151,14 @@ def window(value: Any) -> str:
     return f"{start}-{end}"
 
 
-def uuid_text(value: Any) -> str:
+def parse_uuid(value: Any) -> str:
     try:
-        return str(uuid.UUID(text(value)))
+        return str(uuid.UUID(parse_text(value)))
     except ValueError:
         raise ValueError(f'must be a UUID; here is a fresh one: "{uuid.uuid4()}"') from None
 
 
-def texts(value: Any) -> tuple[str, ...]:
+def parse_texts(value: Any) -> tuple[str, ...]:
     """A list of texts; from the environment separated by commas."""
     if isinstance(value, FromEnvironment):
         value = [item.strip() for item in value.split(",") if item.strip()]
@@ -167,42 +167,42 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def some_texts(value: Any) -> tuple[str, ...]:
-    found = texts(value)
+def parse_nonempty_texts(value: Any) -> tuple[str, ...]:
+    found = parse_texts(value)
     if not found:
         raise ValueError("must not be an empty list")
     return found
 
 
-def folder(value: Any) -> str:
+def parse_folder(value: Any) -> str:
     """A folder of a store: relative to it, or absolute where it lies on another disk. Never a way out by `..`."""
-    written = text(value)
+    written = parse_text(value)
     if not written or ".." in PurePosixPath(written).parts or "\0" in written:
         raise ValueError("must be a folder relative to the store or absolute, without ..")
     return written if written == "/" else str(PurePosixPath(written))
 
 
-def optional_folder(value: Any) -> str:
-    return folder(value) if value != "" else ""
+def parse_optional_folder(value: Any) -> str:
+    return parse_folder(value) if value != "" else ""
 
 
-def folders(value: Any) -> tuple[str, ...]:
+def parse_folders(value: Any) -> tuple[str, ...]:
     """Data folders: none twice and none inside another, else files would be seen twice."""
-    found = tuple(folder(item) for item in some_texts(value))
+    found = tuple(parse_folder(item) for item in parse_nonempty_texts(value))
     for one, other in permutations(found, 2):
         if PurePosixPath(one).is_relative_to(other):
             raise ValueError(f'"{one}" lies inside "{other}": name each folder once')
     return found
 
 
-def snapshot(value: Any) -> str:
-    written = optional_folder(value)
+def parse_snapshot_folder(value: Any) -> str:
+    written = parse_optional_folder(value)
     if written.startswith("/"):
         raise ValueError('must be relative: the folder is made on each data disk; "" reads in place, without hard links')
     return written
 
 
-def host_key(value: Any) -> str:
+def parse_host_key(value: Any) -> str:
     if value != "" and not (isinstance(value, str) and _HOST_KEY.fullmatch(value)):
         raise ValueError(
             'must be the server\'s fingerprint "SHA256:…" of 43 characters; ssh-keyscan HOST | ssh-keygen -lf - shows it'
@@ -214,25 +214,25 @@ def path_below(root: Path) -> Reader:
     """A file of this machine: `~` is the home, a relative path is below the settings' folder; "": none."""
 
     def read(value: Any) -> str:
-        written = text(value)
+        written = parse_text(value)
         return os.path.normpath(root / Path(written).expanduser()) if written else ""
 
     return read
 
 
-def store(root: Path) -> Reader:
+def store_address(root: Path) -> Reader:
     """`sftp://user@host:port/path` as it is; `file:///path`, or a plain folder, made absolute."""
     local = path_below(root)
 
     def read(value: Any) -> str:
-        written = text(value)
+        written = parse_text(value)
         if not written or "://" not in written:
             if not written or written.startswith(("file:", "sftp:")):
                 raise ValueError('must be "file:///folder" or "sftp://user@host:port/folder"')
             return f"file://{local(written)}"
         if written.startswith("file://"):
             return f"file://{_file_path(written, local)}"
-        address = _address(written, "sftp")
+        address = _split_address(written, "sftp")
         if not address.path.startswith("/") or ".." in PurePosixPath(address.path).parts:
             raise ValueError('needs an absolute folder without ..: "sftp://user@host:port/folder"')
         return written.rstrip("/") if address.path != "/" else written
@@ -247,36 +247,36 @@ def _file_path(written: str, local: Reader) -> str:
     return str(local(path))
 
 
-def iotdb(value: Any) -> str:
-    return str(_address(value, "iotdb") and value) if value != "" else ""
+def parse_iotdb_address(value: Any) -> str:
+    return str(_split_address(value, "iotdb") and value) if value != "" else ""
 
 
-def ledger(value: Any) -> str:
-    written = text(value)
+def parse_ledger_url(value: Any) -> str:
+    written = parse_text(value)
     if written.startswith("sqlite:///") or written.startswith(("postgresql+psycopg://", "postgresql://")):
         return re.sub(r"^postgresql://", "postgresql+psycopg://", written)
     raise ValueError('must be "sqlite:///file" or "postgresql+psycopg://user@host/database"')
 
 
-def far_files(value: Any) -> str:
+def parse_remote_files(value: Any) -> str:
     """Where Spark's executors find the root of this machine's file system; "": they see the same paths."""
     if value == "":
         return ""
-    if not text(value).startswith("sftp://"):
+    if not parse_text(value).startswith("sftp://"):
         raise ValueError('must be "sftp://user@host:port/", or "" where executors see the same paths')
-    return str(store(Path("/"))(value))
+    return str(store_address(Path("/"))(value))
 
 
-def spark_master(value: Any) -> str:
+def parse_spark_master(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"local(\[(\*|\d+)\])?|yarn|(spark|k8s)://.+", value):
         return value
     raise ValueError('must be "local[*]", "local[4]", "spark://host:port", "yarn" or "k8s://…"')
 
 
-def _address(value: Any, scheme: str) -> SplitResult:
+def _split_address(value: Any, scheme: str) -> SplitResult:
     form = f'must be "{scheme}://user@host:port{"/folder" if scheme == "sftp" else ""}"'
     try:
-        address = urlsplit(text(value))
+        address = urlsplit(parse_text(value))
     except ValueError:  # a bracket without its other one
         raise ValueError(form) from None
     if address.scheme != scheme or not address.hostname:

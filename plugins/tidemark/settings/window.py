@@ -13,22 +13,22 @@ def is_open(window: str, timezone: str, at: float) -> bool:
     """Whether `at` (seconds since 1970) lies in `window` ("22:00-06:00", the end not included; "" is always open)."""
     if not window:
         return True
-    start, end = parse(window)
+    start, end = parse_window_ends(window)
     now = datetime.fromtimestamp(at, ZoneInfo(timezone)).time().replace(tzinfo=None)
     return start <= now < end if start < end else now >= start or now < end
 
 
-def opens(window: str, timezone: str, at: float) -> float:
+def next_opening(window: str, timezone: str, at: float) -> float:
     """When the window is open from `at` on: `at`, or its next beginning. Seconds since 1970."""
     if is_open(window, timezone, at):
         return at
     zone = ZoneInfo(timezone)
-    now, start = datetime.fromtimestamp(at, zone), parse(window)[0]
+    now, start = datetime.fromtimestamp(at, zone), parse_window_ends(window)[0]
     days = (now.date() + timedelta(days=n) for n in range(3))
     return next(t for day in days if (t := datetime.combine(day, start, zone).timestamp()) >= at)
 
 
-def parse(window: str) -> tuple[time, time]:
+def parse_window_ends(window: str) -> tuple[time, time]:
     """The two ends. Raises UsageError where it is not "HH:MM-HH:MM" or both ends are the same."""
     try:
         start, end = (datetime.strptime(part.strip(), "%H:%M").time() for part in window.split("-"))

@@ -17,10 +17,10 @@ from typing import NamedTuple, overload
 
 from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.stores.agent.disk import BAD_NAME, UNLISTED
-from tidemark.stores.protocol import Entry, Glancing, Listing, Store
+from tidemark.stores.protocol import Entry, Listing, PartialListing, Store
 from tidemark.tsfiles.companions.resource import read_mods_name
 from tidemark.tsfiles.names import may_hold_files
-from tidemark.tsfiles.sealed import Classified, candidates_for_lone_mods, classify, hidden, with_named_mods
+from tidemark.tsfiles.sealed import Classified, candidates_for_lone_mods, classify_listing, is_hidden, with_named_mods
 
 _ROW = 1100  # bytes of a file's row at most: its name, of 1023 bytes on the disks that take the longest, and three numbers
 _FRAME = 256 << 20  # of a folder of a million files 60 MB
@@ -39,7 +39,7 @@ class FolderFiles(NamedTuple):
     def folder(self) -> str:
         return self.prefix[:-1]
 
-    def entries(self) -> Iterator[Entry]:
+    def iter_entries(self) -> Iterator[Entry]:
         prefix = self.prefix
         paths = [prefix + name for name in self.names]
         return map(Entry._make, zip(paths, self.sizes, self.mtimes, self.inodes, strict=True))
@@ -52,10 +52,10 @@ class Frame(NamedTuple):
     data: bytes
     compressed: bool
 
-    def folders(self) -> Iterator[FolderFiles]:
+    def unpack_folders(self) -> Iterator[FolderFiles]:
         """Raises UnreachableError where the columns are not of one length."""
         total = sum(count for _, count in self.groups)
-        raw = _unpacked(self.data, total) if self.compressed else self.data
+        raw = _decompress_rows(self.data, total) if self.compressed else self.data
         split = len(raw) - total * 24  # three int64 a row
         names = raw[: max(0, split - 1)].decode().split("\0")
         if len(names) != total:
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
             start = end
 
 
-def _unpacked(data: bytes, rows: int) -> bytes:
+def _decompress_rows(data: bytes, rows: int) -> bytes:
     """What `rows` of a listing take at most; more is no listing. Raises UnreachableError."""
     unpacking = zlib.decompressobj()
     try:
@@ -89,38 +89,38 @@ class PackedEntries(Sequence[Entry]):
     def __init__(self, frames: Sequence[Frame]) -> None:
         self._frames = frames
 
-    def folders(self) -> Iterator[FolderFiles]:
+    def unpack_folders(self) -> Iterator[FolderFiles]:
         for frame in self._frames:
-            yield from frame.folders()
+            yield from frame.unpack_folders()
 
     def __len__(self) -> int:
         return sum(count for frame in self._frames for _, count in frame.groups)
 
     def __iter__(self) -> Iterator[Entry]:
-        for files in self.folders():
-            yield from files.entries()
+        for files in self.unpack_folders():
+            yield from files.iter_entries()
 
     @overload
     def __getitem__(self, at: int) -> Entry: ...
     @overload
     def __getitem__(self, at: slice) -> Sequence[Entry]: ...
     def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
-        return self._unpacked[at]
+        return self._all_entries[at]
 
     @cached_property
-    def _unpacked(self) -> list[Entry]:
+    def _all_entries(self) -> list[Entry]:
         return list(self)
 
 
-def glance(store: Store, folders: Sequence[str], by_name: str) -> Listing:
+def list_names(store: Store, folders: Sequence[str], by_name: str) -> Listing:
     """`store.glance` where the store can, else a whole listing."""
-    return store.glance(folders, by_name) if isinstance(store, Glancing) else store.list_files(folders)
+    return store.list_names(folders, by_name) if isinstance(store, PartialListing) else store.list_files(folders)
 
 
 def classify_files(store: Store, entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
-    """`classify`, with deletions under an earlier name of their TsFile given to it: where such lie about, the `.resource` of
-    the files that may be meant is read."""
-    found = classify(entries, data_folders)
+    """`classify_listing`, with deletions under an earlier name of their TsFile given to it: where such lie about, the
+    `.resource` of the files that may be meant is read."""
+    found = classify_listing(entries, data_folders)
     asked = candidates_for_lone_mods(found)
     if not asked:
         return found
@@ -145,15 +145,15 @@ def all_files(store: Store, folders: Sequence[str]) -> Sequence[Entry]:
     return listing.entries
 
 
-def told(odd: Iterable[tuple[str, str]], data_folders: Sequence[str]) -> list[tuple[str, str]]:
+def odd_paths_to_report(odd: Iterable[tuple[str, str]], data_folders: Sequence[str]) -> list[tuple[str, str]]:
     """What a person should know of `odd` in a site's data: hidden folders left out; where IoTDB may keep files, whatever no
     listing looks into (a link, a special file) is one more place of which nobody knows what is there."""
-    seen = [(path, why) for path, why in odd if not hidden(path, data_folders)]
+    seen = [(path, why) for path, why in odd if not is_hidden(path, data_folders)]
     kept = {path for path, _ in seen if may_hold_files(path, data_folders)}
-    return [pair for path, why in seen for pair in (unknown([(path, why)]) if path in kept else [(path, why)])]
+    return [pair for path, why in seen for pair in (mark_unlisted([(path, why)]) if path in kept else [(path, why)])]
 
 
-def unknown(odd: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def mark_unlisted(odd: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """`odd` of a folder in which everything counts: of all but files whose names are no text nobody knows what is there."""
     return [(path, why if why.startswith((UNLISTED, BAD_NAME)) else UNLISTED + why) for path, why in odd]
 
@@ -161,9 +161,9 @@ def unknown(odd: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 def folders_of(entries: Iterable[Entry]) -> Iterator[FolderFiles]:
     """Entries ordered by path, by the folders they lie in: a folder that holds folders too may come in pieces."""
     if isinstance(entries, PackedEntries):
-        yield from entries.folders()
+        yield from entries.unpack_folders()
         return
-    for folder, group in groupby(entries, key=_folder):
+    for folder, group in groupby(entries, key=_folder_of):
         paths, sizes, mtimes, inodes = zip(*group, strict=True)
         start = len(folder)
         yield FolderFiles(folder, [path[start:] for path in paths], sizes, mtimes, inodes)
@@ -173,8 +173,8 @@ def entries_in(entries: Iterable[Entry], folders: set[str]) -> list[Entry]:
     """Those that lie directly in one of `folders` (without a slash at the end)."""
     if not folders:
         return []
-    return [entry for files in folders_of(entries) if files.folder in folders for entry in files.entries()]
+    return [entry for files in folders_of(entries) if files.folder in folders for entry in files.iter_entries()]
 
 
-def _folder(entry: Entry) -> str:
+def _folder_of(entry: Entry) -> str:
     return entry.path[: entry.path.rfind("/") + 1]

@@ -19,8 +19,18 @@ from tidemark.native import without_collector
 from tidemark.stores.agent import durable
 from tidemark.stores.agent.disk import Disk, pack_rows
 from tidemark.stores.listing import Frame, PackedEntries
-from tidemark.stores.os_errors import Where, translated
-from tidemark.stores.protocol import LANDING, Entry, Listing, Range, StoreProperties, Tier, check_folder, check_path, gone
+from tidemark.stores.os_errors import Where, translate_os_errors
+from tidemark.stores.protocol import (
+    LANDING,
+    Entry,
+    Listing,
+    Range,
+    StoreProperties,
+    Tier,
+    check_folder,
+    check_path,
+    gone_error,
+)
 from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 
 
@@ -34,112 +44,112 @@ class LocalStore:
         self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, fsync=True, inodes=True)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
-        return self._list(folders, "")
+        return self._make_listing(folders, "")
 
-    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
-        return self._list(folders, by_name)
+    def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._make_listing(folders, by_name)
 
-    def _list(self, folders: Sequence[str], by_name: str) -> Listing:
+    def _make_listing(self, folders: Sequence[str], by_name: str) -> Listing:
         frames: list[Frame] = []
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
-        with translated(self._where, ""), without_collector():
-            for prefix, rows in self._disk.walk([check_folder(f) for f in folders], missing, odd, by_name):
+        with translate_os_errors(self._where, ""), without_collector():
+            for prefix, rows in self._disk.walk_folders([check_folder(f) for f in folders], missing, odd, by_name):
                 frames.append(Frame([(prefix, len(rows))], pack_rows(rows), compressed=False))
         return Listing(PackedEntries(frames), tuple(sorted(missing)), tuple(sorted(odd)), partial=bool(by_name))
 
     def list_folder(self, folder: str) -> Sequence[str]:
-        with translated(self._where, folder):
-            return self._disk.names(check_folder(folder))
+        with translate_os_errors(self._where, folder):
+            return self._disk.list_folder(check_folder(folder))
 
     def stat(self, path: str) -> Entry | None:
         return self.stat_many([path])[0]
 
     def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
-        with translated(self._where, paths[0] if paths else ""):
+        with translate_os_errors(self._where, paths[0] if paths else ""):
             facts = self._disk.stat_all([check_path(path) for path in paths])
         return [Entry(path, *fact) if fact else None for path, fact in zip(paths, facts, strict=True)]
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        data = self._read(path, offset, length)
+        data = self._read_if_there(path, offset, length)
         if data is None:
-            raise gone(self._where, path)
+            raise gone_error(self._where, path)
         return data
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
         for number, path in enumerate(paths):
-            yield path, self._read(path, 0, None if lengths is None else lengths[number])
+            yield path, self._read_if_there(path, 0, None if lengths is None else lengths[number])
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        with translated(self._where, check_path(path), reading=True):
-            yield from self._disk.pieces(path, offset, length, size)
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        with translate_os_errors(self._where, check_path(path), reading=True):
+            yield from self._disk.read_pieces(path, offset, length, size)
 
     def sha256(self, path: str, length: int | None = None) -> str:
-        digest = self.digests([Range(path, 0, length)])[0]
+        digest = self.digest_ranges([Range(path, 0, length)])[0]
         if digest is None:
-            raise gone(self._where, path, length)
+            raise gone_error(self._where, path, length)
         return digest
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         found = []
         for path, offset, length in ranges:
-            with translated(self._where, check_path(path), reading=True):
-                found.append(self._disk.digest(path, offset, length))
+            with translate_os_errors(self._where, check_path(path), reading=True):
+                found.append(self._disk.digest_range(path, offset, length))
         return found
 
     def publish(self, path: str, data: bytes) -> None:
-        with translated(self._where, check_path(path)):
+        with translate_os_errors(self._where, check_path(path)):
             if path.startswith(f"{LANDING}/"):  # its sender may write there, too
                 durable.publish_within(self._disk.locate(""), path.encode(), data)
             else:
                 durable.publish(self._disk.locate(path), (data,))
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
-        with translated(self._where, check_path(path)):
+        with translate_os_errors(self._where, check_path(path)):
             return durable.write_part(self._disk.locate(path), offset, pieces, sync)
 
     def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
         for path, data in files:
-            with translated(self._where, check_path(path)):
+            with translate_os_errors(self._where, check_path(path)):
                 durable.write_part(self._disk.locate(path), 0, (data,))
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
-        with translated(self._where, renames[0][1] if renames else ""):
+        with translate_os_errors(self._where, renames[0][1] if renames else ""):
             parts = self._disk.locate_all([check_path(part) for part, _ in renames])
             finals = self._disk.locate_all([check_path(final) for _, final in renames])
             durable.seal(list(zip(parts, finals, strict=True)))
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
-        with translated(self._where, pairs[0][1] if pairs else ""):
+        with translate_os_errors(self._where, pairs[0][1] if pairs else ""):
             return self._disk.link([(check_path(source), check_path(target)) for source, target in pairs])
 
     def make_folders(self, folders: Sequence[str]) -> None:
         for folder in folders:
-            with translated(self._where, folder):
+            with translate_os_errors(self._where, folder):
                 durable.make_folder(self._disk.locate(check_folder(folder)))
 
     def remove(self, paths: Sequence[str]) -> None:
-        with translated(self._where, paths[0] if paths else ""):
+        with translate_os_errors(self._where, paths[0] if paths else ""):
             self._disk.remove([check_path(path) for path in paths])
 
     def remove_tree(self, folder: str) -> None:
-        with translated(self._where, folder):
+        with translate_os_errors(self._where, folder):
             self._disk.remove_tree(check_path(folder))
 
     def rename(self, source: str, target: str) -> None:
-        with translated(self._where, check_path(source)):
-            durable.rename(self._disk.locate(source), self._disk.locate(check_path(target)))
+        with translate_os_errors(self._where, check_path(source)):
+            durable.rename_durably(self._disk.locate(source), self._disk.locate(check_path(target)))
 
     def free_bytes(self, folder: str = "") -> int:
-        with translated(self._where, folder):
+        with translate_os_errors(self._where, folder):
             return self._disk.free_bytes(check_folder(folder))
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _read(self, path: str, offset: int, length: int | None) -> bytes | None:
+    def _read_if_there(self, path: str, offset: int, length: int | None) -> bytes | None:
         try:
-            with translated(self._where, check_path(path)):
+            with translate_os_errors(self._where, check_path(path)):
                 if (length is None or length > MOST_PAPER) and (found := self._disk.stat(path)):
                     self._check_size(path, found[0] - offset)
                 return self._disk.read(path, offset, length)
@@ -149,7 +159,7 @@ class LocalStore:
     def _check_size(self, path: str, size: int) -> None:
         """Who reads a file as one has its bytes in memory."""
         if size > MOST_PAPER:
-            text = f"{self._where.name(path)} has {size} bytes, more than the {MOST_PAPER} that are read at once"
+            text = f"{self._where.full_path(path)} has {size} bytes, more than the {MOST_PAPER} that are read at once"
             raise CorruptionError(text, hint="look at who wrote it; ./tidemark why", subject=path)
 
 
@@ -172,7 +182,7 @@ def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
     """
     for source, target in pairs:
         try:
-            handle = UntrustedFile(str(root), source).handle()
+            handle = UntrustedFile(str(root), source).open_handle()
         except (FileNotFoundError, CorruptionError):
             continue
         try:
@@ -180,7 +190,7 @@ def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             copy = os.open(place, _WRITE, 0o644)
             try:
-                _copy(handle, copy, os.fstat(handle).st_size)
+                _copy_data_ranges(handle, copy, os.fstat(handle).st_size)
             except _Unreadable as silent:
                 refused = silent.args[0]
                 raise PermanentError(f"cannot read {source}: {refused.strerror}", hint=_LOOK, subject=source) from refused
@@ -190,7 +200,7 @@ def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
             os.close(handle)
 
 
-def _copy(source: int, copy: int, size: int) -> None:
+def _copy_data_ranges(source: int, copy: int, size: int) -> None:
     """Data by data, the holes between left out."""
     os.ftruncate(copy, size)
     at = 0

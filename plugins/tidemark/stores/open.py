@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemark.errors import PermanentError, UsageError
-from tidemark.stores.os_errors import translated
+from tidemark.stores.os_errors import translate_os_errors
 from tidemark.stores.protocol import Store, StoreAddress, Tier, local_root, place_of, without_password
 from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled
 
@@ -23,9 +23,9 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
     """
     scheme = address.url.partition(":")[0].lower()
     if scheme == "file":
-        return _local(address.url)
+        return _open_local(address.url)
     if scheme == "sftp":
-        return _remote(address, tier or TIERS.get(address.tier))
+        return _open_remote(address, tier or TIERS.get(address.tier))
     shown = without_password(address.url)
     raise UsageError(
         f"store {shown!r} is neither file:///path nor sftp://user@host:port/path",
@@ -34,7 +34,7 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
     )
 
 
-def _remote(address: StoreAddress, tier: Tier | None) -> Store:
+def _open_remote(address: StoreAddress, tier: Tier | None) -> Store:
     """What speaks SSH is loaded while the server is dialled."""
     host, port = place_of(address.url)
     dialled = Dialled(host, port, CONNECT_SECONDS)
@@ -47,12 +47,12 @@ def _remote(address: StoreAddress, tier: Tier | None) -> Store:
         dialled.drop()
 
 
-def _local(url: str) -> Store:
+def _open_local(url: str) -> Store:
     from tidemark.stores.local import LocalStore
 
     root = Path(local_root(url))
     store = LocalStore(str(root))
-    with translated(store.where, ""):
+    with translate_os_errors(store.where, ""):
         is_file = root.exists() and not root.is_dir()
     if is_file:
         raise PermanentError(

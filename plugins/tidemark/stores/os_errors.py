@@ -34,14 +34,14 @@ class Where:
     host: str
     root: str
 
-    def name(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
         """`path` as an operator looks for it: absolute, behind its host."""
         place = path if path.startswith("/") else f"{self.root.rstrip('/')}/{path}"
         return f"{self.host}:{place}" if self.host else place
 
 
 @contextmanager
-def translated(where: Where, path: str, *, reading: bool = False) -> Iterator[None]:
+def translate_os_errors(where: Where, path: str, *, reading: bool = False) -> Iterator[None]:
     """Raise what `os_error` makes of an OSError inside the block."""
     try:
         yield
@@ -52,7 +52,7 @@ def translated(where: Where, path: str, *, reading: bool = False) -> Iterator[No
 def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) -> TidemarkError:
     """`error` at `path`. `reading`: a file that ends early has changed under us; otherwise a part would get a hole."""
     number = error.errno or 0
-    place = where.name(path if error.filename is None else os.fsdecode(error.filename))
+    place = where.full_path(path if error.filename is None else os.fsdecode(error.filename))
     said = error.strerror or os.strerror(number)
     if number in _VANISHED:
         return SourceVanishedError(f"{place} is gone", hint="the next run lists again", subject=path)

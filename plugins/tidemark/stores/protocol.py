@@ -71,7 +71,7 @@ class Listing:
     """All regular files below the asked folders, ordered by path bytes, and what could not be listed as it should.
 
     `missing`: asked folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like.
-    `partial`: some files come by their names alone, see `Glancing`.
+    `partial`: some files come by their names alone, see `PartialListing`.
     """
 
     entries: Sequence[Entry]
@@ -94,10 +94,10 @@ class Range(NamedTuple):
 
 
 @runtime_checkable
-class Glancing(Protocol):
-    """What a store may do besides, where looking at a file costs it something (`listing.glance` asks)."""
+class PartialListing(Protocol):
+    """What a store may do besides, where looking at a file costs it something (`listing.list_names` asks)."""
 
-    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+    def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
         """`list_files` in half the time: files whose name ends with `by_name` come with size -1, mtime 0 and inode 0."""
         ...
 
@@ -135,7 +135,7 @@ class Store(Protocol):
         """Small files in few round trips, in the given order, each whole or its first `lengths[i]` bytes; None: gone."""
         ...
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
         """`length` bytes from `offset` in pieces of at most `size`, many requests in flight where the carrier can.
 
         SourceVanishedError when the file is gone or ends before that.
@@ -149,7 +149,7 @@ class Store(Protocol):
         """
         ...
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         """SHA-256 of each range in few round trips, in hex; None where the file is gone or shorter than asked."""
         ...
 
@@ -231,10 +231,10 @@ class Piece(NamedTuple):
 
 
 @runtime_checkable
-class Flowing(Protocol):
+class StreamReading(Protocol):
     """What a store may do besides, where a round trip costs more than its bytes."""
 
-    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+    def read_stream(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
         """All bytes of each want, in the order of the wants; an empty one gives one empty piece. `wants` is asked ahead,
         for `ahead` bytes or, without it, for as many as the line may hold.
 
@@ -243,10 +243,10 @@ class Flowing(Protocol):
         ...
 
 
-class Digesting(Protocol):
+class PendingDigest(Protocol):
     """A digest that is being made at a far end."""
 
-    def digest(self) -> str | None:
+    def await_digest(self) -> str | None:
         """Waits for it; None where the file is gone or cannot be read."""
         ...
 
@@ -257,47 +257,51 @@ class Digesting(Protocol):
 class DigestingBeside(Protocol):
     """What a store may do besides, whose far end has a tool for it."""
 
-    def digest_beside(self, path: str, length: int) -> Digesting | None:
+    def digest_beside(self, path: str, length: int) -> PendingDigest | None:
         """Begin to digest the first `length` bytes of a file; None where that is not worth it."""
         ...
 
 
-def flow(store: Store, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+def read_stream(store: Store, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
     """`store.flow` where the store can, else the same from its calls: small files by bundles, others by themselves."""
-    return store.flow(wants, ahead) if isinstance(store, Flowing) else _by_calls(store, wants, ahead or BUNDLE_BYTES)
+    return (
+        store.read_stream(wants, ahead)
+        if isinstance(store, StreamReading)
+        else _read_by_calls(store, wants, ahead or BUNDLE_BYTES)
+    )
 
 
-def vanished(path: str, why: str) -> SourceVanishedError:
+def vanished_error(path: str, why: str) -> SourceVanishedError:
     return SourceVanishedError(f"{path} {why}", hint="the next run lists again", subject=path)
 
 
-def _by_calls(store: Store, wants: Iterator[Want], ahead: int) -> Iterator[Piece]:
+def _read_by_calls(store: Store, wants: Iterator[Want], ahead: int) -> Iterator[Piece]:
     bundle: list[Want] = []
     for want in wants:
         if bundle and not (
             want.small and len(bundle) < BUNDLE_FILES and sum(w.length for w in bundle) < min(ahead, BUNDLE_BYTES)
         ):
-            yield from _many(store, bundle)
+            yield from _read_bundle(store, bundle)
             bundle = []
         if want.small:
             bundle.append(want)
         else:
-            yield from _one(store, want)
-    yield from _many(store, bundle)
+            yield from _read_single(store, want)
+    yield from _read_bundle(store, bundle)
 
 
-def _many(store: Store, wants: list[Want]) -> Iterator[Piece]:
+def _read_bundle(store: Store, wants: list[Want]) -> Iterator[Piece]:
     found = store.read_many([want.path for want in wants], [want.length for want in wants]) if wants else ()
     for want, (_, data) in zip(wants, found, strict=True):
         if data is None or len(data) < want.length:
-            yield Piece(want.number, b"", vanished(want.path, "is gone" if data is None else "is shorter than it was"))
+            yield Piece(want.number, b"", vanished_error(want.path, "is gone" if data is None else "is shorter than it was"))
         else:
             yield Piece(want.number, data)
 
 
-def _one(store: Store, want: Want) -> Iterator[Piece]:
+def _read_single(store: Store, want: Want) -> Iterator[Piece]:
     try:
-        for data in store.chunks(want.path, want.offset, want.length, PIECE):
+        for data in store.read_chunks(want.path, want.offset, want.length, PIECE):
             yield Piece(want.number, data)
     except SourceVanishedError as trouble:
         yield Piece(want.number, b"", trouble)
@@ -342,9 +346,9 @@ def finish_listing(entries: list[Entry], missing: list[str], odd: list[tuple[str
     return Listing(entries, tuple(sorted(missing)), tuple(sorted(odd)))
 
 
-def gone(where: Where, path: str, length: int | None = None) -> SourceVanishedError:
+def gone_error(where: Where, path: str, length: int | None = None) -> SourceVanishedError:
     what = "is gone" if length is None else f"is gone or has fewer than {length} bytes"
-    return SourceVanishedError(f"{where.name(path)} {what}", hint="the next run lists again", subject=path)
+    return SourceVanishedError(f"{where.full_path(path)} {what}", hint="the next run lists again", subject=path)
 
 
 @dataclass(frozen=True)

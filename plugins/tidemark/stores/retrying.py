@@ -1,7 +1,7 @@
 """The one place where what may work again in seconds is tried again: exponential back-off with jitter, then the error.
 
-A remote store's single calls are wrapped by `RetryingStore`; a transfer takes the store beneath it (`plain`) and wraps its
-own tries, which go on from the blocks that are there. So no failure is retried on two levels (DESIGN §9).
+A remote store's single calls are wrapped by `RetryingStore`; a transfer takes the store beneath it (`without_retries`) and
+wraps its own tries, which go on from the blocks that are there. So no failure is retried on two levels (DESIGN §9).
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from tidemark.errors import OutcomeUnknownError, UnreachableError
-from tidemark.stores.listing import glance
+from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
 
 T = TypeVar("T")
@@ -52,15 +53,16 @@ def try_again(
     return retrying(act)
 
 
-class Patience:
-    """`try_again` for what gets on by parts: `failed` pauses as long as tries are left, `progress` gives them back."""
+class RetryBudget:
+    """`try_again` for what gets on by parts: `pause_before_retry` pauses as long as tries are left, `reset_failures` gives
+    them back."""
 
     def __init__(self, tries: int, pause: Callable[[float], None] | None = None) -> None:
         self._tries = max(1, tries)
         self._failures = 0
         self._pause = pause or time.sleep
 
-    def failed(self) -> bool:
+    def pause_before_retry(self) -> bool:
         """False when no try is left; else pauses, longer each time."""
         self._failures += 1
         if self._failures >= self._tries:
@@ -68,11 +70,11 @@ class Patience:
         self._pause(pause_after(self._failures))
         return True
 
-    def progress(self) -> None:
+    def reset_failures(self) -> None:
         self._failures = 0
 
 
-def plain(store: Store) -> Store:
+def without_retries(store: Store) -> Store:
     """The store without its retries."""
     return store.inner if isinstance(store, RetryingStore) else store
 
@@ -96,74 +98,75 @@ class RetryingStore:
         return self.inner.properties
 
     def list_files(self, folders: Sequence[str]) -> Listing:
-        return self._again(lambda: self.inner.list_files(folders))
+        return self._retry_call(lambda: self.inner.list_files(folders))
 
-    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
-        return self._again(lambda: glance(self.inner, folders, by_name))
+    def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._retry_call(lambda: list_names(self.inner, folders, by_name))
 
     def list_folder(self, folder: str) -> Sequence[str]:
-        return self._again(lambda: self.inner.list_folder(folder))
+        return self._retry_call(lambda: self.inner.list_folder(folder))
 
     def stat(self, path: str) -> Entry | None:
-        return self._again(lambda: self.inner.stat(path))
+        return self._retry_call(lambda: self.inner.stat(path))
 
     def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
-        return self._again(lambda: self.inner.stat_many(paths))
+        return self._retry_call(lambda: self.inner.stat_many(paths))
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        return self._again(lambda: self.inner.read(path, offset, length))
+        return self._retry_call(lambda: self.inner.read(path, offset, length))
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
         """By a few hundred files: those of a call that failed are read again before any of them is handed out."""
         for start in range(0, len(paths), READ_AT_ONCE):
             some = slice(start, start + READ_AT_ONCE)
             wanted = None if lengths is None else lengths[some]
-            yield from self._again(lambda some=some, wanted=wanted: list(self.inner.read_many(paths[some], wanted)))  # type: ignore[misc]
+            yield from self._retry_call(lambda some=some, wanted=wanted: list(self.inner.read_many(paths[some], wanted)))  # type: ignore[misc]
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
         """By a few megabytes, for the same reason."""
         for start in range(offset, offset + length, CHUNKS_AT_ONCE):
             wanted = min(CHUNKS_AT_ONCE, offset + length - start)
-            yield from self._again(lambda start=start, wanted=wanted: list(self.inner.chunks(path, start, wanted, size)))  # type: ignore[misc]
+            read = partial(self.inner.read_chunks, path, start, wanted, size)
+            yield from self._retry_call(lambda read=read: list(read()))  # type: ignore[misc]
 
     def sha256(self, path: str, length: int | None = None) -> str:
-        return self._again(lambda: self.inner.sha256(path, length))
+        return self._retry_call(lambda: self.inner.sha256(path, length))
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
-        return self._again(lambda: self.inner.digests(ranges))
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+        return self._retry_call(lambda: self.inner.digest_ranges(ranges))
 
     def publish(self, path: str, data: bytes) -> None:
-        self._again(lambda: self.inner.publish(path, data))
+        self._retry_call(lambda: self.inner.publish(path, data))
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         return self.inner.write_part(path, offset, pieces, sync)
 
     def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
-        self._again(lambda: self.inner.write_parts(files))
+        self._retry_call(lambda: self.inner.write_parts(files))
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
-        self._again(lambda: self.inner.seal_parts(renames))
+        self._retry_call(lambda: self.inner.seal_parts(renames))
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
-        return self._again(lambda: self.inner.link(pairs))
+        return self._retry_call(lambda: self.inner.link(pairs))
 
     def make_folders(self, folders: Sequence[str]) -> None:
-        self._again(lambda: self.inner.make_folders(folders))
+        self._retry_call(lambda: self.inner.make_folders(folders))
 
     def remove(self, paths: Sequence[str]) -> None:
-        self._again(lambda: self.inner.remove(paths))
+        self._retry_call(lambda: self.inner.remove(paths))
 
     def remove_tree(self, folder: str) -> None:
-        self._again(lambda: self.inner.remove_tree(folder))
+        self._retry_call(lambda: self.inner.remove_tree(folder))
 
     def rename(self, source: str, target: str) -> None:
-        self._again(lambda: self.inner.rename(source, target))
+        self._retry_call(lambda: self.inner.rename(source, target))
 
     def free_bytes(self, folder: str = "") -> int | None:
-        return self._again(lambda: self.inner.free_bytes(folder))
+        return self._retry_call(lambda: self.inner.free_bytes(folder))
 
     def close(self) -> None:
         self.inner.close()
 
-    def _again(self, act: Callable[[], T]) -> T:
+    def _retry_call(self, act: Callable[[], T]) -> T:
         return try_again(act, self._tries) if self._tries > 1 else act()

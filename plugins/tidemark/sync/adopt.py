@@ -11,7 +11,7 @@
   all of it.
 
 An original sender's state is read after any crash of it: the seed's recovery steps 1 to 9, done right
-(`acknowledged`). `last_local_files.txt` is the acknowledged set, `sync.log` its redo log, `current_local_files.txt`
+(`parse_acknowledged`). `last_local_files.txt` is the acknowledged set, `sync.log` its redo log, `current_local_files.txt`
 the atomic replacement. Differences from the original, on purpose: entries of the log are applied in their order (the
 original collects two sets and lost "sent, then deleted", R5), and a torn last line is dropped (the original keeps a
 garbage path and later tells the receiver to delete it, R6).
@@ -38,18 +38,18 @@ from uuid import UUID
 
 from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError, UsageError
-from tidemark.formats.records import ADOPTED, DecidedPaper, decided_place, encode_decided
+from tidemark.formats.records import ADOPTED, Decision, decided_place, encode_decision
 from tidemark.ledger import journal
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.ledger.sender import links as link_rows
-from tidemark.progress import Progress, silent
+from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.listing import classify_files
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store
 from tidemark.sync.run import Options, run_sync
-from tidemark.sync.session import Copies
+from tidemark.sync.session import KnownCopies
 from tidemark.tsfiles.sealed import SealedFile
 
 LIST, REPLACEMENT, LOG = "last_local_files.txt", "current_local_files.txt", "sync.log"
@@ -93,53 +93,53 @@ class Found:
     schema_position: int | None
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.lists or self.copies or self.owners)
 
 
-def adopt(app: App, link: str, folder: Path, progress: Progress = silent) -> AdoptResult:
+def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progress) -> AdoptResult:
     """Take over `folder` for a link. Raises NotFoundError, UsageError where nothing in it can be taken."""
-    settings = app.link(link)
+    settings = app.link_settings(link)
     if not folder.is_dir():
         raise NotFoundError(f"no folder {folder}", subject=str(folder))
-    found = look_into(folder)
-    if found.nothing:
+    found = inspect_folder(folder)
+    if found.is_empty:
         raise UsageError(
             f"{folder} holds neither {LIST}, {REPLACEMENT} or {LOG}, nor device_owner, nor TsFiles",
             hint="give the sender's folder (…/sync-sender/<ip>_<port>) or a folder of TsFiles at the receiver",
             subject=str(folder),
         )
-    local = app.receiver_root(app.receiver(settings.receiver)) is not None
-    site = app.site(settings.site)
+    local = app.receiver_root(app.receiver_settings(settings.receiver)) is not None
+    site = app.site_settings(settings.site)
     store = LocalStore(str(folder.absolute()))
     with app.site_store(site) as source:
         sealed = classify_files(source, source.list_files(site.data).entries, site.data).sealed
-        listed = matching(found.entries, [f.entry.path for f in sealed])
+        listed = match_site_files(found.entries, [f.entry.path for f in sealed])
         places, differing = _same_copies(source, store, sealed, found.copies if local else {})
     options = Options(adopted=listed - places.keys() - differing, exactly=frozenset(places))
-    result = run_sync(app, link, options, progress, copies=Copies(store, places))
+    result = run_sync(app, link, options, progress, copies=KnownCopies(store, places))
     with app.ledger.read() as connection:
         known = link_rows.adopted_paths(connection, link)
     return AdoptResult(
         listed=len(options.adopted & known),
         copied=result.files,
-        owners=_claim(app, settings, found.owners),
+        owners=_claim_devices(app, settings, found.owners),
         differing=tuple(sorted(differing)),
         unmatched=len(found.entries) - len(listed),
         sent_bytes=result.sent_bytes,
         uuid=found.uuid,
         schema_position=found.schema_position,
-        note=_note(found, site.id),
+        note=_note_other_uuid(found, site.id),
     )
 
 
-def look_into(folder: Path) -> Found:
+def inspect_folder(folder: Path) -> Found:
     """Read what an original Sync Tool left in `folder`, and find TsFiles."""
     files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink()]
     senders = {p.parent for p in files if p.name in (LIST, REPLACEMENT, LOG) and "sync-receiver" not in p.parts}
     entries: set[str] = set()
     for sender in sorted(senders):
-        entries |= acknowledged(*(_file_text(sender / name) for name in (LIST, REPLACEMENT, LOG)))
+        entries |= parse_acknowledged(*(_file_text(sender / name) for name in (LIST, REPLACEMENT, LOG)))
     copies: dict[str, list[str]] = defaultdict(list)
     owners: dict[str, str] = {}
     for path in files:
@@ -160,17 +160,17 @@ def _same_copies(
     """({source path: copy} of equal digests, source paths of which only differing copies are there)."""
     named = [f.entry for f in sealed if f.entry.path.rpartition("/")[2] in copies]
     here = [[e for e in store.stat_many(copies[f.path.rpartition("/")[2]]) if e and e.size == f.size] for f in named]
-    at_site = source.digests([Range(f.path, 0, f.size) for f in named])
+    at_site = source.digest_ranges([Range(f.path, 0, f.size) for f in named])
     places: dict[str, str] = {}
     for file, candidates, wanted in zip(named, here, at_site, strict=True):
-        digests = store.digests([Range(c.path) for c in candidates])
+        digests = store.digest_ranges([Range(c.path) for c in candidates])
         same = [c.path for c, digest in zip(candidates, digests, strict=True) if digest is not None and digest == wanted]
         if same:
             places[file.path] = same[0]
     return places, frozenset(f.path for f in named if f.path not in places)
 
 
-def _claim(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
+def _claim_devices(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
     """Give devices to the sites of the settings that owned them; what somebody owns already stays."""
     known = {site.id for site in app.settings.sites.values()}
     wanted = {device: site for device, owner in owners.items() if (site := site_of(owner)) in known and site}
@@ -180,9 +180,9 @@ def _claim(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
     rows = [OwnerRow(d, site, at, "adopted") for d, site in sorted(wanted.items()) if d not in taken]
     if not rows:
         return 0
-    paper = DecidedPaper(at, journal.who(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
-    with app.receiver_store(app.receiver(link.receiver)) as store:
-        store.publish(decided_place(paper), encode_decided(paper))
+    paper = Decision(at, journal.user_at_host(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
+    with app.receiver_store(app.receiver_settings(link.receiver)) as store:
+        store.publish(decided_place(paper), encode_decision(paper))
     # CRASH WINDOW: on paper, not recorded: adopting again, or a rebuilt ledger, claims them.
     with app.ledger.write() as connection:
         taken = refusal_rows.owners_of(connection, link.receiver, wanted)
@@ -190,7 +190,7 @@ def _claim(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
     return len(rows)
 
 
-def _note(found: Found, site_id: str) -> str:
+def _note_other_uuid(found: Found, site_id: str) -> str:
     try:
         if found.uuid and UUID(found.uuid) != UUID(site_id):
             return f"the original sender's UUID is {UUID(found.uuid)}, the settings give this site {site_id}"
@@ -212,7 +212,7 @@ _UUID = re.compile(r"(?:^|_)([0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{
 
 def read_owners(data: bytes) -> Mapping[str, str]:
     """{device: owner as written}. Raises CorruptionError where the bytes are neither form."""
-    return _java_map(data) if data.startswith(_MAGIC) else _text(data)
+    return _java_map(data) if data.startswith(_MAGIC) else _parse_text_log(data)
 
 
 def site_of(owner: str) -> str | None:
@@ -221,7 +221,7 @@ def site_of(owner: str) -> str | None:
     return str(UUID(found[1])) if found else None
 
 
-def _text(data: bytes) -> Mapping[str, str]:
+def _parse_text_log(data: bytes) -> Mapping[str, str]:
     owners = {}
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
         if line.strip():
@@ -235,16 +235,16 @@ def _text(data: bytes) -> Mapping[str, str]:
 def _java_map(data: bytes) -> Mapping[str, str]:
     reader = _Stream(data)
     try:
-        if reader.byte() != _OBJECT:
+        if reader.read_byte() != _OBJECT:
             raise CorruptionError("device_owner: not a serialised map")
-        fields = reader.class_fields()
+        fields = reader.read_class_fields()
         reader.handles.append(None)  # the map itself
         for type_code in fields:
-            reader.skip(_FIELD_SIZES[type_code])
-        if reader.byte() != _BLOCK:
+            reader.skip_bytes(_FIELD_SIZES[type_code])
+        if reader.read_byte() != _BLOCK:
             raise CorruptionError("device_owner: not a serialised java.util.HashMap")
-        size = struct.unpack(">i", reader.take(reader.byte())[4:8])[0]
-        return {reader.text(): reader.text() for _ in range(size)}
+        size = struct.unpack(">i", reader.read_exactly(reader.read_byte())[4:8])[0]
+        return {reader.read_string(): reader.read_string() for _ in range(size)}
     except (IndexError, KeyError, struct.error, UnicodeDecodeError) as broken:
         raise CorruptionError(f"device_owner: the serialised map ends early or is damaged: {broken}") from broken
 
@@ -258,52 +258,52 @@ class _Stream:
         self.at = len(_MAGIC)
         self.handles: list[str | None] = []
 
-    def take(self, size: int) -> bytes:
+    def read_exactly(self, size: int) -> bytes:
         piece = self.data[self.at : self.at + size]
         if len(piece) < size:
             raise IndexError(f"{size} bytes wanted at {self.at}")
         self.at += size
         return piece
 
-    def skip(self, size: int) -> None:
-        self.take(size)
+    def skip_bytes(self, size: int) -> None:
+        self.read_exactly(size)
 
-    def byte(self) -> int:
-        return self.take(1)[0]
+    def read_byte(self) -> int:
+        return self.read_exactly(1)[0]
 
-    def utf(self) -> str:
-        return self.take(int.from_bytes(self.take(2), "big")).decode()
+    def read_utf(self) -> str:
+        return self.read_exactly(int.from_bytes(self.read_exactly(2), "big")).decode()
 
-    def class_fields(self) -> list[str]:
+    def read_class_fields(self) -> list[str]:
         """Type codes of the class's primitive fields; its superclasses have none worth reading."""
-        mark = self.byte()
+        mark = self.read_byte()
         if mark == _NULL:
             return []
         if mark != _CLASS:
             raise KeyError(f"class description expected, found {mark:#x}")
-        self.utf()
+        self.read_utf()
         self.handles.append(None)
-        self.skip(8 + 1)  # serialVersionUID, flags
+        self.skip_bytes(8 + 1)  # serialVersionUID, flags
         fields = []
-        for _ in range(int.from_bytes(self.take(2), "big")):
-            fields.append(chr(self.byte()))
-            self.utf()
-        if self.byte() != _END:
+        for _ in range(int.from_bytes(self.read_exactly(2), "big")):
+            fields.append(chr(self.read_byte()))
+            self.read_utf()
+        if self.read_byte() != _END:
             raise KeyError("annotations in a class description")
-        self.class_fields()
+        self.read_class_fields()
         return fields
 
-    def text(self) -> str:
-        mark = self.byte()
+    def read_string(self) -> str:
+        mark = self.read_byte()
         if mark == _REFERENCE:
-            found = self.handles[int.from_bytes(self.take(4), "big") - _FIRST_HANDLE]
+            found = self.handles[int.from_bytes(self.read_exactly(4), "big") - _FIRST_HANDLE]
             if found is None:
                 raise KeyError("a reference to something else than a string")
             return found
         if mark not in (_STRING, _LONG_STRING):
             raise KeyError(f"string expected, found {mark:#x}")
-        size = int.from_bytes(self.take(2 if mark == _STRING else 8), "big")
-        text = self.take(size).decode()
+        size = int.from_bytes(self.read_exactly(2 if mark == _STRING else 8), "big")
+        text = self.read_exactly(size).decode()
         self.handles.append(text)
         return text
 
@@ -313,27 +313,27 @@ ADDED = "sync tsfile start"
 _OTHER_MARKERS = frozenset({"sync start", "sync end", "sync deleted file names end", "sync tsfile end"})
 
 
-def acknowledged(last: str | None, current: str | None, log: str | None) -> frozenset[str]:
+def parse_acknowledged(last: str | None, current: str | None, log: str | None) -> frozenset[str]:
     """The files the receiver has, from the contents of the three files (None: absent).
 
     Entries of the log may be absolute paths, bare file names or names without their suffix; the last two mean the file
     of that name in the list.
     """
     if last is None and current is not None:
-        return frozenset(_listed(current))  # crashed between "delete last" and "rename current": current is whole
-    known = dict.fromkeys(_listed(last or ""))
+        return frozenset(_list_paths(current))  # crashed between "delete last" and "rename current": current is whole
+    known = dict.fromkeys(_list_paths(last or ""))
     deleting: bool | None = None
-    for line in _lines(log or ""):
+    for line in _whole_lines(log or ""):
         if line in (DELETED, ADDED):
             deleting = line == DELETED
         elif line in _OTHER_MARKERS:
             deleting = None
         elif deleting is not None:
-            _apply(line, deleting, known)
+            _apply_log_entry(line, deleting, known)
     return frozenset(known)
 
 
-def _apply(entry: str, deleting: bool, known: dict[str, None]) -> None:
+def _apply_log_entry(entry: str, deleting: bool, known: dict[str, None]) -> None:
     if not deleting:
         known[entry] = None
         return
@@ -349,17 +349,17 @@ def same_file(path: str, entry: str) -> bool:
     return "/" not in entry and entry in (name, name.removesuffix(".tsfile"))
 
 
-def _listed(text: str) -> Sequence[str]:
+def _list_paths(text: str) -> Sequence[str]:
     """The paths of a list: it was renamed into place whole, so its last line counts without a newline too."""
-    return _lines(text + "\n")
+    return _whole_lines(text + "\n")
 
 
-def _lines(text: str) -> Sequence[str]:
+def _whole_lines(text: str) -> Sequence[str]:
     """Whole lines only: what follows the last newline was being written when the sender died."""
     return [line.strip("\r") for line in text.split("\n")[:-1] if line.strip()]
 
 
-def matching(entries: Iterable[str], site_paths: Sequence[str]) -> frozenset[str]:
+def match_site_files(entries: Iterable[str], site_paths: Sequence[str]) -> frozenset[str]:
     """The site's files that the sender's list names; an entry that could mean two files names none (it is sent again).
 
     Entries are absolute paths of the sender's machine, where the same folders may lie under another root, or bare names.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.sender.links import Skipped, skipped_files
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
@@ -40,10 +40,10 @@ def passed_over(connection: Connection, link: str) -> PassedOver:
     """By the newest listing of a link's site that this ledger knows."""
     skipped = skipped_files(connection, link)
     unlisted = sorted((path, one.reason) for path, one in skipped.items() if one.reason.startswith(UNLISTED))
-    return PassedOver(tuple(unlisted), notes(skipped, link, now(connection)) if skipped else ())
+    return PassedOver(tuple(unlisted), make_notes(skipped, link, database_time(connection)) if skipped else ())
 
 
-def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
+def make_notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
     """One sentence for each reason that a person should know; `clock`: now, as the ledger has it. Pure."""
     grouped: dict[str, list[str]] = defaultdict(list)  # how the sentence ends, for each of its files
     named: list[str] = []
@@ -58,14 +58,14 @@ def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str,
         elif clock - since >= LASTING_SECONDS:
             grouped[why].append(f" for more than a day: {why}")
     sentences = [
-        f"{_files(len(ends))} passed over{ends[0]}; ./tidemark plan {link} lists {'them' if ends[1:] else 'it'}"
+        f"{_count_phrase(len(ends))} passed over{ends[0]}; ./tidemark plan {link} lists {'them' if ends[1:] else 'it'}"
         for ends in grouped.values()
     ]
     more = f", and {len(named) - NAMED:,} more; ./tidemark plan {link} lists them" if len(named) > NAMED else ""
     return (*sentences, *named[: NAMED - 1], *(text + more for text in named[NAMED - 1 : NAMED]))
 
 
-def _files(count: int) -> str:
+def _count_phrase(count: int) -> str:
     return f"{count:,} files are" if count > 1 else "1 file is"
 
 

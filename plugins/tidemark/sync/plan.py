@@ -16,7 +16,7 @@ from tidemark.ledger.sender.runs import DROP, MODS, SEND, SUPERSEDE, item_bytes
 from tidemark.settings.model import LinkSettings
 from tidemark.sync.schema import Piece, plan_pieces
 from tidemark.sync.select.choose import Selection
-from tidemark.sync.select.select_files import look
+from tidemark.sync.select.select_files import make_selection
 from tidemark.sync.session import Options, Plan, Site
 from tidemark.sync.start import require_same_ends
 
@@ -55,15 +55,15 @@ class PlanReport:
         }
 
 
-def plan(app: App, link: str, options: Options = Options()) -> PlanReport:  # noqa: B008 - frozen
+def plan_sync(app: App, link: str, options: Options = Options()) -> PlanReport:  # noqa: B008 - frozen
     """What `sync` would do now. Raises what looking at the site raises (UnreachableError …), and PermanentError where
     the link's site or receiver is another than what it ran between."""
-    settings = app.link(link)
+    settings = app.link_settings(link)
     require_same_ends(app, settings)
-    site = app.site(settings.site)
+    site = app.site_settings(settings.site)
     with app.site_store(site) as source:
         looking = Site(app.ledger, settings, site, source)
-        selection = look(looking, options)
+        selection = make_selection(looking, options)
         pieces, unlisted = plan_pieces(looking) if site.schema else ((), {})
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link)
@@ -76,9 +76,9 @@ def plan(app: App, link: str, options: Options = Options()) -> PlanReport:  # no
         send=tuple((i.path, item_bytes(i)) for i in selection.items if i.action in (SEND, MODS)),
         drop=tuple(i.path for i in selection.items if i.action == DROP),
         superseded=tuple((i.path, i.covered_by) for i in selection.items if i.action == SUPERSEDE),
-        skipped=_skipped(selection, unlisted),
+        skipped=_list_skipped(selection, unlisted),
         schema=tuple(pieces),
-        conflicts=_conflicts(app, settings, selection),
+        conflicts=_find_conflicts(app, settings, selection),
         guard=selection.guard,
     )
 
@@ -98,16 +98,16 @@ def read_plan(data: bytes) -> Plan:
         ) from broken
 
 
-def _skipped(selection: Selection, unlisted: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _list_skipped(selection: Selection, unlisted: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     left_out = {seen.path: seen.reason for seen in selection.seen if seen.reason}
     return tuple(sorted({**selection.skipped, **left_out, **unlisted}.items()))
 
 
-def _conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:
+def _find_conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:
     """Devices of the files to send that another site owns, as far as this ledger knows the receiver."""
     sending = {i.path for i in selection.items if i.action == SEND}
     devices = {d: path for path, extent in selection.extents.items() if path in sending for d, _, _ in extent}
     with app.ledger.read() as connection:
         owners = refusal_rows.owners_of(connection, link.receiver, sorted(devices))
-    mine = app.site(link.site).id
+    mine = app.site_settings(link.site).id
     return tuple((devices[d], d, row.site_id) for d, row in sorted(owners.items()) if row.site_id != mine)

@@ -1,6 +1,6 @@
 """What a sync did, told from the ledger: the same for the command line, a DAG and a later question.
 
-`with_standing` adds what a link's receiver keeps out of the catalog now: every file of the site that is refused or
+`with_kept_out` adds what a link's receiver keeps out of the catalog now: every file of the site that is refused or
 in quarantine, whichever run brought it. It is told by every sync for as long as it is so, not by the first alone. A
 receiver of another ledger is known by its answers.
 """
@@ -20,8 +20,8 @@ from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
-from tidemark.ledger.sql import report
-from tidemark.receiver.load.result import Trouble, named
+from tidemark.ledger.sql import run_report
+from tidemark.receiver.load.result import Trouble, summarize_troubles
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.sync.notes import LET_LIST, not_verified, passed_over
@@ -103,7 +103,7 @@ class SyncResult:
             return f"{path} was left out: {reason}{more}"
         if self.waiting_for_load:
             return "the receiver is being loaded by another process"
-        return named(self.troubles)
+        return summarize_troubles(self.troubles)
 
     def as_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"ok": self.exit_code == 0, "kind": self.exit_code}
@@ -141,14 +141,14 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         run = run_rows.get_run(connection, run_id)
         if run is None:
             raise NotFoundError(f"no run {run_id} in this ledger", hint="./tidemark status", subject=run_id)
-        landings = run_rows.landings(connection, run.link, run_id=run_id)
+        landings = run_rows.sent_landings(connection, run.link, run_id=run_id)
         counted = run_rows.count_items(connection, run_id)
-        left = [(i.path, i.reason or "") for i in run_rows.items(connection, run_id, FAILED, VANISHED)]
+        left = [(i.path, i.reason or "") for i in run_rows.read_items(connection, run_id, FAILED, VANISHED)]
         link = link_rows.get_link(connection, run.link)
         skipped = passed_over(connection, run.link)
         unverified = hold_rows.count_unverified(connection).get(run.link, 0)
-        held = sum(one.link == run.link for one in hold_rows.held(connection))
-        site = next((s.name for s in landing_rows.sites(connection).values() if link and s.site_id == link.site_id), "")
+        held = sum(one.link == run.link for one in hold_rows.held_files(connection))
+        site = next((s.name for s in landing_rows.read_sites(connection).values() if link and s.site_id == link.site_id), "")
     return SyncResult(
         run=run_id,
         link=run.link,
@@ -165,11 +165,15 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         guard=(link.guard or "") if link and counted.get((DROP, HELD)) else "",
         distrusted=sum(reason.startswith(QUARANTINED) for _, reason in left),
         unverified=unverified,
-        notes=(*_only(run, bool(counted)), *skipped.notes, *_care(run.link, held, unverified, site)),
+        notes=(
+            *_note_unmatched_only(run, bool(counted)),
+            *skipped.notes,
+            *_note_link_state(run.link, held, unverified, site),
+        ),
     )
 
 
-def _only(run: RunRow, selected: bool) -> Iterator[str]:
+def _note_unmatched_only(run: RunRow, selected: bool) -> Iterator[str]:
     """`selected`: whether the run had anything to send or to tell."""
     only = json.loads(run.options).get("only_paths") or []
     if only and run.inventory is not None and not selected:
@@ -177,7 +181,7 @@ def _only(run: RunRow, selected: bool) -> Iterator[str]:
         yield f"--only {' '.join(only)}: no such file is to be sent; {lists}"
 
 
-def _care(link: str, held: int, unverified: int, site: str) -> Iterator[str]:
+def _note_link_state(link: str, held: int, unverified: int, site: str) -> Iterator[str]:
     """What the operator should know of the link, whatever this run did."""
     if held:
         yield f"{held} files are in quarantine at link {link}, no run sends them: ./tidemark quarantine list"
@@ -185,7 +189,7 @@ def _care(link: str, held: int, unverified: int, site: str) -> Iterator[str]:
         yield not_verified(unverified, site)
 
 
-def total(results: Sequence[SyncResult]) -> SyncResult:
+def sum_results(results: Sequence[SyncResult]) -> SyncResult:
     """One answer for a continued run and the fresh pass after it; what waits is what waits now."""
     last = results[-1]
     amounts = ("files", "bytes", "sent_bytes", "dropped", "superseded", "schema", "landings")
@@ -196,9 +200,9 @@ def total(results: Sequence[SyncResult]) -> SyncResult:
 
 def with_receiver(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:
     """The result with what waits at a receiver of this ledger: for the operator, or for files that are to come again."""
-    site_id = app.site(link.site).id
+    site_id = app.site_settings(link.site).id
     with app.ledger.read() as connection:
-        rows = report(connection, "site_counts")
+        rows = run_report(connection, "site_counts")
     counts = next((r for r in rows if (r["receiver"], r["site_id"]) == (link.receiver, site_id)), None)
     if counts is None:
         return result
@@ -209,7 +213,7 @@ def with_receiver(app: App, link: LinkSettings, result: SyncResult) -> SyncResul
     return replace(result, guard=counts["asking_reason"] or "", guard_run=counts["asking_landing"].rpartition("-")[0])
 
 
-def with_standing(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:
+def with_kept_out(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:
     """The result with every file of the site that is refused or in quarantine now, whichever run brought it.
 
     A receiver of another ledger is known by its answers.
@@ -230,10 +234,10 @@ def with_standing(app: App, link: LinkSettings, result: SyncResult) -> SyncResul
 
 def kept_out(app: App, link: LinkSettings) -> Sequence[Trouble]:
     """Every file of the link's site that its receiver refuses or holds in quarantine now."""
-    receiver = app.receiver(link.receiver)
+    receiver = app.receiver_settings(link.receiver)
     with app.ledger.read() as connection:
         if app.receiver_root(receiver) is None:
-            rows = report(connection, "standing_answers", link=link.name)
+            rows = run_report(connection, "standing_answers", link=link.name)
         else:
-            rows = report(connection, "standing_troubles", receiver=receiver.name, site=app.site(link.site).id)
+            rows = run_report(connection, "standing_troubles", receiver=receiver.name, site=app.site_settings(link.site).id)
     return [Trouble(r["what"], r["landing"], r["path"], r["reason"], int(r["kind"])) for r in rows]

@@ -29,16 +29,16 @@ from tidemark.formats.layout import landing_folder
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import MODS, SEND, SENT
-from tidemark.progress import Progress, silent
+from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 from tidemark.settings.window import require_window
-from tidemark.sync.result import SyncResult, result_of, total, with_receiver, with_standing
+from tidemark.sync.result import SyncResult, result_of, sum_results, with_kept_out, with_receiver
 from tidemark.sync.send import receipts
 from tidemark.sync.send import transfer_files as send_transfer_files
 from tidemark.sync.send.manifest import landed_file
-from tidemark.sync.session import Copies, Options, PartLimits, Plan, Work
+from tidemark.sync.session import KnownCopies, Options, PartLimits, Plan, Work
 from tidemark.sync.start import open_lease, require_same_ends
-from tidemark.sync.steps import STEPS, Counts, holding, one_step, run_of, run_up_to_cleanup, stores_of, whole_run
+from tidemark.sync.steps import STEPS, Counts, hold_lease, one_step, run_of, run_up_to_cleanup, stores_of, whole_run
 
 if TYPE_CHECKING:
     from tidemark.receiver.load.result import LoadResult
@@ -51,9 +51,9 @@ def run_sync(
     app: App,
     link: str,
     options: Options = Options(),  # noqa: B008 - frozen
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
-    copies: Copies = Copies(),  # noqa: B008 - frozen
+    copies: KnownCopies = KnownCopies(),  # noqa: B008 - frozen
 ) -> SyncResult:
     """One whole run in this process; an unfinished run is brought to its end first, then a fresh pass is made.
 
@@ -61,7 +61,7 @@ def run_sync(
     ends a run early; the next call goes on where it ended. Held drops and files left out are told in the result.
     `copies` that lie at the receiver need not be sent.
     """
-    settings = app.link(link)
+    settings = app.link_settings(link)
     keep_up(app, settings, options)
     results: list[SyncResult] = []
     while True:
@@ -71,22 +71,22 @@ def run_sync(
             break
         results.append(ending())
     if options.no_load:
-        return with_standing(app, settings, total([*results, ending()]))
+        return with_kept_out(app, settings, sum_results([*results, ending()]))
     files = run_of(app, lease.holder).files
-    loaded = loaded_beside(app, settings, lambda: total([*results, ending()]), files, progress)
-    return with_standing(app, settings, with_receiver(app, settings, loaded))
+    loaded = loaded_beside(app, settings, lambda: sum_results([*results, ending()]), files, progress)
+    return with_kept_out(app, settings, with_receiver(app, settings, loaded))
 
 
-def end_unfinished(app: App, link: str, progress: Progress = silent) -> SyncResult | None:
+def end_unfinished(app: App, link: str, progress: Progress = ignore_progress) -> SyncResult | None:
     """Bring the link's unfinished run to its end in this process, so that the next one is planned from what the site has
     now: a run goes on with what was planned when it began. None where there is none. Raises what `run_sync` raises."""
-    settings = app.link(link)
+    settings = app.link_settings(link)
     require_same_ends(app, settings)
     with app.ledger.read() as connection:
         unfinished = run_rows.unfinished_run(connection, link)
     if unfinished is None:
         return None
-    lease = Leases(app.ledger, app.identity).take(f"link:{link}", unfinished)
+    lease = Leases(app.ledger, app.identity).acquire_lease(f"link:{link}", unfinished)
     return whole_run(app, lease, progress)
 
 
@@ -95,7 +95,7 @@ def open_run(app: App, link: str, external: str | None = None, options: Options 
 
     Raises LeaseHeldError while another process works on the link.
     """
-    settings = app.link(link)
+    settings = app.link_settings(link)
     if external is not None:
         with app.ledger.read() as connection:
             known = run_rows.run_of(connection, external)
@@ -126,7 +126,7 @@ def transfer_deletes(app: App, run_id: str) -> Counts:
     return one_step(app, run_id, "transfer_deletes")
 
 
-def transfer_files(app: App, run_id: str, batch: int | None = None, progress: Progress = silent) -> Counts:
+def transfer_files(app: App, run_id: str, batch: int | None = None, progress: Progress = ignore_progress) -> Counts:
     """Send the files of one batch of `file_batches`, or all that is left: {"files", "bytes"} sent by this call."""
 
     def act(work: Work) -> Counts:
@@ -138,7 +138,7 @@ def transfer_files(app: App, run_id: str, batch: int | None = None, progress: Pr
 def file_batches(app: App, run_id: str) -> list[dict[str, int | str]]:
     """The run's files in few batches for mapped tasks: {"batch", "label", "files", "bytes"} each, ids and counts only."""
     run = run_of(app, run_id)
-    site = app.site(app.link(run.link).site)
+    site = app.site_settings(app.link_settings(run.link).site)
     with app.ledger.read() as connection:
         cut = send_transfer_files.task_batches(connection, run_id, site.data)
     return [
@@ -165,7 +165,7 @@ def cleanup(app: App, run_id: str) -> Counts:
 def run_result(app: App, run_id: str) -> SyncResult:
     """What a run did, from the ledger; its `exit_code` says whether somebody has to act."""
     result = result_of(app.ledger, run_id)
-    return with_receiver(app, app.link(result.link), result)
+    return with_receiver(app, app.link_settings(result.link), result)
 
 
 BESIDE_FILES = 100_000  # of a run with more of them one transaction may take as long as others wait for SQLite
@@ -175,30 +175,30 @@ LOAD_PATIENCE = 120.0  # seconds to wait for another load of the same receiver
 def keep_up(app: App, link: LinkSettings, options: Options) -> None:
     """Before a run: the window is open, and a receiver that is here has loaded what it can."""
     require_window(link, app.clock())
-    receiver = app.receiver(link.receiver)
+    receiver = app.receiver_settings(link.receiver)
     if options.no_load or app.receiver_root(receiver) is None:
         return
-    if _unanswered(app, link) > receiver.max_unloaded_landings:
-        _load(app, link, silent)
+    if _count_unanswered(app, link) > receiver.max_unloaded_landings:
+        _load_site(app, link, ignore_progress)
 
 
-def _unanswered(app: App, link: LinkSettings) -> int:
+def _count_unanswered(app: App, link: LinkSettings) -> int:
     with app.ledger.read() as connection:
-        return len(run_rows.landings(connection, link.name, state="landed"))
+        return len(run_rows.sent_landings(connection, link.name, state="landed"))
 
 
 def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> None:
     """The run's files are sent: where they are loaded here, those of its open part are checked while the run is ended."""
-    root = app.receiver_root(app.receiver(link.receiver))
+    root = app.receiver_root(app.receiver_settings(link.receiver))
     if options.no_load or root is None:
         return
     with app.ledger.read() as connection:
-        sent = [item for item in run_rows.items(connection, run_id, SENT) if item.action in (SEND, MODS)]
+        sent = [item for item in run_rows.read_items(connection, run_id, SENT) if item.action in (SEND, MODS)]
     if not sent:
         return
     from tidemark.receiver.load.examine import examine_soon
 
-    site = app.site(link.site)
+    site = app.site_settings(link.site)
     folder = landing_folder(site.id, f"{run_id}-{sent[0].part}")
     examine_soon(app, root, folder, map(landed_file, sent), site.data)
 
@@ -211,20 +211,20 @@ def loaded_beside(
     `ending` does the last step of a run of so many `files`: it waits for the disk of the site, where links are removed, a
     load for processors.
     """
-    if app.receiver_root(app.receiver(link.receiver)) is None:
+    if app.receiver_root(app.receiver_settings(link.receiver)) is None:
         return ending()
     with ThreadPoolExecutor(1, thread_name_prefix="ending") as beside:
         ended = beside.submit(ending)
         if files > BESIDE_FILES:
             ended.result()
-        if not _unanswered(app, link):
+        if not _count_unanswered(app, link):
             return ended.result()
-        loaded = _load(app, link, progress)
+        loaded = _load_site(app, link, progress)
         result = ended.result()
     if loaded is None:
         return replace(result, waiting_for_load=True)
-    _take_answers(app, link, result.run)
-    done = not _unanswered(app, link)
+    _read_answers(app, link, result.run)
+    done = not _count_unanswered(app, link)
     return replace(
         result,
         state="loaded" if done else result.state,
@@ -236,15 +236,15 @@ def loaded_beside(
     )
 
 
-def _load(app: App, link: LinkSettings, progress: Progress) -> LoadResult | None:
+def _load_site(app: App, link: LinkSettings, progress: Progress) -> LoadResult | None:
     """Load this link's site; None where another load of the receiver does not end within LOAD_PATIENCE."""
     from tidemark.receiver.load.load import load
 
     give_up = time.monotonic() + LOAD_PATIENCE
-    receiver = app.receiver(link.receiver)
+    receiver = app.receiver_settings(link.receiver)
     while True:
         try:
-            loaded = load(app, receiver, site=app.site(link.site).id, progress=progress)
+            loaded = load(app, receiver, site=app.site_settings(link.site).id, progress=progress)
             return _with_iotdb(app, receiver, loaded, progress)
         except LeaseHeldError:
             if time.monotonic() > give_up:
@@ -264,14 +264,14 @@ def _with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progre
         return loaded
 
 
-def _take_answers(app: App, link: LinkSettings, run_id: str) -> None:
+def _read_answers(app: App, link: LinkSettings, run_id: str) -> None:
     """Read the receipts now, not at the start of the next run; somebody else at work on the link reads them himself."""
     leases = Leases(app.ledger, app.identity)
     try:
-        lease = leases.take(f"link:{link.name}", run_id)
+        lease = leases.acquire_lease(f"link:{link.name}", run_id)
     except LeaseHeldError:
         return
-    with holding(app, lease), stores_of(app, link) as (source, target):
-        receiver = app.receiver(link.receiver)
-        site = app.site(link.site)
+    with hold_lease(app, lease), stores_of(app, link) as (source, target):
+        receiver = app.receiver_settings(link.receiver)
+        site = app.site_settings(link.site)
         receipts.read_receipts(Work(app.ledger, link, site, source, target, receiver, run_id, lease, app.clock))

@@ -20,7 +20,7 @@ from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.links import SchemaPosition
 from tidemark.ledger.sender.runs import RunSchema
 from tidemark.stores.agent.disk import UNLISTED
-from tidemark.stores.listing import unknown
+from tidemark.stores.listing import mark_unlisted
 from tidemark.stores.protocol import Entry, Range
 from tidemark.sync.session import Site, Work
 from tidemark.untrusted_files import MOST_PAPER
@@ -55,14 +55,14 @@ def sync_schema(work: Work) -> Mapping[str, int]:
     if work.site.schema:
         with work.ledger.read() as connection:
             done = {p.path for p in run_rows.schema_pieces(connection, work.run_id)}
-            begun = bool(run_rows.landings(connection, work.link.name, run_id=work.run_id))
+            begun = bool(run_rows.sent_landings(connection, work.link.name, run_id=work.run_id))
         if not begun:  # a run's schema travels in its first part
             planned, unlisted = plan_pieces(work)
             for piece in planned:
                 if piece.path not in done:
-                    _send(work, piece)
+                    _send_piece(work, piece)
             if unlisted:
-                with work.recording() as connection:
+                with work.write_under_lease() as connection:
                     link_rows.add_skipped(connection, work.link.name, unlisted)
     with work.ledger.read() as connection:
         pieces = run_rows.schema_pieces(connection, work.run_id)
@@ -83,27 +83,27 @@ def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
     logs = [e for e in listing.entries if not e.path.endswith((".temp", ".tmp"))]
     grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]
     ranges = [Range(e.path, 0, known[e.path].position if e.path in known else 0) for e in grown]
-    planned = map(plan_piece, grown, [known.get(e.path) for e in grown], site.source.digests(ranges))
+    planned = map(plan_piece, grown, [known.get(e.path) for e in grown], site.source.digest_ranges(ranges))
     pieces = [piece for piece in planned if piece]
-    too_large = {piece.path: _TOO_LARGE.format(piece.end - piece.start) for piece in pieces if not _fits(piece)}
-    return [piece for piece in pieces if _fits(piece)], {**dict(unknown(listing.odd)), **too_large}
+    too_large = {piece.path: _TOO_LARGE.format(piece.end - piece.start) for piece in pieces if not _is_small_enough(piece)}
+    return [piece for piece in pieces if _is_small_enough(piece)], {**dict(mark_unlisted(listing.odd)), **too_large}
 
 
-def _fits(piece: Piece) -> bool:
+def _is_small_enough(piece: Piece) -> bool:
     return piece.end - piece.start <= MOST_PAPER
 
 
 _TOO_LARGE = f"{UNLISTED}it gained {{:,}} bytes, of a schema log at most {MOST_PAPER:,} are sent at once"
 
 
-def _send(work: Work, piece: Piece) -> None:
+def _send_piece(work: Work, piece: Piece) -> None:
     """The bytes, then the record. A log that goes away or begins anew while it is read waits for the next run."""
-    target = f"{work.landing_folder(work.landing(1))}/{schema_path(piece)}"
+    target = f"{work.landing_folder(work.landing_of_part(1))}/{schema_path(piece)}"
     size = piece.end - piece.start
     digest = hashlib.sha256()
 
     def hashed() -> Iterator[bytes]:
-        for data in work.source.chunks(piece.path, piece.start, size, _PIECE):
+        for data in work.source.read_chunks(piece.path, piece.start, size, _PIECE):
             digest.update(data)
             yield data
 
@@ -112,7 +112,7 @@ def _send(work: Work, piece: Piece) -> None:
     except SourceVanishedError:
         return
     ranges = {Range(piece.path, piece.start, size), Range(piece.path, 0, piece.end)}
-    digests = dict(zip(ranges, work.source.digests(list(ranges)), strict=True))
+    digests = dict(zip(ranges, work.source.digest_ranges(list(ranges)), strict=True))
     at_source, prefix = digests[Range(piece.path, piece.start, size)], digests[Range(piece.path, 0, piece.end)]
     if at_source is None or prefix is None or at_source != digest.hexdigest():
         return
@@ -122,10 +122,10 @@ def _send(work: Work, piece: Piece) -> None:
         )
     work.target.seal_parts([(target + ".part", target)])
     # CRASH WINDOW: durable but not recorded; the rerun writes the same or a longer piece under the same name.
-    with work.recording() as connection:
+    with work.write_under_lease() as connection:
         row = RunSchema(piece.path, piece.epoch, piece.start, size, piece.mtime, at_source, prefix, schema_path(piece))
         run_rows.put_schema(connection, work.run_id, row)
         if piece.began_anew:
-            journal.record(
+            journal.record_event(
                 connection, "schema.truncated", link=work.link.name, run_id=work.run_id, path=piece.path, size=piece.end
             )

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.formats.layout import landing_folder
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import Identity, Lease, check_in, this_process
+from tidemark.ledger.leases import Identity, Lease, assert_held, this_process
 from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
@@ -42,7 +42,7 @@ def partition_of(path: str, data_folders: Sequence[str]) -> Partition:
 
 
 @dataclass(frozen=True)
-class Copies:
+class KnownCopies:
     """`places`: source path → path in `store` of a copy with the source's digest."""
 
     store: Store | None = None
@@ -63,7 +63,7 @@ class Options:
     no_load: bool = False
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         return not (self.only_paths or self.send_all_again or self.plan or self.exactly is not None)
 
 
@@ -75,7 +75,7 @@ class Plan:
     drop: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
 
-    def names(self, path: str) -> bool:
+    def names_path(self, path: str) -> bool:
         return path in self._paths
 
     @cached_property
@@ -95,7 +95,7 @@ class Site:
     @cached_property
     def folders(self) -> SnapshotFolders:
         """Where the link's runs have their hard links."""
-        return SnapshotFolders.of(self.site, self.link.name)
+        return SnapshotFolders.of_link(self.site, self.link.name)
 
 
 @dataclass(frozen=True)
@@ -110,18 +110,18 @@ class Work(Site):
     clock: Callable[[], float]
     again: bool = False
     limits: PartLimits = field(default_factory=PartLimits)
-    copies: Copies = field(default_factory=Copies)
+    copies: KnownCopies = field(default_factory=KnownCopies)
     beat: Callable[[int, int, int, int], None] = field(default=lambda *_: None)
     identity: Identity = field(default_factory=this_process)
 
     @contextmanager
-    def recording(self) -> Iterator[Connection]:
+    def write_under_lease(self) -> Iterator[Connection]:
         """One transaction that stands only while the lease is still ours (LeaseLostError otherwise)."""
         with self.ledger.write() as connection:
-            check_in(connection, self.lease)
+            assert_held(connection, self.lease)
             yield connection
 
-    def landing(self, part: int) -> str:
+    def landing_of_part(self, part: int) -> str:
         return f"{self.run_id}-{part}"
 
     def landing_folder(self, landing: str) -> str:
@@ -137,30 +137,30 @@ class SnapshotFolders:
     link: str
 
     @classmethod
-    def of(cls, site: SiteSettings, link: str) -> SnapshotFolders:
+    def of_link(cls, site: SiteSettings, link: str) -> SnapshotFolders:
         return cls(site.data, site.snapshot, link)
 
     @cached_property
     def _places(self) -> Sequence[tuple[str, str, int]]:
         """(data folder with its slash, root of its links, its number): who lies in another one comes before it."""
         longest = sorted(enumerate(self.data), key=lambda pair: len(pair[1]), reverse=True)
-        return [(data + "/" if data else "", self._root(data), number) for number, data in longest]
+        return [(data + "/" if data else "", self._root_of_data(data), number) for number, data in longest]
 
-    def roots(self) -> list[str]:
+    def root_folders(self) -> list[str]:
         """One folder a data folder, holding a folder a run; some may be the same."""
-        return sorted({self._root(data) for data in self.data})
+        return sorted({self._root_of_data(data) for data in self.data})
 
     def run_folders(self, run_id: str) -> list[str]:
-        return [f"{root}/{run_id}" for root in self.roots()]
+        return [f"{root}/{run_id}" for root in self.root_folders()]
 
-    def place(self, run_id: str, path: str) -> str:
+    def link_path(self, run_id: str, path: str) -> str:
         """The link of a source path."""
         for data, root, number in self._places:
             if path.startswith(data):
                 return f"{root}/{run_id}/{number}/{path[len(data) :].lstrip('/')}"
         raise ValueError(f"{path} is not below a data folder of the site: {', '.join(self.data)}")
 
-    def _root(self, data: str) -> str:
+    def _root_of_data(self, data: str) -> str:
         parent = data.rstrip("/").rpartition("/")[0]
         below = f"{self.snapshot}/{self.link}"
         if parent or data.startswith("/"):

@@ -18,7 +18,7 @@ from tidemark.errors import PermanentError, UsageError
 from tidemark.formats.landing import decode_manifest
 from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import journal
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.attempts import forget_attempt
@@ -32,13 +32,13 @@ def open_lease(app: App, link: LinkSettings, external: str | None, options: Opti
     contradict each other."""
     _require_one_choice(options)
     leases = Leases(app.ledger, app.identity)
-    _introduce(app, link)
+    _register_link(app, link)
     while True:
         with app.ledger.read() as connection:
             unfinished = run_rows.unfinished_run(connection, link.name)
-        lease = leases.take(f"link:{link.name}", unfinished or new_run_id(app.clock()))
+        lease = leases.acquire_lease(f"link:{link.name}", unfinished or new_run_id(app.clock()))
         with app.ledger.write() as connection:
-            check_in(connection, lease)
+            assert_held(connection, lease)
             now_unfinished = run_rows.unfinished_run(connection, link.name)
             if now_unfinished == unfinished:
                 _write_run(connection, link.name, lease, external, options, known=unfinished is not None)
@@ -49,11 +49,11 @@ def open_lease(app: App, link: LinkSettings, external: str | None, options: Opti
 def _write_run(connection: Connection, link: str, lease: Lease, external: str | None, options: Options, known: bool) -> None:
     run_id = lease.holder
     if known:
-        journal.record(connection, "run.continued", link=link, run_id=run_id, fence=lease.fence)
+        journal.record_event(connection, "run.continued", link=link, run_id=run_id, fence=lease.fence)
     else:
         run_rows.add_run(connection, run_id, link, lease.fence, write_options(options))
         link_rows.set_link(connection, link, last_run=run_id)
-        journal.record(connection, "run.opened", link=link, run_id=run_id)
+        journal.record_event(connection, "run.opened", link=link, run_id=run_id)
     if external is not None:
         run_rows.add_alias(connection, external, run_id)
     else:
@@ -73,7 +73,7 @@ def require_same_ends(app: App, link: LinkSettings) -> None:
 
     Raises PermanentError, with what to write in the settings, where they give a link that has run another site or receiver.
     """
-    site = app.site(link.site)
+    site = app.site_settings(link.site)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
     if known is None:
@@ -94,18 +94,18 @@ def require_same_ends(app: App, link: LinkSettings) -> None:
         )
 
 
-def _introduce(app: App, link: LinkSettings) -> None:
+def _register_link(app: App, link: LinkSettings) -> None:
     """Make the site and the link known to the ledger.
 
     A link that this ledger does not know, but whose landings lie at the receiver, has lost its ledger: sequence numbers
     would be given twice. Raises PermanentError with the way out.
     """
-    site = app.site(link.site)
+    site = app.site_settings(link.site)
     require_same_ends(app, link)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
     if known is None:
-        with app.receiver_store(app.receiver(link.receiver)) as target:
+        with app.receiver_store(app.receiver_settings(link.receiver)) as target:
             _require_no_landing(target, site.id, link.name)
     with app.ledger.write() as connection:
         link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)

@@ -4,7 +4,7 @@ What a step decides and does stands in `select`, `send` and `schema`. Here a run
 are brought to it, and what ends a step early is written down for `status` and `why`. A step that is cleared and
 called again finds its work done; the run's step goes forward, never back.
 
-`noted` notes a run's progress in the ledger while it works, so that `status` shows it from any process. A thread
+`note_progress` notes a run's progress in the ledger while it works, so that `status` shows it from any process. A thread
 writes, every 2 s, the newest beat. The work itself never waits for it. A run shorter than that writes nothing, and a
 ledger that does not take a note is no trouble of the run's.
 """
@@ -22,17 +22,17 @@ from tidemark.app import App
 from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, TidemarkError, WindowOverError
 from tidemark.ledger import journal
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import RunRow, put_progress
-from tidemark.progress import Pace, Progress, Tick, silent
+from tidemark.progress import Pace, Progress, Tick, ignore_progress
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import Store
 from tidemark.sync import schema
 from tidemark.sync.result import SyncResult, result_of
 from tidemark.sync.select import select_files
 from tidemark.sync.send import cleanup, finish, transfer_files
-from tidemark.sync.session import Copies, PartLimits, Work
+from tidemark.sync.session import KnownCopies, PartLimits, Work
 from tidemark.sync.start import read_options, require_same_ends
 from tidemark.visible_log import VisibleLog
 
@@ -58,10 +58,10 @@ class Stage:
     stores: tuple[Store, Store]  # the site's and the receiver's
     progress: Progress
     limits: PartLimits = field(default_factory=PartLimits)
-    copies: Copies = field(default_factory=Copies)
+    copies: KnownCopies = field(default_factory=KnownCopies)
 
 
-def whole_run(app: App, lease: Lease, progress: Progress = silent) -> SyncResult:
+def whole_run(app: App, lease: Lease, progress: Progress = ignore_progress) -> SyncResult:
     """The seven steps of the lease's run in this process; those that are done already find nothing to do."""
     return run_up_to_cleanup(app, lease, progress)()
 
@@ -69,51 +69,51 @@ def whole_run(app: App, lease: Lease, progress: Progress = silent) -> SyncResult
 def run_up_to_cleanup(
     app: App,
     lease: Lease,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
-    copies: Copies = Copies(),  # noqa: B008 - frozen
+    copies: KnownCopies = KnownCopies(),  # noqa: B008 - frozen
     on_sent: Callable[[str], None] = lambda _run: None,
 ) -> Callable[[], SyncResult]:
     """As `whole_run`, all but the last step: all has landed. What is returned does that one, which must be done, in
     whatever thread; until then the lease is held. `on_sent` gets the run's id once its files are sent."""
-    link = app.link(run_of(app, lease.holder).link)
+    link = app.link_settings(run_of(app, lease.holder).link)
     with ExitStack() as held:
-        held.enter_context(holding(app, lease))
+        held.enter_context(hold_lease(app, lease))
         stores = held.enter_context(_stores_of_run(app, lease, link))
-        beat = held.enter_context(noted(app.ledger, link.name, lease.holder, progress))
+        beat = held.enter_context(note_progress(app.ledger, link.name, lease.holder, progress))
         stage = Stage(app, lease, stores, beat, limits, copies)
         for step in STEPS[:-1]:
-            _step(stage, step)
+            _run_step(stage, step)
             if step == "transfer_files":
                 on_sent(lease.holder)
-        ending = partial(_end, stage, held.pop_all())
+        ending = partial(_end_run, stage, held.pop_all())
     return ending
 
 
-def _end(stage: Stage, held: ExitStack) -> SyncResult:
+def _end_run(stage: Stage, held: ExitStack) -> SyncResult:
     with held:
-        _step(stage, STEPS[-1])
+        _run_step(stage, STEPS[-1])
     return result_of(stage.app.ledger, stage.lease.holder)
 
 
 def one_step(
-    app: App, run_id: str, step: str, act: Callable[[Work], Counts] | None = None, progress: Progress = silent
+    app: App, run_id: str, step: str, act: Callable[[Work], Counts] | None = None, progress: Progress = ignore_progress
 ) -> Counts:
     """One step in a process of its own, under the run's lease, which is parked afterwards. Raises LeaseHeldError and
     whatever ends the run early."""
     run = run_of(app, run_id)
     if run.state == "finished":
         return {"finished": 1}
-    require_same_ends(app, app.link(run.link))
+    require_same_ends(app, app.link_settings(run.link))
     leases = Leases(app.ledger, app.identity)
-    lease = leases.take(f"link:{run.link}", run_id)
+    lease = leases.acquire_lease(f"link:{run.link}", run_id)
     try:
         with (
             leases.keep_alive(lease),
-            _stores_of_run(app, lease, app.link(run.link)) as stores,
-            noted(app.ledger, run.link, run_id, progress) as beat,
+            _stores_of_run(app, lease, app.link_settings(run.link)) as stores,
+            note_progress(app.ledger, run.link, run_id, progress) as beat,
         ):
-            counts = _step(Stage(app, lease, stores, beat), step, act)
+            counts = _run_step(Stage(app, lease, stores, beat), step, act)
     except BaseException:
         leases.park(lease)
         raise
@@ -121,19 +121,19 @@ def one_step(
     return counts
 
 
-def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) -> Counts:
+def _run_step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) -> Counts:
     app, lease = stage.app, stage.lease
     run = run_of(app, lease.holder)
     if run.state == "finished":
         return {"finished": 1}
-    link = app.link(run.link)
+    link = app.link_settings(run.link)
     work = Work(
         ledger=app.ledger,
         link=link,
-        site=app.site(link.site),
+        site=app.site_settings(link.site),
         source=stage.stores[0],
         target=stage.stores[1],
-        receiver=app.receiver(link.receiver),
+        receiver=app.receiver_settings(link.receiver),
         run_id=run.run_id,
         lease=lease,
         clock=app.clock,
@@ -145,7 +145,7 @@ def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) 
     )
     stage.progress(Tick(step))
     try:
-        _begin(work, run, step)
+        _begin_step(work, run, step)
         if act is not None:
             return act(work)
         return select_files.select_files(work, read_options(run.options)) if step == "select_files" else _ACTS[step](work)
@@ -154,9 +154,9 @@ def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) 
         raise
 
 
-def _begin(work: Work, run: RunRow, step: str) -> None:
+def _begin_step(work: Work, run: RunRow, step: str) -> None:
     """The step forward, never back: a cleared task of an earlier step only finds its work done."""
-    with work.recording() as connection:
+    with work.write_under_lease() as connection:
         forward = step if not work.again else run.step
         run_rows.set_run(connection, run.run_id, state="running", step=forward, fence=work.lease.fence)
 
@@ -168,19 +168,19 @@ def _record_failure(app: App, lease: Lease, link: str, error: TidemarkError) -> 
     kind = "run.window" if isinstance(error, WindowOverError) else "run.failed"
     try:
         with app.ledger.write() as connection:
-            check_in(connection, lease)
+            assert_held(connection, lease)
             over = isinstance(error, PlanOutOfDateError)  # going on with that plan would fail for ever
             state = "finished" if over else "failed"
             run_rows.set_run(
                 connection, lease.holder, state=state, error_kind=error.kind, error=error.message, hint=error.hint
             )
-            journal.record(connection, kind, link=link, run_id=lease.holder, error=error.message, hint=error.hint)
+            journal.record_event(connection, kind, link=link, run_id=lease.holder, error=error.message, hint=error.hint)
     except TidemarkError as second:
         log.warning("the ledger did not take the run's error: %s", second)
 
 
 @contextmanager
-def holding(app: App, lease: Lease) -> Iterator[None]:
+def hold_lease(app: App, lease: Lease) -> Iterator[None]:
     """The lease kept alive inside the block and released after it."""
     leases = Leases(app.ledger, app.identity)
     try:
@@ -193,7 +193,10 @@ def holding(app: App, lease: Lease) -> Iterator[None]:
 @contextmanager
 def stores_of(app: App, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
     """The site's store and the receiver's, open inside the block."""
-    with app.site_store(app.site(link.site)) as source, app.receiver_store(app.receiver(link.receiver)) as target:
+    with (
+        app.site_store(app.site_settings(link.site)) as source,
+        app.receiver_store(app.receiver_settings(link.receiver)) as target,
+    ):
         yield source, target
 
 
@@ -222,7 +225,7 @@ NOTE_SECONDS = 2.0
 
 
 @contextmanager
-def noted(ledger: Ledger, link: str, run_id: str, progress: Progress) -> Iterator[Progress]:
+def note_progress(ledger: Ledger, link: str, run_id: str, progress: Progress) -> Iterator[Progress]:
     """A Progress for the block that tells `progress` every beat and notes the newest one."""
     newest: list[Tick] = []
     over = threading.Event()
@@ -240,7 +243,7 @@ def noted(ledger: Ledger, link: str, run_id: str, progress: Progress) -> Iterato
                 continue
             try:
                 with ledger.write() as connection:
-                    put_progress(connection, link, run_id, pace.at(tick, time.monotonic()))
+                    put_progress(connection, link, run_id, pace.figures_at(tick, time.monotonic()))
                 written = tick
             except TidemarkError as trouble:
                 log.debug("the progress of %s is not noted: %s", run_id, trouble)

@@ -1,6 +1,6 @@
 """Bytes from one store to another: verified, once, resumed. This is the transfer engine.
 
-Enter by `engine.send(source, target, items, options)`. It yields a `Sent` or a `Failed` an item, in any order.
+Enter by `engine.send_files(source, target, items, options)`. It yields a `Sent` or a `Failed` an item, in any order.
 `engine` also says which pair of stores goes which way:
 
     python3 to a local disk, or back        `stream.pull`, `stream.push`

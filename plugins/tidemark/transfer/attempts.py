@@ -15,15 +15,15 @@ from typing import Protocol
 
 from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, UnreachableError
 from tidemark.stores.protocol import check_path
-from tidemark.stores.retrying import SOON, Patience
+from tidemark.stores.retrying import SOON, RetryBudget
 from tidemark.transfer.items import Failed, SendItem, Sent, TryAgain, Wire
 
 Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
-class Round(Protocol):
-    """`outcomes` once; `error` then says what ended it early, `kept_bytes` how much of large files a next one need not send,
-    with what was there before it.
+class Attempt(Protocol):
+    """`iter_outcomes` once; `error` then says what ended it early, `kept_bytes` how much of large files a next one need not
+    send, with what was there before it.
 
     `halves`: an error that is not of the network may be one file's, of which the round cannot tell.
     """
@@ -34,22 +34,22 @@ class Round(Protocol):
     @property
     def kept_bytes(self) -> int: ...
 
-    def outcomes(self) -> Iterator[Outcome]: ...
+    def iter_outcomes(self) -> Iterator[Outcome]: ...
 
 
-def run_rounds(
-    wire: Wire, items: Sequence[SendItem], make: Callable[[Sequence[SendItem]], Round]
+def run_attempts(
+    wire: Wire, items: Sequence[SendItem], make: Callable[[Sequence[SendItem]], Attempt]
 ) -> Iterator[Sent | Failed]:
     """An outcome for each of `items`, fewer when asked to stop."""
     groups = deque([list(items)])
     while groups:
         group = _Group(wire, groups.popleft(), make)
-        yield from group.run()
-        if wire.stopped():
+        yield from group.try_files()
+        if wire.is_stopped():
             return
         if isinstance(group.error, (*SOON, DiskFullError)):
             for left in groups:
-                yield from _failed(wire, left, group.error)
+                yield from _fail_items(wire, left, group.error)
             return
         if len(group.waiting) > 1:
             half = len(group.waiting) // 2
@@ -58,27 +58,27 @@ def run_rounds(
 
 
 class _Group:
-    def __init__(self, wire: Wire, items: Sequence[SendItem], make: Callable[[Sequence[SendItem]], Round]) -> None:
+    def __init__(self, wire: Wire, items: Sequence[SendItem], make: Callable[[Sequence[SendItem]], Attempt]) -> None:
         self.waiting = {item.target_path: item for item in items}
         self.error: TidemarkError | None = None
         self._wire = wire
         self._make = make
         self._tries = wire.options.retries + 1
         self._tried: Counter[str] = Counter()  # failed tries of the file itself, by target path
-        self._patience = Patience(self._tries)
+        self._patience = RetryBudget(self._tries)
         self._kept = 0  # the most that a round kept since the last outcome
 
-    def run(self) -> Iterator[Sent | Failed]:
+    def try_files(self) -> Iterator[Sent | Failed]:
         """Leaves those `waiting` whose `error` may be one file's alone."""
-        while self.waiting and not self._wire.stopped():
+        while self.waiting and not self._wire.is_stopped():
             one = self._make(list(self.waiting.values()))
             before, tried = len(self.waiting), self._tried.total()
-            yield from self._outcomes(one)
+            yield from self._collect_outcomes(one)
             self.error = one.error
             if self.error is not None and not isinstance(self.error, SOON):
-                if odd := {item: error for item in self.waiting.values() if (error := _no_path(item)) is not None}:
+                if odd := {item: error for item in self.waiting.values() if (error := _path_error(item)) is not None}:
                     self.error = None  # the others are none the worse for them
-                    yield from self._odd(odd)
+                    yield from self._fail_odd_paths(odd)
                     continue
                 if one.halves and len(self.waiting) > 1 and not isinstance(self.error, DiskFullError):
                     return
@@ -88,40 +88,42 @@ class _Group:
                 self._kept = 0  # it was of a file that has its outcome, or begins anew
             if told or (self.error is not None and one.kept_bytes > self._kept):
                 self._kept = 0 if told else one.kept_bytes
-                self._patience.progress()
-            elif self.waiting and not self._wire.stopped() and not self._patience.failed():
+                self._patience.reset_failures()
+            elif self.waiting and not self._wire.is_stopped() and not self._patience.pause_before_retry():
                 if self.error is None and self._tried.total() > tried:
                     continue  # its files have tries of their own
-                self.error = self.error or _nowhere(self._wire)
+                self.error = self.error or _no_progress_error(self._wire)
                 break
-        if self.error is not None and not (isinstance(self.error, SOON) and self._wire.stopped()):  # it may be our own cut
-            yield from _failed(self._wire, self.waiting.values(), self.error)
+        if self.error is not None and not (
+            isinstance(self.error, SOON) and self._wire.is_stopped()
+        ):  # it may be our own cut
+            yield from _fail_items(self._wire, self.waiting.values(), self.error)
             self.waiting.clear()
 
-    def _odd(self, odd: dict[SendItem, TidemarkError]) -> Iterator[Failed]:
+    def _fail_odd_paths(self, odd: dict[SendItem, TidemarkError]) -> Iterator[Failed]:
         for item, error in odd.items():
             del self.waiting[item.target_path]
-            yield self._wire.failed(item, error)
+            yield self._wire.make_failed(item, error)
 
-    def _outcomes(self, one: Round) -> Iterator[Sent | Failed]:
-        for outcome in one.outcomes():
-            told = self._tried_again(*outcome) if isinstance(outcome, tuple) else outcome
+    def _collect_outcomes(self, one: Attempt) -> Iterator[Sent | Failed]:
+        for outcome in one.iter_outcomes():
+            told = self._count_try(*outcome) if isinstance(outcome, tuple) else outcome
             if told is not None:
                 del self.waiting[told.item.target_path]
                 yield told
 
-    def _tried_again(self, item: SendItem, again: TryAgain) -> Failed | None:
+    def _count_try(self, item: SendItem, again: TryAgain) -> Failed | None:
         """Failed, once it was tried often enough."""
         self._tried[item.target_path] += 1
-        return self._wire.failed(item, again.error) if self._tried[item.target_path] >= self._tries else None
+        return self._wire.make_failed(item, again.error) if self._tried[item.target_path] >= self._tries else None
 
 
-def _failed(wire: Wire, items: Iterable[SendItem], error: TidemarkError) -> Iterator[Failed]:
+def _fail_items(wire: Wire, items: Iterable[SendItem], error: TidemarkError) -> Iterator[Failed]:
     for item in items:
-        yield wire.failed(item, error)
+        yield wire.make_failed(item, error)
 
 
-def _no_path(item: SendItem) -> TidemarkError | None:
+def _path_error(item: SendItem) -> TidemarkError | None:
     """Why one of its paths is none (`stores.protocol.check_path`)."""
     try:
         check_path(item.source_path)
@@ -131,7 +133,7 @@ def _no_path(item: SendItem) -> TidemarkError | None:
     return None
 
 
-def _nowhere(wire: Wire) -> UnreachableError:
+def _no_progress_error(wire: Wire) -> UnreachableError:
     return UnreachableError(
         f"the transfer from {wire.source.url} to {wire.target.url} ended several times without a file and without an error",
         hint="run again; if it stays so, report it with the log of this run",

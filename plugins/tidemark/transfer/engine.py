@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.retrying import plain
-from tidemark.transfer.attempts import run_rounds
+from tidemark.stores.retrying import without_retries
+from tidemark.transfer.attempts import run_attempts
 from tidemark.transfer.items import Failed, SendItem, SendOptions, Sent, Wire
 
-__all__ = ["Failed", "SendItem", "SendOptions", "Sent", "send"]
+__all__ = ["Failed", "SendItem", "SendOptions", "Sent", "send_files"]
 
 
-def send(
+def send_files(
     source: Store,
     target: Store,
     items: Sequence[SendItem],
@@ -31,19 +31,19 @@ def send(
     rest of the items fail with the same error, at once. Target paths must differ from one another.
     """
     options = options or SendOptions()
-    if options.direct and plain(source).properties.tier is plain(target).properties.tier is Tier.PYTHON:
-        from tidemark.transfer.route import round_between
+    if options.direct and without_retries(source).properties.tier is without_retries(target).properties.tier is Tier.PYTHON:
+        from tidemark.transfer.route import attempt_between
 
-        between = Wire(plain(source), plain(target), replace(options, connections=1), on_bytes)
-        yield from run_rounds(between, items, lambda left: round_between(between, left))
+        between = Wire(without_retries(source), without_retries(target), replace(options, connections=1), on_bytes)
+        yield from run_attempts(between, items, lambda left: attempt_between(between, left))
         return
-    wire = Wire(plain(source), plain(target), options, on_bytes)
+    wire = Wire(without_retries(source), without_retries(target), options, on_bytes)
     if {wire.source.properties.tier, wire.target.properties.tier} == {Tier.PYTHON, Tier.LOCAL}:
-        from tidemark.transfer.stream.ends import can_stream, stream
+        from tidemark.transfer.stream.ends import can_stream, open_stream
 
         if can_stream(wire):
-            yield from run_rounds(wire, items, lambda left: stream(wire, left))
+            yield from run_attempts(wire, items, lambda left: open_stream(wire, left))
             return
     from tidemark.transfer.relay.relay import Relay
 
-    yield from run_rounds(wire, items, lambda left: Relay(wire, left))
+    yield from run_attempts(wire, items, lambda left: Relay(wire, left))

@@ -1,10 +1,10 @@
 """What is there already, and what tells that a file is the one that was asked for: identity, digests at both ends.
 
-Every tier's sender asks the same questions here, so that a file means the same whatever carried it. `identity` is
-size, mtime in whole seconds and inode; a growing file has no mtime. `unsure` says that size and mtime cannot show a
-change: a prefix of a growing file, or a file that changed within the last two seconds.
+Every tier's sender asks the same questions here, so that a file means the same whatever carried it. `identity_of` is
+size, mtime in whole seconds and inode; a growing file has no mtime. `may_have_changed` says that size and mtime cannot show
+a change: a prefix of a growing file, or a file that changed within the last two seconds.
 
-`already_there` finds items whose target has the right size and digest, sent by a run that did not live to say so,
+`find_already_there` finds items whose target has the right size and digest, sent by a run that did not live to say so,
 and makes their names durable. One that cannot be read counts as not there. A batch that fails is asked again by
 halves, so that the trouble of one file is that file's alone; with more than 64 troubles it is no single file's.
 
@@ -26,7 +26,7 @@ from typing import TypeVar
 from tidemark.errors import CorruptionError, DiskFullError, SourceVanishedError, TidemarkError, UnreachableError
 from tidemark.stores.agent.block_journal import Identity, copy_of, journal_of, part_of
 from tidemark.stores.local import LocalStore
-from tidemark.stores.protocol import Entry, Range, Store, Tier, Want, flow
+from tidemark.stores.protocol import Entry, Range, Store, Tier, Want, read_stream
 from tidemark.stores.retrying import SOON
 from tidemark.transfer.items import SendItem, Wire
 
@@ -36,17 +36,17 @@ MOST_TROUBLES = 64  # of single files; with more of them it is no single file's
 RACY_SECONDS = 2  # a file this young may change without a change of its mtime in whole seconds
 
 
-def identity(item: SendItem, entry: Entry) -> Identity:
+def identity_of(item: SendItem, entry: Entry) -> Identity:
     growing = entry.size != item.size
     return Identity(item.size, -1 if growing else entry.mtime, entry.inode)
 
 
-def unsure(item: SendItem, entry: Entry, started: float) -> bool:
+def may_have_changed(item: SendItem, entry: Entry, started: float) -> bool:
     """Size and mtime cannot show a change: a prefix of a growing file, or a file changed within the last seconds."""
     return entry.size != item.size or entry.mtime >= started - RACY_SECONDS
 
 
-def of_each(ask: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T]) -> list[R | TidemarkError]:
+def ask_by_halves(ask: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T]) -> list[R | TidemarkError]:
     """`ask` of all at once; where an error ends that which may be one file's alone, by halves: the error for that one."""
     troubles = 0
 
@@ -68,12 +68,12 @@ def of_each(ask: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T]) -> l
     return answers(things) if things else []
 
 
-def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
+def find_already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
     """Items whose target has the right size and digest, sent by a run that did not live to say so; durable now.
 
     One that cannot be looked at counts as not there: what is wrong with it shows when it is sent, and is its own trouble.
     """
-    found = of_each(wire.target.stat_many, [item.target_path for item in items])
+    found = ask_by_halves(wire.target.stat_many, [item.target_path for item in items])
     there = [item for item, entry in zip(items, found, strict=True) if isinstance(entry, Entry) and entry.size == item.size]
     if not wire.proven_at_source:
         there = [item for item in there if item.sha256]  # a digest would cost what sending costs
@@ -81,9 +81,11 @@ def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
         return {}
     unknown = [item for item in there if not item.sha256]
     wanted: dict[SendItem, str | TidemarkError | None] = {item: item.sha256 for item in there}
-    sources = of_each(wire.source.digests, [Range(item.source_path, 0, item.size) for item in unknown])
+    sources = ask_by_halves(wire.source.digest_ranges, [Range(item.source_path, 0, item.size) for item in unknown])
     wanted.update(zip(unknown, sources, strict=True))
-    actual = of_each(lambda ranges: digests(wire, wire.target, ranges), [Range(item.target_path) for item in there])
+    actual = ask_by_halves(
+        lambda ranges: read_digests(wire, wire.target, ranges), [Range(item.target_path) for item in there]
+    )
     arrived = {
         item: digest
         for item, digest in zip(there, actual, strict=True)
@@ -97,11 +99,11 @@ def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
         return some
 
     # Whoever renamed them may have died before the folder was synced, or the journal removed.
-    durable = of_each(made_durable, list(arrived))
+    durable = ask_by_halves(made_durable, list(arrived))
     return {item: arrived[item] for item in durable if isinstance(item, SendItem)}
 
 
-def differs(item: SendItem, end: str, offset: int, length: int) -> CorruptionError:
+def block_differs_error(item: SendItem, end: str, offset: int, length: int) -> CorruptionError:
     return CorruptionError(
         f"{item.source_path}: block of {length} bytes at {offset} arrived with another digest (checked at the {end})",
         hint="check the disk at both ends; the next run sends the file again",
@@ -109,7 +111,7 @@ def differs(item: SendItem, end: str, offset: int, length: int) -> CorruptionErr
     )
 
 
-def taken_away(item: SendItem) -> UnreachableError:
+def part_taken_error(item: SendItem) -> UnreachableError:
     return UnreachableError(
         f"{item.target_path}: its part was taken away or written to by somebody else",
         hint="run again; is another Tidemark sending the same files?",
@@ -117,7 +119,7 @@ def taken_away(item: SendItem) -> UnreachableError:
     )
 
 
-def other_digest(item: SendItem, actual: str, expected: str) -> CorruptionError:
+def digest_differs_error(item: SendItem, actual: str, expected: str) -> CorruptionError:
     return CorruptionError(
         f"{item.source_path} arrived with digest {actual}, {expected} was expected",
         hint="check the disk at both ends; the next run sends the file again",
@@ -135,12 +137,12 @@ def same_at(
     """The source still has the bytes that an earlier try left (`stores.agent.part_file.claims`). False, too, when it is to
     stop."""
     if not isinstance(source, LocalStore):
-        digests = source.digests([Range(path, offset, length) for offset, length, _ in claims])
+        digests = source.digest_ranges([Range(path, offset, length) for offset, length, _ in claims])
         return list(digests) == [sha256 for _, _, sha256 in claims]
     for offset, length, digest in claims:
         total = sha256()
         try:
-            for piece in source.chunks(path, offset, length, _PIECE):
+            for piece in source.read_chunks(path, offset, length, _PIECE):
                 total.update(piece)
                 if stopping():
                     return False
@@ -163,17 +165,17 @@ def by_weight(items: Sequence[SendItem]) -> Iterator[Sequence[SendItem]]:
         yield items[start:]
 
 
-def digests(wire: Wire, store: Store, ranges: Sequence[Range]) -> Sequence[str | None]:
+def read_digests(wire: Wire, store: Store, ranges: Sequence[Range]) -> Sequence[str | None]:
     """As `store.digests`. Raises UnreachableError once more than a block would cross for it after the wish to stop."""
-    if not wire.bucket.pace or store.properties.tier is not Tier.SFTP or not ranges:
-        return store.digests(ranges)
+    if not wire.bucket.pace_bytes or store.properties.tier is not Tier.SFTP or not ranges:
+        return store.digest_ranges(ranges)
     wants = []
     entries = store.stat_many([path for path, _, _ in ranges])
     for number, ((path, offset, length), entry) in enumerate(zip(ranges, entries, strict=True)):
         if entry is not None and entry.size >= offset + (length or 0):
             wants.append(Want(number, path, offset, entry.size - offset if length is None else length))
     totals = {want.number: hashlib.sha256() for want in wants}
-    for number, data, trouble in flow(store, _paced(wire, store, wants), 2 * wire.bucket.pace):
+    for number, data, trouble in read_stream(store, _pace_wants(wire, store, wants), 2 * wire.bucket.pace_bytes):
         if isinstance(trouble, SourceVanishedError):
             totals.pop(number, None)
         elif trouble is not None:
@@ -183,20 +185,20 @@ def digests(wire: Wire, store: Store, ranges: Sequence[Range]) -> Sequence[str |
     return [totals[number].hexdigest() if number in totals else None for number in range(len(ranges))]
 
 
-def _paced(wire: Wire, store: Store, wants: Sequence[Want]) -> Iterator[Want]:
+def _pace_wants(wire: Wire, store: Store, wants: Sequence[Want]) -> Iterator[Want]:
     late = 0
     for want in wants:
         at, end = want.offset, want.offset + want.length
         while True:
-            length = min(end - at, wire.bucket.pace)
-            late += length if wire.stopped() else 0
+            length = min(end - at, wire.bucket.pace_bytes)
+            late += length if wire.is_stopped() else 0
             if late > wire.options.block_bytes:
                 raise UnreachableError(
                     f"{want.path} at {store.url} was not read back before the transfer had to stop",
                     hint="the next run reads it back; nothing of it is sent again",
                     subject=want.path,
                 )
-            wire.bucket.take(length)
+            wire.bucket.consume_tokens(length)
             yield want._replace(offset=at, length=length)
             at += length
             if at >= end:

@@ -62,7 +62,7 @@ class Sent:
     sha256: str
     wire_bytes: int
     verified: str
-    road: str = ""
+    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class BulkWriting(Store, Protocol):
         """The session that its own calls use; another one where that is broken."""
         ...
 
-    def place(self, path: str) -> str: ...
+    def locate_path(self, path: str) -> str: ...
 
-    def told(self, error: OSError, path: str) -> TidemarkError:
+    def explain_error(self, error: OSError, path: str) -> TidemarkError:
         """What an error of the server means."""
         ...
 
@@ -113,19 +113,21 @@ class Wire:
     deadlines: FileDeadlines = field(init=False)  # by source path
     spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
 
-    road: str = ""  # of the round under way, see `Sent`
+    path: str = ""  # of the round under way, see `Sent`
     litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
     _counting: threading.Lock = field(default_factory=threading.Lock)  # who counts is not who tells
 
     def __post_init__(self) -> None:
         slowest = self.options.slowest
         self.bucket = TokenBucket(self.options.bandwidth, line=self.options.line)
-        self.deadlines = FileDeadlines(min(slowest, self.bucket.least / 4) if self.bucket.most else slowest)  # no cap cuts
+        self.deadlines = FileDeadlines(
+            min(slowest, self.bucket.least_rate / 4) if self.bucket.most_rate else slowest
+        )  # no cap cuts
 
     @property
-    def small(self) -> int:
+    def small_limit(self) -> int:
         """Files up to so many bytes travel whole."""
-        return min(self.options.block_bytes, max(ALWAYS_SMALL, min(SMALL, self.bucket.pace or SMALL)))
+        return min(self.options.block_bytes, max(ALWAYS_SMALL, min(SMALL, self.bucket.pace_bytes or SMALL)))
 
     @property
     def proven_at_source(self) -> bool:
@@ -133,44 +135,44 @@ class Wire:
         return self.source.properties.tier is not Tier.SFTP
 
     @property
-    def digests_far(self) -> bool:
+    def has_far_digests(self) -> bool:
         """The source digests at its end, after we read: that digest alone shows that nothing changed meanwhile."""
         return self.source.properties.tier in (Tier.PYTHON, Tier.POSIX)
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self.options.should_stop is not None and self.options.should_stop()
 
-    def count(self, item: SendItem, size: int) -> None:
+    def count_bytes(self, item: SendItem, size: int) -> None:
         """`size` bytes of `item` crossed: remember and report."""
-        self.spend([(item.target_path, size)])
+        self.add_spent([(item.target_path, size)])
         self.on_bytes(size)
 
-    def spend(self, pieces: Iterable[tuple[str, int]]) -> None:
+    def add_spent(self, pieces: Iterable[tuple[str, int]]) -> None:
         """(target path, wire bytes) each. Any thread may."""
         with self._counting:
             for path, size in pieces:
                 self.spent[path] = self.spent.get(path, 0) + size
 
-    def metered(self, item: SendItem, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def count_pieces(self, item: SendItem, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
-            self.count(item, len(piece))
+            self.count_bytes(item, len(piece))
             yield piece
 
-    def sent(self, item: SendItem, sha256: str) -> Sent:
-        return self.sent_all([(item, sha256)])[0]
+    def make_sent(self, item: SendItem, sha256: str) -> Sent:
+        return self.make_all_sent([(item, sha256)])[0]
 
-    def sent_all(self, files: Iterable[tuple[SendItem, str]]) -> list[Sent]:
+    def make_all_sent(self, files: Iterable[tuple[SendItem, str]]) -> list[Sent]:
         """(item, SHA-256) each. Any thread may."""
         verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
         with self._counting:
-            return [Sent(item, sha256, self.spent.pop(item.target_path, 0), verified, self.road) for item, sha256 in files]
+            return [Sent(item, sha256, self.spent.pop(item.target_path, 0), verified, self.path) for item, sha256 in files]
 
-    def failed(self, item: SendItem, error: TidemarkError) -> Failed:
+    def make_failed(self, item: SendItem, error: TidemarkError) -> Failed:
         with self._counting:
             return Failed(item, error, self.spent.pop(item.target_path, 0))
 
 
-def require(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
+def require_source(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
     """The source's entry; SourceVanishedError when it is gone or has fewer bytes than it had when it was selected."""
     if isinstance(entry, TidemarkError):
         raise entry
@@ -179,11 +181,11 @@ def require(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
             f"{item.source_path} is gone at the source", hint="the next run lists again", subject=item.source_path
         )
     if entry.size < item.size:
-        raise shorter(item, entry.size)
+        raise source_shorter_error(item, entry.size)
     return entry
 
 
-def shorter(item: SendItem, size: int) -> SourceVanishedError:
+def source_shorter_error(item: SendItem, size: int) -> SourceVanishedError:
     return SourceVanishedError(
         f"{item.source_path} has {size} bytes, {item.size} were selected",
         hint="the next run lists again",
@@ -211,7 +213,7 @@ def no_room_left(wire: Wire, free: int, missing: int) -> DiskFullError:
     )
 
 
-def changed(item: SendItem) -> TryAgain:
+def source_changed_error(item: SendItem) -> TryAgain:
     return TryAgain(
         SourceVanishedError(
             f"{item.source_path} changed while it was read",

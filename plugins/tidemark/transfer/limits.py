@@ -39,10 +39,10 @@ class LineShare(Protocol):
     def rate(self) -> float:
         """Bytes a second that are ours now; 0.0: nothing yet, or nothing any more."""
 
-    def used(self, count: int) -> None:
+    def count_used(self, count: int) -> None:
         """So many bytes go."""
 
-    def check(self) -> None:
+    def assert_share_known(self) -> None:
         """Raises RetryableError where `rate` is 0.0 because nobody can say what is ours."""
 
 
@@ -59,54 +59,55 @@ class TokenBucket:
     _earned: float = field(default=0.0, init=False)  # bytes a second when somebody last looked
 
     def __post_init__(self) -> None:
-        self._at, self._earned = self.clock(), self._now()
+        self._at, self._earned = self.clock(), self._current_rate()
 
     @property
-    def most(self) -> float:
+    def most_rate(self) -> float:
         """Bytes a second if nobody else were there; 0 where there is no cap."""
         if self.line is None:
             return self.cap
         return min(self.cap, self.line.cap) if self.cap else self.line.cap
 
     @property
-    def least(self) -> float:
+    def least_rate(self) -> float:
         """Bytes a second to reckon with however many are there; 0 where there is no cap."""
-        return self.cap if self.line is None else min(self.most, self.line.cap * LEAST)
+        return self.cap if self.line is None else min(self.most_rate, self.line.cap * LEAST)
 
     @property
     def rate(self) -> float:
         """Bytes a second to reckon with as things are; 0 where there is no cap."""
-        return max(self._now(), self.least)
+        return max(self._current_rate(), self.least_rate)
 
     @property
-    def pace(self) -> int:
+    def pace_bytes(self) -> int:
         """Bytes that may be asked for at once, the same for a whole sending; 0 where there is no cap."""
-        return max(1, int(self.most / PACES)) if self.most > 0 else 0
+        return max(1, int(self.most_rate / PACES)) if self.most_rate > 0 else 0
 
-    def take(self, count: int) -> None:
-        """Return when `count` bytes may go; a debt is slept off before the next ones. Raises as `LineShare.check`."""
-        if self.most <= 0:
+    def consume_tokens(self, count: int) -> None:
+        """Return when `count` bytes may go; a debt is slept off before the next ones. Raises as
+        `LineShare.assert_share_known`."""
+        if self.most_rate <= 0:
             return
         if self.line is not None:
-            self.line.used(count)
-        self._earn()
+            self.line.count_used(count)
+        self._earn_tokens()
         self._tokens -= count
         while self._tokens < -0.5:  # less than a byte is what rounding leaves
             if self.line is not None:
-                self.line.check()
+                self.line.assert_share_known()
             rate = self._earned
             self.sleep(min(-self._tokens / rate, LOOK_AGAIN) if rate else LOOK_AGAIN)
-            self._earn()
+            self._earn_tokens()
 
-    def _earn(self) -> None:
+    def _earn_tokens(self) -> None:
         """What a share that changed meanwhile has earned is the lesser of the two."""
-        now, rate = self.clock(), self._now()
+        now, rate = self.clock(), self._current_rate()
         earned = (now - self._at) * min(rate, self._earned)
         self._tokens = min(self._tokens + earned, rate / 4)
         self._at, self._earned = now, rate
 
-    def _now(self) -> float:
-        return self.most if self.line is None else min(self.most, self.line.rate)
+    def _current_rate(self) -> float:
+        return self.most_rate if self.line is None else min(self.most_rate, self.line.rate)
 
 
 LEAST_SECONDS = 600.0
@@ -119,13 +120,13 @@ class FileDeadlines:
     slowest: float
     _began: dict[str, float] = field(default_factory=dict)
 
-    def begin(self, path: str, now: float) -> None:
+    def begin_file(self, path: str, now: float) -> None:
         self._began.setdefault(path, now)
 
-    def end(self, path: str) -> None:
+    def end_file(self, path: str) -> None:
         self._began.pop(path, None)
 
-    def over(self, path: str, size: int, now: float, sharing: int = 1) -> UnreachableError | None:
+    def overdue_error(self, path: str, size: int, now: float, sharing: int = 1) -> UnreachableError | None:
         """The error of a file that has had its time, where so many files share what the line carries."""
         seconds = now - self._began.get(path, now)
         if not self.slowest or seconds <= LEAST_SECONDS + size * sharing / self.slowest:
@@ -145,14 +146,14 @@ class WindowEdge:
         self._reached = threading.Event()
         self._door = threading.Lock()
 
-    def reach(self) -> None:
+    def mark_reached(self) -> None:
         self._reached.set()
 
     @property
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         return self._reached.is_set()
 
-    def passes(self, size: int) -> bool:
+    def admit_bytes(self, size: int) -> bool:
         """So many bytes are to pass, or did: whether they are within the block that may."""
         if not self._reached.is_set():
             return True
@@ -160,6 +161,6 @@ class WindowEdge:
             self._left -= size
             return self._left >= 0
 
-    def lets(self, size: int) -> bool:
+    def may_admit(self, size: int) -> bool:
         """Whether so many more might pass."""
         return not self._reached.is_set() or self._left >= size

@@ -10,44 +10,44 @@ from collections.abc import Iterator, Sequence
 
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.python.store import PythonStore
-from tidemark.transfer.attempts import Outcome, Round
+from tidemark.transfer.attempts import Attempt, Outcome
 from tidemark.transfer.items import DIRECT, RELAYED, SendItem, Wire
 from tidemark.transfer.relay.relay import Relay
-from tidemark.transfer.stream.direct import Direct, NoRoad, Road
+from tidemark.transfer.stream.direct import Direct, DirectPath, NoDirectPath
 
 
-def round_between(wire: Wire, items: Sequence[SendItem]) -> Round:
+def attempt_between(wire: Wire, items: Sequence[SendItem]) -> Attempt:
     """One round (`attempts`) between two ends with python3."""
     source, target = wire.source, wire.target
     assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
     try:
-        road = road_between(source, target)
+        road = open_direct_path(source, target)
     except UnreachableError as away:  # it may be that it lets nobody in twice: the relay needs one connection alone
-        wire.road = f"{RELAYED}{away.message}"
+        wire.path = f"{RELAYED}{away.message}"
         return Relay(wire, items)
     except TidemarkError as error:
         return NotBegun(error)
     if isinstance(road, str):
-        wire.road = RELAYED + road
+        wire.path = RELAYED + road
         return Relay(wire, items)
-    wire.road = DIRECT
+    wire.path = DIRECT
     return Direct(wire, road, items)
 
 
-def road_between(source: PythonStore, target: PythonStore) -> Road | str:
-    """The way from one to the other, open; or why there is none. Raises as `Road` does, but NoRoad."""
-    found = source.roads.get(target.url)
+def open_direct_path(source: PythonStore, target: PythonStore) -> DirectPath | str:
+    """The way from one to the other, open; or why there is none. Raises as `DirectPath` does, but NoRoad."""
+    found = source.direct_routes.get(target.url)
     if isinstance(found, str):
         return found
     try:
-        if isinstance(found, Road):
-            found.ready(target)
+        if isinstance(found, DirectPath):
+            found.ensure_session(target)
         else:
-            found = source.roads[target.url] = Road(source, target)
-    except NoRoad as why:
-        if isinstance(found, Road):
+            found = source.direct_routes[target.url] = DirectPath(source, target)
+    except NoDirectPath as why:
+        if isinstance(found, DirectPath):
             found.close()
-        source.roads[target.url] = reason = f"{source.connection.login.name} does not reach it: {why}"
+        source.direct_routes[target.url] = reason = f"{source.connection.login.name} does not reach it: {why}"
         return reason
     return found
 
@@ -61,5 +61,5 @@ class NotBegun:
     def __init__(self, error: TidemarkError) -> None:
         self.error: TidemarkError | None = error
 
-    def outcomes(self) -> Iterator[Outcome]:
+    def iter_outcomes(self) -> Iterator[Outcome]:
         return iter(())

@@ -1,7 +1,7 @@
 """What a TsFile is: its names, its bytes, its points and its companions, for IoTDB 0.9 to 2.x.
 
-Enter by `reader.TsFile` for points, `statistics.inspect` for what a file holds, `sealed.classify` for which files of
-a listing are sealed, `write.writer.TsFileWriter` to make one, `spark.source.register` for Spark.
+Enter by `reader.TsFile` for points, `statistics.check_and_describe` for what a file holds, `sealed.classify_listing` for
+which files of a listing are sealed, `write.writer.TsFileWriter` to make one, `spark.source.register` for Spark.
 
     names         what name and place of a file say; files that belong to a receiver are refused here
     devices       one canonical text for a device, of both models and all versions

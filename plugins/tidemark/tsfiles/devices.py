@@ -4,7 +4,7 @@ Tree model: nodes joined by `.`; a node is in back-quotes only where IoTDB's SQL
 `_` and U+2E80…U+9FFF, or a plain number); a back-quote inside is doubled.
 
 Table model: `database.table.tag1.tag2…`; a null tag is `\N`; `\` and `.` inside a tag are escaped by `\`. Files leave out
-the null tags at the end, and so does the canonical name; readers are shown the padded form (`pad`).
+the null tags at the end, and so does the canonical name; readers are shown the padded form (`pad_null_tags`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ANY_IN_TREE = r"(?:`(?:[^`]|``)*`|[^.`])"
 _ANY_IN_TABLE = r"(?:\\.|[^.\\])"
 
 
-def quote(identifier: str) -> str:
+def quote_node(identifier: str) -> str:
     """The identifier as IoTDB's SQL takes it as one node of a path: in back-quotes only where they are needed."""
     if _PLAIN.fullmatch(identifier) and not _NUMBER.fullmatch(identifier):
         return identifier
     return "`" + identifier.replace("`", "``") + "`"
 
 
-def unquote(node: str) -> str:
+def unquote_node(node: str) -> str:
     """The identifier that a node of a path names."""
     if len(node) >= 2 and node[0] == "`" and node[-1] == "`":
         return node[1:-1].replace("``", "`")
@@ -39,7 +39,7 @@ def unquote(node: str) -> str:
 
 def split_nodes(path: str) -> list[str]:
     """The nodes of a path of the tree model as written: quotes kept, a dot inside of quotes does not separate."""
-    return list(_nodes(path))
+    return list(_iterate_nodes(path))
 
 
 def tree_device(segments: Sequence[str | None]) -> str:
@@ -49,19 +49,19 @@ def tree_device(segments: Sequence[str | None]) -> str:
     """
     first, *rest = segments
     # a segment is one node: a dot in it does not separate
-    return ".".join((_first_nodes(first or ""), *(quote(unquote(node or "")) for node in rest)))
+    return ".".join((_first_nodes(first or ""), *(quote_node(unquote_node(node or "")) for node in rest)))
 
 
 @lru_cache(maxsize=4096)
 def _first_nodes(path: str) -> str:
     """Devices of one file mostly begin alike."""
-    return ".".join(quote(unquote(node)) for node in split_nodes(path))
+    return ".".join(quote_node(unquote_node(node)) for node in split_nodes(path))
 
 
 @lru_cache(maxsize=4096)
 def measurement_name(name: str) -> str:
     """The canonical name of a measurement of the tree model."""
-    return quote(unquote(name))
+    return quote_node(unquote_node(name))
 
 
 def table_device(database: str, segments: Sequence[str | None]) -> str:
@@ -69,15 +69,15 @@ def table_device(database: str, segments: Sequence[str | None]) -> str:
     tags = list(segments[1:])
     while tags and tags[-1] is None:
         tags.pop()
-    names = [quote(part) for part in (database, segments[0] or "") if part]
-    return ".".join([*names, *(NULL_TAG if tag is None else _escape(tag) for tag in tags)])
+    names = [quote_node(part) for part in (database, segments[0] or "") if part]
+    return ".".join([*names, *(NULL_TAG if tag is None else _escape_tag(tag) for tag in tags)])
 
 
 @lru_cache(maxsize=4096)
 def table_segments(device: str) -> tuple[str | None, ...]:
     """The table and the tags of a canonical device of the table model (None: null)."""
     _, table, *tags = _table_nodes(device)
-    return (unquote(table), *(None if tag == NULL_TAG else _ESCAPED.sub(r"\1", tag) for tag in tags))
+    return (unquote_node(table), *(None if tag == NULL_TAG else _ESCAPED.sub(r"\1", tag) for tag in tags))
 
 
 def file_device(segments: Sequence[str | None], database: str = "") -> str:
@@ -91,27 +91,29 @@ def is_table(segments: Sequence[str | None]) -> bool:
     return not (first == "root" or first.startswith("root."))
 
 
-def pad(device: str, tags: int) -> str:
+def pad_null_tags(device: str, tags: int) -> str:
     """A device of the table model as readers see it: null tags at the end up to the table's `tags`."""
     missing = tags - (len(_table_nodes(device)) - 2)
     return device + ("." + NULL_TAG) * missing if missing > 0 else device
 
 
-def matches(pattern: str, device: str) -> bool:
+def pattern_matches(pattern: str, device: str) -> bool:
     """Whether a canonical device name matches a pattern such as `root.plant1.**`, `root.*.line1.d*`, `works.sensors.r0.*`.
 
     `*` is any characters of one node, `**` (a node of its own) one or more whole nodes; all else is literal. Case counts.
     """
-    return _compiled(pattern, not is_table([device])).fullmatch(device) is not None
+    return _compile_pattern(pattern, not is_table([device])).fullmatch(device) is not None
 
 
 def plain_path(pattern: str) -> str | None:
     """The canonical name of all that a pattern of the tree matches; None for one with a star, or none of the tree."""
-    return None if "*" in pattern or not pattern else ".".join(quote(unquote(node)) for node in split_nodes(pattern))
+    return (
+        None if "*" in pattern or not pattern else ".".join(quote_node(unquote_node(node)) for node in split_nodes(pattern))
+    )
 
 
 @lru_cache(maxsize=1 << 14)
-def _compiled(pattern: str, tree: bool) -> re.Pattern[str]:
+def _compile_pattern(pattern: str, tree: bool) -> re.Pattern[str]:
     anything = _ANY_IN_TREE if tree else _ANY_IN_TABLE
     parts = []
     for node in split_nodes(pattern) if tree else _table_nodes(pattern):
@@ -120,11 +122,11 @@ def _compiled(pattern: str, tree: bool) -> re.Pattern[str]:
         elif "*" in node and not (tree and node.startswith("`")):
             parts.append(f"{anything}*".join(re.escape(piece) for piece in node.split("*")))
         else:
-            parts.append(re.escape(quote(unquote(node)) if tree else node))
+            parts.append(re.escape(quote_node(unquote_node(node)) if tree else node))
     return re.compile(r"\.".join(parts), re.DOTALL)
 
 
-def _nodes(path: str) -> Iterator[str]:
+def _iterate_nodes(path: str) -> Iterator[str]:
     at = 0
     while True:
         found = _NODE.match(path, at)
@@ -141,7 +143,7 @@ def _table_nodes(device: str) -> list[str]:
     """Database and table (maybe quoted), then the tags: there a back-quote is a character like others."""
     nodes = []
     at = 0
-    for node in _nodes(device):
+    for node in _iterate_nodes(device):
         nodes.append(node)
         at += len(node) + 1
         if len(nodes) == 2:
@@ -156,5 +158,5 @@ def _table_nodes(device: str) -> list[str]:
     return nodes
 
 
-def _escape(tag: str) -> str:
+def _escape_tag(tag: str) -> str:
     return tag.replace("\\", "\\\\").replace(".", "\\.")

@@ -101,7 +101,7 @@ def parse_place(folder: str, data_folders: tuple[str, ...]) -> Place | None:
     return Place(unsequence, parts[0], region, partition)
 
 
-def rank(source: SourceName) -> tuple[int, int, int, int, int]:
+def rank_of_source(source: SourceName) -> tuple[int, int, int, int, int]:
     """Who wins at one point: the file with the higher rank (DESIGN §3). Compared within one site."""
     name = source.name
     return (int(source.unsequence), name.version, name.inner, name.cross, name.created)
@@ -157,13 +157,13 @@ def _below_sequence(folder: str, data_folders: tuple[str, ...]) -> tuple[bool, l
 
 
 def _data_folder_of(path: str, data_folders: Sequence[str]) -> str | None:
-    for data_folder in sorted(map(_clean, data_folders), key=len, reverse=True):
+    for data_folder in sorted(map(_clean_folder, data_folders), key=len, reverse=True):
         if not data_folder or path == data_folder or path.startswith(data_folder.rstrip("/") + "/"):
             return data_folder
     return None
 
 
-def _clean(folder: str) -> str:
+def _clean_folder(folder: str) -> str:
     """A data folder without a leading `./` and trailing slashes; the store's root itself is empty."""
     cleaned = folder.rstrip("/") if folder != "/" else folder
     while cleaned.startswith("./"):
@@ -182,7 +182,7 @@ def refuse_receiver_folder(path: str) -> None:
     place = Path(path)
     for folder in (place, *place.parents):
         if (folder / MARK_FILE).exists():
-            raise _refused(path, f"it lies in the receiver's folder {folder}")
+            raise _refusal_error(path, f"it lies in the receiver's folder {folder}")
 
 
 def refuse_data_file(path: str) -> None:
@@ -191,10 +191,10 @@ def refuse_data_file(path: str) -> None:
         path = str(Path(path).resolve())
         refuse_receiver_folder(path)
     if _DATA_FILE.fullmatch(path.rpartition("/")[2]):
-        raise _refused(path, "it is a data file of a receiver or of one of its nodes")
+        raise _refusal_error(path, "it is a data file of a receiver or of one of its nodes")
 
 
-def _refused(path: str, why: str) -> UsageError:
+def _refusal_error(path: str, why: str) -> UsageError:
     return UsageError(
         f"{path}: {why}. Which files are read there, and with which deletions, the ledger says: they alone give wrong rows",
         hint="./tidemark read --out FILE.parquet, then read that (docs/spark.md)",

@@ -17,13 +17,13 @@ from types import TracebackType
 import numpy as np
 
 from tidemark.errors import NotFoundError
-from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, deleted
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, mask_deleted_points
 from tidemark.tsfiles.decode.compression import can_decode
 from tidemark.tsfiles.decode.pages import ChunkReader, Span, Times
 from tidemark.tsfiles.decode.rare import UNSURE
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
 from tidemark.tsfiles.layout.bytes import FileBytes
-from tidemark.tsfiles.layout.chunks import ChunkHeader, stored
+from tidemark.tsfiles.layout.chunks import ChunkHeader, read_stored_chunks
 from tidemark.tsfiles.layout.footer import read_footer
 from tidemark.tsfiles.layout.index import Child, IndexWalk
 from tidemark.tsfiles.layout.series import (
@@ -33,13 +33,13 @@ from tidemark.tsfiles.layout.series import (
     ChunkPlace,
     Series,
     Statistics,
+    duplicate_series_error,
     parse_series,
     time_chunk,
-    twice,
 )
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay
-from tidemark.tsfiles.write.copy_devices import CopiedDevice, Terms, WholeDevice, copied_device, whole_device
+from tidemark.tsfiles.points.column import Column, overlay_columns
+from tidemark.tsfiles.write.copy_devices import CopiedDevice, Terms, WholeDevice, find_whole_device, read_whole_device
 from tidemark.tsfiles.write.pages import Chunk
 from tidemark.untrusted_files import UntrustedFile
 
@@ -61,7 +61,7 @@ class _Device:
 class TsFile:
     """An open TsFile; a context manager. Not for use by several threads at once.
 
-    `database` completes the names of table-model devices. Names are canonical (`devices`). Opening and every call raise
+    `database` completes the names of table-model devices. Names are canonical (`list_devices`). Opening and every call raise
     CorruptionError (what and where), UnsupportedError (device, measurement, encoding), NotFoundError.
     """
 
@@ -69,11 +69,11 @@ class TsFile:
         self._file = FileBytes(path)
         try:
             metadata = read_footer(self._file)
-            self._file.keep(metadata.chunks_end)
+            self._file.cache_from(metadata.chunks_end)
             walk = IndexWalk(self._file, metadata.version, metadata.chunks_end)
             self._places: dict[str, list[Child]] = {}
             for root in metadata.roots:
-                for child in walk.devices(root):
+                for child in walk.iterate_devices(root):
                     self._places.setdefault(file_device(child.name, database), []).append(child)
         except BaseException:
             self._file.close()
@@ -86,50 +86,50 @@ class TsFile:
         self._chunks = ChunkReader(self._file, metadata.chunks_end)
         self._current: tuple[str, _Device] | None = None
 
-    def devices(self) -> list[str]:
+    def list_devices(self) -> list[str]:
         """The devices of the file, ordered by name."""
         return sorted(self._places)
 
-    def names(self) -> KeysView[str]:
+    def device_names(self) -> KeysView[str]:
         """The devices of the file, in no order."""
         return self._places.keys()
 
-    def measurements(self, device: str) -> list[str]:
+    def list_measurements(self, device: str) -> list[str]:
         """The measurements of a device, ordered by name."""
-        return sorted(self._device(device).series)
+        return sorted(self._load_device(device).series)
 
     def type_of(self, device: str, measurement: str) -> DataType:
         """The type of a series."""
-        return self._series(device, measurement).type
+        return self._find_series(device, measurement).type
 
-    def points(self, device: str, measurement: str) -> int:
+    def count_points(self, device: str, measurement: str) -> int:
         """The points of a series by its statistics: before deletions, and before later chunks of the file win."""
-        return self._series(device, measurement).statistics.count
+        return self._find_series(device, measurement).statistics.count
 
-    def aligned(self, device: str) -> bool:
+    def is_aligned(self, device: str) -> bool:
         """Whether the series of a device share one column of times."""
-        return self._device(device).time is not None
+        return self._load_device(device).time is not None
 
     def series_of(self, device: str) -> tuple[Series | None, dict[str, Series]]:
         """The column of times (None: the device is not aligned) and the series of a device by their measurements."""
-        loaded = self._device(device)
+        loaded = self._load_device(device)
         return loaded.time, loaded.series
 
-    def stored(self, parts: Sequence[tuple[Series, ChunkPlace]]) -> list[tuple[ChunkHeader, bytes]]:
+    def read_stored_chunks(self, parts: Sequence[tuple[Series, ChunkPlace]]) -> list[tuple[ChunkHeader, bytes]]:
         """Chunks as they stand in the file: of each its header, and all its bytes from the header on."""
-        return stored(self._file, parts, self._chunks_end)
+        return read_stored_chunks(self._file, parts, self._chunks_end)
 
-    def whole(self, device: str, terms: Terms) -> WholeDevice | None:
+    def find_whole_device(self, device: str, terms: Terms) -> WholeDevice | None:
         """What the index says of a device, where it can be copied whole by these terms."""
         (place, *others), walk = self._places[device], IndexWalk(self._file, self.version, self._chunks_end)
         parts = [] if others else list(walk.series_ranges(place))
-        return whole_device(walk.read(parts[0]).data, is_table(place.name), terms) if len(parts) == 1 else None
+        return find_whole_device(walk.read_child(parts[0]).data, is_table(place.name), terms) if len(parts) == 1 else None
 
-    def copied(self, device: WholeDevice) -> CopiedDevice | None:
+    def read_whole_device(self, device: WholeDevice) -> CopiedDevice | None:
         """The bytes of such a device; None where they are not as the index says, or apart."""
-        return copied_device(self._file, device, self._chunks_end)
+        return read_whole_device(self._file, device, self._chunks_end)
 
-    def column(
+    def read_column(
         self,
         device: str,
         measurement: str,
@@ -141,47 +141,49 @@ class TsFile:
 
         Where chunks of the file overlap the later chunk wins, as in IoTDB.
         """
-        series = self._series(device, measurement)
+        series = self._find_series(device, measurement)
         label = f"{device}.{measurement}"
         span = Span(start, end)
-        concerned = deletions.of(device, measurement)
+        concerned = deletions.of_series(device, measurement)
         parts = []
         for index, place in enumerate(series.chunks):
             for part in self._chunk_columns(device, series, index, span, label):
                 if concerned:
-                    part = part.where(~deleted(concerned, part.times, place.offset))  # noqa: PLW2901
-                parts.append(part.between(start, end))
-        return _joined(parts, self._device(device)) if parts else Column.empty(series.type)
+                    part = part.select_where(~mask_deleted_points(concerned, part.times, place.offset))  # noqa: PLW2901
+                parts.append(part.slice_between(start, end))
+        return _join_columns(parts, self._load_device(device)) if parts else Column.empty(series.type)
 
-    def forget(self, device: str, before: int) -> None:
+    def forget_times(self, device: str, before: int) -> None:
         """Nothing of the device before this time will be asked for: decoded times that were kept for it are given up."""
-        of_device = self._device(device)
+        of_device = self._load_device(device)
         for place in of_device.time.chunks if of_device.time else ():
             if place.statistics.end < before:
                 of_device.times.pop(place.offset, None)
         of_device.pages, of_device.together = [], None
 
     def _chunk_columns(self, device: str, series: Series, index: int, span: Span, label: str) -> Iterator[Column]:
-        of_device = self._device(device)
+        of_device = self._load_device(device)
         place = series.chunks[index]
         if of_device.time is None:
-            if span.touches(place.statistics):
-                yield from self._chunks.plain(series, place, span, label)
+            if span.overlaps_interval(place.statistics):
+                yield from self._chunks.read_plain_chunk(series, place, span, label)
             return
         time_place = time_chunk(self._file.path, of_device.time, series, index)
-        if not span.touches(time_place.statistics):
+        if not span.overlaps_interval(time_place.statistics):
             return
         if time_place.offset not in of_device.times:
-            of_device.times[time_place.offset] = self._chunks.times(of_device.time, time_place, f"the times of {device}")
-        yield from self._chunks.values(series, place, of_device.times[time_place.offset], span, label)
+            of_device.times[time_place.offset] = self._chunks.read_time_chunk(
+                of_device.time, time_place, f"the times of {device}"
+            )
+        yield from self._chunks.read_value_chunk(series, place, of_device.times[time_place.offset], span, label)
 
-    def _series(self, device: str, measurement: str) -> Series:
-        series = self._device(device).series.get(measurement)
+    def _find_series(self, device: str, measurement: str) -> Series:
+        series = self._load_device(device).series.get(measurement)
         if series is None:
             raise NotFoundError(f"{self.path}: device {device} has no measurement {measurement}", subject=measurement)
         return series
 
-    def _device(self, device: str) -> _Device:
+    def _load_device(self, device: str) -> _Device:
         """The series of a device; those of the device asked for last are kept."""
         if self._current is not None and self._current[0] == device:
             return self._current[1]
@@ -191,10 +193,10 @@ class TsFile:
         walk = IndexWalk(self._file, self.version, self._chunks_end)
         for child in self._places[device]:
             for part in walk.series_ranges(child):
-                for series in parse_series(walk.read(part)):
+                for series in parse_series(walk.read_child(part)):
                     name = series.name if is_table(child.name) else measurement_name(series.name)
                     if name in loaded.series or (series.is_time and loaded.time is not None):
-                        raise twice(self.path, device, name)
+                        raise duplicate_series_error(self.path, device, name)
                     if series.is_time:
                         loaded.time = series
                     else:
@@ -212,14 +214,14 @@ class TsFile:
         self.close()
 
 
-def _joined(parts: Sequence[Column], device: _Device) -> Column:
+def _join_columns(parts: Sequence[Column], device: _Device) -> Column:
     """The pages of a series as one column; those of an aligned device without nulls share one array of times."""
     if device.time is None or len(parts) == 1:
-        return overlay(parts)
+        return overlay_columns(parts)
     same = len(parts) == len(device.pages) and all(p.times is t for p, t in zip(parts, device.pages, strict=True))
     if same and device.together is not None:
         return Column(parts[0].type, device.together, np.concatenate([part.values for part in parts]))
-    whole = overlay(parts)
+    whole = overlay_columns(parts)
     if all(map(len, parts)) and all(a.times[-1] < b.times[0] for a, b in itertools.pairwise(parts)):
         device.pages, device.together = [part.times for part in parts], whole.times
     return whole
@@ -269,11 +271,11 @@ def stored_chunks(file: TsFile, stretch: Stretch) -> list[Chunk] | None:
     """The chunks of a stretch (the times first) with the bytes that the file has for them; None: they are to be decoded.
 
     To be decoded are chunks that the reader would refuse or must compare with their statistics, and those under another
-    name than the canonical one of their measurement. Raises as `TsFile.column`.
+    name than the canonical one of their measurement. Raises as `TsFile.read_column`.
     """
     parts = [("", *stretch.time)] if stretch.time else []
     parts += [(measurement, *value) for measurement, value in stretch.values.items()]
-    found = file.stored([(series, place) for _, series, place in parts])
+    found = file.read_stored_chunks([(series, place) for _, series, place in parts])
     chunks = []
     for (measurement, series, place), (header, data) in zip(parts, found, strict=True):
         column = PLAIN_SERIES if stretch.time is None else TIME_COLUMN if series.is_time else VALUE_COLUMN

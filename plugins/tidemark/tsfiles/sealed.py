@@ -109,7 +109,7 @@ class Classified:
     lone_mods: list[Entry] = field(default_factory=list)
 
 
-def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
+def classify_listing(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
     """Sort a site's listing into sealed files and skipped ones with a reason for a person.
 
     Hidden files and folders (`.tidemark`) and what has nothing to do with TsFiles are left out of both.
@@ -132,8 +132,8 @@ def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classifie
         place = folders[folder]
         if place and at == first + 1 and is_name(base) and _plain_pair(entry, ordered[first]):
             result.sealed.append(SealedFile(entry, place, ordered[first], None))  # nearly all files: kept quick
-        elif not hidden(path, data_folders):
-            _decide(entry, place, {other.path[len(path) :]: other for other in ordered[first:at]}, result)
+        elif not is_hidden(path, data_folders):
+            _classify_tsfile(entry, place, {other.path[len(path) :]: other for other in ordered[first:at]}, result)
     return result
 
 
@@ -196,7 +196,7 @@ def stem_of(path: str) -> tuple[str, int, int] | None:
     return (folder, name.created, name.version) if name else None
 
 
-def hidden(path: str, data_folders: Sequence[str]) -> bool:
+def is_hidden(path: str, data_folders: Sequence[str]) -> bool:
     """Whether a file or folder lies, below its data folder, in one whose name begins with a dot (`.tidemark`, `.snapshot`),
     or in the disk's own `lost+found`: IoTDB keeps nothing there. A data folder itself may lie in a hidden one."""
     if "/." not in path and path[:1] != "." and _OF_THE_DISK not in path:
@@ -212,7 +212,7 @@ class _Folders(dict[str, Place | None]):
         self._data_folders = data_folders
 
     def __missing__(self, folder: str) -> Place | None:
-        place = self[folder] = None if hidden(folder, self._data_folders) else parse_place(folder, self._data_folders)
+        place = self[folder] = None if is_hidden(folder, self._data_folders) else parse_place(folder, self._data_folders)
         return place
 
 
@@ -239,7 +239,7 @@ def _plain_pair(entry: Entry, beside: Entry) -> bool:
     return entry.size >= SHORTEST and beside.size > 0 and beside.path == entry.path + ".resource"
 
 
-def _decide(entry: Entry, place: Place | None, companions: dict[str, Entry], result: Classified) -> None:
+def _classify_tsfile(entry: Entry, place: Place | None, companions: dict[str, Entry], result: Classified) -> None:
     """A TsFile with what is beside it by suffix: sealed, or skipped with the reason."""
     if not is_name(entry.path.rpartition("/")[2]):
         result.skipped.append((entry.path, "its name is not a TsFile's (created-version-inner-cross.tsfile)"))
@@ -285,7 +285,7 @@ def _note_stray(entry: Entry, data_folders: Sequence[str], result: Classified) -
     log = base.endswith(_LOG) and shows_compaction(path)
     alone = SUFFIX + "." in base and not base.endswith(".part")
     unfinished = base.endswith(_OUTPUTS) and parse_name(base.partition(".")[0] + SUFFIX)
-    if (log or alone or unfinished) and not hidden(path, data_folders):
+    if (log or alone or unfinished) and not is_hidden(path, data_folders):
         result.skipped.append((path, COMPACTING if log else _ALONE if alone else _UNFINISHED))
         if path.endswith(_MODS):
             result.lone_mods.append(entry)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from tidemark.tsfiles.decode.compression import can_decode
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
-from tidemark.tsfiles.layout.bytes import FileBytes, corrupt
+from tidemark.tsfiles.layout.bytes import FileBytes, corruption_error
 from tidemark.tsfiles.layout.chunks import read_header
 from tidemark.tsfiles.layout.footer import read_footer
 from tidemark.tsfiles.layout.index import Segments
-from tidemark.tsfiles.layout.series import Series, Statistics, twice
+from tidemark.tsfiles.layout.series import Series, Statistics, duplicate_series_error
 from tidemark.tsfiles.layout.structure import Place, check_places, place_of, walk_devices
 from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
 from tidemark.untrusted_files import UntrustedFile
@@ -81,26 +81,26 @@ class _Gathered:
     series: dict[str, SeriesFacts] = field(default_factory=dict)
 
 
-def describe(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
+def describe_file(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
     """The facts of a TsFile; `database` completes the names of table-model devices.
 
     Raises as `check_structure`. Intervals of an aligned device are those of its time column. A device whose series hold
     no point at all is left out.
     """
     with FileBytes(path, all_of_it=True) as file:
-        return _describe(file, database, [])
+        return _facts_of_file(file, database, [])
 
 
-def inspect(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
-    """`check_structure` and `describe` in one walk: the facts of a TsFile that is whole. Raises as both do."""
+def check_and_describe(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
+    """`check_structure` and `describe_file` in one walk: the facts of a TsFile that is whole. Raises as both do."""
     with FileBytes(path, all_of_it=True) as file:
         chunks: list[Place] = []
-        facts = _describe(file, database, chunks)
+        facts = _facts_of_file(file, database, chunks)
         check_places(file, facts.version, chunks)
         return facts
 
 
-def _describe(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
+def _facts_of_file(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
     """`places` takes those of every chunk."""
     metadata = read_footer(file)
     gathered: dict[str, _Gathered] = {}
@@ -114,19 +114,19 @@ def _describe(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
         for series in found_series:
             kinds.add(table)
             if series.name in tags:
-                raise corrupt(file.path, f"{series.name!r} is a tag of {segments[0]!r}, and a series of {device}")
+                raise corruption_error(file.path, f"{series.name!r} is a tag of {segments[0]!r}, and a series of {device}")
             name = same.names.setdefault(series.name, series.name) if table else measurement_name(series.name)
             if name in known.series or (series.is_time and known.time is not None):
-                raise twice(file.path, device, name)
+                raise duplicate_series_error(file.path, device, name)
             codes: dict[tuple[Encoding, Compression], None] = {}
             for place in series.chunks:
                 chunk = read_header(file, place.offset, series, metadata.chunks_end)
                 if place.statistics.count > chunk.data_size * _DENSEST:
                     told = f"{place.statistics.count} points in a chunk of {chunk.data_size} bytes"
-                    raise corrupt(file.path, f"{told}: no writer makes that", chunk.offset)
+                    raise corruption_error(file.path, f"{told}: no writer makes that", chunk.offset)
                 places.append(place_of(segments, chunk))
                 codes[chunk.encoding, chunk.compression] = None
-            problems = _gather(known, name, series, tuple(codes), same)
+            problems = _add_series(known, name, series, tuple(codes), same)
             undecodable += [f"{device}.{name}: {problem}" for problem in problems]
     found = (_device_facts(device, known) for device, known in sorted(gathered.items()))
     devices = tuple(facts for facts in found if facts is not None)
@@ -157,11 +157,11 @@ def _tags_of(path: str, segments: Segments, tables: Mapping[str, tuple[str, ...]
     tags = tables.get(segments[0] or "") if tables else ()
     if tags is None or (tables and len(segments) - 1 > len(tags)):
         told = "no such table" if tags is None else f"{len(tags)} tags"
-        raise corrupt(path, f"device {segments} where the file declares {told}")
+        raise corruption_error(path, f"device {segments} where the file declares {told}")
     return tags
 
 
-def _gather(known: _Gathered, name: str, series: Series, codes: _Codes, same: _Same) -> tuple[str, ...]:
+def _add_series(known: _Gathered, name: str, series: Series, codes: _Codes, same: _Same) -> tuple[str, ...]:
     """Add a series to what is known of its device; returns what of it cannot be decoded."""
     statistics = series.statistics
     if series.is_time:
@@ -176,11 +176,11 @@ def _gather(known: _Gathered, name: str, series: Series, codes: _Codes, same: _S
         compressions = tuple(dict.fromkeys(compression for _, compression in codes))
         facts = same.facts[key] = SeriesFacts(series.type, encodings, compressions, statistics.count)
     known.series[name] = facts
-    return _undecodable(series.type, codes)
+    return _undecodable_codings(series.type, codes)
 
 
 @lru_cache(maxsize=1024)
-def _undecodable(data_type: DataType, codes: _Codes) -> tuple[str, ...]:
+def _undecodable_codings(data_type: DataType, codes: _Codes) -> tuple[str, ...]:
     return tuple(
         f"{encoding.name}/{compression.name}" if can_decode(data_type, encoding) else encoding.name
         for encoding, compression in codes

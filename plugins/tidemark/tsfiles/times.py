@@ -10,7 +10,7 @@ PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Units of time that a site may have (TsFiles do not say theirs)."""
 
 
-def moment(text: str, unit: str) -> int | None:
+def parse_time_bound(text: str, unit: str) -> int | None:
     """A time bound in `unit` (ms, us, ns) since 1970: an integer as it is, ISO 8601 taken as UTC where it has no zone.
 
     None for the empty text; UsageError for what is neither.

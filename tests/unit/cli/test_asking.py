@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Command, Said
-from tidemark.cli.parser import VERBS, parse
+from tidemark.cli.parser import VERBS, parse_words
 
 ASKING = [
     ("approve", "R1"),
@@ -67,7 +67,7 @@ def test_a_person_is_asked(tidemark: Command, words: tuple[str, ...], monkeypatc
 
 @pytest.mark.parametrize("words", NOT_ASKING, ids=" ".join)
 def test_what_can_be_taken_back_asks_nothing(words: tuple[str, ...]) -> None:
-    arguments, _ = parse(words)
+    arguments, _ = parse_words(words)
     assert VERBS[arguments.verb].asks(arguments) == ""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
-from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.nodes.schema_format import schema_bytes_of
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import operations as group_rows
 from tidemark.ledger.cluster import tables as cluster_rows
@@ -29,7 +29,7 @@ def test_a_node_whose_disk_is_not_mounted(world: ClusterWorld, ask: Asked) -> No
 def test_a_node_that_lacks_operations(world: ClusterWorld, ask: Asked) -> None:
     with world.app.ledger.write() as connection:
         told = group_rows.OperationRow("centre", world.table.owners[0], 1, 0, "create_database", "root.sg", "ab")
-        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", 1.0)
+        group_rows.set_operation_state(connection, group_rows.propose_operations(connection, [told]), "committed", 1.0)
     answer = ask("why", f"node:{world.table.owners[0]}")[1]
     assert "it lacks: create database root.sg" in answer["evidence"]
     assert answer["state"] == "behind" and answer["next"] == "./tidemark load" and not answer["final"]
@@ -42,8 +42,8 @@ def test_a_node_that_has_the_schema_is_not_behind_whatever_is_noted(world: Clust
     route = world.table.route_schema("root.sg")
     with world.app.ledger.write() as connection:
         told = group_rows.OperationRow("centre", route.header, 1, route.slot, "create_database", "root.sg")
-        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", 1.0)
-        paper = paper_of(connection, "centre", "root.sg")
+        group_rows.set_operation_state(connection, group_rows.propose_operations(connection, [told]), "committed", 1.0)
+        paper = schema_bytes_of(connection, "centre", "root.sg")
     has, lacks, *_ = route.members
     world.node(has).put_schema("root.sg", paper)
     assert ask("why", f"node:{has}")[1]["state"] == "serving"
@@ -62,7 +62,7 @@ def test_a_slot_says_what_its_move_waits_for(world: ClusterWorld, ask: Asked) ->
     assert all(name in answer["cause"] for name in members)
     with world.app.ledger.write() as connection:
         for name in members:
-            move_rows.acknowledge(connection, "centre", 2, [slot], name, 1.0)
+            move_rows.acknowledge_slots(connection, "centre", 2, [slot], name, 1.0)
         move_rows.set_move_state(connection, "centre", 2, [slot], "acknowledged", 1.0)
     assert ask("why", f"slot:{slot}")[1]["state"] == "acknowledged"
     filling = ask("why", "node:n4")[1]
@@ -94,7 +94,7 @@ def test_status_without_a_cluster_is_as_it_was(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_node_that_left_long_ago_has_nothing_of_ours(world: ClusterWorld, ask: Asked) -> None:
     with world.app.ledger.write() as connection:
-        row = next(row for row in cluster_rows.nodes(connection, "centre") if row.node == "n3")
+        row = next(row for row in cluster_rows.nodes_of_receiver(connection, "centre") if row.node == "n3")
         cluster_rows.put_node(connection, replace(row, state="left", epoch=0))
     answer = ask("why", "node:n3")[1]
     assert answer["state"] == "left" and "its folder was let go: nothing of ours lies there" in answer["evidence"]

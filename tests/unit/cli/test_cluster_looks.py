@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
-from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.nodes.schema_format import schema_bytes_of
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import operations as group_rows
 from tidemark.ledger.cluster import tables as cluster_rows
-from tidemark.progress import size
+from tidemark.progress import format_size
 
 
 def problems(answer: dict[str, Any]) -> set[tuple[str, str]]:
@@ -34,7 +34,7 @@ def test_show_has_the_table_and_what_every_node_holds(world: ClusterWorld, ask: 
     held = {node["name"]: node["bytes"] for node in answer["nodes"]}
     assert held == {name: 100 * sum(name in world.members(f) for f in files) for name in world.names}
     assert [group["header"] for group in answer["groups"]] == list(world.table.ring.names)
-    assert all(group["members"] == list(world.table.groups()[group["header"]]) for group in answer["groups"])
+    assert all(group["members"] == list(world.table.groups_by_header()[group["header"]]) for group in answer["groups"])
     covered = [slot for g in answer["groups"] for first, last in g["ranges"] for slot in range(first, last + 1)]
     assert sorted(covered) == list(range(12))
     assert answer["moving"] == []
@@ -68,7 +68,7 @@ def test_a_plan_tells_slots_bytes_and_time_of_each_node(
     assert world.run(*words) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("n4"))
     *told, time = line.split()
-    assert told == ["n4", str(gains["n4"]["slots"]), *size(gains["n4"]["bytes"]).split()]
+    assert told == ["n4", str(gains["n4"]["slots"]), *format_size(gains["n4"]["bytes"]).split()]
     assert re.fullmatch(r"0:\d\d", time), "of a rate that the disk just showed"
 
 
@@ -97,12 +97,12 @@ def test_route_says_where_the_table_says_it_lies(world: ClusterWorld, ask: Asked
     file = world.put("root.sg", 2)
     week = 604_800_000
     code, answer = ask("cluster", "route", "root.sg", str(2 * week + 5))
-    route = world.table.route("root.sg", 2)
+    route = world.table.route_data("root.sg", 2)
     assert code == 0 and answer["slot"] == route.slot and answer["members"] == list(world.members(file))
     assert answer["header"] == route.header and answer["epoch"] == 1 and answer["known"]
     assert ask("cluster", "route", "root.sg", "1970-01-15T00:00:00Z")[1]["slot"] == route.slot
     assert ask("cluster", "route", "root.sg.d1.s1", str(2 * week))[1]["database"] == "root.sg"
-    assert ask("cluster", "route", "root.sg", "-1")[1]["slot"] == world.table.route("root.sg", -1).slot
+    assert ask("cluster", "route", "root.sg", "-1")[1]["slot"] == world.table.route_data("root.sg", -1).slot
     schema = ask("cluster", "route", "root.sg")[1]
     assert schema["partition"] is None and schema["slot"] == world.table.route_schema("root.sg").slot
     assert not ask("cluster", "route", "root.other", "0")[1]["known"]
@@ -165,7 +165,7 @@ def test_what_is_on_its_way_is_not_left_over(world: ClusterWorld, ask: Asked) ->
     coming.write_bytes(b"half")
     operation = group_rows.OperationRow("centre", "n1", 1, 0, "put", "data/root.sg/0/new.tsfile", "00", 8)
     with world.app.ledger.write() as connection:
-        group_rows.propose(connection, [group_rows.OperationRow(**{**vars(operation), "at": world.app.clock()})])
+        group_rows.propose_operations(connection, [group_rows.OperationRow(**{**vars(operation), "at": world.app.clock()})])
     assert ask("cluster", "check")[0] == 0
     world.sql("UPDATE group_operation SET at = at - 7200")
     code, answer = ask("cluster", "check")
@@ -200,11 +200,11 @@ def test_a_member_that_acknowledged_and_lacks_a_file_is_a_problem(world: Cluster
     slot, file = next(
         (slot, f)
         for f in files
-        for slot in [world.table.route(f.database, f.partition_from).slot]
+        for slot in [world.table.route_data(f.database, f.partition_from).slot]
         if slot in world.table.moving and "n4" in world.table.group_of(slot)
     )
     with world.app.ledger.write() as connection:
-        move_rows.acknowledge(connection, "centre", 2, [slot], "n4", 1.0)
+        move_rows.acknowledge_slots(connection, "centre", 2, [slot], "n4", 1.0)
     code, answer = ask("cluster", "check")
     assert code == 20 and ("n4", "it has no copy") in problems(answer)
     assert file.location in {one["location"] for one in answer["problems"]}
@@ -214,8 +214,8 @@ def test_states_and_members_that_lead_nowhere_are_named(world: ClusterWorld, ask
     world.sql("INSERT INTO cluster_slot (receiver, node, slot, state, epoch) VALUES ('centre', 'n1', 3, 'pulling', 1)")
     with world.app.ledger.write() as connection:
         told = group_rows.OperationRow("centre", world.table.owners[0], 1, 0, "create_database", "root.sg")
-        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", 1.0)
-        paper = paper_of(connection, "centre", "root.sg")
+        group_rows.set_operation_state(connection, group_rows.propose_operations(connection, [told]), "committed", 1.0)
+        paper = schema_bytes_of(connection, "centre", "root.sg")
     first, *others = world.table.group_of(0)
     world.node(first).put_schema("root.sg", paper)  # it has it, and nobody noted how far it has come
     code, answer = ask("cluster", "check")
@@ -228,7 +228,9 @@ def test_states_and_members_that_lead_nowhere_are_named(world: ClusterWorld, ask
 def test_a_schema_that_a_load_tells_just_now_is_no_problem(world: ClusterWorld, ask: Asked) -> None:
     with world.app.ledger.write() as connection:
         told = group_rows.OperationRow("centre", world.table.owners[0], 1, 0, "create_database", "root.sg")
-        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", world.app.clock())
+        group_rows.set_operation_state(
+            connection, group_rows.propose_operations(connection, [told]), "committed", world.app.clock()
+        )
     assert ask("cluster", "check")[1]["problems"] == []
     world.sql("UPDATE group_operation SET at = at - 7200")
     assert {problem for _, problem in problems(ask("cluster", "check")[1])} == {"it lacks the schema of root.sg"}

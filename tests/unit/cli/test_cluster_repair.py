@@ -47,7 +47,7 @@ def test_schemas_are_written_again(world: ClusterWorld, ask: Asked) -> None:
     assert {one["problem"] for one in answer["problems"]} == {"the schema of root.sg is gone or torn"}
     code, answer = ask("cluster", "check", "--repair")
     assert (code, answer["problems"], answer["repaired"]) == (0, [], 2)
-    assert world.node(gone).schema("root.sg") == world.node(torn).schema("root.sg") is not None
+    assert world.node(gone).read_schema("root.sg") == world.node(torn).read_schema("root.sg") is not None
 
 
 def test_tables_are_written_again(world: ClusterWorld, ask: Asked) -> None:
@@ -56,7 +56,7 @@ def test_tables_are_written_again(world: ClusterWorld, ask: Asked) -> None:
     world.node("n3").put_table(2, b"never in force")
     assert ask("cluster", "check")[0] == 20
     assert ask("cluster", "check", "--repair")[1]["problems"] == []
-    papers = {world.node(name).table() for name in world.names}
+    papers = {world.node(name).read_table() for name in world.names}
     assert len(papers) == 1
 
 

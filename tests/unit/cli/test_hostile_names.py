@@ -15,7 +15,7 @@ from tests.commanded import Commanded
 from tests.landing_maker import SITE_A, SITE_B, Sender
 from tests.small_files import sealed
 from tidemark.cli.main import main
-from tidemark.visible import plain_json, visible
+from tidemark.visible import escape_invisible, plain_json
 from tidemark.visible_log import VisibleLog
 
 CODE = Path(__file__).resolve().parents[3] / "plugins" / "tidemark"
@@ -45,7 +45,7 @@ VERBS = (
 
 def raw(text: str) -> set[str]:
     """What of a text is not to be there: all that people cannot see, but ends of lines."""
-    return {letter for letter in text if visible(letter) != letter and letter != "\n"}
+    return {letter for letter in text if escape_invisible(letter) != letter and letter != "\n"}
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def test_json_stays_exact(world: Commanded) -> None:
 
 def test_what_people_write_stays_as_it_is() -> None:
     for text in ("Zürich 温度 — température", "a\u00a0b\u3000c", "│ ▒ ▏ → …", "e\u0301", "🌊", "", r"\x1b is told as it is"):
-        assert visible(text) == text
-    assert visible("a\tb\nc\u2028d\U000e0041\ud800") == r"a\tb\nc\u2028d\U000e0041\ud800"
+        assert escape_invisible(text) == text
+    assert escape_invisible("a\tb\nc\u2028d\U000e0041\ud800") == r"a\tb\nc\u2028d\U000e0041\ud800"
 
 
 def test_tasks_log_it_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -114,10 +114,11 @@ def test_tasks_log_it_too(caplog: pytest.LogCaptureFixture) -> None:
         log.error("held back: %s", {"path": NASTY})
     assert not raw(caplog.text)
     assert caplog.records[0].filename == Path(__file__).name
-    assert caplog.records[0].getMessage() == f"{visible(NASTY)} is 1 of\n2.5"
+    assert caplog.records[0].getMessage() == f"{escape_invisible(NASTY)} is 1 of\n2.5"
 
 
-PRINTERS = {  # who writes to a stream: the door, a bar and a last resort that go through `visible`, pipes between programs
+# who writes to a stream: the door, a bar and a last resort that go through `escape_invisible`, pipes between programs
+PRINTERS = {
     "cli/screen.py",
     "cli/progress.py",
     "cli/main.py",

@@ -70,7 +70,7 @@ def test_what_stands_in_a_newer_tables_place_is_taken_away(world: ClusterWorld, 
     assert code == 20 and answer["hint"] == "./tidemark cluster check --repair"
     assert "n1" in answer["error"] and "999" in answer["error"]
     assert ask("cluster", "check", "--repair")[0] == 0
-    assert not place.exists() and world.node("n1").table() == world.node("n2").table()
+    assert not place.exists() and world.node("n1").read_table() == world.node("n2").read_table()
 
 
 @pytest.mark.parametrize("name", ["\u0663", "007", "9" * 200])

@@ -30,16 +30,16 @@ SURPRISES = [
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"),
 ]
 STEPS: list[tuple[Any, str]] = [
-    (load_landings, "read_paper"),
+    (load_landings, "read_found_manifest"),
     (manifests, "decode_manifest"),
     (manifests, "check_sound"),
     (load_landings, "examine_all"),
     (check, "check_part"),
-    (check, "inspect"),
-    (admitting, "admit"),
-    (load_landings, "decide"),
+    (check, "check_and_describe"),
+    (admitting, "admit_files"),
+    (load_landings, "decide_files"),
     (load_landings, "keep_manifest"),
-    (load_landings, "put"),
+    (load_landings, "place_files"),
     (schema, "append_logs"),
     (load_landings, "unnamed_files"),
     (load_landings, "record_landing"),
@@ -91,7 +91,7 @@ def test_what_a_step_raises_costs_its_landing_alone(
     again = world.run("load")
     assert again.code in (0, 7), again
     if again.code == 0:  # what could not be read of a file keeps that in quarantine
-        kept = {"root.edge.d1"} if name in ("check_part", "inspect") else set()
+        kept = {"root.edge.d1"} if name in ("check_part", "check_and_describe") else set()
         assert {"root.edge.d1", "root.edge.d2"} - kept <= set(world.devices())
 
 
@@ -100,8 +100,8 @@ def test_what_this_machine_lacks_is_no_fault_of_a_landing(
     world: Commanded, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     with monkeypatch.context() as patched:
-        lacking = raises_for_the_edge(load_landings.decide, OSError(number, os.strerror(number)))
-        patched.setattr(load_landings, "decide", lacking)
+        lacking = raises_for_the_edge(load_landings.decide_files, OSError(number, os.strerror(number)))
+        patched.setattr(load_landings, "decide_files", lacking)
         said = world.run("load")
     said.refused(code, os.strerror(number))
     assert "root.sg.d1" in world.devices()

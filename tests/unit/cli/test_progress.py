@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tidemark.cli import progress
-from tidemark.cli.screen import Screen, listed
+from tidemark.cli.screen import Screen, shorten_list
 from tidemark.progress import Tick
 
 
@@ -22,17 +22,17 @@ def draw_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_terminal_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with progress.shown(Screen()) as beat:
+    with progress.show_progress(Screen()) as beat:
         beat(Tick("send", 1, 9))
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    with progress.shown(Screen()) as beat:
+    with progress.show_progress(Screen()) as beat:
         beat(Tick("send", 1, 9))
         beat(Tick("send", 2, 9))
     printed = capsys.readouterr()
     assert printed.err == "send: 1 of 9 files\nsend: 2 of 9 files\n"
     assert printed.out == ""
-    with progress.shown(Screen(quiet=True)) as beat:
+    with progress.show_progress(Screen(quiet=True)) as beat:
         beat(Tick("send", 3, 9))
     assert capsys.readouterr().err == ""
 
@@ -41,7 +41,7 @@ def test_on_a_terminal_a_bar_with_bytes_and_rate(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_on_a_terminal(monkeypatch)
-    with progress.shown(Screen()) as beat:
+    with progress.show_progress(Screen()) as beat:
         beat(Tick("transfer_files", 1, 2, 500_000, 2_000_000))
         beat(Tick("transfer_files", 2, 2, 2_000_000, 2_000_000))
     printed = capsys.readouterr()
@@ -54,7 +54,7 @@ def test_files_that_are_counted_without_their_bytes_are_not_called_bytes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_on_a_terminal(monkeypatch)
-    with progress.shown(Screen()) as beat:
+    with progress.show_progress(Screen()) as beat:
         beat(Tick("check", 112, 224))
         beat(Tick("check", 224, 224))
     printed = capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_on_a_terminal_that_draws_nothing_lines_as_without_one(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    with progress.shown(Screen()) as beat:
+    with progress.show_progress(Screen()) as beat:
         beat(Tick("send", 1, 9))
     assert capsys.readouterr().err == "send: 1 of 9 files\n"
 
@@ -90,7 +90,7 @@ def test_a_terminal_that_went_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> No
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with progress.shown(Screen()) as beat:
+    with progress.show_progress(Screen()) as beat:
         beat(Tick("transfer_files", 1, 2))
         terminal.gone = True
         beat(Tick("finish", 1, 2))  # a line of its own
@@ -98,6 +98,6 @@ def test_a_terminal_that_went_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_lists_in_a_few_words() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed([{"a": 1}]) == 1
-    assert listed("text") == "text"
+    assert shorten_list(["a", "b"]) == "a, b"
+    assert shorten_list([{"a": 1}]) == 1
+    assert shorten_list("text") == "text"

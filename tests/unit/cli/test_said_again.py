@@ -232,7 +232,7 @@ import sys, time
 from pathlib import Path
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Leases, this_process
-Leases(Ledger(sys.argv[1], Path()), this_process()).take("load:centre", "somebody")
+Leases(Ledger(sys.argv[1], Path()), this_process()).acquire_lease("load:centre", "somebody")
 print("held", flush=True)
 time.sleep(60)
 """

@@ -24,7 +24,7 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", str(columns or 28))
         monkeypatch.setattr("sys.stdout.isatty", lambda: columns > 0)
-        Screen().table(COLUMNS, [["plant1", RUN, 2, None, None], ["plant2", RUN, 0, None, None]])
+        Screen().print_table(COLUMNS, [["plant1", RUN, 2, None, None], ["plant2", RUN, 0, None, None]])
         return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
 
     return run

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cluster.test_balance import CHANGES, sequence
-from tidemark.cluster.slots.balance import Owners, even_slots, even_weights, moves
-from tidemark.cluster.slots.weights import FREE, least_moved, level_of, lightest
+from tidemark.cluster.slots.balance import Owners, changed_headers, even_slots, even_weights
+from tidemark.cluster.slots.weights import FREE, least_moved, level_of, lightest_subset
 
 SMALL = st.lists(st.integers(0, 12), min_size=3, max_size=7)
 ANY = st.lists(st.integers(0, 1_000), min_size=1, max_size=40)
@@ -50,7 +50,7 @@ def test_of_zipf_no_group_is_above_the_bound_and_no_more_moves_than_must(changes
     for before, after, nodes in sequence(2_000, changes, even_weights(weights)):
         assert set(after) <= set(nodes)
         assert max(loads_of(after, weights, nodes).values()) <= bound(weights, len(nodes))
-        moved = sum(weights[slot] for slot in moves(before, after))
+        moved = sum(weights[slot] for slot in changed_headers(before, after))
         assert moved <= 1.01 * minimum(before, weights, nodes)
 
 
@@ -73,7 +73,7 @@ def test_of_hundreds_of_nodes_each_is_near_the_level(seed: int) -> None:
         heaviest = {name: max(weights[slot] for slot in range(10_000) if owners[slot] == name) for name in nodes}
         loads = loads_of(owners, weights, nodes)
         assert all(0.9 * level <= load <= 1.25 * max(level, heaviest[name]) for name, load in loads.items())
-        assert sum(weights[slot] for slot in moves(before, owners)) <= 1.01 * minimum(before, weights, nodes)
+        assert sum(weights[slot] for slot in changed_headers(before, owners)) <= 1.01 * minimum(before, weights, nodes)
 
 
 @given(ANY, st.integers(1, 6), st.integers(1, 6), st.randoms(use_true_random=False))
@@ -115,7 +115,7 @@ def test_a_few_slots_beside_all_that_could_be_done(inner: list[int], then: int, 
         best = min(best, max(loads.values()))
         heaviest = {name: max((inner[at] for at, owner in enumerate(owners) if owner == name), default=0) for name in nodes}
         if all(load <= max(level, heaviest[name]) + 1e-6 for name, load in loads.items()):
-            assert sum(weights[slot] for slot in moves(before, owners)) >= minimum(before, weights, nodes) - 1e-6
+            assert sum(weights[slot] for slot in changed_headers(before, owners)) >= minimum(before, weights, nodes) - 1e-6
     after = loads_of(even_weights(weights)(before, nodes), weights, nodes)
     assert max(after.values()) <= max(2 - 2 / (now + 1), 1.03) * best + 1e-6
 
@@ -125,7 +125,7 @@ def test_the_lightest_slots_that_are_enough(inner: list[int], needed: int) -> No
     inner.sort(reverse=True)
     sums = [sum(part) for part in product(*((0, weight) for weight in inner))]
     enough = [total for total in sums if needed <= total < sum(inner)]
-    chosen = lightest(inner, needed)
+    chosen = lightest_subset(inner, needed)
     assert sum(inner[at] for at in chosen) == (min(enough) if enough else 0)
 
 
@@ -158,7 +158,7 @@ def test_slots_with_nothing_in_them_yet_are_shared_out_by_number() -> None:
     assert max(empty.values()) - min(empty.values()) <= 1
     joined = even_weights(weights)(owners, [*nodes, "e"])
     assert Counter(joined[slot] for slot in range(30, 1_000))["e"] == 194
-    assert all(name == "e" for _, name in moves(owners, joined).values())
+    assert all(name == "e" for _, name in changed_headers(owners, joined).values())
 
 
 def test_without_weights_it_is_as_by_number() -> None:

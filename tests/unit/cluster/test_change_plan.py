@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.cluster.membership.plan import ChangePlan, first_table, plan_change, plan_init
-from tidemark.cluster.slots.balance import original
+from tidemark.cluster.slots.balance import original_balance
 from tidemark.cluster.slots.hash_ring import SlotHash
 from tidemark.cluster.slots.states import SlotState
 from tidemark.cluster.slots.table import PartitionTable
@@ -36,7 +36,7 @@ def test_every_slot_whose_group_changes_moves_and_no_other(plan: ChangePlan) -> 
 
 
 def test_what_a_node_gains_is_counted_for_it() -> None:
-    lacking = [slot for slot in range(60) if JOINED.new.holds("d", slot)]
+    lacking = [slot for slot in range(60) if JOINED.new.holds_slot("d", slot)]
     assert JOINED.gained_slots()["d"] == len(lacking)
     assert JOINED.gained_bytes(SIZES)["d"] == sum(SIZES[slot] for slot in lacking)
     assert JOINED.gained_bytes({})["d"] == 0
@@ -54,7 +54,10 @@ def test_every_group_old_and_new_needs_its_quorum() -> None:
         assert lacking and all(away in group for group in lacking)
         assert JOINED.without_quorum({"a", "b", "c", "d"} - {away}, 1) == ()
     assert all("b" in group for group in LEFT.without_quorum({"a", "c"}, 2)), "the old groups of who leaves, too"
-    assert table("a", replicas=1).groups() and plan_init(table("a", replicas=1), [], {}).without_quorum({"a"}, 2) == ()
+    assert (
+        table("a", replicas=1).groups_by_header()
+        and plan_init(table("a", replicas=1), [], {}).without_quorum({"a"}, 2) == ()
+    )
 
 
 @pytest.mark.parametrize("plan", [JOINED, LEFT])
@@ -97,7 +100,7 @@ def test_the_first_table_is_even_or_the_original_s() -> None:
     names = [f"n{number}" for number in range(115)]
     counts = [first_table(names, 3, 10_000, SlotHash.FULL).owners.count(name) for name in names]
     assert max(counts) - min(counts) <= 1
-    ranges = [first_table(names, 3, 10_000, SlotHash.FULL, original).owners.count(name) for name in names]
+    ranges = [first_table(names, 3, 10_000, SlotHash.FULL, original_balance).owners.count(name) for name in names]
     assert sorted(ranges) == [86] * 114 + [196]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.centre import InlineEngine, d1, rows
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
-from tidemark.cluster.replicas.cache import FOLDER, evict, recall
+from tidemark.cluster.replicas.cache import FOLDER, evict_cache, recall_files
 from tidemark.errors import NotFoundError, RetryableError
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
@@ -53,7 +53,7 @@ def test_reading_with_an_empty_cache_gives_the_same(centre: Clustered) -> None:
 def test_nothing_is_fetched_while_it_is_there(centre: Clustered) -> None:
     with centre.cluster() as cluster:
         centre.away = set(NODES)
-        assert recall(cluster, files_of(centre)) == ()
+        assert recall_files(cluster, files_of(centre)) == ()
 
 
 def test_another_node_gives_it_where_one_is_away_or_its_copy_rotted(centre: Clustered) -> None:
@@ -70,15 +70,15 @@ def test_a_file_that_nobody_gives_names_the_nodes(centre: Clustered) -> None:
     centre.empty_cache()
     centre.away = set(NODES)
     with centre.cluster() as cluster, pytest.raises(RetryableError) as away:
-        recall(cluster, files_of(centre)[:1])
+        recall_files(cluster, files_of(centre)[:1])
     assert all(node in away.value.message for node in NODES)
     assert away.value.subject == files_of(centre)[0].location
     with centre.app.ledger.write() as connection:
         connection.exec_driver_sql("DELETE FROM node_copy")
     with centre.cluster() as cluster, pytest.raises(NotFoundError, match="nor at any of its nodes"):
-        recall(cluster, files_of(centre)[:1])
+        recall_files(cluster, files_of(centre)[:1])
     with centre.cluster() as cluster:
-        assert recall(cluster, files_of(centre)[:1], if_any=True)
+        assert recall_files(cluster, files_of(centre)[:1], if_any=True)
 
 
 def test_two_readers_at_once_do_not_meet(centre: Clustered) -> None:
@@ -88,7 +88,7 @@ def test_two_readers_at_once_do_not_meet(centre: Clustered) -> None:
     def reader() -> None:
         try:
             with centre.cluster() as cluster:
-                recall(cluster, files_of(centre))
+                recall_files(cluster, files_of(centre))
         except BaseException as error:
             failed.append(error)
 
@@ -105,7 +105,7 @@ def test_two_readers_at_once_do_not_meet(centre: Clustered) -> None:
 def give_up(centre: Clustered, keep: int, days: float = 0.0) -> tuple[int, int]:
     centre.app.clock = lambda: time.time() + days * DAY
     with centre.cluster() as cluster, centre.app.receiver_store(centre.receiver) as store:
-        return evict(cluster, store, keep)
+        return evict_cache(cluster, store, keep)
 
 
 def test_what_was_not_used_within_the_grace_goes_oldest_first(centre: Clustered) -> None:
@@ -113,7 +113,7 @@ def test_what_was_not_used_within_the_grace_goes_oldest_first(centre: Clustered)
     one, two, _ = files_of(centre)
     with centre.cluster() as cluster:
         centre.app.clock = lambda: time.time() + 1.5 * DAY
-        recall(cluster, [one])
+        recall_files(cluster, [one])
     count, size = give_up(centre, one.size, days=2)
     assert (centre.root / one.location).exists()
     assert not (centre.root / two.location).exists()

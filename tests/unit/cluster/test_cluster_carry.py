@@ -13,7 +13,7 @@ import pytest
 from tests.cluster_world import ClusterWorld
 from tidemark.cluster.migration import send as cluster_carry
 from tidemark.cluster.migration import send_task as move_task
-from tidemark.cluster.migration.migrate import MigrateResult, migrate
+from tidemark.cluster.migration.migrate import MigrateResult, migrate_slots
 from tidemark.cluster.migration.send import CarrierLostError
 from tidemark.cluster.migration.send_task import MoveTask, run_move
 from tidemark.engines.task import Outcome
@@ -58,7 +58,7 @@ def world(tmp_path: Path) -> ClusterWorld:
 
 def moved(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch, engine: Losing) -> MigrateResult:
     monkeypatch.setattr(cluster_carry, "choose_engine", lambda *_: engine)
-    return migrate(world.app, world.receiver, engine="spark")
+    return migrate_slots(world.app, world.receiver, engine="spark")
 
 
 def held(world: ClusterWorld) -> set[str]:
@@ -67,7 +67,7 @@ def held(world: ClusterWorld) -> set[str]:
 
 
 def there(world: ClusterWorld) -> set[str]:
-    return set(world.node("n4").sizes())
+    return set(world.node("n4").list_sizes())
 
 
 def test_tasks_move_what_a_new_node_lacks(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_tasks_move_what_a_new_node_lacks(world: ClusterWorld, monkeypatch: pyte
     assert "n4" in {task.target.node for task in engine.ran}
     assert all(task.source.node and task.label in task.items[0].source_path for task in engine.ran)
     assert world.run("cluster", "check") == 0
-    assert world.node("n1").snapshots() == []
+    assert world.node("n1").list_snapshots() == []
 
 
 def test_a_lost_task_is_run_again_and_sends_nothing_twice(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +117,11 @@ def test_little_is_not_worth_an_engine_and_the_settings_have_the_last_word(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch, word: str, little: bool, tasks: int
 ) -> None:
     engine = Losing()
-    monkeypatch.setattr("tidemark.engines.choose._spark", lambda _settings: engine)
+    monkeypatch.setattr("tidemark.engines.choose._open_spark_engine", lambda _settings: engine)
     world.app.settings = dataclasses.replace(world.app.settings, spark=SparkSettings(engine=word))
     if not little:
         monkeypatch.setattr(cluster_carry, "LITTLE", 1)
-    assert migrate(world.app, world.receiver, engine="spark").state == "done"
+    assert migrate_slots(world.app, world.receiver, engine="spark").state == "done"
     assert bool(engine.ran) == bool(tasks) and held(world) == there(world)
 
 
@@ -129,12 +129,12 @@ def test_the_command_line_moves_by_itself_unless_the_settings_say_spark(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Losing()
-    monkeypatch.setattr("tidemark.engines.choose._spark", lambda _settings: engine)
+    monkeypatch.setattr("tidemark.engines.choose._open_spark_engine", lambda _settings: engine)
     monkeypatch.setattr(cluster_carry, "LITTLE", 1)
-    migrate(world.app, world.receiver, slots=range(4))
+    migrate_slots(world.app, world.receiver, slots=range(4))
     assert engine.ran == []
     world.app.settings = dataclasses.replace(world.app.settings, spark=SparkSettings(engine="spark"))
-    assert migrate(world.app, world.receiver).state == "done" and engine.ran
+    assert migrate_slots(world.app, world.receiver).state == "done" and engine.ran
 
 
 def test_executors_elsewhere_reach_this_machines_folders_over_sftp(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_under_a_shared_cap_this_process_sends(world: ClusterWorld, monkeypatch:
     world.app.settings = dataclasses.replace(
         world.app.settings, receivers={"centre": dataclasses.replace(world.receiver, bandwidth=50e6)}
     )
-    assert migrate(world.app, world.app.receiver(), engine="spark").state == "done"
+    assert migrate_slots(world.app, world.app.receiver_settings(), engine="spark").state == "done"
     assert engine.ran == [] and held(world) == there(world) != set()
     (line,) = status(world.app).as_json()["lines"]
     assert line == {"receiver": "centre", "bytes_per_second": 50_000_000, "holders": []}, "its place is free again"

@@ -11,7 +11,7 @@ import pytest
 from tests.centre import InlineEngine, d1, rows
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
-from tidemark.cluster.health.check import check
+from tidemark.cluster.health.check import check_cluster
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.ledger.cluster import operations as group_rows
 from tidemark.ledger.cluster import tables as cluster_rows
@@ -168,7 +168,7 @@ def test_a_database_whose_last_file_went_is_dropped_at_its_nodes(centre: Cluster
     sender.land({source(1): d1((1, 10))})
     centre.load()
     with centre.cluster() as cluster:
-        assert all(cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members)
+        assert all(cluster.open_folder(node).read_schema("root.sg") for node in table.route_schema("root.sg").members)
     with centre.app.ledger.write() as connection:
         from tidemark.ledger.receiver.catalog import retire_files
 
@@ -176,7 +176,7 @@ def test_a_database_whose_last_file_went_is_dropped_at_its_nodes(centre: Cluster
     later(centre, 2)
     housekeep(centre.app, centre.receiver)
     with centre.cluster() as cluster:
-        assert not any(cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members)
+        assert not any(cluster.open_folder(node).read_schema("root.sg") for node in table.route_schema("root.sg").members)
     assert centre.copies() == {}
     assert [centre.at(node) for node in NODES] == [[], [], []]
 
@@ -189,7 +189,7 @@ def test_a_merge_that_died_leaves_nothing_that_check_calls_unknown(centre: Clust
     output = f"data/root.sg/0/0f8e3c1a-merged-{'0' * 12}-0.tsfile"
     with centre.app.ledger.write() as connection:
         row = OperationRow("centre", "n1", 1, 0, "put", output, "0" * 64, 4, at=centre.app.clock())
-        proposed = group_rows.propose(connection, [row])
+        proposed = group_rows.propose_operations(connection, [row])
     for name in (output, f"{output}.part"):
         (centre.node("n2") / name).write_bytes(b"left")
     assert unknown(centre) == []
@@ -222,4 +222,4 @@ def test_what_a_move_brought_is_not_left_over_while_the_change_is_open_whatever_
 
 
 def unknown(centre: Clustered) -> list[str]:
-    return [one.location for one in check(centre.app, centre.receiver).problems if one.kind == "left_over"]
+    return [one.location for one in check_cluster(centre.app, centre.receiver).problems if one.kind == "left_over"]

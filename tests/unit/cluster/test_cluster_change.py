@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from tests.memory_store import MemoryStore
 from tests.moving_world import RECEIVER, MovingWorld, put
-from tidemark.cluster.health.repair import repair
-from tidemark.cluster.membership.change import Wanted, change, init, plan_change, roll_back
-from tidemark.cluster.migration.migrate import migrate
+from tidemark.cluster.health.repair import repair_cluster
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster, plan_change, roll_back
+from tidemark.cluster.migration.migrate import migrate_slots
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.replicas.forward import commit, forward
+from tidemark.cluster.replicas.forward import commit_forwarded, forward_files
 from tidemark.errors import (
     DiskFullError,
     LeaseHeldError,
@@ -44,7 +44,7 @@ def world(tmp_path: Path) -> Iterator[MovingWorld]:
 def three(world: MovingWorld) -> MovingWorld:
     """Three nodes, files of two databases over some partitions, one over three of them, one with mods."""
     with world.app(nodes=world.names) as app:
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
     for partition in range(4):
         world.put("root.sg", partition)
     world.put("root.other", 1, mods="deletion")
@@ -54,27 +54,27 @@ def three(world: MovingWorld) -> MovingWorld:
 
 def asked(world: MovingWorld, wanted: Wanted, wait: bool = True) -> str:
     with world.app() as app:
-        return change(app, world.receiver, wanted, wait=wait).state
+        return change_nodes(app, world.receiver, wanted, wait=wait).state
 
 
 def test_what_the_receiver_had_comes_to_its_first_nodes(world: MovingWorld) -> None:
     for partition in range(6):
         world.put("root.sg", partition, mods="deletion" if partition == 2 else "")
     with world.app(nodes=world.names) as app:
-        result = init(app, world.receiver)
+        result = init_cluster(app, world.receiver)
     assert (result.epoch, result.state) == (1, "done") and result.moved_slots > 1 and result.moved_bytes > 0
     world.settled()
     with world.app(nodes=world.names) as app:
-        assert init(app, world.receiver) == result
+        assert init_cluster(app, world.receiver) == result
     with world.app(nodes=(*world.names, "n9")) as app, pytest.raises(UsageError, match="has its nodes already, and n9"):
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
 
 
 def test_a_node_joins_and_one_leaves_and_comes_back(three: MovingWorld) -> None:
     with three.app() as app:
         planned = plan_change(app, three.receiver, ADD)
         assert plan_change(app, three.receiver, ADD).as_json() == planned.as_json()
-        result = change(app, three.receiver, ADD)
+        result = change_nodes(app, three.receiver, ADD)
     assert (result.epoch, result.state, result.moved_slots) == (2, "done", planned.slots)
     assert result.moved_bytes >= planned.bytes  # mods have no size in the catalog
     three.settled()
@@ -110,7 +110,7 @@ def test_a_plan_says_what_comes_to_whom(three: MovingWorld) -> None:
 def test_what_cannot_be_is_refused_before_anything_is_written(three: MovingWorld, wanted: Wanted, words: str) -> None:
     with three.app() as app:
         with pytest.raises(UsageError, match=words):
-            change(app, three.receiver, wanted)
+            change_nodes(app, three.receiver, wanted)
         with pytest.raises(UsageError, match=words):
             plan_change(app, three.receiver, wanted)
     assert three.sql("SELECT kind FROM cluster_change") == [("init",)]
@@ -128,7 +128,7 @@ def test_a_receiver_without_nodes_says_so(world: MovingWorld) -> None:
         asked(world, ADD)
     world.cluster = replace(world.cluster, replicas=4)
     with world.app(nodes=world.names) as app, pytest.raises(UsageError, match="as many nodes"):
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
     assert world.sql("SELECT * FROM cluster_change") == []
 
 
@@ -138,7 +138,7 @@ def test_a_joining_node_that_is_away_or_anothers_changes_nothing(three: MovingWo
         asked(three, ADD)
     assert "the same command again" in told.value.hint
     three.away = set()
-    NodeFolder(three.stores["n4"], "other").claim("another cluster")
+    NodeFolder(three.stores["n4"], "other").claim_folder("another cluster")
     with pytest.raises(PermanentError, match="of cluster another cluster"):
         asked(three, ADD)
     assert three.sql("SELECT node FROM cluster_node ORDER BY node") == [("n1",), ("n2",), ("n3",)]
@@ -165,12 +165,12 @@ def test_one_change_at_a_time(three: MovingWorld) -> None:
 
 
 def test_two_administrators_at_once_one_wins(three: MovingWorld) -> None:
-    with three.app() as app, Leases(app.ledger, this_process()).hold(f"cluster:{RECEIVER}", "add-by-the-other"):
+    with three.app() as app, Leases(app.ledger, this_process()).hold_lease(f"cluster:{RECEIVER}", "add-by-the-other"):
         for attempt in (
             lambda: asked(three, ADD),
-            lambda: migrate(app, three.receiver),
+            lambda: migrate_slots(app, three.receiver),
             lambda: roll_back(app, three.receiver),
-            lambda: repair(app, three.receiver),
+            lambda: repair_cluster(app, three.receiver),
         ):
             with pytest.raises(LeaseHeldError, match="add-by-the-other"):
                 attempt()
@@ -179,7 +179,7 @@ def test_two_administrators_at_once_one_wins(three: MovingWorld) -> None:
 
 def test_the_second_administrator_hears_which_change_goes_on(three: MovingWorld) -> None:
     assert asked(three, ADD, wait=False) == "swapped"
-    with three.app() as app, Leases(app.ledger, this_process()).hold(f"cluster:{RECEIVER}", "migrate-1"):
+    with three.app() as app, Leases(app.ledger, this_process()).hold_lease(f"cluster:{RECEIVER}", "migrate-1"):
         with pytest.raises(LeaseHeldError, match=r"“add n4” of .*, is swapped: .*migrate-1") as told:
             asked(three, Wanted("remove", "n1"))
     assert "./tidemark cluster show" in told.value.hint
@@ -223,13 +223,13 @@ def test_a_node_that_left_and_comes_back_in_vain_has_left_again(three: MovingWor
     three.away = set()
     with three.app() as app:
         assert roll_back(app, three.receiver).state == "rolled_back"
-        assert migrate(app, three.receiver).left == 0
+        assert migrate_slots(app, three.receiver).left == 0
     assert three.sql("SELECT state FROM cluster_node WHERE node = 'n1'") == [("left",)]
     assert [entry.path for entry in three.stores["n1"].list_files(["data"]).entries] == had
 
     three.cluster = replace(three.cluster, grace_hours=0)
     with three.app() as app:
-        migrate(app, three.receiver)
+        migrate_slots(app, three.receiver)
     assert not three.stores["n1"].list_files([""]).entries
     three.settled()
 
@@ -251,14 +251,14 @@ def test_a_change_of_a_node_that_the_settings_do_not_have_goes_on_by_its_name(th
     three.stores[url] = MemoryStore("n9")
     three.away = {"n2"}
     with three.app(nodes=known) as app, pytest.raises(NoQuorumError):
-        change(app, three.receiver, Wanted("add", "n9", url))
+        change_nodes(app, three.receiver, Wanted("add", "n9", url))
     three.away = set()
     with three.app(nodes=known) as app:
-        assert change(app, three.receiver, Wanted("add", "n9")).state == "done"
-        assert change(app, three.receiver, Wanted("add", "n9")).state == "done", "said again"
-        assert change(app, three.receiver, Wanted("add", "n9", url)).state == "done"
+        assert change_nodes(app, three.receiver, Wanted("add", "n9")).state == "done"
+        assert change_nodes(app, three.receiver, Wanted("add", "n9")).state == "done", "said again"
+        assert change_nodes(app, three.receiver, Wanted("add", "n9", url)).state == "done"
         with pytest.raises(UsageError, match="n9 is a node of the cluster already, at file:///n9"):
-            change(app, three.receiver, Wanted("add", "n9", "file:///n10"))
+            change_nodes(app, three.receiver, Wanted("add", "n9", "file:///n10"))
 
 
 def test_without_a_quorum_it_goes_on_once_the_node_is_back(three: MovingWorld) -> None:
@@ -291,7 +291,7 @@ def test_a_node_that_was_away_all_the_time_hears_of_the_table_when_it_is_back(th
     assert asked(three, Wanted("rebalance")) == "done", "nothing moves"
     three.away = set()
     with three.app() as app:
-        migrate(app, three.receiver)
+        migrate_slots(app, three.receiver)
     three.settled()
 
 
@@ -304,7 +304,7 @@ def test_a_dead_node_is_removed_and_its_slots_come_from_the_others(three: Moving
     with three.app() as app, app.ledger.write() as connection:
         connection.execute(sa.text("UPDATE cluster_node SET at = at - 8 * 86400 WHERE node = 'n2'"))
     with three.app() as app:
-        migrate(app, three.receiver)
+        migrate_slots(app, three.receiver)
     three.stores["n2"] = MemoryStore("n2")  # it never comes back
     three.settled()
 
@@ -322,15 +322,15 @@ def test_a_node_that_was_dead_when_it_left_is_cleaned_when_it_is_back(three: Mov
     assert asked(three, Wanted("remove", "n2")) == "done"
     three.away = set()
     with three.app() as app:
-        migrate(app, three.receiver)
+        migrate_slots(app, three.receiver)
     three.settled()
 
 
 def test_a_request_is_answered_again_and_not_done_again(three: MovingWorld) -> None:
     wanted = Wanted("add", "n4", request="run-7")
     with three.app() as app:
-        first = change(app, three.receiver, wanted)
-        assert change(app, three.receiver, wanted) == first
+        first = change_nodes(app, three.receiver, wanted)
+        assert change_nodes(app, three.receiver, wanted) == first
     three.settled()
 
 
@@ -341,11 +341,11 @@ def test_who_routed_by_the_table_before_commits_nothing(three: MovingWorld) -> N
         with app.receiver_store(three.receiver) as store:
             file = replace(three.put("root.sg", 9), location="data/late.tsfile", partition_from=2, partition_to=2)
             store.publish(file.location, store.read(three.put("root.sg", 9).location))
-            late = forward(cluster, [file], store)
+            late = forward_files(cluster, [file], store)
             asked(three, ADD)
             with pytest.raises(StaleEpochError), app.ledger.write() as connection:
                 catalog_rows.add_file(connection, file, [])
-                commit(connection, cluster, late)
+                commit_forwarded(connection, cluster, late)
     assert ("data/late.tsfile",) not in three.sql("SELECT location FROM catalog_file")
 
 
@@ -364,29 +364,29 @@ def test_a_cluster_of_one_node_grows(tmp_path: Path) -> None:
         tmp_path, ("n1",), ("n2",), ClusterSettings(replicas=1, quorum=1, slots=4, grace_hours=0, cache_bytes=0)
     )
     with world.app(nodes=world.names) as app:
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
     for partition in range(4):
         world.put("root.sg", partition)
     assert asked(world, Wanted("add", "n2")) == "done"
     world.settled()
     with world.app() as app:
-        assert migrate(app, world.receiver).state == ""
+        assert migrate_slots(app, world.receiver).state == ""
 
 
 def test_who_missed_a_file_gets_it_though_its_slot_goes_to_another_group_of_the_same_nodes(tmp_path: Path) -> None:
     by_bytes = ClusterSettings(replicas=2, quorum=1, slots=6, grace_hours=0, cache_bytes=0, balance="bytes")
     world = MovingWorld(tmp_path, ("n1", "n2"), (), by_bytes)
     with world.app(nodes=world.names) as app:
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
     with world.app() as app:
         table = world.open(app).table
-    slots = {table.route("root.b", partition).slot: partition for partition in range(40)}
+    slots = {table.route_data("root.b", partition).slot: partition for partition in range(40)}
     mine = [partition for slot, partition in sorted(slots.items()) if table.owners[slot] == table.owners[0]]
     world.away = {"n2"}
     for partition in mine:  # all of it in slots of one header: some of them go to the other one
         world.put("root.b", partition, content=f"{partition}" * 1000)
     with world.app() as app, pytest.raises(RetryableError, match="n2"):
-        change(app, world.receiver, Wanted("rebalance"))
+        change_nodes(app, world.receiver, Wanted("rebalance"))
     world.audit()
     world.away = set()
     assert asked(world, Wanted("rebalance")) == "done"

@@ -12,7 +12,7 @@ from tests.centre import InlineEngine
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, sealed, source
 from tidemark.cluster.replicas import cache as cluster_feed
-from tidemark.cluster.replicas.cache import FOLDER, give_back, recall
+from tidemark.cluster.replicas.cache import FOLDER, give_back, recall_files
 from tidemark.errors import RetryableError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.receiver import catalog as catalog_rows
@@ -119,9 +119,9 @@ def test_a_file_of_its_own_that_was_swept_is_fetched_again(centre: Clustered) ->
     expected = centre.rows()
     centre.empty_cache()
     cache_for(centre, 1)
-    with centre.cluster() as cluster, cluster_feed.feeding(cluster, centre.root) as feed:
+    with centre.cluster() as cluster, cluster_feed.open_feed(cluster, centre.root) as feed:
         assert feed is not None
-        feed.bring(_files(centre))
+        feed.bring_files(_files(centre))
         kept = next(iter(feed.own.values()))
         (centre.root / feed.place / kept.location).unlink()
         folder = feed(kept)
@@ -164,8 +164,8 @@ def test_a_merge_leaves_what_somebody_asked_for_meanwhile(centre: Clustered) -> 
     with centre.cluster() as cluster, centre.app.receiver_store(centre.receiver) as store:
         assert cluster is not None
         at = centre.app.clock()
-        fetched = dict.fromkeys(recall(cluster, [first, second, third], at=at), at)
-        recall(cluster, [second], at=at + 1)
+        fetched = dict.fromkeys(recall_files(cluster, [first, second, third], at=at), at)
+        recall_files(cluster, [second], at=at + 1)
         with centre.app.ledger.write() as connection:
             for node in ("n1", "n2", "n3"):
                 copy_rows.forget_copies(connection, "centre", node, [third.location])

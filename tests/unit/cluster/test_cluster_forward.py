@@ -63,18 +63,18 @@ def test_the_first_file_of_a_database_creates_it_where_its_schema_belongs(centre
     assert set(created) == {("create_database", "root.sg", table.route_schema("root.sg").header)}
     with centre.cluster() as cluster:
         for node in table.route_schema("root.sg").members:
-            paper = cluster.folder(node).schema("root.sg")
+            paper = cluster.open_folder(node).read_schema("root.sg")
             assert paper is not None and b'"root.sg.d1.s"' in paper  # as it is after the load
     sender.land({source(2): sealed({"root.sg.d2": {"t": [(5, 10)]}})})
     centre.load()
     with centre.cluster() as cluster:
-        papers = {cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members}
+        papers = {cluster.open_folder(node).read_schema("root.sg") for node in table.route_schema("root.sg").members}
     assert len(papers) == 1 and b'"root.sg.d2.t"' in papers.pop()
     log = b"2,root.sg\n0,root.sg.d3.u,2,2,1,,,-1\n"
     sender.land(schema=[("schema/mlog.txt", 1, 0, log)])
     centre.load()
     with centre.cluster() as cluster:
-        papers = {cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members}
+        papers = {cluster.open_folder(node).read_schema("root.sg") for node in table.route_schema("root.sg").members}
     assert len(papers) == 1 and b'"root.sg.d3.u"' in papers.pop()
     behind = "SELECT 1 FROM group_member m JOIN group_operation o ON o.header = m.header WHERE m.applied < o.version"
     assert centre.sql(behind) == []
@@ -112,7 +112,7 @@ def test_another_sites_landing_is_loaded_though_one_has_no_quorum(centre: Cluste
     centre.replicas, centre.quorum = 1, 1
     centre.reopen()
     table = centre.begin(*NODES)
-    names = {f"root.sg{n}": table.route(f"root.sg{n}", 0).header for n in range(30)}
+    names = {f"root.sg{n}": table.route_data(f"root.sg{n}", 0).header for n in range(30)}
     schema = {name: table.route_schema(name).header for name in names}
     lost = next(name for name, header in names.items() if header == "n1" and schema[name] == "n1")
     kept = next(name for name, header in names.items() if "n1" not in (header, schema[name]))
@@ -137,7 +137,7 @@ def test_a_table_that_is_swapped_meanwhile_delays_a_load_only(centre: Clustered)
     assert centre.rows() == rows(*((n, n) for n in range(1, 6)))
     committed = centre.sql("SELECT DISTINCT epoch FROM group_operation WHERE state = 'committed'")
     assert committed == [(2,)]
-    owner = new.route("root.sg", 0).header
+    owner = new.route_data("root.sg", 0).header
     assert all(owner in nodes for nodes in centre.copies().values())
 
 
@@ -164,21 +164,22 @@ def test_a_member_without_schema_gets_it_before_the_files(centre: Clustered) -> 
     table, sender = centre.begin(*NODES), centre.sender()
     sender.land({source(1): d1((1, 10))})
     centre.load()
-    new = centre.swap(replace(table.joined(Node(identifier_of("n4"), "n4"), even_slots)))
+    new = centre.swap(replace(table.with_node(Node(identifier_of("n4"), "n4"), even_slots)))
     with centre.app.ledger.write() as connection:
         pulling = {("n4", s): "pulling" for s in range(new.slots) if "n4" in new.group_of(s)}
         move_rows.put_slot_states(connection, centre.name, pulling, new.epoch)
     name = next(
         path
         for n in range(200)
-        if "n4" in new.group_of(new.route("root.sg", n).slot) and (path := f"data/sequence/root.sg/0/{n}/9-9-0-0.tsfile")
+        if "n4" in new.group_of(new.route_data("root.sg", n).slot)
+        and (path := f"data/sequence/root.sg/0/{n}/9-9-0-0.tsfile")
     )
     week = 604_800_000
     partition = int(name.split("/")[4])
     sender.land({name: d1((partition * week + 5, 7))})
     assert centre.load().exit_code == 0
     with centre.cluster() as cluster:
-        assert cluster.folder("n4").schema("root.sg")
+        assert cluster.open_folder("n4").read_schema("root.sg")
     assert centre.at("n4")
 
 
@@ -246,7 +247,7 @@ def test_what_was_brought_by_a_table_that_passed_is_to_go_from_where_nobody_want
     centre.app.opener = swapping_once(centre, new)
     assert centre.load().exit_code == 0
     centre.app.opener = centre.open_store
-    members = set(new.route("root.sg", 0).members)
+    members = set(new.route_data("root.sg", 0).members)
     assert [nodes for nodes in centre.copies().values() if nodes != members] == []
     brought = {node for (node,) in centre.sql("SELECT node FROM node_copy WHERE state = 'going'")}
     assert brought == set(names) - members

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from tests.moving_world import RECEIVER, MovingWorld
-from tidemark.cluster.membership.change import Wanted, change, init
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.cluster.migration import cleanup as cluster_going
 from tidemark.cluster.migration import pull as cluster_moves
 from tidemark.cluster.migration.inventory import read_stock
-from tidemark.cluster.migration.migrate import MigrateResult, migrate, open_batches
+from tidemark.cluster.migration.migrate import MigrateResult, migrate_slots, open_batches
 from tidemark.cluster.migration.plan import Batch
-from tidemark.cluster.migration.pull import Moving, pull
+from tidemark.cluster.migration.pull import SlotMigration, pull_batch
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.errors import DiskFullError, LeaseLostError, RetryableError, StaleEpochError, UnreachableError
@@ -28,7 +28,7 @@ from tidemark.ledger.cluster.moves import MoveRow
 from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.receiver import catalog as catalog_rows
-from tidemark.progress import Tick, silent
+from tidemark.progress import Tick, ignore_progress
 from tidemark.proof.cluster.show import status_of
 from tidemark.settings.model import ClusterSettings
 
@@ -40,24 +40,24 @@ def swapped(tmp_path: Path) -> Iterator[MovingWorld]:
     """Three nodes with files, and a fourth one that is a member from now on and has nothing yet."""
     world = MovingWorld(tmp_path, cluster=ClusterSettings(replicas=2, quorum=1, slots=5, grace_hours=0, cache_bytes=0))
     with world.app(nodes=world.names) as app:
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
     for partition in range(6):
         world.put("root.sg", partition)
         world.put("root.other", partition, mods="deletion" if partition == 3 else "")
     with world.app() as app:
-        assert change(app, world.receiver, ADD, wait=False).state == "swapped"
+        assert change_nodes(app, world.receiver, ADD, wait=False).state == "swapped"
     yield world
 
 
 def moved(world: MovingWorld, slots: list[int] | None = None) -> MigrateResult:
     with world.app() as app:
-        return migrate(app, world.receiver, slots=slots)
+        return migrate_slots(app, world.receiver, slots=slots)
 
 
 def test_everything_moves_and_the_progress_ends_at_its_end(swapped: MovingWorld) -> None:
     ticks: list[Tick] = []
     with swapped.app() as app:
-        result = migrate(app, swapped.receiver, ticks.append)
+        result = migrate_slots(app, swapped.receiver, ticks.append)
     swapped.settled()
     assert result.state == "done" and result.left == 0 and result.bytes > 0
     last = ticks[-1]
@@ -113,13 +113,13 @@ def events(world: MovingWorld) -> list[str]:
 
 def open_moves(world: MovingWorld) -> list[MoveRow]:
     with world.app() as app, app.ledger.read() as connection:
-        return move_rows.moves(connection, RECEIVER, 2, open_only=True)
+        return move_rows.moves_of_epoch(connection, RECEIVER, 2, open_only=True)
 
 
 def acknowledged(world: MovingWorld) -> set[tuple[str, int]]:
     """(node, slot)"""
     with world.app() as app, app.ledger.read() as connection:
-        told = move_rows.acknowledged(connection, RECEIVER, 2)
+        told = move_rows.acknowledged_nodes(connection, RECEIVER, 2)
     return {(node, slot) for slot, nodes in told.items() for node in nodes}
 
 
@@ -135,7 +135,7 @@ def test_the_member_of_the_same_place_is_asked_first(swapped: MovingWorld) -> No
 
 def test_a_rotten_copy_is_not_taken_and_another_member_is_asked(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
-    first, location = batch.sources("n4")[0], in_slots(swapped, batch)[0]
+    first, location = batch.sources_for("n4")[0], in_slots(swapped, batch)[0]
     whole = swapped.stores[first].read(location)
     swapped.stores[first].put(location, b"X" + whole[1:])
     moved(swapped, list(batch.slots))
@@ -145,7 +145,7 @@ def test_a_rotten_copy_is_not_taken_and_another_member_is_asked(swapped: MovingW
 
 def test_a_source_that_is_away_is_passed_over(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
-    first = batch.sources("n4")[0]
+    first = batch.sources_for("n4")[0]
     swapped.away = {first}
     moved(swapped, list(batch.slots))  # who is of both groups has all and need not be asked
     for location in in_slots(swapped, batch):
@@ -200,14 +200,16 @@ def test_what_has_come_is_seen_before_a_batch_is_whole(swapped: MovingWorld, mon
     batch = of_n4(swapped)
     seen: set[object] = set()
     with swapped.app() as app:
-        migrate(app, swapped.receiver, lambda _: seen.add(swapped.sql("SELECT count(*) FROM node_copy")[0][0]), batch.slots)
+        migrate_slots(
+            app, swapped.receiver, lambda _: seen.add(swapped.sql("SELECT count(*) FROM node_copy")[0][0]), batch.slots
+        )
     assert len(in_slots(swapped, batch)) > 1
     assert len(seen) > len(in_slots(swapped, batch)), "each file was written down when it had come"
 
 
 def test_who_lacks_something_is_asked_after_who_lacks_nothing(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
-    first, location = batch.sources("n4")[0], in_slots(swapped, batch)[0]
+    first, location = batch.sources_for("n4")[0], in_slots(swapped, batch)[0]
     swapped.stores[first].remove([location])
     with swapped.app() as app, app.ledger.write() as connection:
         copy_rows.forget_copies(connection, RECEIVER, first, [location])
@@ -224,7 +226,7 @@ def test_nothing_is_acknowledged_that_nobody_can_give(swapped: MovingWorld) -> N
             moved(swapped)
         swapped.audit()
     with swapped.app() as app, app.ledger.read() as connection:
-        told = move_rows.acknowledged(connection, RECEIVER, 2)
+        told = move_rows.acknowledged_nodes(connection, RECEIVER, 2)
     assert all("n4" not in told.get(slot, ()) for slot in batch.slots)
     swapped.away = set()
     moved(swapped)
@@ -247,7 +249,7 @@ def test_a_source_that_compacts_while_it_is_linked_is_listed_anew(swapped: Movin
             for name in ("n1", "n2", "n3"):
                 copy_rows.forget_copies(connection, RECEIVER, name, [location])
 
-    source = batch.sources("n4")[0]
+    source = batch.sources_for("n4")[0]
     swapped.stores[source].on_effect = compact
     moved(swapped)
     assert swapped.digest("n4", location) is None
@@ -270,21 +272,21 @@ def test_one_acknowledgement_that_comes_twice_deletes_nothing(swapped: MovingWor
 def test_a_task_of_an_earlier_epoch_that_wakes_up_records_nothing(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     with swapped.app() as app, Cluster.open(app, swapped.receiver) as cluster:  # type: ignore[union-attr]
-        lease = Leases(app.ledger, app.identity).take(f"cluster:{RECEIVER}", "sleeper")
-        cluster.store("n4")
+        lease = Leases(app.ledger, app.identity).acquire_lease(f"cluster:{RECEIVER}", "sleeper")
+        cluster.open_store("n4")
         with app.ledger.read() as connection:
             stock = read_stock(connection, RECEIVER, cluster.table)
-        asleep = Moving(app, RECEIVER, lease, cluster, stock, swapped.stores[RECEIVER], silent)
+        asleep = SlotMigration(app, RECEIVER, lease, cluster, stock, swapped.stores[RECEIVER], ignore_progress)
         Leases(app.ledger, app.identity).release(lease)
         moved(swapped)
         with swapped.app() as other:
-            change(other, swapped.receiver, Wanted("remove", "n4"))
+            change_nodes(other, swapped.receiver, Wanted("remove", "n4"))
         before = swapped.sql("SELECT * FROM node_copy ORDER BY node, location")
         with pytest.raises(LeaseLostError):
-            pull(asleep, batch, "n4")
-        awake = Leases(app.ledger, app.identity).take(f"cluster:{RECEIVER}", "sleeper")
+            pull_batch(asleep, batch, "n4")
+        awake = Leases(app.ledger, app.identity).acquire_lease(f"cluster:{RECEIVER}", "sleeper")
         with pytest.raises(StaleEpochError):
-            pull(replace(asleep, lease=awake), batch, "n4")
+            pull_batch(replace(asleep, lease=awake), batch, "n4")
     assert swapped.sql("SELECT * FROM node_copy ORDER BY node, location") == before
 
 
@@ -295,7 +297,7 @@ def test_old_copies_stay_for_the_grace_and_a_change_need_not_wait_for_it(swapped
     assert going and all(swapped.digest(str(node), str(location)) for node, location in going)
     with swapped.app() as app:
         app.clock = lambda: 4e12  # a host's clock decides nothing
-        assert change(app, swapped.receiver, Wanted("remove", "n4")).state == "done"
+        assert change_nodes(app, swapped.receiver, Wanted("remove", "n4")).state == "done"
     swapped.audit()
     with swapped.app() as app, app.ledger.write() as connection:
         connection.execute(sa.text("UPDATE node_copy SET at = at - 3601 WHERE state = 'going'"))
@@ -324,7 +326,7 @@ def test_what_is_wanted_again_does_not_go(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=1)
     moved(swapped)
     with swapped.app() as app:
-        change(app, swapped.receiver, Wanted("remove", "n4"))  # the slots come back to where their files go
+        change_nodes(app, swapped.receiver, Wanted("remove", "n4"))  # the slots come back to where their files go
     swapped.cluster = replace(swapped.cluster, grace_hours=0)
     moved(swapped)
     swapped.settled()
@@ -351,7 +353,7 @@ def test_a_copy_that_is_wanted_again_while_others_go_stays(
                 copy_rows.put_copies(connection, [held])
             else:
                 row = OperationRow(RECEIVER, "n1", 2, int(str(slot)), "put", str(location), str(sha256), 1, at=1.0)
-                group_rows.propose(connection, [row])
+                group_rows.propose_operations(connection, [row])
 
     swapped.cluster = replace(swapped.cluster, grace_hours=0)
     monkeypatch.setattr(store, "remove", brought_again)
@@ -373,13 +375,13 @@ def test_a_copy_does_not_go_while_a_member_lacks_it(swapped: MovingWorld) -> Non
 def test_a_file_of_several_slots_stays_where_one_of_them_is(tmp_path: Path) -> None:
     world = MovingWorld(tmp_path, cluster=ClusterSettings(replicas=1, quorum=1, slots=16, grace_hours=0, cache_bytes=0))
     with world.app(nodes=world.names) as app:
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
     for partition in range(6):
         world.put("root.sg", partition, partition + 3)
     with world.app() as app:
-        change(app, world.receiver, ADD, wait=False)
+        change_nodes(app, world.receiver, ADD, wait=False)
         for batch in open_batches(app, world.receiver):
-            migrate(app, world.receiver, slots=batch.slots[:1])
+            migrate_slots(app, world.receiver, slots=batch.slots[:1])
             world.audit()
     moved(world)
     world.settled()
@@ -391,7 +393,7 @@ def test_the_schema_of_a_slot_comes_to_its_members_and_goes_with_it(swapped: Mov
         for database in ("root.sg", "root.other"):
             members = cluster.table.route_schema(database).members
             for name in ("n1", "n2", "n3", "n4"):
-                paper = cluster.folder(name).schema(database)
+                paper = cluster.open_folder(name).read_schema(database)
                 assert (paper is not None) == (name in members), (database, name)
 
 
@@ -399,11 +401,11 @@ def test_databases_that_were_told_in_another_order_than_their_slots_moved_leave_
     """What the member was told with the first slots counts once the others are there: by number those came before."""
     world = MovingWorld(tmp_path, cluster=ClusterSettings(replicas=1, quorum=1, slots=40, grace_hours=0, cache_bytes=0))
     with world.app(nodes=world.names) as app:
-        init(app, world.receiver)
+        init_cluster(app, world.receiver)
     for number in range(12):
         world.put(f"root.d{number}", 0)
     with world.app() as app:
-        change(app, world.receiver, ADD, wait=False)
+        change_nodes(app, world.receiver, ADD, wait=False)
     for number in range(12):  # more series: each database is told again, in the order of their names
         world.put(f"root.d{number}", 1)
     with world.app() as app, Cluster.open(app, world.receiver) as cluster:  # type: ignore[union-attr]
@@ -417,5 +419,8 @@ def test_databases_that_were_told_in_another_order_than_their_slots_moved_leave_
     with world.app() as app, app.ledger.read() as connection:
         status = status_of(connection, RECEIVER)
         assert status is not None and status.behind == ()
-        applied, newest = group_rows.applied(connection, RECEIVER), group_rows.committed_versions(connection, RECEIVER)
+        applied, newest = (
+            group_rows.applied_versions(connection, RECEIVER),
+            group_rows.committed_versions(connection, RECEIVER),
+        )
     assert applied["n4", "n4"] == newest["n4"]

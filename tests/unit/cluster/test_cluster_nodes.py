@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from tidemark.app import App, open_app
-from tidemark.cluster.nodes.cluster import Cluster, NodeStores, node_address, node_row, opened
+from tidemark.cluster.nodes.cluster import Cluster, NodeStores, node_address, node_row, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.slots.balance import even_slots, first_owners
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
-from tidemark.cluster.slots.table import PartitionTable, begin, encode
+from tidemark.cluster.slots.table import PartitionTable, begin_table, encode_table
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError, UnreachableError, UsageError
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as cluster_rows
@@ -71,12 +71,12 @@ def app(tmp_path: Path, opener: Opener) -> Iterator[App]:
 
 
 def first_table() -> PartitionTable:
-    return begin([Node(identifier_of(name), name) for name in NAMES], 2, first_owners(12, NAMES))
+    return begin_table([Node(identifier_of(name), name) for name in NAMES], 2, first_owners(12, NAMES))
 
 
 def put_in_force(app: App, table: PartitionTable, change: str) -> None:
     with app.ledger.write() as connection:
-        cluster_rows.swap_table(connection, TableRow("centre", table.epoch, encode(table), change, 1.0))
+        cluster_rows.swap_table(connection, TableRow("centre", table.epoch, encode_table(table), change, 1.0))
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def begun(app: App) -> App:
     """A cluster of three nodes, as `cluster init` leaves it."""
     for name in NAMES:
         row = node_row(app, CENTRE, name)
-        NodeFolder(open_store(node_address(app, row)), name).claim("c1")
+        NodeFolder(open_store(node_address(app, row)), name).claim_folder("c1")
         with app.ledger.write() as connection:
             cluster_rows.put_node(connection, replace(row, state="serving", epoch=1))
     put_in_force(app, first_table(), "c1")
@@ -93,7 +93,7 @@ def begun(app: App) -> App:
 
 def test_without_a_cluster_there_is_none(app: App) -> None:
     assert Cluster.open(app, CENTRE) is None  # no table yet
-    with opened(app, CENTRE) as cluster:
+    with open_cluster(app, CENTRE) as cluster:
         assert cluster is None
 
 
@@ -114,21 +114,21 @@ def test_settings_without_a_table_cost_one_look(app: App) -> None:
 
 
 def test_the_table_in_force_and_its_nodes(begun: App, opener: Opener) -> None:
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         assert cluster.table == first_table()
-        assert cluster.paper == encode(first_table())
+        assert cluster.paper == encode_table(first_table())
         assert (cluster.epoch, cluster.quorum, cluster.identity) == (1, 2, "c1")
         assert sorted(cluster.nodes) == list(NAMES)
         assert opener.opened == []  # nobody was asked yet
 
 
 def test_stores_are_opened_once_and_closed_together(begun: App, opener: Opener) -> None:
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
-        cluster.store("n1").publish("data/a", b"a")
-        assert cluster.folder("n1").sizes() == {"data/a": 1}
-        assert cluster.folder("n2").sizes() == {}
+        cluster.open_store("n1").publish("data/a", b"a")
+        assert cluster.open_folder("n1").list_sizes() == {"data/a": 1}
+        assert cluster.open_folder("n2").list_sizes() == {}
         assert opener.opened == ["n1", "n2"]
         assert opener.closed == []
     assert sorted(opener.closed) == ["n1", "n2"]
@@ -137,10 +137,10 @@ def test_stores_are_opened_once_and_closed_together(begun: App, opener: Opener) 
 
 
 def test_many_threads_share_one_store_a_node(begun: App, opener: Opener) -> None:
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         seen: list[Store] = []
-        threads = [threading.Thread(target=lambda: seen.append(cluster.store("n1"))) for _ in range(8)]
+        threads = [threading.Thread(target=lambda: seen.append(cluster.open_store("n1"))) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -151,17 +151,17 @@ def test_many_threads_share_one_store_a_node(begun: App, opener: Opener) -> None
 
 def test_a_node_that_is_away_is_named_and_asked_once(begun: App, opener: Opener) -> None:
     opener.away = {"n2"}
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
-        for act in (cluster.store, cluster.folder):
+        for act in (cluster.open_store, cluster.open_folder):
             with pytest.raises(UnreachableError, match=r"node n2 cannot be reached: .*no route") as caught:
                 act("n2")
             assert caught.value.subject == "n2"
         assert opener.opened == ["n2"]
-        assert cluster.folder("n1").sizes() == {}  # the others serve
+        assert cluster.open_folder("n1").list_sizes() == {}  # the others serve
 
         opener.away = set()
-        assert cluster.reload().folder("n2").sizes() == {}
+        assert cluster.reload_table().open_folder("n2").list_sizes() == {}
 
 
 def test_a_dead_node_holds_nobody_up_for_long(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,79 +181,79 @@ def test_a_dead_node_holds_nobody_up_for_long(app: App, monkeypatch: pytest.Monk
 
 
 def test_a_node_that_goes_away_at_work_is_not_waited_for_again(begun: App, opener: Opener) -> None:
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
-        cluster.store("n1")
-        told = cluster.stores.gone("n1", UnreachableError("connection reset"))
+        cluster.open_store("n1")
+        told = cluster.stores.mark_away("n1", UnreachableError("connection reset"))
         assert told.message == "node n1 cannot be reached: connection reset"
         assert opener.closed == ["n1"]
         with pytest.raises(UnreachableError, match="node n1 cannot be reached: connection reset"):
-            cluster.folder("n1")
-        cluster.stores.forgive()
-        cluster.folder("n1")
+            cluster.open_folder("n1")
+        cluster.stores.forget_away()
+        cluster.open_folder("n1")
         assert opener.opened == ["n1", "n1"]
 
 
 def test_a_disk_that_was_exchanged_meanwhile_is_noticed_when_it_is_back(begun: App, tmp_path: Path) -> None:
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
-        cluster.folder("n1")
-        cluster.stores.gone("n1", UnreachableError("connection reset"))
+        cluster.open_folder("n1")
+        cluster.stores.mark_away("n1", UnreachableError("connection reset"))
         (tmp_path / "nodes" / "n1").rename(tmp_path / "broken")
-        cluster.stores.forgive()
+        cluster.stores.forget_away()
         with pytest.raises(UnreachableError, match="not the folder of node n1"):
-            cluster.folder("n1")
+            cluster.open_folder("n1")
 
 
 def test_a_disk_that_is_not_mounted_is_not_taken_for_an_empty_node(begun: App, tmp_path: Path) -> None:
     (tmp_path / "nodes" / "n2").rename(tmp_path / "unmounted")
     (tmp_path / "nodes" / "n2").mkdir()
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         with pytest.raises(UnreachableError, match="not the folder of node n2"):
-            cluster.store("n2")
+            cluster.open_store("n2")
     assert list((tmp_path / "nodes" / "n2").iterdir()) == []
 
 
 def test_two_nodes_whose_folders_were_exchanged_are_refused(begun: App, tmp_path: Path) -> None:
     for old, new in (("n1", "x"), ("n2", "n1"), ("x", "n2")):
         (tmp_path / "nodes" / old).rename(tmp_path / "nodes" / new)
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         with pytest.raises(PermanentError, match="is the folder of node n2 of cluster c1, not of node n1"):
-            cluster.folder("n1")
+            cluster.open_folder("n1")
 
 
 def test_an_unknown_node_is_told_with_those_there_are(begun: App) -> None:
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         with pytest.raises(NotFoundError, match="no node named 'n9'; there are: n1, n2, n3"):
-            cluster.folder("n9")
+            cluster.open_folder("n9")
 
 
 def test_reload_takes_the_newest_table_and_nodes(begun: App, tmp_path: Path) -> None:
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         before = cluster.table
-        after = before.joined(Node(identifier_of("n4"), "n4"), even_slots)
+        after = before.with_node(Node(identifier_of("n4"), "n4"), even_slots)
         row = node_row(begun, CENTRE, "n4", f"file://{tmp_path}/nodes/n4")
         with begun.ledger.write() as connection:
             cluster_rows.put_node(connection, row)
         with NodeStores(begun, [row]) as stores:
-            stores.folder("n4").claim(cluster.identity)
+            stores.open_folder("n4").claim_folder(cluster.identity)
         put_in_force(begun, after, "c2")
         with begun.ledger.write() as connection:
             rows = [MoveRow("centre", 2, slot, old, after.group_of(slot)) for slot, old in after.moving.items()]
             move_rows.add_moves(connection, rows)
 
         assert cluster.table == before
-        assert cluster.reload().table == after
+        assert cluster.reload_table().table == after
         assert (cluster.epoch, cluster.identity) == (2, "c1")
-        assert cluster.folder("n4").table() is None
+        assert cluster.open_folder("n4").read_table() is None
 
 
 def test_what_has_moved_does_not_move_any_more(begun: App) -> None:
-    after = first_table().left("n3", even_slots)
+    after = first_table().without_node("n3", even_slots)
     put_in_force(begun, after, "c2")
     slots = sorted(after.moving)
     with begun.ledger.write() as connection:
@@ -262,10 +262,10 @@ def test_what_has_moved_does_not_move_any_more(begun: App) -> None:
         move_rows.set_move_state(connection, "centre", 2, slots[:2], "done", 1.0)
         move_rows.set_move_state(connection, "centre", 2, slots[2:3], "acknowledged", 1.0)
 
-    with opened(begun, CENTRE) as cluster:
+    with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         assert sorted(cluster.table.moving) == slots[2:]
-        assert cluster.paper == encode(after)
+        assert cluster.paper == encode_table(after)
 
 
 def test_a_table_under_another_epoch_is_not_used(begun: App) -> None:

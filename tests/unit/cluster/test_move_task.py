@@ -18,8 +18,8 @@ from tidemark.cluster.migration.send_task import (
     End,
     MoveTask,
     run_move,
-    shared,
-    waves,
+    share_limits,
+    split_into_waves,
 )
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.engines.choose import PoolEngine
@@ -31,7 +31,7 @@ from tidemark.transfer.engine import SendItem, SendOptions
 
 def node(folder: Path, name: str, cluster: str = "first") -> End:
     (folder / name).mkdir()
-    NodeFolder(LocalStore(str(folder / name)), name).claim(cluster)
+    NodeFolder(LocalStore(str(folder / name)), name).claim_folder(cluster)
     return End(StoreAddress(f"file://{folder / name}"), name)
 
 
@@ -102,7 +102,7 @@ def test_a_task_names_key_files_and_carries_no_key(tmp_path: Path) -> None:
 @given(st.lists(st.integers(0, 3 * TASK_BYTES), max_size=40), st.integers(1, 6))
 def test_every_item_is_in_one_task_and_no_task_is_too_large(sizes: list[int], at_once: int) -> None:
     items = [SendItem(str(n), str(n), size) for n, size in enumerate(sizes)]
-    found = list(waves(items, at_once))
+    found = list(split_into_waves(items, at_once))
     portions = [portion for wave in found for portion in wave]
     assert [one for portion in portions for one in portion] == items and all(portions)
     assert all(0 < len(wave) <= at_once for wave in found)
@@ -113,12 +113,14 @@ def test_every_item_is_in_one_task_and_no_task_is_too_large(sizes: list[int], at
 
 def test_little_is_one_task() -> None:
     tiny = [SendItem(str(n), str(n), 10) for n in range(TASK_FILES + 1)]
-    assert [[len(portion) for portion in wave] for wave in waves(tiny)] == [[TASK_FILES, 1]]
-    assert [len(wave) for wave in waves([SendItem(str(n), str(n), 10) for n in range(50)])] == [1]
-    assert [len(wave) for wave in waves([SendItem(str(n), str(n), SMALLEST) for n in range(AT_ONCE)])] == [AT_ONCE]
+    assert [[len(portion) for portion in wave] for wave in split_into_waves(tiny)] == [[TASK_FILES, 1]]
+    assert [len(wave) for wave in split_into_waves([SendItem(str(n), str(n), 10) for n in range(50)])] == [1]
+    assert [len(wave) for wave in split_into_waves([SendItem(str(n), str(n), SMALLEST) for n in range(AT_ONCE)])] == [
+        AT_ONCE
+    ]
 
 
 def test_a_wave_shares_bandwidth_and_connections() -> None:
-    mine = shared(SendOptions(bandwidth=100.0, connections=16), 4)
+    mine = share_limits(SendOptions(bandwidth=100.0, connections=16), 4)
     assert (mine.bandwidth, mine.connections) == (25.0, 4)
-    assert shared(SendOptions(), 3).bandwidth == 0.0 and shared(SendOptions(connections=2), 4).connections == 1
+    assert share_limits(SendOptions(), 3).bandwidth == 0.0 and share_limits(SendOptions(connections=2), 4).connections == 1

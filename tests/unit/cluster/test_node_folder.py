@@ -29,7 +29,7 @@ class TestOnDisk(NodeFolderConformance):
 
     def test_a_snapshot_costs_no_bytes(self, store: Store, place: Place, tmp_path: Path) -> None:
         place.put("data/a", b"a" * 100_000)
-        taken = NodeFolder(store, "n1").snapshot(["data/a"], "move")
+        taken = NodeFolder(store, "n1").create_snapshot(["data/a"], "move")
         root = tmp_path / "node"
         assert (root / taken.paths["data/a"]).stat().st_ino == (root / "data/a").stat().st_ino
 
@@ -53,23 +53,23 @@ LOCATIONS = ["data/a", "data/b", "data/c"]
 
 def life(folder: NodeFolder) -> None:
     """A node joins, gets tables and a schema, gives a slot away and leaves."""
-    folder.claim("c1")
-    known = folder.table()
+    folder.claim_folder("c1")
+    known = folder.read_table()
     for epoch in (1, 2, 3):
         if known is None or known[0] < epoch:
             folder.put_table(epoch, f"table {epoch}".encode())
-            assert folder.table() == (epoch, f"table {epoch}".encode())
+            assert folder.read_table() == (epoch, f"table {epoch}".encode())
     folder.put_schema("root.a", b"schema")
-    taken = folder.snapshot(LOCATIONS, "move")
+    taken = folder.create_snapshot(LOCATIONS, "move")
     assert [folder.store.read(path) for path in taken.paths.values()] == [b"data/a", b"data/b", b"data/c"]
     folder.drop_snapshot("move")
-    assert folder.table() == (3, b"table 3")
-    assert folder.schema("root.a") == b"schema"
+    assert folder.read_table() == (3, b"table 3")
+    assert folder.read_schema("root.a") == b"schema"
 
 
 def a_node() -> MemoryStore:
     store = MemoryStore()
-    NodeFolder(store, "n1").claim("c1")
+    NodeFolder(store, "n1").claim_folder("c1")
     store.crash()  # nothing but what is durable: the claim is
     for location in LOCATIONS:
         store.put(location, location.encode())
@@ -103,26 +103,26 @@ def test_a_life_that_dies_anywhere_is_lived_again(power_too: bool) -> None:
         store.on_effect = lambda _effect, _path: None
         if power_too:
             store.crash(Random(die_at))
-        NodeFolder(store, "n1").require("c1")
+        NodeFolder(store, "n1").require_owner("c1")
 
         life(NodeFolder(store, "n1"))
 
-        assert NodeFolder(store, "n1").left_over(LOCATIONS) == []
-        assert NodeFolder(store, "n1").snapshots() == []
+        assert NodeFolder(store, "n1").list_leftovers(LOCATIONS) == []
+        assert NodeFolder(store, "n1").list_snapshots() == []
 
 
 def test_what_was_put_survives_a_power_loss() -> None:
     store = MemoryStore()
     folder = NodeFolder(store, "n1")
-    folder.claim("c1")
+    folder.claim_folder("c1")
     folder.put_table(1, b"one")
     folder.put_schema("root.a", b"schema")
 
     store.crash()
 
-    folder.require("c1")
-    assert folder.table() == (1, b"one")
-    assert folder.schema("root.a") == b"schema"
+    folder.require_owner("c1")
+    assert folder.read_table() == (1, b"one")
+    assert folder.read_schema("root.a") == b"schema"
 
 
 def test_a_full_node_can_still_be_read_from() -> None:
@@ -134,6 +134,6 @@ def test_a_full_node_can_still_be_read_from() -> None:
             raise DiskFullError(f"no space at {path}")
 
     store.on_effect = full
-    taken = NodeFolder(store, "n1").snapshot(LOCATIONS, "move")
+    taken = NodeFolder(store, "n1").create_snapshot(LOCATIONS, "move")
     assert not taken.linked
     assert dict(taken.paths) == {location: location for location in LOCATIONS}

@@ -9,7 +9,7 @@ import pytest
 from tidemark.cluster.slots import routing
 from tidemark.cluster.slots.balance import even_slots, first_owners
 from tidemark.cluster.slots.hash_ring import Node, SlotHash, data_slot
-from tidemark.cluster.slots.table import PartitionTable, begin
+from tidemark.cluster.slots.table import PartitionTable, begin_table
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class File:
 
 def a_table(nodes: int = 5, replicas: int = 3, slots: int = 100, kind: SlotHash = SlotHash.FULL) -> PartitionTable:
     ring = [Node(number * 10, f"n{number}") for number in range(1, nodes + 1)]
-    return begin(ring, replicas, first_owners(slots, [node.name for node in ring]), kind)
+    return begin_table(ring, replicas, first_owners(slots, [node.name for node in ring]), kind)
 
 
 def test_a_file_of_one_partition_has_one_slot_and_its_group() -> None:
     table = a_table()
-    route = table.route("root.a", 7)
+    route = table.route_data("root.a", 7)
     file = File(partition_from=7, partition_to=7)
 
     assert routing.slots_of(table, "root.a", 7, 7) == (route.slot,)
@@ -41,7 +41,7 @@ def test_a_file_of_one_partition_has_one_slot_and_its_group() -> None:
 def test_a_file_of_several_partitions_is_in_every_group_that_has_a_slot_of_it() -> None:
     table = a_table(nodes=7, replicas=2)
     file = File(partition_from=-3, partition_to=3)
-    routes = [table.route("root.a", partition) for partition in range(-3, 4)]
+    routes = [table.route_data("root.a", partition) for partition in range(-3, 4)]
 
     assert routing.slots_of(table, "root.a", -3, 3) == tuple(sorted({route.slot for route in routes}))
     assert routing.home_slot(table, file) == routes[0].slot
@@ -56,14 +56,14 @@ def test_members_come_in_the_order_of_the_ring_each_once() -> None:
 
 def test_who_reads_asks_the_old_holders_of_a_moving_slot_too() -> None:
     before = a_table(nodes=4, replicas=1)
-    after = before.left("n2", even_slots)
+    after = before.without_node("n2", even_slots)
     slot, old = next(iter(sorted(after.moving.items())))
     partition = next(p for p in range(10_000) if data_slot("root.a", p, 100) == slot)
     file = File(partition_from=partition, partition_to=partition)
 
     assert old == ("n2",) and "n2" not in routing.members_of(after, file)
     assert routing.readers_of(after, file) == (*routing.members_of(after, file), "n2")
-    assert routing.readers_of(after.moved([slot]), file) == routing.members_of(after, file)
+    assert routing.readers_of(after.with_moved([slot]), file) == routing.members_of(after, file)
 
 
 def test_wanted_copies_name_every_node_and_the_mods_beside_their_file() -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.engines.engine_tasks import Task
 from tidemark.engines import choose as engine_begun
 from tidemark.engines import pool as engine_children
-from tidemark.engines.choose import PoolEngine, begin, choose_engine, run_begun
+from tidemark.engines.choose import PoolEngine, begin_tasks, choose_engine, run_begun
 from tidemark.engines.pool import run_in_children, run_in_kept_child
 from tidemark.engines.task import Limits, Outcome
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
@@ -147,7 +147,7 @@ def begun(tasks: Sequence[Task]) -> dict[int, Outcome]:
 
 def test_tasks_that_were_begun_are_not_run_again_and_those_that_failed_are() -> None:
     before = set(psutil.Process().children())
-    begin(WHERE, [Task("pid", "file 1"), Task("segfault", "file 2"), Task("pid", "file 3")], 1, Limits())
+    begin_tasks(WHERE, [Task("pid", "file 1"), Task("segfault", "file 2"), Task("pid", "file 3")], 1, Limits())
     (child,) = started(before)
     found = begun([Task("a", "file 0"), Task("pid", "file 1"), Task("segfault", "file 2")])
     assert found[0].value == "A"
@@ -159,7 +159,7 @@ def test_tasks_that_were_begun_are_not_run_again_and_those_that_failed_are() -> 
 
 def test_an_answer_of_long_ago_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(psutil.Process().children())
-    begin(WHERE, [Task("pid", "file 1")], 1, Limits())
+    begin_tasks(WHERE, [Task("pid", "file 1")], 1, Limits())
     (child,) = started(before)
     monkeypatch.setattr(engine_begun, "FRESH_SECONDS", -1.0)
     (again,) = begun([Task("pid", "file 1")]).values()
@@ -175,11 +175,11 @@ def started(before: set[psutil.Process]) -> set[psutil.Process]:
 
 
 def test_what_was_begun_waits_for_who_asks_for_it_and_is_forgotten_for_other_tasks() -> None:
-    begin(WHERE, [Task("pid", "file 1")], 1, Limits())
+    begin_tasks(WHERE, [Task("pid", "file 1")], 1, Limits())
     (other,) = begun([Task("pid", "file 2")]).values()
     (asked,) = begun([Task("pid", "file 1")]).values()
-    begin(WHERE, [Task("pid", "file 1")], 1, Limits())
-    begin(WHERE, [Task("pid", "file 3")], 1, Limits())
+    begin_tasks(WHERE, [Task("pid", "file 1")], 1, Limits())
+    begin_tasks(WHERE, [Task("pid", "file 3")], 1, Limits())
     (forgotten,) = begun([Task("pid", "file 1")]).values()
     (kept,) = begun([Task("pid", "file 3")]).values()
     assert len({other.value, asked.value, forgotten.value, kept.value}) == 4, "each of a child of its own"

@@ -56,8 +56,8 @@ def test_the_front_leaves_out_the_one_option_and_keeps_all_else(tmp_path: Path) 
     home = fake_java(tmp_path / "a home", "21.0.8")
     (home / "lib").mkdir()
     (home / "release").write_text("x")
-    front = java.front(home, tmp_path / "front")
-    assert java.front(home, tmp_path / "front") == front, "made once, found again"
+    front = java.make_java_front(home, tmp_path / "front")
+    assert java.make_java_front(home, tmp_path / "front") == front, "made once, found again"
     words = ["-cp", "a b:*", java.ABSENT, "", "--add-modules=other", "Main class"]
     done = subprocess.run(
         [front / "bin" / "java", *words], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"}

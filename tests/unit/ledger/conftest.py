@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
@@ -27,5 +27,5 @@ def empty_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Led
 @pytest.fixture
 def ledger(empty_ledger: Ledger) -> Ledger:
     """A migrated, empty ledger."""
-    migrate(empty_ledger)
+    migrate_ledger(empty_ledger)
     return empty_ledger

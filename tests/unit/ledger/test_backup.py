@@ -12,7 +12,7 @@ from tidemark.errors import PermanentError
 from tidemark.ledger import journal as events
 from tidemark.ledger.backup import back_up, copy_rows
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.migrations import migrate, schema_version
+from tidemark.ledger.migrations import migrate_ledger, schema_version
 
 
 def _fill(ledger: Ledger, events_: int = 12_000) -> None:
@@ -65,12 +65,12 @@ def test_what_is_not_committed_is_not_in_it(ledger: Ledger, tmp_path: Path) -> N
 
 def test_it_goes_back_into_an_empty_database_and_keys_grow_on(ledger: Ledger, tmp_path: Path) -> None:
     source = Ledger(f"sqlite:///{tmp_path / 'source.db'}")
-    migrate(source)
+    migrate_ledger(source)
     _fill(source, 10)
     assert copy_rows(source, ledger) == 11
     assert _rows(ledger) == _rows(source)
     with ledger.write() as connection:
-        events.record(connection, "file.loaded", path="after")
+        events.record_event(connection, "file.loaded", path="after")
     assert _rows(ledger)[1][-1][0] == 11
     with pytest.raises(PermanentError, match="not empty"):
         copy_rows(source, ledger)

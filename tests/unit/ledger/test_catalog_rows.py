@@ -36,7 +36,7 @@ def test_a_loaded_generation_settles_older_refusals_of_its_path_alone(ledger: Le
             owner_rows.add_refusal(connection, refusal)
         owner_rows.supersede_refusals(connection, "centre", SITE, [("a", 1), ("a", 2), ("c", 9)])
     with ledger.read() as connection:
-        left = owner_rows.refusals(connection, "centre")
+        left = owner_rows.read_refusals(connection, "centre")
     assert [(row.path, row.generation) for row in left] == [("a", 3), ("b", 1)]
 
 
@@ -49,6 +49,6 @@ def test_a_loaded_generation_settles_what_of_its_path_was_held(ledger: Ledger) -
         trouble_rows.supersede_quarantine(connection, "centre", SITE, [("a", 2)])
         trouble_rows.supersede_quarantine(connection, "centre", "another site", [("b", 1)])
     with ledger.read() as connection:
-        left = trouble_rows.quarantined(connection)
-        assert trouble_rows.quarantined(connection, state="awaiting") == []
+        left = trouble_rows.read_quarantine(connection)
+        assert trouble_rows.read_quarantine(connection, state="awaiting") == []
     assert [(row.path, row.generation) for row in left] == [("a", 3), ("b", 1)]

@@ -186,12 +186,12 @@ def test_nodes_by_name_and_state(ledger: Ledger) -> None:
         cluster_rows.put_node(connection, other)
         cluster_rows.put_node(connection, NodeRow("another", "n1", 1, "file:///x"))
 
-        assert cluster_rows.nodes(connection, "centre") == [other, NODE]
-        assert cluster_rows.nodes(connection, "centre", ["joining"]) == [NODE]
+        assert cluster_rows.nodes_of_receiver(connection, "centre") == [other, NODE]
+        assert cluster_rows.nodes_of_receiver(connection, "centre", ["joining"]) == [NODE]
 
         cluster_rows.forget_node(connection, "centre", "n0")
         cluster_rows.forget_node(connection, "centre", "n0")
-        assert cluster_rows.nodes(connection, "centre") == [NODE]
+        assert cluster_rows.nodes_of_receiver(connection, "centre") == [NODE]
 
 
 def test_what_lies_in_a_nodes_folder_never_goes_back(ledger: Ledger) -> None:
@@ -199,7 +199,7 @@ def test_what_lies_in_a_nodes_folder_never_goes_back(ledger: Ledger) -> None:
         cluster_rows.put_node(connection, NODE)
         for epoch in (3, 2, 3, 1):
             cluster_rows.note_node(connection, "centre", "n1", epoch)
-        assert cluster_rows.nodes(connection, "centre")[0].epoch == 3
+        assert cluster_rows.nodes_of_receiver(connection, "centre")[0].epoch == 3
 
 
 def test_a_state_told_again_keeps_the_time_it_came(ledger: Ledger) -> None:
@@ -207,7 +207,7 @@ def test_a_state_told_again_keeps_the_time_it_came(ledger: Ledger) -> None:
         cluster_rows.put_node(connection, NODE)
         for at in (5.0, 6.0):
             cluster_rows.set_node_state(connection, "centre", "n1", "serving", at)
-        row = cluster_rows.nodes(connection, "centre")[0]
+        row = cluster_rows.nodes_of_receiver(connection, "centre")[0]
         assert (row.state, row.at) == ("serving", 5.0)
 
 
@@ -228,7 +228,7 @@ def test_one_change_is_open_at_a_time(ledger: Ledger) -> None:
     with ledger.write() as connection:
         cluster_rows.set_change_state(connection, "a", "rolled_back", 2.0)
         cluster_rows.put_change(connection, a_change("b", "remove", "n1", begun=3.0))
-        assert [row.change_id for row in cluster_rows.changes(connection, "centre")] == ["b", "a"]
+        assert [row.change_id for row in cluster_rows.newest_changes(connection, "centre")] == ["b", "a"]
         assert cluster_rows.open_change(connection, "centre") == a_change("b", "remove", "n1", begun=3.0)
 
 
@@ -241,7 +241,7 @@ def test_of_two_changes_planned_at_once_one_is_let_in(ledger: Ledger) -> None:
 
     assert sorted(type(error).__name__ for error in raised) == ["NoneType", "RetryableError", "RetryableError"]
     with ledger.read() as connection:
-        assert len(cluster_rows.changes(connection, "centre")) == 1
+        assert len(cluster_rows.newest_changes(connection, "centre")) == 1
 
 
 def test_a_change_goes_forward_only(ledger: Ledger) -> None:
@@ -251,13 +251,13 @@ def test_a_change_goes_forward_only(ledger: Ledger) -> None:
             cluster_rows.set_change_state(connection, "a", state)
         cluster_rows.set_change_state(connection, "a", "done", 5.0)
         cluster_rows.set_change_state(connection, "a", "done", 6.0)
-        assert cluster_rows.changes(connection, "centre")[0].ended == 5.0
+        assert cluster_rows.newest_changes(connection, "centre")[0].ended == 5.0
         assert cluster_rows.open_change(connection, "centre") is None
 
         for state in ("migrating", "rolled_back", "planned"):
             with pytest.raises(StaleEpochError, match="is done"):
                 cluster_rows.set_change_state(connection, "a", state)
-        assert cluster_rows.changes(connection, "centre")[0].state == "done"
+        assert cluster_rows.newest_changes(connection, "centre")[0].state == "done"
 
 
 def test_a_change_in_force_cannot_be_rolled_back(ledger: Ledger) -> None:

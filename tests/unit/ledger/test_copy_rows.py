@@ -33,7 +33,7 @@ def test_a_copy_goes_and_may_come_back(ledger: Ledger) -> None:
     with ledger.write() as connection:
         copy_rows.put_copies(connection, [a_copy("n1", "data/a"), a_copy("n2", "data/a")])
         for _ in range(2):
-            copy_rows.mark_going(connection, "centre", "n1", ["data/a", "data/none"], 2.0)
+            copy_rows.mark_to_remove(connection, "centre", "n1", ["data/a", "data/none"], 2.0)
         found = copy_rows.copies_of(connection, "centre", ["data/a"])["data/a"]
         assert [(row.node, row.state, row.at) for row in found] == [("n1", "going", 2.0), ("n2", "held", 1.0)]
 
@@ -50,7 +50,7 @@ def test_the_grace_of_a_copy_runs_from_the_first_time_it_was_told_to_go(ledger: 
     with ledger.write() as connection:
         copy_rows.put_copies(connection, [a_copy("n1", "data/a")])
         for at in (2.0, 9.0):
-            copy_rows.mark_going(connection, "centre", "n1", ["data/a"], at)
+            copy_rows.mark_to_remove(connection, "centre", "n1", ["data/a"], at)
         assert copy_rows.copies_at(connection, "centre", "n1")[0].at == 2.0
 
 
@@ -65,7 +65,7 @@ def test_who_writes_the_same_rows_the_other_way_round_waits_and_gets_through(led
             for _ in range(5):
                 with ledger.write() as connection:
                     copy_rows.put_copies(connection, mine)
-                    copy_rows.mark_going(connection, "centre", "n1", [row.location for row in mine], 2.0)
+                    copy_rows.mark_to_remove(connection, "centre", "n1", [row.location for row in mine], 2.0)
         except Exception as error:
             raised.append(error)
 
@@ -81,7 +81,7 @@ def test_bytes_count_a_file_once_a_slot_and_every_copy_at_its_node(ledger: Ledge
     with ledger.write() as connection:
         rows = [a_copy("n1", "data/a", 3, 10), a_copy("n2", "data/a", 3, 10), a_copy("n1", "data/b", 3, 5)]
         copy_rows.put_copies(connection, [*rows, a_copy("n2", "data/c", 4, 7), a_copy("n3", "data/d", 4, 100)])
-        copy_rows.mark_going(connection, "centre", "n3", ["data/d"], 2.0)
+        copy_rows.mark_to_remove(connection, "centre", "n3", ["data/d"], 2.0)
 
         assert copy_rows.bytes_by_slot(connection, "centre") == {3: 15, 4: 7}
         assert copy_rows.bytes_by_node(connection, "centre") == {"n1": 15, "n2": 17}

@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tidemark.errors import CorruptionError, DiskFullError, PermanentError, RetryableError
 from tidemark.ledger.backup import back_up
-from tidemark.ledger.database import Ledger, now
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.database import Ledger, database_time
+from tidemark.ledger.migrations import migrate_ledger
 
 
 def _aliases(ledger: Ledger) -> list[str]:
@@ -35,8 +35,8 @@ def test_a_block_that_raises_leaves_nothing(ledger: Ledger) -> None:
 
 def test_the_database_has_a_clock(ledger: Ledger) -> None:
     with ledger.read() as connection:
-        assert now(connection) == pytest.approx(now(connection), abs=5.0)
-        assert now(connection) > 1_700_000_000
+        assert database_time(connection) == pytest.approx(database_time(connection), abs=5.0)
+        assert database_time(connection) > 1_700_000_000
 
 
 def test_a_mistake_in_our_sql_is_not_called_a_trouble_of_the_database(ledger: Ledger) -> None:
@@ -46,7 +46,7 @@ def test_a_mistake_in_our_sql_is_not_called_a_trouble_of_the_database(ledger: Le
 
 def test_a_relative_path_is_taken_below_the_settings_folder(tmp_path: Path) -> None:
     ledger = Ledger("sqlite:///var/ledger.db", tmp_path)
-    migrate(ledger)
+    migrate_ledger(ledger)
     assert (tmp_path / "var" / "ledger.db").exists()
     ledger.close()
 
@@ -54,7 +54,7 @@ def test_a_relative_path_is_taken_below_the_settings_folder(tmp_path: Path) -> N
 def test_a_database_that_is_no_database_is_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(os.urandom(8192))
     with pytest.raises(CorruptionError, match=r"ledger\.db") as damaged:
-        migrate(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"))
+        migrate_ledger(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"))
     assert "ledger rebuild" in damaged.value.hint
 
 
@@ -62,13 +62,13 @@ def test_a_database_that_is_no_database_is_called_damaged(tmp_path: Path) -> Non
 def test_where_no_database_can_be_somebody_is_needed(tmp_path: Path, put: Callable[[Path], None]) -> None:
     put(tmp_path / "ledger.db")
     with pytest.raises(PermanentError, match=r"ledger\.db is no regular file") as refused:
-        migrate(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"))
+        migrate_ledger(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"))
     assert "ledger rebuild" in refused.value.hint
 
 
 def test_a_database_that_is_full_says_so(tmp_path: Path) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    migrate(ledger)
+    migrate_ledger(ledger)
     with pytest.raises(DiskFullError), ledger.write() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 1")  # SQLite keeps it at the pages there are
         for number in range(100):
@@ -78,13 +78,13 @@ def test_a_database_that_is_full_says_so(tmp_path: Path) -> None:
 
 def test_a_database_that_another_holds_locked_is_retryable(tmp_path: Path) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    migrate(ledger)
+    migrate_ledger(ledger)
     other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with ledger.read() as connection:
         connection.exec_driver_sql("PRAGMA busy_timeout = 50")
     with pytest.raises(RetryableError, match="locked"), ledger.write() as connection:
-        now(connection)
+        database_time(connection)
     other.close()
     ledger.close()
 
@@ -93,10 +93,10 @@ def test_a_database_that_another_holds_locked_is_retryable(tmp_path: Path) -> No
 def test_a_server_that_is_away_or_goes_away_is_retryable(postgres_url: str) -> None:
     nobody = sa.make_url(postgres_url).set(host="127.0.0.1", port=1, query={}, password="secret")
     with pytest.raises(RetryableError) as away:
-        migrate(Ledger(nobody.render_as_string(hide_password=False)))
+        migrate_ledger(Ledger(nobody.render_as_string(hide_password=False)))
     assert "secret" not in away.value.message
     ledger = Ledger(postgres_url)
-    migrate(ledger)
+    migrate_ledger(ledger)
     with pytest.raises(RetryableError), ledger.write() as connection:
         connection.execute(sa.text("INSERT INTO run_alias VALUES ('a', 'r')"))
         with Ledger(postgres_url).write() as killer:
@@ -115,7 +115,7 @@ def modes(folder: Path) -> dict[str, int]:
 def test_its_owner_alone_reads_a_ledger_and_what_lies_beside_it(tmp_path: Path) -> None:
     """Paths, devices, reasons: whoever may read them learns what the sites have."""
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    migrate(ledger)
+    migrate_ledger(ledger)
     with ledger.write() as connection:
         connection.execute(sa.text("SELECT 1"))
         assert modes(tmp_path) == dict.fromkeys(("ledger.db", "ledger.db-wal", "ledger.db-shm"), 384)
@@ -126,7 +126,7 @@ def test_its_owner_alone_reads_a_ledger_and_what_lies_beside_it(tmp_path: Path) 
 
 def test_a_ledger_that_others_could_read_is_closed_to_them_when_it_is_opened(tmp_path: Path) -> None:
     made = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    migrate(made)
+    migrate_ledger(made)
     for place in tmp_path.iterdir():
         place.chmod(0o644)
     again = Ledger(f"sqlite:///{tmp_path}/ledger.db")
@@ -141,7 +141,7 @@ def test_others_cannot_put_another_ledger_in_its_place(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         ledger = Ledger(f"sqlite:///{tmp_path}/new/var/ledger.db")
-        migrate(ledger)
+        migrate_ledger(ledger)
         back_up(ledger, tmp_path / "new" / "var" / "backup" / "one.db")
     finally:
         os.umask(before)

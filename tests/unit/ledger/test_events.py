@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "formats" / "journal.md"
 
 def test_an_event_tells_what_where_and_when(ledger: Ledger) -> None:
     with ledger.write() as connection:
-        events.record(connection, "file.sent", link="plant1", run_id="r1", path="a.tsfile", sha256="ab", size=3)
+        events.record_event(connection, "file.sent", link="plant1", run_id="r1", path="a.tsfile", sha256="ab", size=3)
     with ledger.read() as connection:
         row = connection.execute(sa.text("SELECT * FROM event")).mappings().one()
     assert (row["kind"], row["link"], row["run_id"], row["path"], row["site_id"]) == (
@@ -41,7 +41,7 @@ def test_events_go_with_their_effect(ledger: Ledger) -> None:
 
 def test_an_unknown_word_is_refused(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match=r"file\.teleported"), ledger.write() as connection:
-        events.record(connection, "file.teleported")
+        events.record_event(connection, "file.teleported")
 
 
 def test_the_journal_page_lists_every_word() -> None:
@@ -54,6 +54,6 @@ def test_a_decision_names_who_made_it(ledger: Ledger) -> None:
         audit.record_decision(connection, "approve", "run-1", drops=12)
     with ledger.read() as connection:
         row = connection.execute(sa.text("SELECT * FROM audit")).mappings().one()
-    assert row["who"] == audit.who()
+    assert row["who"] == audit.user_at_host()
     assert "@" in row["who"]
     assert json.loads(row["detail"]) == {"drops": 12}

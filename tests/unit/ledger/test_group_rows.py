@@ -18,12 +18,12 @@ def put(subject: str, header: str = "n1", epoch: int = 1, receiver: str = "centr
 
 def propose(ledger: Ledger, *rows: OperationRow) -> list[OperationRow]:
     with ledger.write() as connection:
-        return group_rows.propose(connection, rows)
+        return group_rows.propose_operations(connection, rows)
 
 
 def all_of(ledger: Ledger, header: str = "n1", above: int = 0, *states: str) -> list[OperationRow]:
     with ledger.read() as connection:
-        return group_rows.operations(connection, "centre", header, above, states)
+        return group_rows.operations_above(connection, "centre", header, above, states)
 
 
 def test_each_group_counts_for_itself(ledger: Ledger) -> None:
@@ -42,7 +42,7 @@ def test_each_group_counts_for_itself(ledger: Ledger) -> None:
 
 def test_a_proposal_that_was_rolled_back_leaves_no_gap(ledger: Ledger) -> None:
     with pytest.raises(RuntimeError), ledger.write() as connection:
-        group_rows.propose(connection, [put("a"), put("b")])
+        group_rows.propose_operations(connection, [put("a"), put("b")])
         raise RuntimeError("killed")
 
     assert [row.version for row in propose(ledger, put("c"))] == [1]
@@ -107,11 +107,11 @@ def test_a_member_only_comes_further(ledger: Ledger) -> None:
             group_rows.put_applied(connection, "centre", "n1", "n2", version, at)
         group_rows.put_applied(connection, "centre", "n2", "n2", 1, 6.0)
         group_rows.put_applied(connection, "another", "n1", "n2", 9, 6.0)
-        assert group_rows.applied(connection, "centre") == {("n1", "n2"): 5, ("n2", "n2"): 1}
+        assert group_rows.applied_versions(connection, "centre") == {("n1", "n2"): 5, ("n2", "n2"): 1}
 
         for _ in range(2):
             group_rows.forget_member(connection, "centre", "n1", "n2")
-        assert group_rows.applied(connection, "centre") == {("n2", "n2"): 1}
+        assert group_rows.applied_versions(connection, "centre") == {("n2", "n2"): 1}
 
 
 def test_operations_are_forgotten_up_to_what_all_have_but_versions_go_on(ledger: Ledger) -> None:

@@ -32,7 +32,7 @@ class World:
 
     def join(self, me: Identity = HERE, most: float = 0.0, receiver: str = "centre") -> LinePlace:
         place = LinePlace(self.line(receiver), f"run of {me.pid}", me, most)
-        place.beat()
+        place.update_share()
         return place
 
     def pass_time(self, *busy: LinePlace, idle: tuple[LinePlace, ...] = (), seconds: int = 2) -> None:
@@ -40,8 +40,8 @@ class World:
             self.now += 1.0
             for place in (*busy, *idle):
                 if place in busy:
-                    place.used(int(place.rate))
-                place.beat()
+                    place.count_used(int(place.rate))
+                place.update_share()
                 assert sum(one.rate for one in (*busy, *idle)) <= CAP * 1.001
 
     def rows(self) -> list[tuple[str, float]]:
@@ -74,7 +74,7 @@ def test_a_second_one_waits_until_the_first_has_given_up_its_half(world: World) 
     assert (first.rate, second.rate) == (CAP, 0.0)
     world.pass_time(first, second, seconds=1)
     assert (first.rate, second.rate) == (CAP / 2, CAP / 2)
-    first.leave()
+    first.leave_line()
     world.pass_time(second, seconds=1)
     assert second.rate == CAP
 
@@ -110,7 +110,7 @@ def test_who_could_not_renew_its_place_takes_nothing_until_it_can(world: World) 
     asleep, other = world.join(ELSEWHERE), world.join()
     world.pass_time(other, seconds=int(TTL_SECONDS))
     assert other.rate == CAP and asleep.rate == 0.0
-    asleep.beat()
+    asleep.update_share()
     assert asleep.rate == 0.0
     world.pass_time(asleep, other)
     assert asleep.rate == other.rate == CAP / 2
@@ -136,15 +136,15 @@ def test_a_ledger_that_does_not_answer_is_told_once_a_place_expired(world: World
     class Over:
         def wait(self, _seconds: float) -> bool:
             world.now += 1.0
-            place.check()
+            place.assert_share_known()
             return False
 
     def away() -> None:
         raise RetryableError("the ledger does not answer")
 
-    monkeypatch.setattr(place, "beat", away)
+    monkeypatch.setattr(place, "update_share", away)
     with pytest.raises(RetryableError, match="centre is not known: the ledger does not answer"):
-        place.keep(Over())  # type: ignore[arg-type]
+        place.keep_updating(Over())  # type: ignore[arg-type]
     assert world.now == 1000.0 + TTL_SECONDS and place.rate == 0.0
 
 

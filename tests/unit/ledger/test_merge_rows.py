@@ -52,12 +52,12 @@ def publish(ledger: Ledger, sources: list[int], name: str, start: int, end: int)
         rows = files_by_id(connection, sources)
         file = replace(a_file(name, 0, role="merged"), rank=max(r.rank for r in rows))
         made = MergedFile(file, devices(start, end), Account(20, 15, 4, 1))
-        return merge_rows.publish(connection, "centre", rows, [made], f"batch-{name}", 5.0)
+        return merge_rows.publish_merged(connection, "centre", rows, [made], f"batch-{name}", 5.0)
 
 
 def unmerge(ledger: Ledger, *file_ids: int) -> Withdrawn:
     with ledger.write() as connection:
-        return merge_rows.unmerge(connection, "centre", file_ids, 9.0)
+        return merge_rows.unmerge_files(connection, "centre", file_ids, 9.0)
 
 
 def seen(ledger: Ledger) -> set[int]:
@@ -71,7 +71,7 @@ def test_a_published_merge_stands_for_its_sources(ledger: Ledger) -> None:
     assert seen(ledger) == {merged}
     with ledger.read() as connection:
         assert {f.state for f in files_by_id(connection, [a, b])} == {"live"}
-        assert [f.file_id for f in merge_rows.units(connection, "centre")] == [a, b]
+        assert [f.file_id for f in merge_rows.mergeable_files(connection, "centre")] == [a, b]
 
 
 def test_a_source_that_leaves_takes_the_merge_with_it_whether_retired_before_or_after(ledger: Ledger) -> None:
@@ -81,7 +81,7 @@ def test_a_source_that_leaves_takes_the_merge_with_it_whether_retired_before_or_
         with ledger.write() as connection:
             if retire_first:
                 retire_files(connection, [a], 8.0)
-            done = merge_rows.unmerge(connection, "centre", [a], 9.0)
+            done = merge_rows.unmerge_files(connection, "centre", [a], 9.0)
             if not retire_first:
                 retire_files(connection, [a], 8.0)
         assert done.retired == (merged,)
@@ -99,7 +99,7 @@ def test_merged_files_that_share_sources_leave_together(ledger: Ledger) -> None:
             MergedFile(a_file(name, 2, role="merged"), devices(0, 15, device), Account(10, 10, 0, 0))
             for name, device in (("m1", "root.a.d1"), ("m2", "root.a.d2"))
         ]
-        made = merge_rows.publish(connection, "centre", rows, outputs, "batch", 5.0)
+        made = merge_rows.publish_merged(connection, "centre", rows, outputs, "batch", 5.0)
     assert made is not None and seen(ledger) == set(made)
     assert set(unmerge(ledger, b).retired) == set(made)
     assert seen(ledger) == {a, b}
@@ -155,7 +155,7 @@ def test_a_settled_merge_stands_alone_and_is_a_source_itself(ledger: Ledger) -> 
     with ledger.write() as connection:
         assert merge_rows.settle_due(connection, "centre", before=5.0) == ()
         assert merge_rows.settle_due(connection, "centre", before=6.0) == (merged,)
-        assert merge_rows.settle(connection, [merged], 20.0) == (a, b)
+        assert merge_rows.mark_settled(connection, [merged], 20.0) == (a, b)
         assert merge_rows.settle_due(connection, "centre", before=6.0) == ()
     assert seen(ledger) == {merged}
     assert unmerge(ledger, a) == Withdrawn(alone=(merged,))
@@ -170,8 +170,8 @@ def test_sources_that_cannot_be_merged_are_remembered_until_they_are(ledger: Led
     a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
     kept = Kept((a, b), "root.a.d1.s", "INT32 in a, TEXT in b")
     with ledger.write() as connection:
-        merge_rows.keep(connection, "centre", kept, "digest", 3.0)
-        merge_rows.keep(connection, "centre", kept, "digest", 4.0)
+        merge_rows.remember_unmerged(connection, "centre", kept, "digest", 3.0)
+        merge_rows.remember_unmerged(connection, "centre", kept, "digest", 4.0)
         assert merge_rows.kept_groups(connection, "centre") == {"digest": kept}
     publish(ledger, [a, b], "m", 0, 15)
     with ledger.read() as connection:
@@ -185,7 +185,7 @@ class TestStands:
     def settle(ledger: Ledger, *merged: int) -> None:
         with ledger.write() as connection:
             assert set(merge_rows.settle_due(connection, "centre", 1e9)) == set(merged)
-            merge_rows.settle(connection, merged, 10.0)
+            merge_rows.mark_settled(connection, merged, 10.0)
 
     def test_settled_twice_it_stands_for_the_first_sources_too(self, ledger: Ledger) -> None:
         a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
@@ -196,7 +196,7 @@ class TestStands:
         self.settle(ledger, second)
         with ledger.read() as connection:
             assert standing_rows.made_from(connection, [a]) == {second}
-            [stand] = standing_rows.stands(connection, [second])
+            [stand] = standing_rows.settled_sets(connection, [second])
         assert [file.file_id for file in stand.merged] == [second]
         assert {root.file_id for root in stand.roots} == {a, b, late}
 
@@ -208,13 +208,13 @@ class TestStands:
         (second,) = publish(ledger, [first, late], "m2", 0, 20) or ()
         with ledger.write() as connection:
             standing_rows.set_waits(connection, [first], {"data/a": "its deletion"})
-            assert standing_rows.waiting(connection, "centre") == {first: {"data/a": "its deletion"}}
+            assert standing_rows.waiting_for_sources(connection, "centre") == {first: {"data/a": "its deletion"}}
             assert merge_rows.settle_due(connection, "centre", 1e9) == ()
         assert unmerge(ledger, first).retired == (second,)
         assert publish(ledger, [first, late], "m3", 0, 20) is None
         with ledger.write() as connection:
             standing_rows.set_waits(connection, [first], {})
-            assert standing_rows.waiting(connection, "centre") == {}
+            assert standing_rows.waiting_for_sources(connection, "centre") == {}
         assert publish(ledger, [first, late], "m4", 0, 20) is not None
 
     def test_merged_files_of_the_same_sources_are_one_stand(self, ledger: Ledger) -> None:
@@ -225,12 +225,12 @@ class TestStands:
                 MergedFile(a_file(name, 2, role="merged"), devices(start, start + 9), Account(10, 10, 0, 0))
                 for name, start in (("m1", 0), ("m2", 10))
             ]
-            made = merge_rows.publish(connection, "centre", rows, outputs, "batch", 5.0) or ()
+            made = merge_rows.publish_merged(connection, "centre", rows, outputs, "batch", 5.0) or ()
         self.settle(ledger, *made)
         late = add(ledger, "c", 3, 12, 20)
         (above,) = publish(ledger, [made[1], late], "m3", 10, 20) or ()
         self.settle(ledger, above)
         with ledger.read() as connection:
-            [stand] = standing_rows.stands(connection, [made[0], above])
+            [stand] = standing_rows.settled_sets(connection, [made[0], above])
         assert {file.file_id for file in stand.merged} == {made[0], above}
         assert {root.file_id for root in stand.roots} == {a, b, late}

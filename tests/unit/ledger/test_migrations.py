@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from tidemark.errors import PermanentError, SchemaTooNewError
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.migrations import FOLDER, column_comments, known_migrations, migrate, schema_version
+from tidemark.ledger.migrations import FOLDER, column_comments, known_migrations, migrate_ledger, schema_version
 
 VERSIONS = [m.version for m in known_migrations()]
 
@@ -31,25 +31,25 @@ def _copy(tmp_path: Path, upto: int | None = None) -> Path:
 
 def test_an_empty_database_gets_every_migration_once(empty_ledger: Ledger) -> None:
     assert schema_version(empty_ledger) == 0
-    assert list(migrate(empty_ledger)) == VERSIONS
-    assert list(migrate(empty_ledger)) == []
+    assert list(migrate_ledger(empty_ledger)) == VERSIONS
+    assert list(migrate_ledger(empty_ledger)) == []
     assert schema_version(empty_ledger) == VERSIONS[-1]
 
 
 @pytest.mark.parametrize("start", VERSIONS[:-1])
 def test_every_earlier_schema_is_brought_forward(empty_ledger: Ledger, tmp_path: Path, start: int) -> None:
-    migrate(empty_ledger, _copy(tmp_path, start))
+    migrate_ledger(empty_ledger, _copy(tmp_path, start))
     assert schema_version(empty_ledger) == start
-    assert list(migrate(empty_ledger)) == VERSIONS[start:]
+    assert list(migrate_ledger(empty_ledger)) == VERSIONS[start:]
     fresh = Ledger(f"sqlite:///{tmp_path / 'fresh.db'}")
-    migrate(fresh)
+    migrate_ledger(fresh)
     assert _tables(empty_ledger) == _tables(fresh)
     fresh.close()
 
 
 def test_a_newer_database_is_refused(ledger: Ledger, tmp_path: Path) -> None:
     with pytest.raises(SchemaTooNewError, match="this Tidemark knows 1") as refused:
-        migrate(ledger, _copy(tmp_path, 1))
+        migrate_ledger(ledger, _copy(tmp_path, 1))
     assert "upgrade" in refused.value.hint
 
 
@@ -58,14 +58,14 @@ def test_a_migration_that_changed_after_it_was_applied_is_named(ledger: Ledger, 
     changed = folder / known_migrations()[0].name
     changed.write_text(changed.read_text() + "-- touched\n")
     with pytest.raises(PermanentError, match=changed.name):
-        migrate(ledger, folder)
+        migrate_ledger(ledger, folder)
 
 
 def test_missing_numbers_are_refused(empty_ledger: Ledger, tmp_path: Path) -> None:
     folder = _copy(tmp_path)
     (folder / known_migrations()[0].name).unlink()
     with pytest.raises(PermanentError, match="not numbered"):
-        migrate(empty_ledger, folder)
+        migrate_ledger(empty_ledger, folder)
     assert schema_version(empty_ledger) == 0
 
 
@@ -75,11 +75,11 @@ def test_a_migration_that_fails_leaves_nothing_of_itself(empty_ledger: Ledger, t
     bad = folder / f"{number:04d}_broken.sql"
     bad.write_text("CREATE TABLE half (\n    a TEXT -- x\n);\nCREATE TABLE lease (a TEXT);\n")
     with pytest.raises(Exception, match="lease"):
-        migrate(empty_ledger, folder)
+        migrate_ledger(empty_ledger, folder)
     assert schema_version(empty_ledger) == len(VERSIONS)
     assert "half" not in _tables(empty_ledger)
     bad.write_text("CREATE TABLE whole (\n    a TEXT -- x\n);\n")
-    assert list(migrate(empty_ledger, folder)) == [number]
+    assert list(migrate_ledger(empty_ledger, folder)) == [number]
 
 
 def test_two_that_start_at_once_migrate_once(empty_ledger: Ledger) -> None:
@@ -91,7 +91,7 @@ def test_two_that_start_at_once_migrate_once(empty_ledger: Ledger) -> None:
         mine = Ledger(empty_ledger.url)
         start.wait()
         try:
-            applied.extend(migrate(mine))
+            applied.extend(migrate_ledger(mine))
         except Exception as error:
             failed.append(error)
         finally:

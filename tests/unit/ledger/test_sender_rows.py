@@ -33,25 +33,27 @@ def test_deletions_that_came_alone_prove_nothing_of_their_file(ledger: Ledger, v
 
 def hold(ledger: Ledger, path: str = "a", link: str = "l") -> str:
     with ledger.write() as connection:
-        return sender_rows.hold(connection, Held(0, link, path, 10, 20, 0, "run", 0.0, "block of 5 bytes at 5 differs"))
+        return sender_rows.quarantine_file(
+            connection, Held(0, link, path, 10, 20, 0, "run", 0.0, "block of 5 bytes at 5 differs")
+        )
 
 
 def test_a_file_is_held_once_and_under_its_newest_name(ledger: Ledger) -> None:
     first, second, other = hold(ledger), hold(ledger), hold(ledger, "b")
     with ledger.read() as connection:
-        assert [row.name for row in sender_rows.held(connection)] == [second, other]
+        assert [row.name for row in sender_rows.held_files(connection)] == [second, other]
         assert first != second and first.startswith("s")
-        assert sender_rows.held(connection)[0].at > 0
+        assert sender_rows.held_files(connection)[0].at > 0
 
 
 @pytest.mark.parametrize(("state", "kept"), [(RELEASED, []), (DROPPED, ["a"])])
 def test_what_the_operator_decided_is_not_asked_again(ledger: Ledger, state: str, kept: list[str]) -> None:
     number = int(hold(ledger)[1:])
     with ledger.write() as connection:
-        sender_rows.decide(connection, number, state)
+        sender_rows.decide_held(connection, number, state)
     with ledger.read() as connection:
-        assert sender_rows.held(connection) == []
-        assert [row.path for row in sender_rows.kept(connection, "l")] == kept
+        assert sender_rows.held_files(connection) == []
+        assert [row.path for row in sender_rows.held_or_dropped(connection, "l")] == kept
         row = sender_rows.held_as(connection, number)
         assert row is not None and row.state == state
 
@@ -62,4 +64,4 @@ def test_a_file_that_was_sent_after_all_is_held_no_more(ledger: Ledger) -> None:
     with ledger.write() as connection:
         sender_rows.end_held(connection, "l", ["a", "unknown"])
     with ledger.read() as connection:
-        assert [row.link for row in sender_rows.held(connection)] == ["other"]
+        assert [row.link for row in sender_rows.held_files(connection)] == ["other"]

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.services.processes import free_port
 from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.operations.doctor.doctor import DoctorReport, doctor
 from tidemark.operations.doctor.stores import Check
 from tidemark.stores.open import open_store
@@ -113,7 +113,7 @@ def test_a_ledger_that_does_not_answer_is_named_without_its_password(place: Path
 
 def test_a_newer_ledger_is_refused(place: Path) -> None:
     ledger = Ledger("sqlite:///var/ledger.db", place)
-    migrate(ledger)
+    migrate_ledger(ledger)
     with ledger.write() as connection:
         connection.execute(sa.text("INSERT INTO tidemark_schema VALUES (9999, 'later.sql', '', 0)"))
     ledger.close()

@@ -30,7 +30,7 @@ from tidemark.receiver.merge import merge as merge_catalog
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Two landings of one site, loaded."""
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_engine", InlineEngine)
+    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
     made = World(tmp_path, real=False)
     for version in (1, 2):
         made.add("plant1", source(version), sealed({f"root.sg.d{version}": {"s": [(version, version)]}}))
@@ -48,7 +48,7 @@ def restore(world: World, copy: Path, whose_ever: bool = False) -> None:
 
 class TestBackup:
     def test_it_is_named_by_the_time_and_works_as_a_ledger(self, world: World) -> None:
-        found = ledger_care.backup(world.app)
+        found = ledger_care.backup_ledger(world.app)
         assert Path(found.path).parent == world.folder / "var/backup"
         facts = world.facts()
         restore(world, Path(found.path))
@@ -56,14 +56,14 @@ class TestBackup:
         world.check_proofs()
 
     def test_one_that_is_as_new_as_the_receiver_goes_on(self, world: World) -> None:
-        found = ledger_care.backup(world.app)
+        found = ledger_care.backup_ledger(world.app)
         world.sync()  # told nothing
         restore(world, Path(found.path))
         world.add("plant1", source(3), sealed({"root.sg.d3": {"s": [(3, 3)]}}))
         assert world.sync().loaded == 1
 
     def test_one_that_is_older_stops_sync_and_load_until_a_rebuild(self, world: World) -> None:
-        found = ledger_care.backup(world.app)
+        found = ledger_care.backup_ledger(world.app)
         world.add("plant1", source(3), sealed({"root.sg.d3": {"s": [(3, 3)]}}))
         world.sync()
         rows = world.rows()
@@ -87,18 +87,18 @@ class TestUpgrade:
     def test_a_new_database_gets_every_step_and_then_none(self, world: World) -> None:
         world.lose_ledger()
         newest = len(known_migrations())
-        assert ledger_care.upgrade(world.settings).as_json() == {
+        assert ledger_care.upgrade_ledger(world.settings).as_json() == {
             "ok": True,
             "found": 0,
             "schema": newest,
             "applied": list(range(1, newest + 1)),
         }
-        assert ledger_care.upgrade(world.settings).applied == ()
+        assert ledger_care.upgrade_ledger(world.settings).applied == ()
 
     def test_a_newer_database_is_refused_and_left_alone(self, world: World) -> None:
         with world.app.ledger.write() as connection:
             connection.execute(sa.text("INSERT INTO tidemark_schema VALUES (9999, '9999_later.sql', '', 0)"))
-        for door in (ledger_care.upgrade, ledger_care.rebuild):
+        for door in (ledger_care.upgrade_ledger, ledger_care.rebuild_ledger):
             with pytest.raises(SchemaTooNewError, match="schema 9999") as refused:
                 door(world.settings)
             assert refused.value.hint == "upgrade Tidemark here"
@@ -119,7 +119,7 @@ class TestRebuild:
         copy.close()
 
     def test_nobody_may_be_at_work(self, world: World) -> None:
-        lease = Leases(world.app.ledger, world.app.identity).take("link:plant1", "a run")
+        lease = Leases(world.app.ledger, world.app.identity).acquire_lease("link:plant1", "a run")
         with pytest.raises(LeaseHeldError, match="link:plant1 is held by a run"):
             world.rebuild(replace=True)
         Leases(world.app.ledger, world.app.identity).release(lease)

@@ -16,7 +16,7 @@ from tidemark.formats.landing import (
     Resend,
     Vanished,
 )
-from tidemark.operations.rebuild.links import Recalled, interrupted, recall
+from tidemark.operations.rebuild.links import LinkState, find_interrupted, replay_manifests
 from tidemark.sync.select.choose import ADOPTED
 
 EXTENT = (("root.d", 1, 9),)
@@ -57,8 +57,8 @@ def receipt(landing: Manifest, *answers: Answer) -> tuple[Receipt, str]:
     return Receipt(landing.landing, landing.sequence, "digest", 1.0, answers), "as read"
 
 
-def taken(*manifests: Manifest) -> Recalled:
-    return recall((m, "digest", None, f"landing/site/{m.landing}") for m in manifests)
+def taken(*manifests: Manifest) -> LinkState:
+    return replay_manifests((m, "digest", None, f"landing/site/{m.landing}") for m in manifests)
 
 
 def test_a_sent_file_is_acknowledged_and_one_left_out_waits() -> None:
@@ -125,24 +125,27 @@ def test_a_receipt_is_read_again_only_where_something_may_follow() -> None:
     one, two = manifest(1, files=(file("a"), file("b"))), manifest(2, files=(file("a", 2),))
     old = receipt(one, Answer("a", 1, "quarantined", "torn"), Answer("b", 1, "refused", "theirs"))
     new = receipt(two, Answer("a", 2, "quarantined", "torn"))
-    found = recall([(one, "digest", old, ""), (two, "digest", new, "")])
-    assert [(landing.state, landing.receipt) for landing in found.answered()] == [("answered", "as read"), ("landed", None)]
-    assert found.reasons() == {"b": "refused: theirs"}
+    found = replay_manifests([(one, "digest", old, ""), (two, "digest", new, "")])
+    assert [(landing.state, landing.receipt) for landing in found.list_answered()] == [
+        ("answered", "as read"),
+        ("landed", None),
+    ]
+    assert found.list_reasons() == {"b": "refused: theirs"}
 
 
 def test_a_receipt_that_asks_for_a_file_is_read_again_until_it_came() -> None:
     one, two = manifest(1, files=(file("a"),)), manifest(2, files=(file("a", 2),))
     asking = (replace(receipt(one)[0], resend=(Resend("a", 1, "it is settled"),)), "as read")
-    assert [landing.state for landing in recall([(one, "digest", asking, "")]).answered()] == ["landed"]
+    assert [landing.state for landing in replay_manifests([(one, "digest", asking, "")]).list_answered()] == ["landed"]
     answers = [(one, "digest", asking, ""), (two, "digest", receipt(two), "")]
-    assert [landing.state for landing in recall(answers).answered()] == ["answered", "answered"]
+    assert [landing.state for landing in replay_manifests(answers).list_answered()] == ["answered", "answered"]
 
 
 def test_one_run_without_a_manifest_is_gone_on_with() -> None:
     landed = taken(manifest(1, run="20260101T000000Z-aaaaaa", last=False)).runs
-    assert interrupted(landed, ["20260102T000000Z-bbbbbb-1"]) == ("20260102T000000Z-bbbbbb", [])
-    assert interrupted(landed, ["20260101T000000Z-aaaaaa-2"]) == (None, ["20260101T000000Z-aaaaaa-2"])
-    assert interrupted(landed, ["20251231T000000Z-cccccc-1", "20260103T000000Z-dddddd-1"]) == (
+    assert find_interrupted(landed, ["20260102T000000Z-bbbbbb-1"]) == ("20260102T000000Z-bbbbbb", [])
+    assert find_interrupted(landed, ["20260101T000000Z-aaaaaa-2"]) == (None, ["20260101T000000Z-aaaaaa-2"])
+    assert find_interrupted(landed, ["20251231T000000Z-cccccc-1", "20260103T000000Z-dddddd-1"]) == (
         "20260103T000000Z-dddddd",
         ["20251231T000000Z-cccccc-1"],
     )

@@ -194,9 +194,9 @@ def test_prepare_makes_private_files_and_sound_settings_and_keeps_them(prepared:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
     assert json.loads(before["passwords.json"])["admin"]
 
-    from tidemark.settings.load import load
+    from tidemark.settings.load import load_settings
 
-    settings = load(prepared / "tidemark.toml", {})
+    settings = load_settings(prepared / "tidemark.toml", {})
     assert sorted(settings.links) == ["plant1", "plant2"]
     shown = subprocess.run(
         ["ssh-keygen", "-lf", prepared / "plant1_host_key.pub"], capture_output=True, text=True, check=True

@@ -12,7 +12,7 @@ from tidemark.orchestration.tasks import late_store
 from tidemark.orchestration.tasks.late_store import LateStore, open_late
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.stores.retrying import RetryingStore, plain
+from tidemark.stores.retrying import RetryingStore, without_retries
 
 
 def test_a_folder_here_is_opened_at_once(tmp_path: Path) -> None:
@@ -34,8 +34,10 @@ def test_used_it_is_the_store(sshd: Sshd) -> None:
     store = open_late(address)
     store.publish("greeting", b"hello")
     assert store.read("greeting") == b"hello"
-    assert not isinstance(plain(store), RetryingStore), "a transfer takes the store beneath, and wraps its own tries"
-    assert plain(store) is plain(store)
+    assert not isinstance(without_retries(store), RetryingStore), (
+        "a transfer takes the store beneath, and wraps its own tries"
+    )
+    assert without_retries(store) is without_retries(store)
     store.close()
 
 

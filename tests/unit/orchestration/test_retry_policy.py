@@ -18,7 +18,7 @@ from tidemark.errors import (
     UnreachableError,
     UsageError,
 )
-from tidemark.orchestration.retry_policy import RETRIES, SOON_TRIES, TidemarkRetryPolicy, later, soon
+from tidemark.orchestration.retry_policy import RETRIES, SOON_TRIES, TidemarkRetryPolicy, delay_after, retry_soon
 
 ALL_ERRORS = sorted(
     (c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, TidemarkError)), key=lambda c: c.__name__
@@ -44,7 +44,7 @@ def test_a_held_lease_is_waited_for_ever_longer_up_to_ten_minutes() -> None:
     assert waits[:3] == [20, 40, 80]
     assert waits == sorted(waits)
     assert waits[-1] == 600
-    assert later(1).total_seconds() == 20
+    assert delay_after(1).total_seconds() == 20
 
 
 @pytest.mark.parametrize("kind", [ConnectionResetError, TimeoutError, BrokenPipeError])
@@ -74,14 +74,14 @@ class Flaky:
 
 def test_what_heals_within_seconds_is_tried_again_inside_the_task() -> None:
     flaky = Flaky(UnreachableError("no route"), UnreachableError("no route"))
-    assert soon(flaky, wait_seconds=0.001) == "done"
+    assert retry_soon(flaky, wait_seconds=0.001) == "done"
     assert flaky.calls == 3 == SOON_TRIES
 
 
 def test_what_does_not_heal_within_seconds_is_handed_on() -> None:
     flaky = Flaky(*[UnreachableError(f"no route {n}") for n in range(9)])
     with pytest.raises(UnreachableError, match="no route 2"):
-        soon(flaky, wait_seconds=0.001)
+        retry_soon(flaky, wait_seconds=0.001)
     assert flaky.calls == SOON_TRIES
 
 
@@ -91,5 +91,5 @@ def test_what_does_not_heal_within_seconds_is_handed_on() -> None:
 def test_nothing_else_is_tried_again_inside_the_task(trouble: Exception) -> None:
     flaky = Flaky(trouble)
     with pytest.raises(type(trouble)):
-        soon(flaky, wait_seconds=0.001)
+        retry_soon(flaky, wait_seconds=0.001)
     assert flaky.calls == 1

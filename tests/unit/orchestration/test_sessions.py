@@ -34,13 +34,13 @@ def start_tree(mood: str) -> subprocess.Popen[str]:
 
 def wait_until_gone(leader: int) -> None:
     deadline = time.monotonic() + 10
-    while sessions.members({leader}) and time.monotonic() < deadline:
+    while sessions.list_members({leader}) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def test_members_are_found_across_process_groups() -> None:
     tree = start_tree("meek")
-    assert len(sessions.members({tree.pid})) == 2
+    assert len(sessions.list_members({tree.pid})) == 2
     sessions.end_sessions({tree.pid}, reap=tree.poll)
 
 
@@ -48,7 +48,7 @@ def test_members_are_found_across_process_groups() -> None:
 def test_ending_a_session_leaves_nobody(mood: str) -> None:
     tree = start_tree(mood)
     killed = sessions.end_sessions({tree.pid}, grace=60, reap=tree.poll)
-    assert sessions.members({tree.pid}) == []
+    assert sessions.list_members({tree.pid}) == []
     assert tree.poll() == -signal.SIGTERM
     assert killed == 1, "the leader went by itself, the child it left was ended at once"
 
@@ -104,7 +104,7 @@ def test_a_running_task_is_ended_and_told_of_before_the_server_goes(tmp_path: Pa
     sessions.end_parts(parts, reap=lambda: [p.poll() for p in (server, scheduler, triggerer)])
     assert told.read_text() == f"task ended by {int(signal.SIGKILL)}"
     assert scheduler.wait() == 0, "nobody had to kill the scheduler itself"
-    assert sessions.members(set(parts.values())) == []
+    assert sessions.list_members(set(parts.values())) == []
 
 
 def test_a_process_is_live_until_it_is_dead_even_unreaped() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tidemark.errors import UsageError
 from tidemark.orchestration import settings as standing_settings
-from tidemark.orchestration.settings import EDITION, read, standing
+from tidemark.orchestration.settings import EDITION, load_sound_settings, read_settings
 
 WhileWaiting = Callable[[Callable[[float], object]], None]
 
@@ -56,32 +56,32 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch) -> WhileWaiting:
 def test_a_broken_edit_leaves_the_last_sound_edition_in_force(
     environ: dict[str, str], write: Callable[[str], object], tmp_path: Path
 ) -> None:
-    before = standing(environ)
+    before = load_sound_settings(environ)
     write(SOUND.replace("schedule", "shedule"))
-    assert standing(environ) == before
+    assert load_sound_settings(environ) == before
     assert before.receivers["centre"].store == f"file://{tmp_path}/centre", "relative paths stay below the settings' folder"
 
 
 def test_the_error_is_still_told_with_its_line(environ: dict[str, str], write: Callable[[str], object]) -> None:
-    standing(environ)
+    load_sound_settings(environ)
     write(SOUND.replace("schedule", "shedule"))
     with pytest.raises(UsageError, match=r"tidemark.toml:11.*shedule"):
-        read(environ)
+        read_settings(environ)
 
 
 def test_a_mended_file_is_taken_at_once(environ: dict[str, str], write: Callable[[str], object]) -> None:
-    standing(environ)
+    load_sound_settings(environ)
     write("[links")
-    standing(environ)
+    load_sound_settings(environ)
     write(SOUND.replace("*/15", "*/5"))
-    assert standing(environ).links["plant1"].schedule == "*/5 * * * *"
+    assert load_sound_settings(environ).links["plant1"].schedule == "*/5 * * * *"
 
 
 def test_a_file_that_is_being_saved_is_read_once_it_is_whole(
     environ: dict[str, str], write: Callable[[str], object], while_waiting: WhileWaiting
 ) -> None:
     """An editor empties it and writes it anew: without links it would be sound, and every link's DAG would go."""
-    before = standing(environ)
+    before = load_sound_settings(environ)
     lines = SOUND.splitlines(keepends=True)
     written: list[str] = []
 
@@ -94,9 +94,9 @@ def test_a_file_that_is_being_saved_is_read_once_it_is_whole(
 
     while_waiting(pause)
     write("")
-    assert standing(environ) == before
+    assert load_sound_settings(environ) == before
     write(SOUND.replace("schedule", "shedule"))
-    assert standing(environ) == before, "no edition was kept on the way"
+    assert load_sound_settings(environ) == before, "no edition was kept on the way"
 
 
 def test_a_file_that_is_written_without_end_is_read_as_it_is(
@@ -104,33 +104,33 @@ def test_a_file_that_is_written_without_end_is_read_as_it_is(
 ) -> None:
     monkeypatch.setattr(standing_settings, "PATIENCE_SECONDS", 0.5)
     while_waiting(lambda _: write(SOUND.replace("*/15", "*/5")))
-    assert standing(environ).links["plant1"].schedule == "*/5 * * * *"
+    assert load_sound_settings(environ).links["plant1"].schedule == "*/5 * * * *"
 
 
 def test_settings_that_never_were_sound_stand_for_nothing(environ: dict[str, str], write: Callable[[str], object]) -> None:
     write("[links")
     with pytest.raises(UsageError):
-        standing(environ)
+        load_sound_settings(environ)
 
 
 def test_a_broken_variable_is_outlived_too(environ: dict[str, str]) -> None:
-    before = standing(environ)
-    assert standing(environ | {"TIDEMARK__LINKS__PLANT1__RETRIES": "many"}) == before
+    before = load_sound_settings(environ)
+    assert load_sound_settings(environ | {"TIDEMARK__LINKS__PLANT1__RETRIES": "many"}) == before
 
 
 def test_an_edition_of_another_file_or_torn_is_not_taken(
     environ: dict[str, str], write: Callable[[str], object], tmp_path: Path
 ) -> None:
-    standing(environ)
+    load_sound_settings(environ)
     (tmp_path / "other.toml").write_text("[links")
     with pytest.raises(UsageError):
-        standing(environ | {"TIDEMARK_CONFIG": str(tmp_path / "other.toml")})
+        load_sound_settings(environ | {"TIDEMARK_CONFIG": str(tmp_path / "other.toml")})
     write("[links")
     Path(environ["AIRFLOW_HOME"], EDITION).write_bytes(b"\x80\x04torn")
     with pytest.raises(UsageError):
-        standing(environ)
+        load_sound_settings(environ)
 
 
 def test_a_home_that_cannot_be_written_is_no_trouble(environ: dict[str, str], tmp_path: Path) -> None:
-    assert standing(environ | {"AIRFLOW_HOME": str(tmp_path / "no" / "home")}).links
-    assert standing({"TIDEMARK_CONFIG": environ["TIDEMARK_CONFIG"]}).links
+    assert load_sound_settings(environ | {"AIRFLOW_HOME": str(tmp_path / "no" / "home")}).links
+    assert load_sound_settings({"TIDEMARK_CONFIG": environ["TIDEMARK_CONFIG"]}).links

@@ -12,7 +12,7 @@ import pytest
 from tidemark.app import App
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.receiver.load.load import load
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.sync.run import Options, run_sync
@@ -75,7 +75,7 @@ def deploy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
         )
         ledger = Ledger(settings.ledger.url)
         opened.append(ledger)
-        migrate(ledger)
+        migrate_ledger(ledger)
         return Deployment(App(settings, ledger, this_process()), site, centre)
 
     yield make

@@ -13,9 +13,9 @@ import pytest
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
-from tidemark.proof.as_of import AsOf, day_of, interval_seconds, judged, overdue, stale_seconds
-from tidemark.proof.coverage.cells import SiteCoverage, Stretch, dated
-from tidemark.proof.coverage.page import page
+from tidemark.proof.as_of import AsOf, day_of, interval_seconds, is_overdue, judge_listings, stale_seconds
+from tidemark.proof.coverage.cells import SiteCoverage, Stretch, mark_unknown_days
+from tidemark.proof.coverage.page import render_page
 from tidemark.proof.prove import coverage, status, verify, why
 from tidemark.proof.verify.verify import sealed_at
 from tidemark.settings.model import LinkSettings
@@ -76,8 +76,8 @@ def test_the_interval_of_a_schedule(link: LinkSettings, interval: float) -> None
 
 def test_a_file_is_late_after_an_interval_and_fifteen_minutes() -> None:
     quarter, now = scheduled("*/15 * * * *"), 1_700_000_000.0
-    assert not overdue(quarter, now - 1790, now) and overdue(quarter, now - 1810, now)
-    assert not overdue(LINK, now - DAY - 890, now) and overdue(LINK, now - DAY - 910, now)
+    assert not is_overdue(quarter, now - 1790, now) and is_overdue(quarter, now - 1810, now)
+    assert not is_overdue(LINK, now - DAY - 890, now) and is_overdue(LINK, now - DAY - 910, now)
 
 
 def test_how_old_a_listing_may_be() -> None:
@@ -100,7 +100,7 @@ def test_how_old_a_listing_may_be() -> None:
     ],
 )
 def test_which_time_is_believed(rows: list[tuple[float, float | None]], found: AsOf) -> None:
-    assert judged([{"listed": a, "known": b} for a, b in rows], LINK, 1010.0) == found
+    assert judge_listings([{"listed": a, "known": b} for a, b in rows], LINK, 1010.0) == found
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_since_when_a_file_waits(mtime: float, waiting: float | None, selected: 
 
 def test_days_after_the_listing_are_unknown() -> None:
     found = (Stretch("a", 1, 3, 1, 1, ()), Stretch("a", 6, 9, 2, 1, ("x: gone",)), Stretch("b", 2, 2, 1, 1, ()))
-    cut = dated(found, 2, 7)
+    cut = mark_unknown_days(found, 2, 7)
     assert [(s.device, s.first, s.last, s.expected, s.unknown) for s in cut] == [
         *(("a", 1, 2, 1, False), ("a", 3, 3, 1, True), ("a", 4, 5, 0, True), ("a", 6, 9, 2, True)),
         *(("b", 2, 2, 1, False), ("b", 3, 7, 0, True)),
     ]
     site = SiteCoverage("s", cut)
     assert (site.cells, site.red_cells, site.unknown_cells, site.known_cells) == (8, 4, 8, 7)
-    assert dated(found, 9, 9)[:2] == found[:2]
-    assert all(s.unknown for s in dated(found, None, 99)) and len(dated(found, None, 99)) == 3
+    assert mark_unknown_days(found, 9, 9)[:2] == found[:2]
+    assert all(s.unknown for s in mark_unknown_days(found, None, 99)) and len(mark_unknown_days(found, None, 99)) == 3
 
 
 # ── through the doors ──
@@ -140,9 +140,9 @@ def test_a_site_that_is_down_turns_stale_and_its_days_unknown(deploy) -> None:
     d.sync()
     fresh = coverage(d.app, d.receiver)
     told = fresh.as_json()
-    assert fresh.complete and fresh.exit_code == 0 and told["unknown_cells"] == 0 and told["stale"] == []
+    assert fresh.is_complete and fresh.exit_code == 0 and told["unknown_cells"] == 0 and told["stale"] == []
     assert told["sites"][0]["as_of"].startswith(time.strftime("%Y-%m-%d", time.gmtime()))
-    assert "unsure" not in page(fresh).split("class='rows'", 1)[1]
+    assert "unsure" not in render_page(fresh).split("class='rows'", 1)[1]
     down(d)
     later(d, 3 * DAY)
     old = coverage(d.app, d.receiver)
@@ -150,12 +150,12 @@ def test_a_site_that_is_down_turns_stale_and_its_days_unknown(deploy) -> None:
     devices = len({s.device for s in old.sites[0].stretches})
     assert (old.exit_code, told["complete"], told["unknown_cells"], told["stale"]) == (23, False, 3 * devices, ["plant1"])
     assert told["red"] == [] and told["cells"] == fresh.cells and "as of" in told["error"] and told["hint"]
-    html = page(old)
+    html = render_page(old)
     assert "class='unsure'" in html.split("class='rows'", 1)[1] and "stale" in html and "as of" in html
     report = status(d.app)
     assert (report.exit_code, report.links[0].state) == (23, "stale")
     assert report.as_json()["links"][0]["stale"] is True
-    for subject in ("plant1", *[site.site for site in old.stale]):
+    for subject in ("plant1", *[site.site for site in old.stale_sites]):
         assert "as of" in why(d.app, subject).cause
     checked = verify(d.app, d.receiver)
     assert checked.exit_code == 5 and [site for site, _ in checked.unreachable] == ["plant1"]
@@ -168,7 +168,7 @@ def test_a_run_or_a_verify_that_finds_nothing_new_makes_it_fresh(deploy, again: 
     later(d, 3 * DAY)
     assert status(d.app).exit_code == 23
     again(d)
-    assert status(d.app).exit_code == 0 and coverage(d.app, d.receiver).complete
+    assert status(d.app).exit_code == 0 and coverage(d.app, d.receiver).is_complete
 
 
 def test_the_setting_decides_what_is_stale(deploy) -> None:
@@ -244,7 +244,7 @@ def test_a_receiver_of_another_ledger_knows_by_the_manifests(deploy, tmp_path: P
     d = deploy(3)
     d.sync()
     alone = replace(d.app, settings=replace(d.app.settings, sites={}, links={}))
-    assert coverage(alone, d.receiver).complete
+    assert coverage(alone, d.receiver).is_complete
     seen = coverage(alone, d.receiver).sites[0].as_of
     assert seen.at is not None and not seen.stale
     later(d, 2 * DAY)

@@ -94,5 +94,5 @@ def test_a_node_that_is_away_is_named_and_not_called_verified(centre: Clustered)
     centre.away = {"n1"}
     report = checked(centre)
     assert [name for name, _ in report.unreachable] == ["node n1"]
-    assert report.told["error"].startswith("node n1 was not verified: ")
+    assert report.error_fields["error"].startswith("node n1 was not verified: ")
     assert (report.exit_code, report.differences) == (5, ())

@@ -9,8 +9,16 @@ import pytest
 
 from tidemark.errors import UsageError
 from tidemark.proof.as_of import day_of, day_text, parse_time
-from tidemark.proof.coverage.cells import RED_SHOWN, Claim, Coverage, SiteCoverage, claims, stretches, unplaced
-from tidemark.proof.coverage.page import axis_of, bars, page
+from tidemark.proof.coverage.cells import (
+    RED_SHOWN,
+    Claim,
+    Coverage,
+    SiteCoverage,
+    build_stretches,
+    claim_days,
+    list_unplaced,
+)
+from tidemark.proof.coverage.page import axis_of, build_bars, render_page
 from tidemark.proof.coverage.presence import CatalogView, Expected, Held, account_trouble, why_absent
 
 DAY_MS = 86_400_000
@@ -43,8 +51,8 @@ def test_a_listed_file_that_never_came_says_so() -> None:
 
 def test_an_absent_file_without_device_and_day_is_a_gap() -> None:
     blank = Expected("a", 10, 1, (), "landing-1")
-    assert list(unplaced([blank], _view(_held(1)))) == []
-    assert list(unplaced([blank, FILE], _view(trouble={"a": "in quarantine: torn"}))) == ["a: in quarantine: torn"]
+    assert list(list_unplaced([blank], _view(_held(1)))) == []
+    assert list(list_unplaced([blank, FILE], _view(trouble={"a": "in quarantine: torn"}))) == ["a: in quarantine: torn"]
 
 
 def test_an_older_generation_in_the_catalog_is_not_the_live_one() -> None:
@@ -100,7 +108,7 @@ def test_a_person_may_write_a_time_in_several_ways() -> None:
 
 
 def test_cells_are_counted_once_a_device_and_day() -> None:
-    found = stretches([Claim("d", 0, 9, "a", ""), Claim("d", 5, 14, "b", "lost"), Claim("e", 3, 3, "a", "")])
+    found = build_stretches([Claim("d", 0, 9, "a", ""), Claim("d", 5, 14, "b", "lost"), Claim("e", 3, 3, "a", "")])
     site = SiteCoverage("plant1", found)
     assert (site.cells, site.red_cells) == (16, 10)
     assert [(s.first, s.last, s.expected, s.present) for s in found if s.device == "d"] == [
@@ -112,24 +120,24 @@ def test_cells_are_counted_once_a_device_and_day() -> None:
 
 def test_a_file_over_all_of_time_costs_no_more_than_another() -> None:
     start = time.process_time()
-    found = stretches([Claim("d", day_of(-(2**63), "ms"), day_of(2**63 - 1, "ms"), "a", "lost")])
+    found = build_stretches([Claim("d", day_of(-(2**63), "ms"), day_of(2**63 - 1, "ms"), "a", "lost")])
     coverage = Coverage((SiteCoverage("plant1", found),), "centre")
     assert coverage.cells > 2 * 10**11
     answer = coverage.as_json()
     assert len(answer["red"]) == RED_SHOWN
     assert answer["red_cells"] == coverage.cells
-    assert len(page(coverage)) < 200_000
+    assert len(render_page(coverage)) < 200_000
     assert time.process_time() - start < 1.0
 
 
 def test_only_the_asked_days_are_covered() -> None:
-    found = stretches([Claim("d", 0, 9, "a", ""), Claim("d", 20, 29, "a", "")], first=5, last=22)
+    found = build_stretches([Claim("d", 0, 9, "a", ""), Claim("d", 20, 29, "a", "")], first=5, last=22)
     assert sum(s.days for s in found) == 8
 
 
 def test_red_says_site_device_day_counts_and_why() -> None:
     expected = [FILE, Expected("b", 5, 0, (("root.d", 0, DAY_MS),), "landing-2")]
-    found = stretches(claims(expected, _view(_held(1)), "ms"))
+    found = build_stretches(claim_days(expected, _view(_held(1)), "ms"))
     answer = Coverage((SiteCoverage("plant1", found),), "centre").as_json()
     assert answer["cells"] == 2
     assert answer["complete"] is False
@@ -142,7 +150,7 @@ def test_red_says_site_device_day_counts_and_why() -> None:
 
 
 def test_complete_means_every_cell_and_no_gap() -> None:
-    green = stretches(claims([FILE], _view(_held(1)), "ms"))
+    green = build_stretches(claim_days([FILE], _view(_held(1)), "ms"))
     whole = Coverage((SiteCoverage("plant1", green),)).as_json()
     assert (whole["complete"], whole["share"], whole["red"]) == (True, 1.0, [])
     gap = Coverage((SiteCoverage("plant1", green, ("landing 2 has not come",)),)).as_json()
@@ -151,10 +159,10 @@ def test_complete_means_every_cell_and_no_gap() -> None:
 
 
 def test_a_column_of_several_days_shows_its_worst_one() -> None:
-    found = stretches([Claim("d", 0, 3_000, "a", ""), Claim("d", 1_000, 1_000, "b", "lost")])
+    found = build_stretches([Claim("d", 0, 3_000, "a", ""), Claim("d", 1_000, 1_000, "b", "lost")])
     axis = axis_of(found)
     assert axis.step > 1
-    shown = list(bars(found, axis))
+    shown = list(build_bars(found, axis))
     assert [(b.expected, b.present) for b in shown] == [(1, 1), (2, 1), (1, 1)]
 
 
@@ -182,11 +190,11 @@ class _Tags(HTMLParser):
 
 def test_the_page_is_whole_and_needs_nothing_else() -> None:
     name = "root.<b>&`x`"
-    found = stretches(
+    found = build_stretches(
         [Claim(name, 5, 6, "a", ""), Claim(name, 6, 6, "b", "torn <page>"), Claim("works.r0", 900, 901, "a", "")]
     )
     site = SiteCoverage("plant <1>", found, ("landing 3 has not come",), ("2 files & more were adopted",))
-    text = page(Coverage((site, SiteCoverage("new", (), notes=("link new never ran",))), "centre"))
+    text = render_page(Coverage((site, SiteCoverage("new", (), notes=("link new never ran",))), "centre"))
     tags = _Tags()
     tags.feed(text)
     assert tags.open == []

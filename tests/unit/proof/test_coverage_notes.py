@@ -20,9 +20,9 @@ def test_a_link_that_never_ran_is_noted(deploy) -> None:
     never = ["plant1: link plant1 never ran: nothing is known of what the site has"]
     assert _notes(d) == never
     d.sync(no_load=True)
-    assert _notes(d) == [] and not coverage(d.app, d.receiver).complete
+    assert _notes(d) == [] and not coverage(d.app, d.receiver).is_complete
     d.load()
-    assert _notes(d) == [] and coverage(d.app, d.receiver).complete
+    assert _notes(d) == [] and coverage(d.app, d.receiver).is_complete
 
 
 def test_a_file_that_changed_after_it_was_excluded_is_noted(deploy) -> None:

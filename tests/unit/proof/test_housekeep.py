@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import LeaseHeldError
-from tidemark.formats.records import decode_settled
+from tidemark.formats.records import decode_settlement
 from tidemark.ledger.leases import Identity, Leases
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.proof.prove import coverage, verify, why
@@ -54,7 +54,7 @@ def test_after_settle_days_merged_files_stand_alone_and_their_sources_go(deploy)
     assert result.bytes > 0
     assert len(_sources(d)) == len(sources) - result.reclaimed
     assert _read(d) == before
-    assert not coverage(d.app, d.receiver).lacking  # stale: the site was listed 17 days ago
+    assert not coverage(d.app, d.receiver).is_lacking  # stale: the site was listed 17 days ago
     assert verify(d.app, d.receiver, deep=True).differences == ()
     again = housekeep(d.app, d.receiver)
     assert (again.settled, again.reclaimed) == (0, 0)
@@ -66,7 +66,7 @@ def test_a_paper_says_what_a_settled_file_stands_for(deploy) -> None:
     merge(d.app, d.receiver, engine="pool")
     _later(d, 15)
     settled = housekeep(d.app, d.receiver).settled
-    papers = [decode_settled(p.read_bytes()) for p in d.centre.glob("settled/*.json")]
+    papers = [decode_settlement(p.read_bytes()) for p in d.centre.glob("settled/*.json")]
     assert len(papers) == settled
     for paper in papers:
         assert (d.centre / paper.location).exists()
@@ -103,7 +103,7 @@ def test_events_and_items_of_long_ago_are_trimmed(deploy) -> None:
 def test_it_does_not_run_beside_a_load(deploy) -> None:
     d = deploy(3)
     d.sync()
-    Leases(d.app.ledger, Identity("elsewhere", "x", 1, "1")).take("load:centre", "load-1")
+    Leases(d.app.ledger, Identity("elsewhere", "x", 1, "1")).acquire_lease("load:centre", "load-1")
     with pytest.raises(LeaseHeldError, match="load-1"):
         housekeep(d.app, d.receiver)
 

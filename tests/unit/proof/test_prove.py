@@ -66,7 +66,7 @@ def test_a_landing_that_is_not_loaded_is_red(deploy: Deploy) -> None:
     assert found["red_cells"] == found["cells"] > 0
     assert all("is not loaded yet" in cell["why"] for cell in found["red"])
     d.load()
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
 
 
 def test_a_missing_landing_is_a_gap_with_its_number(deploy: Deploy) -> None:
@@ -89,13 +89,13 @@ def test_a_missing_landing_is_a_gap_with_its_number(deploy: Deploy) -> None:
     assert _one(d)["state"] == "gap"
     shutil.move(d.centre / "elsewhere", lost)
     d.load()
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
 
 
 def test_a_data_file_that_is_gone_or_changed_is_red(deploy: Deploy) -> None:
     d = deploy()
     d.sync()
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
     first, second, *_ = sorted(d.centre.glob("data/**/*.tsfile"))
     kept = first.read_bytes()
     first.unlink()
@@ -108,7 +108,7 @@ def test_a_data_file_that_is_gone_or_changed_is_red(deploy: Deploy) -> None:
     first.write_bytes(kept)
     data[len(data) // 2] ^= 1
     second.write_bytes(data)
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
 
 
 def test_files_seen_and_not_sent_are_red_with_the_links_reason(deploy: Deploy) -> None:
@@ -126,10 +126,10 @@ def test_files_seen_and_not_sent_are_red_with_the_links_reason(deploy: Deploy) -
 
 def test_files_that_the_patterns_leave_out_are_not_expected(deploy: Deploy) -> None:
     d = deploy()
-    d.app.settings = replace(d.app.settings, links={"plant1": replace(d.app.link("plant1"), exclude=("**",))})
+    d.app.settings = replace(d.app.settings, links={"plant1": replace(d.app.link_settings("plant1"), exclude=("**",))})
     d.sync()
     report = coverage(d.app, d.receiver)
-    assert report.complete
+    assert report.is_complete
     assert report.cells == 0
     assert "left out" in report.as_json()["notes"][0]
     assert _one(d)["backlog_files"] == 0

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
 from tidemark.proof.prove import coverage, verify
-from tidemark.proof.verify.points import LIVE, Compared, Origin, compare, newest_wins
+from tidemark.proof.verify.points import LIVE, Compared, Origin, compare_columns, newest_wins
 from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query, read
 from tidemark.stores.protocol import Store, StoreAddress
@@ -56,14 +56,14 @@ def test_after_a_merge_every_point_is_still_there(deploy) -> None:
     d.sync()
     assert merge(d.app, d.receiver, engine="pool").groups > 0
     assert verify(d.app, d.receiver, deep=True).differences == ()
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
 
 
 def test_a_damaged_data_file_is_found_though_size_and_time_are_unchanged(deploy) -> None:
     d = deploy()
     d.sync()
     before = _read(d)
-    assert coverage(d.app, d.receiver).complete  # remembers the digests
+    assert coverage(d.app, d.receiver).is_complete  # remembers the digests
     victim = sorted(d.centre.glob("data/**/*.tsfile"))[0]
     _flip(victim, 40)
     (found,) = verify(d.app, d.receiver).differences
@@ -80,10 +80,10 @@ def test_a_damaged_data_file_is_found_though_size_and_time_are_unchanged(deploy)
 def test_coverage_knows_what_verify_found_where_the_disk_rotted_silently(deploy) -> None:
     d = deploy()
     d.sync()
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
     victim = next(iter(sorted(d.centre.glob("data/**/*.tsfile"))))
     _flip(victim)
-    assert not coverage(d.app, d.receiver).complete, "a time set back hides nothing"
+    assert not coverage(d.app, d.receiver).is_complete, "a time set back hides nothing"
     with d.app.ledger.write() as connection:  # rot below the file system: the inode looks as it did when it was checked
         connection.execute(
             sa.text(
@@ -92,11 +92,11 @@ def test_coverage_knows_what_verify_found_where_the_disk_rotted_silently(deploy)
             ),
             {"ctime": victim.stat().st_ctime_ns, "location": victim.relative_to(d.centre).as_posix()},
         )
-    assert coverage(d.app, d.receiver).complete, "nobody has read it since"
+    assert coverage(d.app, d.receiver).is_complete, "nobody has read it since"
     assert _whats(d) == ["damaged"]
-    assert not coverage(d.app, d.receiver).complete
+    assert not coverage(d.app, d.receiver).is_complete
     verify(d.app, d.receiver, repair=True)
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
 
 
 def test_a_missing_data_file_is_fetched_again(deploy) -> None:
@@ -199,7 +199,7 @@ def test_a_landed_file_that_rots_before_it_is_loaded_is_fetched_again(deploy) ->
     assert verify(d.app, d.receiver, repair=True).exit_code == 0
     d.load()
     assert verify(d.app, d.receiver, deep=True).differences == ()
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
 
 
 def test_what_the_catalog_lost_is_sent_again(deploy) -> None:
@@ -254,7 +254,7 @@ def test_a_quarantined_file_is_held_and_sent_again_on_demand(deploy) -> None:
     assert "sends it again" in report.held[0][1]
     d.sync()
     assert verify(d.app, d.receiver, deep=True).held == ()
-    assert coverage(d.app, d.receiver).complete
+    assert coverage(d.app, d.receiver).is_complete
 
 
 def test_a_site_that_does_not_answer_is_not_called_verified(deploy) -> None:
@@ -287,10 +287,13 @@ def test_the_newest_value_counts_and_nan_equals_itself() -> None:
     series = newest_wins([old, new])
     assert series.times.tolist() == [1, 2, 3, 4]
     assert series.texts.tolist() == ["INT64 1", "INT64 9", "INT64 1", "INT64 9"]
-    assert compare([old, new], [_column(DataType.INT64, [1, 2, 3, 4], [1, 9, 1, 9])]).trouble == ""
+    assert compare_columns([old, new], [_column(DataType.INT64, [1, 2, 3, 4], [1, 9, 1, 9])]).trouble == ""
     nan = _column(DataType.DOUBLE, [1], [float("nan")])
-    assert compare([nan], [nan]).trouble == ""
-    assert compare([nan], [_column(DataType.DOUBLE, [1], [float("nan")]), _column(DataType.DOUBLE, [], [])]).trouble == ""
+    assert compare_columns([nan], [nan]).trouble == ""
+    assert (
+        compare_columns([nan], [_column(DataType.DOUBLE, [1], [float("nan")]), _column(DataType.DOUBLE, [], [])]).trouble
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -305,26 +308,28 @@ def test_the_newest_value_counts_and_nan_equals_itself() -> None:
 def test_what_differs_is_told_with_its_first_point(centre: list[tuple[int, int]], told: str) -> None:
     site = _column(DataType.INT64, [1, 2], [1, 2])
     other = _column(DataType.INT64, [t for t, _ in centre], [v for _, v in centre])
-    assert compare([site], [other]) == Compared(told)
+    assert compare_columns([site], [other]) == Compared(told)
 
 
 def test_nothing_is_said_of_values_where_a_file_reaches_that_changed_since() -> None:
     site, other = _column(DataType.INT64, [1, 2], [1, 2]), _column(DataType.INT64, [1, 2, 3], [7, 8, 9])
-    assert compare([site], [other], [Origin(((0, 1), (2, 9)))]) == Compared("")
-    told = compare([site], [other], [Origin(((0, 1),))]).trouble
+    assert compare_columns([site], [other], [Origin(((0, 1), (2, 9)))]) == Compared("")
+    told = compare_columns([site], [other], [Origin(((0, 1),))]).trouble
     assert "1 points differ, the first at 2" in told and "1 points of the catalog are not at the site" in told
-    assert "1 points are missing" in compare([site], [_column(DataType.INT64, [1], [1])], [Origin(((0, 9),))]).trouble
+    assert (
+        "1 points are missing" in compare_columns([site], [_column(DataType.INT64, [1], [1])], [Origin(((0, 9),))]).trouble
+    )
 
 
 def test_points_that_only_a_gone_file_has_are_counted_and_its_values_never_win() -> None:
     site = _column(DataType.INT64, [1, 2], [1, 2])
     gone, gap = Origin(gone={"old": ((0, 9),)}), _column(DataType.INT64, [2, 3, 4], [0, 3, 4])
-    assert compare([site], [gap, site], [gone, LIVE]) == Compared("", {"old": 2})
-    above = compare([site], [site, gap], [LIVE, gone])
+    assert compare_columns([site], [gap, site], [gone, LIVE]) == Compared("", {"old": 2})
+    above = compare_columns([site], [site, gap], [LIVE, gone])
     assert above.kept == {"old": 2} and "1 points differ, the first at 2" in above.trouble
-    assert compare([], [gap], [gone]) == Compared("", {"old": 3})
+    assert compare_columns([], [gap], [gone]) == Compared("", {"old": 3})
 
 
 def test_a_type_that_differs_is_a_difference() -> None:
-    told = compare([_column(DataType.INT64, [1], [1])], [_column(DataType.DOUBLE, [1], [1.0])]).trouble
+    told = compare_columns([_column(DataType.INT64, [1], [1])], [_column(DataType.DOUBLE, [1], [1.0])]).trouble
     assert "'INT64 1' at the site, 'DOUBLE 1.0' in the catalog" in told

@@ -85,9 +85,9 @@ def test_at_the_receiver_alone_a_clean_catalog_is_clean(deploy) -> None:
 
 def test_a_difference_and_a_site_that_does_not_answer_go_first() -> None:
     both = VerifyReport("centre", held=(("a", "refused"),), not_read=(("b", "TEXT in an encoding nobody knows"),))
-    assert both.exit_code == 23 and both.told["error"] == "a is held back: refused"
+    assert both.exit_code == 23 and both.error_fields["error"] == "a is held back: refused"
     unread = replace(both, held=())
-    assert unread.exit_code == 23 and unread.told == {
+    assert unread.exit_code == 23 and unread.error_fields == {
         "error": "b is not compared: TEXT in an encoding nobody knows",
         "hint": "./tidemark why b",
     }

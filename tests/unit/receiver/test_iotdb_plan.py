@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.receiver.iotdb.plan import Gone, Limits, Plan, Standing, State, plan, unfit
+from tidemark.receiver.iotdb.plan import Gone, Limits, Plan, SourceStatus, State, plan_load, why_unfit
 
 LIMITS = Limits(format=4, tables=True, unit="ms", units={"a": "ms", "b": "us"})
 
@@ -41,13 +41,13 @@ def file(number: int, *, site: str = "a", version: int = 0, unsequence: int = 0,
     )
 
 
-def standing(one: CatalogFile, *spans: tuple[str, int, int], state: State = "new", changed: bool = False) -> Standing:
+def standing(one: CatalogFile, *spans: tuple[str, int, int], state: State = "new", changed: bool = False) -> SourceStatus:
     devices = tuple(CatalogDevice(device, start, end, 5) for device, start, end in spans or (("root.sg.d", 0, 9),))
-    return Standing(one, devices, state, changed)
+    return SourceStatus(one, devices, state, changed)
 
 
-def decided(standings: Iterable[Standing], gone: tuple[Gone, ...] = ()) -> Plan:
-    return plan(standings, gone, LIMITS)
+def decided(standings: Iterable[SourceStatus], gone: tuple[Gone, ...] = ()) -> Plan:
+    return plan_load(standings, gone, LIMITS)
 
 
 def numbers(plan: Plan) -> list[list[int]]:
@@ -74,7 +74,7 @@ def test_a_file_below_one_that_may_be_there_goes_in_points(state: State) -> None
     above = standing(file(5), state=state)
     plan = decided([above, standing(file(2)), standing(file(7))])
     assert (numbers(plan), [one.file.file_id for one in plan.points]) == ([[7]], [2])
-    assert [one.file.file_id for one in plan.settle] == ([5] if state == "unknown" else [])
+    assert [one.file.file_id for one in plan.unresolved] == ([5] if state == "unknown" else [])
 
 
 def test_files_of_two_sites_that_meet_go_in_points_since_ownership_decides() -> None:
@@ -100,11 +100,11 @@ def test_a_load_has_a_measure_and_one_database_and_model() -> None:
 
 def test_what_a_server_cannot_take_is_held_with_the_reason() -> None:
     old = Limits(format=3, tables=False, unit="", units={})
-    assert "up to version 3" in unfit(file(1), old)
-    assert "no table model" in unfit(file(1, format=3, model="table"), old)
-    assert "both models" in unfit(file(1, model="mixed"), LIMITS)
-    assert "times are in ms, the site's in us" in unfit(file(1, site="b"), LIMITS)
-    assert unfit(file(1, format=3), old) == unfit(file(1), LIMITS) == ""
+    assert "up to version 3" in why_unfit(file(1), old)
+    assert "no table model" in why_unfit(file(1, format=3, model="table"), old)
+    assert "both models" in why_unfit(file(1, model="mixed"), LIMITS)
+    assert "times are in ms, the site's in us" in why_unfit(file(1, site="b"), LIMITS)
+    assert why_unfit(file(1, format=3), old) == why_unfit(file(1), LIMITS) == ""
     plan = decided([standing(file(1, model="mixed")), standing(file(2))])
     assert ([one.file.file_id for one in plan.held], numbers(plan)) == ([1], [[2]])
 

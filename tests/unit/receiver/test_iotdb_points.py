@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.receiver.iotdb.points import TypeDiffersError, difference, runs
+from tidemark.receiver.iotdb.points import TypeDiffersError, compute_difference, deletion_spans
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 
@@ -22,7 +22,7 @@ def column(some: Points, kind: DataType = DataType.INT64) -> Column:
 
 @given(points, points)
 def test_missing_and_extra_are_the_whole_difference(ours: Points, theirs: Points) -> None:
-    found = difference("d", {"s": column(ours)} if ours else {}, {"s": column(theirs)} if theirs else {})
+    found = compute_difference("d", {"s": column(ours)} if ours else {}, {"s": column(theirs)} if theirs else {})
     missing = dict(zip(found.missing["s"].times, found.missing["s"].values, strict=True)) if found.missing else {}
     extra = set(found.extra["s"].tolist()) if found.extra else set()
     assert missing == {t: v for t, v in ours.items() if theirs.get(t) != v}
@@ -35,7 +35,7 @@ def test_missing_and_extra_are_the_whole_difference(ours: Points, theirs: Points
 @given(st.sets(st.integers(-30, 30)), st.sets(st.integers(-30, 30)))
 def test_spans_cover_what_leaves_and_nothing_that_stays(leaving: set[int], staying: set[int]) -> None:
     staying -= leaving
-    spans = list(runs(np.array(sorted(leaving), np.int64), [np.array(sorted(staying), np.int64)]))
+    spans = list(deletion_spans(np.array(sorted(leaving), np.int64), [np.array(sorted(staying), np.int64)]))
     covered = {t for span in spans for t in range(span.start, span.end + 1)}
     assert leaving <= covered and not staying & covered
 
@@ -44,10 +44,10 @@ def test_floats_are_compared_by_their_bits() -> None:
     times = np.arange(3)
     mine = Column(DataType.DOUBLE, times, np.array([np.nan, 0.0, 1.0]))
     theirs = Column(DataType.DOUBLE, times, np.array([np.nan, -0.0, 1.0]))
-    assert difference("d", {"s": mine}, {"s": mine}).alike == 3
-    assert difference("d", {"s": mine}, {"s": theirs}).missing["s"].times.tolist() == [1]
+    assert compute_difference("d", {"s": mine}, {"s": mine}).alike == 3
+    assert compute_difference("d", {"s": mine}, {"s": theirs}).missing["s"].times.tolist() == [1]
 
 
 def test_another_type_is_an_error_that_names_the_series() -> None:
     with pytest.raises(TypeDiffersError, match=r"root.d.s is TEXT at the server and INT64"):
-        difference("root.d", {"s": column({1: 1})}, {"s": column({1: 1}, DataType.TEXT)})
+        compute_difference("root.d", {"s": column({1: 1})}, {"s": column({1: 1}, DataType.TEXT)})

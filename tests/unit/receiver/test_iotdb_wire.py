@@ -115,7 +115,7 @@ def test_a_question_gives_columns_with_their_gaps(listener: Listener) -> None:
     with Session(listener.server) as session:
         rows = session.rows("select * from root.d")
     assert rows.times.tolist() == [1, 2, 3]
-    assert [cell.texts() for cell in rows.cells] == [["10", None, "30"], [None, "ab", None]]
+    assert [cell.decode_texts() for cell in rows.cells] == [["10", None, "30"], [None, "ab", None]]
     assert b"select * from root.d" in listener.asked[2] and b"secret" in listener.asked[0]
 
 

@@ -8,7 +8,11 @@ from tidemark.errors import PermanentError
 from tidemark.receiver.iotdb import server as words
 from tidemark.receiver.iotdb.server import Span, Version
 
-OLD, MIDDLE, NEW = Version.of("0.12.0"), Version.of("1.3.2"), Version.of("2.0.1-beta (Build: x)")
+OLD, MIDDLE, NEW = (
+    Version.parse_version("0.12.0"),
+    Version.parse_version("1.3.2"),
+    Version.parse_version("2.0.1-beta (Build: x)"),
+)
 
 
 def test_each_version_has_its_own_load() -> None:
@@ -22,9 +26,9 @@ def test_each_version_has_its_own_load() -> None:
 
 
 def test_refusals_are_read() -> None:
-    assert words.is_unread("401 Error occurred while parsing SQL to physical plan: line 1:26 mismatched input ','")
-    assert not words.is_unread("1100 not a valid tsfile")
-    assert words.is_there("300 root.plant1 has already been set to storage group")
+    assert words.is_syntax_error("401 Error occurred while parsing SQL to physical plan: line 1:26 mismatched input ','")
+    assert not words.is_syntax_error("1100 not a valid tsfile")
+    assert words.is_already_there("300 root.plant1 has already been set to storage group")
 
 
 def test_a_quote_in_a_path_is_doubled_or_refused() -> None:
@@ -36,12 +40,18 @@ def test_a_quote_in_a_path_is_doubled_or_refused() -> None:
 @pytest.mark.parametrize("text", ["", "0.11.2", "MySQL", "0.8.1"])
 def test_a_version_whose_load_nobody_knows_is_refused(text: str) -> None:
     with pytest.raises(PermanentError):
-        Version.of(text)
+        Version.parse_version(text)
 
 
 def test_versions_know_what_they_read() -> None:
     assert (OLD.format, MIDDLE.format, NEW.format) == (3, 3, 4)
-    assert (OLD.tables, NEW.tables, OLD.moves, MIDDLE.moves, NEW.moves) == (False, True, True, False, False)
+    assert (OLD.has_tables, NEW.has_tables, OLD.moves_files, MIDDLE.moves_files, NEW.moves_files) == (
+        False,
+        True,
+        True,
+        False,
+        False,
+    )
 
 
 def test_databases_by_version() -> None:

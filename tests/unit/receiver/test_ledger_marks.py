@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
-from tidemark.app import judge
+from tidemark.app import compare_marks
 from tidemark.errors import PermanentError
 from tidemark.ledger.receiver.rebuild import Mark
 from tidemark.tsfiles.names import MARK_FILE
@@ -117,13 +117,13 @@ def test_every_verb_notices_and_a_rebuild_mends(world: Commanded, how: str) -> N
 
 @pytest.mark.real("airflow")
 def test_every_task_of_airflow_notices_too(world: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidemark.orchestration.tasks.perform import perform
+    from tidemark.orchestration.tasks.perform import perform_step
 
     monkeypatch.setenv("TIDEMARK_CONFIG", str(world.folder / "tidemark.toml"))
-    assert perform(lambda app: app.receiver().name) == "centre"
+    assert perform_step(lambda app: app.receiver_settings().name) == "centre"
     remove(world)
     with pytest.raises(PermanentError, match="it knows nothing of what lies at receiver centre"):
-        perform(lambda app: app.receiver().name)
+        perform_step(lambda app: app.receiver_settings().name)
 
 
 def test_without_a_mark_the_folder_itself_speaks(world: Commanded) -> None:
@@ -219,6 +219,6 @@ ONE = Mark("a", 5)
     ],
 )
 def test_the_rule(ours: Mark | None, told: Mark | None, known: bool, used: bool, says: str) -> None:
-    trouble = judge(ours, told, known=known, used=used)
+    trouble = compare_marks(ours, told, known=known, used=used)
     assert says in trouble
     assert bool(trouble) is bool(says)

@@ -35,7 +35,7 @@ def settle(pair: Pair) -> None:
     merge_catalog.merge(centre.app, centre.receiver)
     with centre.app.ledger.write() as connection:
         due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
-        assert due and merge_rows.settle(connection, due, 1.0)
+        assert due and merge_rows.mark_settled(connection, due, 1.0)
 
 
 def test_a_server_that_is_named_later_gets_what_has_settled(pair: Pair, sender: Sender) -> None:

@@ -11,7 +11,7 @@ from tests.landing_maker import SITE_A, Sender
 from tests.small_files import sealed, source
 from tidemark.errors import CorruptionError
 from tidemark.formats.landing import Manifest, Part, decode_manifest
-from tidemark.receiver.load.landings import Folder, check_sound, landing_folders, read_paper
+from tidemark.receiver.load.landings import Folder, check_sound, landing_folders, read_found_manifest
 
 
 @pytest.fixture(scope="module")
@@ -68,5 +68,5 @@ def test_only_whole_landings_are_found(tmp_path: Path) -> None:
     assert [(f.landing, f.answered, f.bulky) for f in landing_folders(tmp_path)] == [(whole.name, False, True)]
     assert list(landing_folders(tmp_path, "another site")) == []
     assert list(landing_folders(tmp_path / "nothing here")) == []
-    paper = read_paper(tmp_path, Folder(SITE_A, "20260101T000000-ffffff-1", answered=False, bulky=True))
+    paper = read_found_manifest(tmp_path, Folder(SITE_A, "20260101T000000-ffffff-1", answered=False, bulky=True))
     assert paper.manifest is None and "went away" in paper.trouble

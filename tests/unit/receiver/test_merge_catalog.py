@@ -209,7 +209,7 @@ def test_another_merge_of_the_partition_is_named_and_the_others_go_on(centre: Ce
     for database in ("root.sg", "root.two"):
         site.land({source(n, database=database): one([(1, n), (3, n)], device=f"{database}.d1") for n in (1, 2)})
     centre.load()
-    with Leases(centre.app.ledger, centre.app.identity).hold("merge:centre/root.sg/0", "merge-other"):
+    with Leases(centre.app.ledger, centre.app.identity).hold_lease("merge:centre/root.sg/0", "merge-other"):
         with pytest.raises(LeaseHeldError, match="merge-other"):
             merge(centre, database="root.sg")
         result = merge(centre)

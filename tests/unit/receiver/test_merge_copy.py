@@ -68,7 +68,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.extend(chunk.data for chunk in chunks or ())
         return chunks
 
-    whole = TsFile.copied
+    whole = TsFile.read_whole_device
 
     def watched_whole(file: TsFile, device: WholeDevice) -> CopiedDevice | None:
         copied = whole(file, device)
@@ -76,7 +76,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return copied
 
     monkeypatch.setattr(merge_device, "stored_chunks", watched)
-    monkeypatch.setattr(TsFile, "copied", watched_whole)
+    monkeypatch.setattr(TsFile, "read_whole_device", watched_whole)
     return seen
 
 
@@ -97,9 +97,9 @@ def merged(case: Case) -> list[Staged]:
 def points(case: Case, outputs: list[Staged]) -> Iterator[tuple[str, str, str, list[int], list[Any]]]:
     for staged in outputs:
         with TsFile(case.root / staged.location, "db") as file:
-            for device in file.devices():
-                for name in file.measurements(device):
-                    one = file.column(device, name)
+            for device in file.list_devices():
+                for name in file.list_measurements(device):
+                    one = file.read_column(device, name)
                     yield device, name, one.type.name, one.times.tolist(), one.values.tolist()
 
 
@@ -160,9 +160,9 @@ def test_a_device_that_becomes_aligned_is_written_anew(case: Case, copied: list[
     case.add({D1: columns(100, 50, "double")}, aligned=True)
     (staged,) = merged(case)
     with TsFile(case.root / staged.location) as file:
-        assert file.aligned("root.db.a.d1")
-        assert file.column("root.db.a.d1", "int64").times.tolist() == list(range(100))
-        assert file.column("root.db.a.d1", "double").times.tolist() == list(range(100, 150))
+        assert file.is_aligned("root.db.a.d1")
+        assert file.read_column("root.db.a.d1", "int64").times.tolist() == list(range(100))
+        assert file.read_column("root.db.a.d1", "double").times.tolist() == list(range(100, 150))
     assert len(copied) == 2  # of the newer file: the times and `double`; `int64` gets its mark
 
 
@@ -187,7 +187,7 @@ def test_a_device_copied_whole_is_what_its_stretches_make(
     case.add({other: columns(50, 60, "int64")}, aligned, tables)
     outputs = merged(case)
     found = list(points(case, outputs))
-    monkeypatch.setattr(TsFile, "whole", lambda file, device, terms: None)
+    monkeypatch.setattr(TsFile, "find_whole_device", lambda file, device, terms: None)
     parts = merged(case)
     assert found == list(points(case, parts)) and len(found) == 1 + len(VALUE_DTYPES)
     assert [(s.counts, s.devices, s.points) for s in outputs] == [(s.counts, s.devices, s.points) for s in parts]

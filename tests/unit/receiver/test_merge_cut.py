@@ -38,8 +38,8 @@ def visible(centre: Clustered) -> dict[str, tuple[str, int]]:
 def sound(centre: Clustered) -> None:
     with centre.cluster() as cluster:
         for node in cluster.nodes:
-            cluster.folder(node).put_table(cluster.epoch, cluster.paper)
-    assert cluster_check.check(centre.app, centre.receiver).problems == ()
+            cluster.open_folder(node).put_table(cluster.epoch, cluster.paper)
+    assert cluster_check.check_cluster(centre.app, centre.receiver).problems == ()
 
 
 def test_a_spanning_file_is_cut_and_each_half_lies_at_its_own_group(centre: Clustered) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tidemark.receiver.merge.device import cut, lay
+from tidemark.receiver.merge.device import cut_by_partition, overlay_series
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
 
@@ -19,16 +19,20 @@ def as_dict(one: Column) -> dict[int, int]:
 
 
 def test_the_later_layer_wins() -> None:
-    assert as_dict(lay([column({1: 10, 2: 20}), column({2: 21, 3: 31}), column({2: 22})])) == {1: 10, 2: 22, 3: 31}
+    assert as_dict(overlay_series([column({1: 10, 2: 20}), column({2: 21, 3: 31}), column({2: 22})])) == {
+        1: 10,
+        2: 22,
+        3: 31,
+    }
 
 
 def test_types_are_never_mixed() -> None:
     with pytest.raises(ValueError, match=r"INT64.*TIMESTAMP"):
-        lay([column({1: 1}), column({1: 1}, DataType.TIMESTAMP)])
+        overlay_series([column({1: 1}), column({1: 1}, DataType.TIMESTAMP)])
 
 
 def test_partitions_round_down_before_1970_too() -> None:
-    parts = cut(column({-11: 0, -10: 1, -1: 2, 0: 3, 9: 4, 10: 5, 35: 6}), 10)
+    parts = cut_by_partition(column({-11: 0, -10: 1, -1: 2, 0: 3, 9: 4, 10: 5, 35: 6}), 10)
     assert {partition: as_dict(part) for partition, part in parts.items()} == {
         -2: {-11: 0},
         -1: {-10: 1, -1: 2},
@@ -36,4 +40,4 @@ def test_partitions_round_down_before_1970_too() -> None:
         1: {10: 5},
         3: {35: 6},
     }
-    assert cut(column({}), 10) == {}
+    assert cut_by_partition(column({}), 10) == {}

@@ -52,7 +52,7 @@ class Case:
         location = f"{len(self.sources)}.tsfile"
         with TsFileWriter(self.root / location, tables) as writer:
             for segments in sorted(devices, key=device_order):
-                writer.write(segments, devices[segments], aligned)
+                writer.write_device(segments, devices[segments], aligned)
         if mods:
             (self.root / f"{location}.mods").write_text(mods)
         self.sources.append(TaskSource(location, f"{location}.mods" if mods else ""))
@@ -91,7 +91,7 @@ def test_one_column_of_a_table_has_one_type_over_all_its_devices(case: Case) -> 
 def test_two_devices_of_the_tree_may_differ(case: Case) -> None:
     case.add({D1: {"s": column({1: 1})}})
     case.add({("root.db.a", "d2"): {"s": column({1: 1.5}, DataType.DOUBLE)}})
-    assert case.only_output().devices() == ["root.db.a.d1", "root.db.a.d2"]
+    assert case.only_output().list_devices() == ["root.db.a.d1", "root.db.a.d2"]
 
 
 def test_a_table_that_gained_a_tag_keeps_the_longer_list(case: Case) -> None:
@@ -99,8 +99,8 @@ def test_a_table_that_gained_a_tag_keeps_the_longer_list(case: Case) -> None:
     case.add({("t", "x", "y"): {"s": column({1: 2})}, ("t", "x"): {"s": column({1: 3})}}, tables={"t": ["tag", "new"]})
     with case.only_output() as file:
         assert dict(file.tag_columns) == {"t": ("tag", "new")}
-        assert file.devices() == ["db.t.x", "db.t.x.y"]
-        assert file.column("db.t.x", "s").values.tolist() == [3]
+        assert file.list_devices() == ["db.t.x", "db.t.x.y"]
+        assert file.read_column("db.t.x", "s").values.tolist() == [3]
 
 
 def test_tables_whose_tags_differ_are_refused(case: Case) -> None:
@@ -115,9 +115,9 @@ def test_a_device_is_aligned_as_its_newest_file_has_it(case: Case, newest: bool)
     case.add({D1: {"s": column({1: 1, 2: 2})}}, aligned=not newest)
     case.add({D1: {"t": column({2: 3})}}, aligned=newest)
     with case.only_output() as file:
-        assert file.aligned("root.db.a.d1") is newest
-        assert file.column("root.db.a.d1", "s").times.tolist() == [1, 2]
-        assert file.column("root.db.a.d1", "t").times.tolist() == [2]
+        assert file.is_aligned("root.db.a.d1") is newest
+        assert file.read_column("root.db.a.d1", "s").times.tolist() == [1, 2]
+        assert file.read_column("root.db.a.d1", "t").times.tolist() == [2]
 
 
 def test_deletions_touch_their_own_file_only(case: Case) -> None:
@@ -126,7 +126,7 @@ def test_deletions_touch_their_own_file_only(case: Case) -> None:
     (staged,) = run_merge_task(case.task).staged
     assert (staged.counts.points_in, staged.counts.deleted, staged.counts.overwritten) == (4, 2, 0)
     with TsFile(case.root / staged.location, "db") as file:
-        found = file.column("root.db.a.d1", "s")
+        found = file.read_column("root.db.a.d1", "s")
         assert dict(zip(found.times.tolist(), found.values.tolist(), strict=True)) == {2: 21, 3: 30}
 
 
@@ -154,8 +154,8 @@ def test_a_device_of_many_columns_is_not_decoded_again_and_again(case: Case, mon
     monkeypatch.setattr(merge_pieces, "WINDOW_ROWS", 100)
     monkeypatch.setattr(writer_pages, "PAGE_ROWS", 100)
     decoded: list[int] = []
-    real = pages.decode
-    monkeypatch.setattr(pages, "decode", lambda *given: (decoded.append(1), real(*given))[1])
+    real = pages.decode_values
+    monkeypatch.setattr(pages, "decode_values", lambda *given: (decoded.append(1), real(*given))[1])
     columns = {f"s{number:02}": column({n: n for n in range(200)}) for number in range(40)}
     for _ in range(2):
         case.add({D1: columns}, aligned=True)
@@ -195,12 +195,12 @@ def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
 def test_an_output_that_does_not_hold_what_was_written_is_not_handed_on(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.add({D1: {"s": column({1: 1, 2: 2})}})
     case.add({D1: {"s": column({2: 3})}})
-    real = merge_device.cut
+    real = merge_device.cut_by_partition
 
     def lose_one(column: Column, interval: int) -> dict[int, Column]:
         return real(Column(column.type, column.times[1:], column.values[1:]), interval)
 
-    monkeypatch.setattr(merge_device, "cut", lose_one)
+    monkeypatch.setattr(merge_device, "cut_by_partition", lose_one)
     with pytest.raises(CorruptionError, match="do not account for"):
         run_merge_task(case.task)
 
@@ -222,7 +222,7 @@ def test_a_series_that_its_encoding_has_changed_is_refused_by_name(tmp_path: Pat
     folder = Path(__file__).parents[2] / "data" / "encodings" / "2.0.1-beta"
     for place in sorted(folder.rglob("*.tsfile")):
         with TsFile(place) as file:
-            if "root.wild.of_double" in file.devices():
+            if "root.wild.of_double" in file.list_devices():
                 break
     shutil.copy(place, tmp_path / "a.tsfile")
     sources = (TaskSource("a.tsfile", ""),)

@@ -9,7 +9,7 @@ import pytest
 from tests.crash.explorer import CrashingStore, Effects
 from tidemark.errors import PermanentError, SourceVanishedError
 from tidemark.formats.layout import catalog_partition, data_location, folder_name, mods_location
-from tidemark.receiver.load.place import Placement, put
+from tidemark.receiver.load.place import Placement, place_files
 from tidemark.stores.local import LocalStore
 
 WEEK = 604_800_000
@@ -62,7 +62,7 @@ def test_placing_twice_is_placing_once(tmp_path: Path, links: bool) -> None:
     (tmp_path / "in").write_bytes(b"content")
     placements = [Placement("in", "data/x/out"), Placement("in", "data/y/out"), Placement("gone", "data/z", optional=True)]
     for _ in range(2):
-        put(store, placements)
+        place_files(store, placements)
         assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == [
             "data/x/out",
             "data/y/out",
@@ -71,13 +71,13 @@ def test_placing_twice_is_placing_once(tmp_path: Path, links: bool) -> None:
     assert (tmp_path / "data/x/out").read_bytes() == b"content"
     assert ((tmp_path / "data/x/out").stat().st_ino == (tmp_path / "in").stat().st_ino) is links
     (tmp_path / "in").unlink()
-    put(store, placements[:2])  # what is in place needs its source no more
+    place_files(store, placements[:2])  # what is in place needs its source no more
 
 
 def test_a_half_file_under_the_name_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"content")
     (tmp_path / "out").write_bytes(b"cont")
-    put(LocalStore(str(tmp_path)), [Placement("in", "out")])
+    place_files(LocalStore(str(tmp_path)), [Placement("in", "out")])
     assert (tmp_path / "out").read_bytes() == b"content"
 
 
@@ -86,10 +86,10 @@ def test_a_file_that_rotted_in_place_is_replaced_by_the_checked_one(tmp_path: Pa
     store = LocalStore(str(tmp_path)) if links else NoLinks(LocalStore(str(tmp_path)), Effects(), "disk")
     (tmp_path / "in").write_bytes(b"content")
     (tmp_path / "out").write_bytes(b"cont\x00nt")
-    put(store, [Placement("in", "out")])
+    place_files(store, [Placement("in", "out")])
     assert (tmp_path / "out").read_bytes() == b"content"
 
 
 def test_a_source_that_is_gone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceVanishedError, match="in is gone"):
-        put(LocalStore(str(tmp_path)), [Placement("in", "out")])
+        place_files(LocalStore(str(tmp_path)), [Placement("in", "out")])

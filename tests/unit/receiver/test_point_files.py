@@ -20,8 +20,8 @@ def test_a_long_device_among_very_many_columns_is_written_piece_by_piece(
     schema = pa.schema([("time", pa.int64()), *((f"s{n}", pa.int64()) for n in range(99))])
     numbers = pa.array(range(105), pa.int64())
     with PointFile(tmp_path / "wide.parquet", schema) as out:
-        out.add(Part(105, {"time": numbers, "s7": numbers}))
-        out.add(Part(1, {"time": pa.array([105], pa.int64())}))
+        out.add_rows(Part(105, {"time": numbers, "s7": numbers}))
+        out.add_rows(Part(1, {"time": pa.array([105], pa.int64())}))
     assert out.rows == 106
     written = pq.ParquetFile(tmp_path / "wide.parquet")
     assert max(written.metadata.row_group(n).num_rows for n in range(written.num_row_groups)) == 10

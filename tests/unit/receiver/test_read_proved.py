@@ -175,7 +175,7 @@ def test_what_cannot_be_decoded_is_told_as_error_too(world: Commanded, monkeypat
     def refuse(self: TsFile, device: str, measurement: str, *_: object) -> None:
         raise UnsupportedError("page in encoding SPRINTZ2")
 
-    monkeypatch.setattr(TsFile, "column", refuse)
+    monkeypatch.setattr(TsFile, "read_column", refuse)
     said = world.run(*READ, str(out(world)))
     said.refused(23, "root.sg.d1.s was not read: page in encoding SPRINTZ2 (and 1 more)")
     assert said.json["hint"] == "./tidemark why root.sg.d1"

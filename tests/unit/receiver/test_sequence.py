@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.receiver.load.landings import Arrival, judge
+from tidemark.receiver.load.landings import Arrival, order_arrivals
 
 CHAIN = [Arrival(f"run-{n}", n, f"run-{n - 1}" if n > 1 else None) for n in range(1, 9)]
 
 
 def said(arrivals: list[Arrival], last: int = 0, landing: str | None = None) -> list[tuple[str, str]]:
-    return [(v.arrival.landing, v.state) for v in judge(arrivals, last, landing)]
+    return [(v.arrival.landing, v.state) for v in order_arrivals(arrivals, last, landing)]
 
 
 def test_a_chain_loads_in_its_order() -> None:
@@ -19,7 +19,7 @@ def test_a_chain_loads_in_its_order() -> None:
 
 
 def test_all_behind_a_gap_wait_and_name_what_is_missing() -> None:
-    verdicts = judge([CHAIN[0], CHAIN[2], CHAIN[5], CHAIN[6]], 0, None)
+    verdicts = order_arrivals([CHAIN[0], CHAIN[2], CHAIN[5], CHAIN[6]], 0, None)
     assert [v.state for v in verdicts] == ["next", "waiting", "waiting", "waiting"]
     assert "landing 2 (run-2)" in verdicts[1].reason
     assert "2 to 5" in verdicts[2].reason and "2 to 6" in verdicts[3].reason
@@ -29,7 +29,7 @@ def test_a_number_is_taken_once() -> None:
     twin = Arrival("run-9", 1, None)
     assert said([twin, CHAIN[0]]) == [("run-1", "next"), ("run-9", "rejected")]
     assert said([twin], 1, "run-1") == [("run-9", "rejected")]
-    assert "landing run-1" in judge([twin], 1, "run-1")[0].reason
+    assert "landing run-1" in order_arrivals([twin], 1, "run-1")[0].reason
 
 
 def test_another_history_is_rejected_and_ends_the_way() -> None:
@@ -46,7 +46,7 @@ def test_any_order_of_arrival_ends_with_all_loaded_in_sequence(order: list[int],
     for size in [*sizes, len(todo)]:
         there, todo = there + todo[:size], todo[size:]
         last = (loaded[-1].sequence, loaded[-1].landing) if loaded else (0, None)
-        verdicts = judge(there, *last)
+        verdicts = order_arrivals(there, *last)
         loaded += [v.arrival for v in verdicts if v.state == "next"]
         there = [v.arrival for v in verdicts if v.state == "waiting"]
         assert len(loaded) + len(there) + len(todo) == len(CHAIN)

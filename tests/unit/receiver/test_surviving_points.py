@@ -8,7 +8,7 @@ import pytest
 
 from tests.small_files import column_of, deletion, file_of, tsfile
 from tidemark.receiver.load.removal.rules import Survival
-from tidemark.receiver.load.removal.surviving_points import HeldFile, SurvivalTask, look_for_points
+from tidemark.receiver.load.removal.surviving_points import HeldFile, SurvivalTask, find_surviving_points
 from tidemark.tsfiles.points.codes import DataType
 
 D1 = ("root", "sg", "d1")
@@ -24,7 +24,7 @@ def asked(folder: Path, gone: dict[int, object], *made: dict[int, object], mods:
         if text:
             (folder / f"{name}.mods").write_text(text)
         held.append(HeldFile(name, f"{name}.mods" if text else ""))
-    return look_for_points(SurvivalTask(str(folder), "root.sg", held[0], tuple(held[1:]))).survival
+    return find_surviving_points(SurvivalTask(str(folder), "root.sg", held[0], tuple(held[1:]))).survival
 
 
 NAN = float("nan")
@@ -60,4 +60,4 @@ def test_another_device_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(tsfile({"root.sg.d1": {"s": [(1, 1)]}}))
     (tmp_path / "b").write_bytes(tsfile({"root.sg.d2": {"s": [(1, 1)]}}))
     task = SurvivalTask(str(tmp_path), "root.sg", HeldFile("a"), (HeldFile("b"),))
-    assert look_for_points(task).survival is Survival.GONE
+    assert find_surviving_points(task).survival is Survival.GONE

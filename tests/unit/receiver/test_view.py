@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.receiver.view import points, seen_devices
+from tidemark.receiver.view import overlay_points, seen_devices
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
 
@@ -61,10 +61,10 @@ def test_the_present_owner_is_read_over_the_former_one() -> None:
 def test_points_of_two_types_lie_over_each_other() -> None:
     low = Column(DataType.INT32, np.array([1, 2], np.int64), np.array([10, 20], np.int32))
     high = Column(DataType.TEXT, np.array([2, 3], np.int64), np.array([b"b", b"c"], object))
-    found = points([low, high])
+    found = overlay_points([low, high])
     assert list(zip(found.times.tolist(), found.types, found.texts, strict=True)) == [
         (1, "INT32", "10"),
         (2, "TEXT", "b"),
         (3, "TEXT", "c"),
     ]
-    assert len(points([]).times) == 0
+    assert len(overlay_points([]).times) == 0

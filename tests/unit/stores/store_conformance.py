@@ -15,7 +15,7 @@ from typing import Protocol
 import pytest
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError, TidemarkError
-from tidemark.stores.listing import glance
+from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.tsfiles.names import RESOURCE
 
@@ -77,7 +77,7 @@ class StoreConformance:
         unfinished = [f"{folder}/1-1-1-0.{end}" for end in ("inner", "cross", "target", "settle", "tsfile.merge")]
         for path in (*logs, *unfinished):
             place.put(path, b"")
-        for listing in (store.list_files(["data"]), glance(store, ["data"], RESOURCE)):
+        for listing in (store.list_files(["data"]), list_names(store, ["data"], RESOURCE)):
             assert [entry.path for entry in listing.entries] == sorted([*logs, *unfinished])
 
     def test_lists_the_root_and_overlapping_folders_once(self, store: Store, place: Place) -> None:
@@ -148,22 +148,22 @@ class StoreConformance:
     def test_chunks_cover_the_range_in_bounded_pieces(self, store: Store, place: Place) -> None:
         place.put("f", BIG)
 
-        pieces = list(store.chunks("f", 77, 700_000, 65_536))
+        pieces = list(store.read_chunks("f", 77, 700_000, 65_536))
 
         assert b"".join(pieces) == BIG[77:700_077]
         assert max(map(len, pieces)) <= 65_536
-        assert list(store.chunks("f", 5, 0, 100)) == []
+        assert list(store.read_chunks("f", 5, 0, 100)) == []
 
     def test_chunks_of_a_file_that_ends_early_say_so(self, store: Store, place: Place) -> None:
         place.put("f", b"short")
         with pytest.raises(SourceVanishedError):
-            list(store.chunks("f", 0, 100, 10))
+            list(store.read_chunks("f", 0, 100, 10))
         with pytest.raises(SourceVanishedError):
-            list(store.chunks("g", 0, 100, 10))
+            list(store.read_chunks("g", 0, 100, 10))
 
     def test_a_stream_left_early_does_not_disturb_the_next_calls(self, store: Store, place: Place) -> None:
         place.put("f", BIG)
-        stream = store.chunks("f", 0, len(BIG), 1000)
+        stream = store.read_chunks("f", 0, len(BIG), 1000)
         assert next(iter(stream)) == BIG[:1000]
         assert store.read("f", 0, 10) == BIG[:10]
         stream.close()  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ class StoreConformance:
             Range("f", 5),
             Range("empty", 0, 0),
         ]
-        assert list(store.digests(asked)) == [sha(BIG[10:30]), sha(b""), None, None, sha(BIG[5:]), sha(b"")]
+        assert list(store.digest_ranges(asked)) == [sha(BIG[10:30]), sha(b""), None, None, sha(BIG[5:]), sha(b"")]
         with pytest.raises(SourceVanishedError):
             store.sha256("f", len(BIG) + 1)
         with pytest.raises(SourceVanishedError):
@@ -195,7 +195,7 @@ class StoreConformance:
             place.put(f"odd names/{name}", name.encode())
 
         assert [entry.path for entry in store.list_files(["odd names"]).entries] == sorted(f"odd names/{n}" for n in names)
-        assert list(store.digests([Range(f"odd names/{name}") for name in names])) == [sha(n.encode()) for n in names]
+        assert list(store.digest_ranges([Range(f"odd names/{name}") for name in names])) == [sha(n.encode()) for n in names]
         assert [d for _, d in store.read_many([f"odd names/{name}" for name in names])] == [n.encode() for n in names]
         store.link([(f"odd names/{name}", f"linked/{name}") for name in names])
         assert [entry.path for entry in store.list_files(["linked"]).entries] == sorted(f"linked/{n}" for n in names)
@@ -315,7 +315,7 @@ class StoreConformance:
             lambda: store.link([("a", path)]),
             lambda: store.rename("a", path),
             lambda: store.remove([path]),
-            lambda: store.digests([Range(path)]),
+            lambda: store.digest_ranges([Range(path)]),
             lambda: store.stat(path),
         ):
             with pytest.raises(CorruptionError):
@@ -360,7 +360,7 @@ class DiskConformance(StoreConformance):
         assert dict(listing.odd)["linked"] == "cannot be listed: is a symlink"  # asked for: who asked knows nothing of it
         assert store.stat("data/file") is None
         assert store.stat("data/folder/key") is None
-        assert list(store.digests([Range("data/file"), Range("data/folder/key")])) == [None, None]
+        assert list(store.digest_ranges([Range("data/file"), Range("data/folder/key")])) == [None, None]
         assert list(store.read_many(["data/file", "data/folder/key"])) == [("data/file", None), ("data/folder/key", None)]
         assert list(store.link([("data/file", "x/file"), ("data/folder/key", "x/key")])) == ["data/file", "data/folder/key"]
         for path in ("data/file", "data/folder/key"):
@@ -384,7 +384,7 @@ class DiskConformance(StoreConformance):
         assert [entry.path for entry in listing.entries] == ["data/1"]
         assert [path for path, _ in listing.odd] == ["data/pipe"]
         assert store.stat("data/pipe") is None
-        assert list(store.digests([Range("data/pipe")])) == [None]
+        assert list(store.digest_ranges([Range("data/pipe")])) == [None]
         with pytest.raises(SourceVanishedError):
             store.read("data/pipe")
 

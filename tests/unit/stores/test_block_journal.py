@@ -10,7 +10,7 @@ from tidemark.stores.agent.block_journal import (
     Identity,
     copy_at,
     copy_of,
-    decode,
+    decode_journal,
     journal_at,
     journal_of,
     part_at,
@@ -24,14 +24,14 @@ WHOLE = BlockJournal(IDENTITY, BLOCKS)
 
 
 def test_it_reads_what_it_wrote() -> None:
-    assert decode(WHOLE.encode()) == WHOLE
-    assert decode(BlockJournal(IDENTITY).encode()) == BlockJournal(IDENTITY)
+    assert decode_journal(WHOLE.encode()) == WHOLE
+    assert decode_journal(BlockJournal(IDENTITY).encode()) == BlockJournal(IDENTITY)
 
 
 def test_cut_anywhere_it_is_a_prefix_of_itself() -> None:
     data = WHOLE.encode()
     for end in range(len(data)):
-        got = decode(data[:end])
+        got = decode_journal(data[:end])
         if got is None:
             assert b"\n" not in data[:end]
         else:
@@ -52,8 +52,8 @@ def test_cut_anywhere_it_is_a_prefix_of_itself() -> None:
     ],
 )
 def test_a_line_out_of_order_ends_it(line: str) -> None:
-    data = BlockJournal(IDENTITY, BLOCKS[:1]).encode() + line.encode() + b"\n" + BLOCKS[1].line()
-    assert decode(data) == BlockJournal(IDENTITY, BLOCKS[:1])
+    data = BlockJournal(IDENTITY, BLOCKS[:1]).encode() + line.encode() + b"\n" + BLOCKS[1].encode_line()
+    assert decode_journal(data) == BlockJournal(IDENTITY, BLOCKS[:1])
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_line_out_of_order_ends_it(line: str) -> None:
     ],
 )
 def test_a_foreign_header_is_no_journal(data: bytes) -> None:
-    assert decode(data) is None
+    assert decode_journal(data) is None
 
 
 def test_blocks_count_up_to_the_first_that_differs() -> None:

@@ -17,8 +17,8 @@ def server() -> socket.socket:
 def test_it_is_taken_once(server: socket.socket) -> None:
     with server:
         dialled = Dialled("127.0.0.1", server.getsockname()[1], 5.0)
-        taken = dialled.taken()
-        assert taken is not None and dialled.taken() is None
+        taken = dialled.take_socket()
+        assert taken is not None and dialled.take_socket() is None
         dialled.drop()
         there, _ = server.accept()
         with taken, there:
@@ -34,7 +34,7 @@ def test_it_is_closed_when_nobody_takes_it(server: socket.socket) -> None:
         with there:
             there.settimeout(5.0)
             assert there.recv(1) == b""
-        assert dialled.taken() is None
+        assert dialled.take_socket() is None
 
 
 def test_its_error_is_told_once_to_who_would_take_it(server: socket.socket) -> None:
@@ -42,5 +42,5 @@ def test_its_error_is_told_once_to_who_would_take_it(server: socket.socket) -> N
     server.close()
     dialled = Dialled("127.0.0.1", port, 5.0)
     with pytest.raises(ConnectionRefusedError):
-        dialled.taken()
-    assert dialled.taken() is None
+        dialled.take_socket()
+    assert dialled.take_socket() is None

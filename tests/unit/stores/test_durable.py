@@ -83,8 +83,8 @@ def test_a_python_without_ctypes_syncs_each_file(tmp_path: Path, monkeypatch: py
 
 def test_a_disk_is_asked_by_the_handle_from_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What somebody else's sync was told of meanwhile, a handle opened only now would not hear of."""
-    disks, names = durable.Disks(), [f"{n}" for n in range(durable.SYNC_ONCE)]
-    disks.watch(os.fsencode(tmp_path))
+    disks, names = durable.DiskHandles(), [f"{n}" for n in range(durable.SYNC_ONCE)]
+    disks.watch_disk(os.fsencode(tmp_path))
     pairs = [(os.fsencode(tmp_path / f"{name}.part"), os.fsencode(tmp_path / name)) for name in names]
     for part, _ in pairs:
         Path(os.fsdecode(part)).write_bytes(b"x")

@@ -35,7 +35,7 @@ from tidemark.stores.agent.frames import (
     SHARED,
     WORDS,
 )
-from tidemark.stores.agent.writer import Receiver, begin
+from tidemark.stores.agent.writer import FrameReceiver, begin_parts
 from tidemark.transfer.stream.push_connection import ANSWERS_ROOM
 
 KNOWN = (1_600_000_000, 7)  # mtime and inode of a source
@@ -62,7 +62,7 @@ class End:
 
     def __init__(self, root: Path, resumed: dict[str, Any] | None = None) -> None:
         self.answers: list[Answer] = []
-        self.receiver = Receiver(Disk(str(root)), self._take, resumed if resumed is not None else {})
+        self.receiver = FrameReceiver(Disk(str(root)), self._take, resumed if resumed is not None else {})
 
     def _take(self, records: bytes) -> None:
         self.answers += [Answer(*record) for record in RECORD.iter_unpack(records)]
@@ -70,7 +70,7 @@ class End:
     def send(self, asked: int, record: bytes, data: bytes, flags: int, known: tuple[int, int]) -> Answer:
         file = FILE.pack(1, len(CONTENT), *known, flags, len(PATH)) + PATH.encode()
         before = len(self.answers)
-        self.receiver.take(WORDS.pack(asked, len(file)) + file + record, memoryview(data))
+        self.receiver.receive_frame(WORDS.pack(asked, len(file)) + file + record, memoryview(data))
         assert soon(lambda: len(self.answers) > before)
         return self.answers[-1]
 
@@ -94,13 +94,13 @@ def another(tmp_path: Path) -> Iterator[Callable[..., End]]:
 
     yield start
     for end in ends:
-        end.receiver.finish()
+        end.receiver.finish_files()
 
 
 def made(root: Path, known: tuple[int, int] = KNOWN, keep: bool = True) -> tuple[list[Any], dict[str, Any]]:
-    """The part of the file, as `begin` makes it; what it found there."""
+    """The part of the file, as `begin_parts` makes it; what it found there."""
     resumed: dict[str, Any] = {}
-    ((trouble, claims),) = begin(Disk(str(root)), [[PATH, len(CONTENT), *known, keep]], resumed)
+    ((trouble, claims),) = begin_parts(Disk(str(root)), [[PATH, len(CONTENT), *known, keep]], resumed)
     assert trouble == 0
     return claims, resumed
 
@@ -190,7 +190,7 @@ def test_a_piece_with_another_digest_does_not_count(tmp_path: Path, another: Cal
     other = RECORD.pack(1, 10, 5, 0, BLOCK, 0, sha(b"hello"))
     assert one.send(PIECES, other, b"hullo", LARGE, KNOWN)[:4] == (1, 10, 5, DIFFERS)
     assert one.piece(0, 10).trouble == 0
-    one.receiver.finish()
+    one.receiver.finish_files()
     assert [tuple(claim) for claim in made(tmp_path)[0]] == [(0, 10, sha(CONTENT[:10]).hex())]
 
 
@@ -286,14 +286,14 @@ def test_after_a_disk_lost_bytes_what_was_written_before_comes_again(
         raise OSError(errno.EIO, "lost")
 
     answers: list[Answer] = []
-    receiver = Receiver(Disk(str(tmp_path)), lambda r: answers.extend(Answer(*a) for a in RECORD.iter_unpack(r)), {})
+    receiver = FrameReceiver(Disk(str(tmp_path)), lambda r: answers.extend(Answer(*a) for a in RECORD.iter_unpack(r)), {})
     monkeypatch.setattr(durable, "SYNC_ONCE", 2)
     monkeypatch.setattr(durable, "_sync_disks", lost)
 
     def bring(numbers: list[int], asked: int) -> None:
         files = b"".join(FILE.pack(n, 1, 0, 0, 0, len(str(n))) + str(n).encode() for n in numbers)
         records = b"".join(RECORD.pack(n, 0, asked == PIECES, 0, PREFIX, 0, sha(b"x")) for n in numbers)
-        receiver.take(WORDS.pack(asked, len(files)) + files + records, memoryview(b"x" * len(numbers)))
+        receiver.receive_frame(WORDS.pack(asked, len(files)) + files + records, memoryview(b"x" * len(numbers)))
 
     bring([1, 2, 3], PIECES)
     bring([1, 2], SEALS)
@@ -303,7 +303,7 @@ def test_after_a_disk_lost_bytes_what_was_written_before_comes_again(
     assert {answer.number: answer.trouble for answer in answers if answer.kind == SEALED} == {1: LOST, 2: LOST, 3: LOST}
     bring([4, 5], PIECES)
     bring([4, 5], SEALS)  # each synced by itself now
-    receiver.finish()
+    receiver.finish_files()
     assert {answer.number: answer.trouble for answer in answers[-2:]} == {4: 0, 5: 0}
     assert files(tmp_path) == {"4": b"x", "5": b"x"}
 
@@ -324,7 +324,7 @@ def test_what_an_earlier_try_left_is_gone_on_from(tmp_path: Path, another: Calla
     first = another()
     first.piece(0, 2000, PREFIX)
     first.piece(5000, 6000)
-    first.receiver.finish()
+    first.receiver.finish_files()
     claims, resumed = made(tmp_path)
     assert [tuple(claim) for claim in claims] == [
         (0, 2000, sha(CONTENT[:2000]).hex()),
@@ -363,7 +363,7 @@ def test_a_folder_that_is_a_symlink_is_not_followed(tmp_path: Path, another: Cal
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "landing").symlink_to("elsewhere")
     assert another().piece(0, len(CONTENT), PREFIX, 0).trouble == errno.ELOOP
-    found = begin(Disk(str(tmp_path)), [[PATH, len(CONTENT), *KNOWN, True]], {})
+    found = begin_parts(Disk(str(tmp_path)), [[PATH, len(CONTENT), *KNOWN, True]], {})
     assert found[0][0] == errno.ELOOP and files(tmp_path) == {}
 
 
@@ -371,13 +371,13 @@ def test_no_answer_is_larger_than_the_other_end_has_room_for(tmp_path: Path, mon
     assert HEAD.size + ANSWERS * RECORD.size <= ANSWERS_ROOM
     monkeypatch.setattr(far_receive, "ANSWERS", 10)
     frames: list[bytes] = []
-    receiver = Receiver(Disk(str(tmp_path)), frames.append, {})
+    receiver = FrameReceiver(Disk(str(tmp_path)), frames.append, {})
     count = 21
     files = b"".join(FILE.pack(n, 0, 0, 0, 0, len(str(n))) + str(n).encode() for n in range(count))
     pieces = b"".join(RECORD.pack(n, 0, 0, 0, BARE, 0, NOTHING) for n in range(count))
     for asked in (PIECES, SEALS):
-        receiver.take(WORDS.pack(asked, len(files)) + files + pieces, memoryview(b""))
-    receiver.finish()
+        receiver.receive_frame(WORDS.pack(asked, len(files)) + files + pieces, memoryview(b""))
+    receiver.finish_files()
     assert sorted(len(frame) // RECORD.size for frame in frames) == [1, 1, 10, 10, 10, 10]
     assert len(list(tmp_path.iterdir())) == count
 

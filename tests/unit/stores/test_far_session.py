@@ -60,15 +60,15 @@ class SlowToBegin(threading.Thread):
 
 def test_who_takes_a_session_waits_for_those_that_are_being_given_back() -> None:
     connection: Any = None
-    first: Any = SimpleNamespace(open=True)
-    second: Any = SimpleNamespace(open=True)
+    first: Any = SimpleNamespace(is_open=True)
+    second: Any = SimpleNamespace(is_open=True)
     pool = FarPool(connection, "/", first)
-    assert pool.take() is first
+    assert pool.pop_session() is first
     others = threading.Event()
     with ThreadPoolExecutor(3) as workers:
-        ending = workers.submit(pool.ending, SlowToBegin(others, target=pool.give, args=(second,)))
+        ending = workers.submit(pool.start_return, SlowToBegin(others, target=pool.return_session, args=(second,)))
         others.wait(10)
-        taken = workers.submit(pool.take)
-        settled = workers.submit(pool.settle)
+        taken = workers.submit(pool.pop_session)
+        settled = workers.submit(pool.await_returns)
         assert taken.result(10) is second
         assert (ending.result(10), settled.result(10)) == (None, None)

@@ -17,7 +17,7 @@ from tidemark.stores.python import bundle as far_source
 
 @pytest.mark.parametrize("name", far_source.MODULES)
 def test_each_module_is_python_3_6_of_the_standard_library(name: str) -> None:
-    tree = ast.parse(far_source._bare(name), feature_version=(3, 6))
+    tree = ast.parse(far_source._strip_module(name), feature_version=(3, 6))
     imported = {
         alias.name if isinstance(node, ast.Import) else str(node.module)
         for node in ast.walk(tree)
@@ -34,8 +34,8 @@ def test_it_starts_answers_and_ends_with_its_input(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     question = json.dumps(["stat", [["x", "y"]]]).encode()
     said = subprocess.run(
-        ["sh", "-c", far_source.command()],
-        input=b"".join(far_source.program(str(tmp_path))) + HEAD.pack(ASK, len(question), 0) + question,
+        ["sh", "-c", far_source.start_command()],
+        input=b"".join(far_source.encode_program(str(tmp_path))) + HEAD.pack(ASK, len(question), 0) + question,
         stdout=subprocess.PIPE,
         check=True,
     ).stdout

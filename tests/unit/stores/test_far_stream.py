@@ -13,7 +13,7 @@ import pytest
 
 from tidemark.stores.agent.disk import Disk
 from tidemark.stores.agent.frames import ALONE, ANY, CHANGED, KEPT, RANGE, RECORD
-from tidemark.stores.agent.reader import Ranges, edition, editions, same_edition
+from tidemark.stores.agent.reader import RangeReader, edition_of, editions_of, same_edition
 
 OLD = 1_600_000_000
 FRAME = 1000
@@ -37,7 +37,7 @@ class Source:
         self.records: list[Record] = []
         self.bytes = b""
         self.meanwhile: Callable[[], None] = lambda: None  # before each frame goes out
-        self.ranges = Ranges(Disk(str(folder)), self._take, FRAME, True)
+        self.ranges = RangeReader(Disk(str(folder)), self._take, FRAME, True)
 
     def _take(self, records: bytes, data: memoryview) -> None:
         self.records += [Record(*record) for record in RECORD.iter_unpack(records)]
@@ -170,7 +170,7 @@ def test_a_small_file_that_is_read_twice_in_parts_is_the_same(source: Source, mo
 
 def test_editions_of_files_and_of_none(source: Source, tmp_path: Path) -> None:
     (record,) = source.ask(0, 1000)
-    assert editions(Disk(str(tmp_path)), [NAME, "gone"]) == [record.note, None]
+    assert editions_of(Disk(str(tmp_path)), [NAME, "gone"]) == [record.note, None]
 
 
 def test_a_disk_with_whole_seconds_alone_is_young_for_longer(tmp_path: Path) -> None:
@@ -183,6 +183,6 @@ def test_a_disk_with_whole_seconds_alone_is_young_for_longer(tmp_path: Path) -> 
 
     coarse, fine = Coarse(OLD * 10**9, 5 * 10**9), Coarse(OLD * 10**9, 5 * 10**9 + 1)
     now = OLD + 100.0
-    assert edition(coarse, now) & 1 == edition(fine, now) & 1 == 0
+    assert edition_of(coarse, now) & 1 == edition_of(fine, now) & 1 == 0
     coarse, fine = (one._replace(st_ctime_ns=one.st_ctime_ns + (OLD + 94) * 10**9) for one in (coarse, fine))
-    assert (edition(coarse, now) & 1, edition(fine, now) & 1) == (1, 0)
+    assert (edition_of(coarse, now) & 1, edition_of(fine, now) & 1) == (1, 0)

@@ -10,7 +10,7 @@ import pytest
 from tidemark.errors import UnreachableError
 from tidemark.stores.agent import disk
 from tidemark.stores.agent.disk import Disk, pack_rows
-from tidemark.stores.listing import Frame, PackedEntries, entries_in, folders_of, glance
+from tidemark.stores.listing import Frame, PackedEntries, entries_in, folders_of, list_names
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Entry
 
@@ -79,8 +79,10 @@ def test_columns_of_unequal_length_are_a_torn_listing() -> None:
 
 
 def walked(root: Path, folder: str) -> list:
-    rows = Disk(str(root)).walk([folder], [], [])
-    return [f for prefix, some in rows for f in Frame([(prefix, len(some))], pack_rows(some), compressed=False).folders()]
+    rows = Disk(str(root)).walk_folders([folder], [], [])
+    return [
+        f for prefix, some in rows for f in Frame([(prefix, len(some))], pack_rows(some), compressed=False).unpack_folders()
+    ]
 
 
 def _path(entry: Entry) -> str:
@@ -89,7 +91,7 @@ def _path(entry: Entry) -> str:
 
 def test_a_glance_takes_some_files_by_their_names_alone(root: Path) -> None:
     store = LocalStore(str(root))
-    found = glance(store, ["a-b", "zz"], "1")
+    found = list_names(store, ["a-b", "zz"], "1")
     assert found.partial
     whole = {e.path: e for e in store.list_files(["a-b", "zz"]).entries}
     by_name = [Entry(path, -1, 0, 0) for path in ("a-b/1", "zz/1", "zz/y/1")]
@@ -106,5 +108,5 @@ class Carried:
 
 def test_a_store_that_cannot_glance_lists(root: Path) -> None:
     store = LocalStore(str(root))
-    found = glance(Carried(store), ["a-b"], "1")  # type: ignore[arg-type]
+    found = list_names(Carried(store), ["a-b"], "1")  # type: ignore[arg-type]
     assert (found.partial, list(found.entries)) == (False, list(store.list_files(["a-b"]).entries))

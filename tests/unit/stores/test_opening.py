@@ -7,7 +7,7 @@ import pytest
 from tidemark.errors import PermanentError, UsageError
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import StoreAddress, without_password
-from tidemark.stores.ssh.login import Login, _keys
+from tidemark.stores.ssh.login import Login, _load_keys
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_keys_in_a_home_that_cannot_be_looked_at_are_none(monkeypatch: pytest.Mo
     """As a service that runs as another user than its HOME belongs to."""
     monkeypatch.setenv("HOME", f"/{'long' * 100}")
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    assert list(_keys(Login("host", 22, "me", "", ""))) == []
+    assert list(_load_keys(Login("host", 22, "me", "", ""))) == []

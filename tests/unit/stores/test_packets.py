@@ -290,9 +290,9 @@ def test_a_silent_wire_is_looked_at_and_left_when_it_is_closed(wire: Callable[..
 _ANOTHER_LIBRARY = """
 import ctypes
 from tidemark.stores.ssh import packets as compiled_packets
-found = compiled_packets.libcrypto()
+found = compiled_packets.load_libcrypto()
 for _ in range(50):  # each time one that no other thread has set up yet
-    compiled_packets.libcrypto = lambda: ctypes.CDLL(found._name)
+    compiled_packets.load_libcrypto = lambda: ctypes.CDLL(found._name)
     assert compiled_packets.packet_reader(None, bytes(16)).state.context
 """
 

@@ -12,7 +12,7 @@ from tidemark.stores.agent import durable
 from tidemark.stores.agent.block_journal import Block, Identity
 from tidemark.stores.agent.disk import Disk
 from tidemark.stores.agent.frames import BARE
-from tidemark.stores.agent.part_file import PartFile, begin_part, claimed, write_small
+from tidemark.stores.agent.part_file import PartFile, begin_part, claimed_blocks, write_small
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_disk_that_is_full_costs_no_claim(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(OSError) as found:
             begin_part(disk, "f", identity, [block])
     assert found.value.errno == errno.ENOSPC
-    assert claimed(disk, "f", identity) == [block] and len(list(tmp_path.iterdir())) == 2
+    assert claimed_blocks(disk, "f", identity) == [block] and len(list(tmp_path.iterdir())) == 2
 
 
 def test_bytes_that_somebody_cut_off_are_to_come_again(tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_bytes_that_somebody_cut_off_are_to_come_again(tmp_path: Path) -> None:
     begin_part(disk, "f", identity, [])
     with (tmp_path / "f.part").open("r+b") as theirs:
         part = PartFile(disk, "f", identity, None)
-        part.write(0, memoryview(b"12345678"))
+        part.write_piece(0, memoryview(b"12345678"))
         theirs.truncate(3)
         with pytest.raises(OSError, match="lost bytes") as found:
-            part.check(0, 8, BARE, b"")
+            part.verify_piece(0, 8, BARE, b"")
         part.close()
     assert found.value.errno == errno.ESTALE
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.posix.read_stream import ToolFlow, range_command
+from tidemark.stores.posix.read_stream import ToolStream, range_command
 from tidemark.stores.posix.shell import BrokenOutput, FarShell
 from tidemark.stores.protocol import Want
 
@@ -52,7 +52,7 @@ def stream(folder: Path, wants: list[Want], tools: frozenset[str] = ALL) -> tupl
     """What came of each, and the numbers of those to be asked in another way."""
     came: dict[int, bytes] = {}
     again: set[int] = set()
-    for want, data, other in ToolFlow(shell, lambda path: f"{folder}/{path}", tools).stream(iter(wants)):
+    for want, data, other in ToolStream(shell, lambda path: f"{folder}/{path}", tools).read_wants(iter(wants)):
         if other:
             again.add(want.number)
         else:
@@ -136,7 +136,7 @@ def test_wants_are_asked_ahead_and_not_all_at_once(tmp_path: Path) -> None:
             taken.append(want.number)
             yield want
 
-    flow = ToolFlow(shell, lambda path: f"{tmp_path}/{path}", ALL).stream(wants())
+    flow = ToolStream(shell, lambda path: f"{tmp_path}/{path}", ALL).read_wants(wants())
     next(flow)
     assert 2 <= len(taken) <= 12
     flow.close()  # type: ignore[attr-defined]
@@ -176,22 +176,22 @@ def test_however_small_the_files_are_little_is_asked_before_the_first_answer(
 
     pipe: Any = Unread()
     with pytest.raises(BlockingIOError):
-        next(ToolFlow(lambda: FarShell(pipe), lambda path: f"/{path}", tools).stream(wants()))
+        next(ToolStream(lambda: FarShell(pipe), lambda path: f"/{path}", tools).read_wants(wants()))
     assert 100 <= len(taken) <= 3000
     assert pipe.written <= 700_000, "a server takes 2 MB that no command has read"
 
 
 def test_a_shell_that_ends_is_an_end_that_is_gone() -> None:
     far = shell()
-    far.feed("exit")
+    far.send_command("exit")
     with pytest.raises(UnreachableError):
-        far.exactly(10)
+        far.read_exactly(10)
     far.close()
 
 
 def test_output_that_ends_early_is_noticed_though_nothing_follows() -> None:
     far = shell()
-    far.feed(range_command("/dev/null", 0, 100, dd=True))
+    far.send_command(range_command("/dev/null", 0, 100, dd=True))
     with pytest.raises(BrokenOutput):
-        far.exactly(100)
+        far.read_exactly(100)
     far.close()

@@ -26,11 +26,11 @@ SAID = {
 @pytest.mark.parametrize("line", SAID)
 def test_a_line_of_a_tool_is_about_what_it_names(line: str) -> None:
     output = FindOutput("/site/")
-    output.refused(b"a login script says this\n" + line.encode() + b"\n", FOLDERS)
+    output.note_errors(b"a login script says this\n" + line.encode() + b"\n", FOLDERS)
     assert output.odd == {path: f"cannot be listed: {why}" for path, why in SAID[line].items()}
 
 
 def test_trouble_that_names_no_path_may_be_anywhere() -> None:
     output = FindOutput("/site/")
-    output.refused(b"find: fts_read: Cannot allocate memory\n", FOLDERS)
+    output.note_errors(b"find: fts_read: Cannot allocate memory\n", FOLDERS)
     assert output.odd == dict.fromkeys(FOLDERS, "cannot be listed: find: fts_read: Cannot allocate memory")

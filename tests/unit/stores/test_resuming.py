@@ -58,7 +58,7 @@ def test_the_first_bytes_that_rotted_are_named_and_the_others_kept(
 ) -> None:
     assert first_bad(journaled(disk, *CLAIMS), PATH) == (0, 0)
     assert first_bad(rotten(disk, rot), PATH) == first
-    assert [(block.offset, block.length) for block in whole_blocks(disk, PATH, OF).known()] == kept
+    assert [(block.offset, block.length) for block in whole_blocks(disk, PATH, OF).known_blocks()] == kept
 
 
 def test_a_claim_that_a_later_one_took_the_place_of_is_no_rot(disk: Disk) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.errors import HostKeyError, PermanentError, Retry, SourceVanishedError, UnreachableError
-from tidemark.stores.retrying import FIRST_PAUSE, LONGEST_PAUSE, SOON, Patience, pause_after, try_again
+from tidemark.stores.retrying import FIRST_PAUSE, LONGEST_PAUSE, SOON, RetryBudget, pause_after, try_again
 
 
 def test_a_pause_doubles_up_to_the_longest_and_differs_from_try_to_try() -> None:
@@ -25,8 +25,8 @@ def test_single_calls_and_rounds_of_a_transfer_pause_alike(monkeypatch: pytest.M
 
     with pytest.raises(UnreachableError):
         try_again(fails, 4, pause=calls.append)
-    patience = Patience(4, pause=rounds.append)
-    while patience.failed():
+    patience = RetryBudget(4, pause=rounds.append)
+    while patience.pause_before_retry():
         continue
     assert calls == rounds == [1.0, 2.0, 3.0]
 

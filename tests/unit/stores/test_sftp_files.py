@@ -59,19 +59,19 @@ def test_a_write_that_fails_behind_a_readers_trouble_is_not_the_next_files_troub
         raise ValueError("the reader's own")
 
     with pytest.raises(ValueError, match="the reader's own"):
-        files.write("/a", 0, pieces(), False)
+        files.write_pieces("/a", 0, pieces(), False)
 
-    assert files.write("/b", 0, [b"good bytes"], False) == 10
+    assert files.write_pieces("/b", 0, [b"good bytes"], False) == 10
     assert wire.failure is None
 
 
 def test_a_part_whose_write_fails_is_alone_in_trouble() -> None:
     wire: Any = Wire()
     stream = PartStream(wire, 10_000)
-    parts = [stream.open(f"/{number}") for number in range(3)]
+    parts = [stream.open_part(f"/{number}") for number in range(3)]
     for number, part in enumerate(parts):
-        stream.write(part, b"bad" if number == 1 else b"good")
-        stream.end(part)
-    stream.settle(parts)
+        stream.write_part(part, b"bad" if number == 1 else b"good")
+        stream.finish_part(part)
+    stream.await_parts(parts)
     assert [part.trouble is not None for part in parts] == [False, True, False]
     assert [part.written for part in parts] == [4, 3, 4]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tidemark.stores.sftp.files import SftpFiles
-from tidemark.stores.sftp.protocol import ATTRS, FSTAT, HANDLE, INIT, OPEN, STATUS, VERSION, WRITE, text
+from tidemark.stores.sftp.protocol import ATTRS, FSTAT, HANDLE, INIT, OPEN, STATUS, VERSION, WRITE, encode_string
 from tidemark.stores.sftp.session import BulkWire
 
 
@@ -16,7 +16,7 @@ class FullServer:
     """Answers each request as it comes. Every WRITE fails as long as the disk is `full`."""
 
     host = "here"
-    open = True
+    is_open = True
 
     def __init__(self) -> None:
         self.full = True
@@ -36,7 +36,7 @@ class FullServer:
         return data
 
     def close(self) -> None:
-        self.open = False
+        self.is_open = False
 
     def _answer(self, kind: int, rest: bytes) -> None:
         if kind == INIT:
@@ -44,11 +44,11 @@ class FullServer:
             return
         number, code = rest[:4], 4 if kind == WRITE and self.full else 0
         if kind == OPEN:
-            self._say(HANDLE, number + text(b"h"))
+            self._say(HANDLE, number + encode_string(b"h"))
         elif kind == FSTAT:
             self._say(ATTRS, number + struct.pack(">IQ", 1, 0))
         else:
-            self._say(STATUS, number + struct.pack(">I", code) + text(b"") + text(b""))
+            self._say(STATUS, number + struct.pack(">I", code) + encode_string(b"") + encode_string(b""))
 
     def _say(self, kind: int, body: bytes) -> None:
         self.answers += struct.pack(">IB", len(body) + 1, kind) + body
@@ -63,13 +63,13 @@ def test_failed_writes_of_a_file_that_broke_off_are_not_the_next_ones() -> None:
         raise RuntimeError("the source broke off")
 
     with pytest.raises(RuntimeError):
-        files.write("/a", 0, breaks_off(), sync=False)
+        files.write_pieces("/a", 0, breaks_off(), sync=False)
     server.full = False
 
-    assert files.write("/b", 0, [b"y" * 100], sync=False) == 100
+    assert files.write_pieces("/b", 0, [b"y" * 100], sync=False) == 100
 
 
 def test_failed_writes_of_the_file_itself_are_told() -> None:
     files = SftpFiles(BulkWire(FullServer(), replies=False))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="without a reason"):
-        files.write("/a", 0, [b"x" * 100], sync=False)
+        files.write_pieces("/a", 0, [b"x" * 100], sync=False)

@@ -9,7 +9,7 @@ from tests.crash.edge import path_of
 from tests.crash.explorer import Effects
 from tests.crash.sync_world import SITE_ID, SyncWorld
 from tidemark.app import App
-from tidemark.formats.landing import Answer, Receipt, encode
+from tidemark.formats.landing import Answer, Receipt, encode_document
 from tidemark.ledger.sender import links as link_rows
 
 DISJOINT = {n: {"root.sg.d1": (n * 10, n * 10 + 9)} for n in range(1, 30)}
@@ -39,4 +39,4 @@ def answer(world: SyncWorld, landing: str, *answers: Answer) -> None:
     folder = f"landing/{SITE_ID}/{landing}"
     digest = hashlib.sha256(world.centre.read(f"{folder}/manifest.json")).hexdigest()
     sequence = next(m.sequence for m in world.manifests() if m.landing == landing)
-    world.centre.publish(f"{folder}/receipt.json", encode(Receipt(landing, sequence, digest, 1.0, answers)))
+    world.centre.publish(f"{folder}/receipt.json", encode_document(Receipt(landing, sequence, digest, 1.0, answers)))

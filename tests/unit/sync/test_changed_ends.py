@@ -15,7 +15,7 @@ from tidemark.app import App
 from tidemark.errors import PermanentError
 from tidemark.settings.model import Settings
 from tidemark.sync import run as sync_link
-from tidemark.sync.plan import plan
+from tidemark.sync.plan import plan_sync
 from tidemark.sync.select.diff import OUTSIDE
 
 OTHER = replace(RECEIVER, name="dr", store="memory://dr")
@@ -30,9 +30,9 @@ def changed(world: SyncWorld, **sections: object) -> Iterator[App]:
 
 
 def refusals(app: App) -> list[PermanentError]:
-    """What `plan` and `sync` say."""
+    """What `plan_sync` and `sync` say."""
     found = []
-    for command in (plan, sync_link.run_sync):
+    for command in (plan_sync, sync_link.run_sync):
         with pytest.raises(PermanentError) as refused:
             command(app, LINK.name)
         found.append(refused.value)
@@ -85,7 +85,7 @@ def test_a_data_folder_taken_out_of_the_settings_is_named_and_drops_nothing(worl
         world.edge.drop(path)
     world.site_settings = replace(SITE, data=("data/unsequence",))
     with opened(world) as app:
-        planned = plan(app, LINK.name)
+        planned = plan_sync(app, LINK.name)
         assert (planned.send, planned.drop) == ((), ())
         assert planned.skipped == ((path, OUTSIDE),)
     result = world.sync()
@@ -107,4 +107,4 @@ def test_the_new_link_that_the_hint_asks_for_sends_everything(world: SyncWorld) 
     second = replace(LINK, name="plant1-dr", receiver="dr")
     sections = {"receivers": {"centre": RECEIVER, "dr": OTHER}, "links": {LINK.name: LINK, "plant1-dr": second}}
     with changed(world, **sections) as app:
-        assert len(plan(app, "plant1-dr").send) == 1
+        assert len(plan_sync(app, "plant1-dr").send) == 1

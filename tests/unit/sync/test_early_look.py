@@ -14,15 +14,15 @@ from tests.crash.sync_world import SyncWorld
 from tests.services import sshd
 from tidemark.app import App
 from tidemark.errors import RetryableError, UsageError
-from tidemark.settings.load import load
-from tidemark.stores.listing import glance
+from tidemark.settings.load import load_settings
+from tidemark.stores.listing import list_names
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Listing, Store, StoreAddress
-from tidemark.sync.early_listing.arriving import glance_beside
-from tidemark.sync.early_listing.begin import LocalLook, RemoteLook, begin
-from tidemark.sync.early_listing.store import GlancedStore
-from tidemark.sync.plan import plan
+from tidemark.sync.early_listing.arriving import list_in_child
+from tidemark.sync.early_listing.begin import LocalListing, RemoteListing, begin_listing
+from tidemark.sync.early_listing.store import PrefetchedStore
+from tidemark.sync.plan import plan_sync
 from tidemark.tsfiles.names import RESOURCE
 
 DATA = ("data/sequence", "data/unsequence")
@@ -45,25 +45,25 @@ def with_glance(world: SyncWorld, found: Listing) -> App:
 
     def opened(address: StoreAddress) -> Store:
         store = later(address)
-        return GlancedStore(store, DATA, found) if address.url == app.site("plant1").store else store
+        return PrefetchedStore(store, DATA, found) if address.url == app.site_settings("plant1").store else store
 
     app.opener = opened
     return app
 
 
 def test_what_was_acknowledged_since_is_not_taken_for_changed(world: SyncWorld) -> None:
-    old = glance(world.site, DATA, RESOURCE)
+    old = list_names(world.site, DATA, RESOURCE)
     world.edge.delete_points(path_of(1))
     world.edge.seal(path_of(3), extent={"root.sg.d1": (30, 39)})
     world.sync()
-    assert plan(with_glance(world, old), "plant1").state == "nothing"
+    assert plan_sync(with_glance(world, old), "plant1").state == "nothing"
 
 
 def test_a_folder_in_which_something_differs_is_looked_at_again(world: SyncWorld) -> None:
     world.edge.seal(path_of(3), extent={"root.sg.d1": (30, 39)})
-    old = glance(world.site, DATA, RESOURCE)
+    old = list_names(world.site, DATA, RESOURCE)
     world.edge.seal(path_of(4), extent={"root.sg.d1": (40, 49)})
-    found = plan(with_glance(world, old), "plant1")
+    found = plan_sync(with_glance(world, old), "plant1")
     assert {path for path, _ in found.send} == {path_of(3), path_of(4)}
 
 
@@ -71,22 +71,22 @@ def test_one_glance_is_handed_out_once(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "1").touch()
     address = StoreAddress(f"file://{tmp_path}")
-    opener = RemoteLook(address, ("data",)).opener(open_store)
+    opener = RemoteListing(address, ("data",)).make_opener(open_store)
     first, second = opener(address), opener(address)
     (tmp_path / "data" / "2").touch()
-    seen = [len(store.glance(("data",), RESOURCE).entries) for store in (first, first, second)]  # type: ignore[attr-defined]
+    seen = [len(store.list_names(("data",), RESOURCE).entries) for store in (first, first, second)]  # type: ignore[attr-defined]
     assert seen == [1, 2, 2]
     assert isinstance(second, LocalStore)
 
 
 def test_other_addresses_are_opened_as_ever(tmp_path: Path) -> None:
-    opener = RemoteLook(StoreAddress(f"file://{tmp_path}/a"), ("data",)).opener(open_store)
+    opener = RemoteListing(StoreAddress(f"file://{tmp_path}/a"), ("data",)).make_opener(open_store)
     assert opener(StoreAddress(f"file://{tmp_path}/b")).url.endswith("/b")
 
 
 def test_what_goes_wrong_early_is_told_when_the_store_is_opened() -> None:
     address = StoreAddress("ftp://site/data")
-    opener = RemoteLook(address, ("data",)).opener(open_store)
+    opener = RemoteListing(address, ("data",)).make_opener(open_store)
     with pytest.raises(UsageError, match="neither file"):
         opener(address)
 
@@ -97,8 +97,8 @@ def test_a_local_site_is_glanced_at_by_a_child(tmp_path: Path) -> None:
         (tmp_path / "data" / name).write_bytes(b"x")
     (tmp_path / "data" / "link").symlink_to("a")
     folders, address = ("data", "gone"), StoreAddress(f"file://{tmp_path}")
-    store = LocalLook(address, folders).opener(open_store)(address)
-    found, whole = store.glance(folders, RESOURCE), LocalStore(str(tmp_path)).glance(folders, RESOURCE)  # type: ignore[attr-defined]
+    store = LocalListing(address, folders).make_opener(open_store)(address)
+    found, whole = store.list_names(folders, RESOURCE), LocalStore(str(tmp_path)).list_names(folders, RESOURCE)  # type: ignore[attr-defined]
     assert (list(found.entries), list(found.missing), list(found.odd)) == (
         list(whole.entries),
         list(whole.missing),
@@ -110,8 +110,8 @@ def test_a_local_site_is_glanced_at_by_a_child(tmp_path: Path) -> None:
 def test_a_child_that_dies_is_an_error_that_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.stores.python.child_pipe._CHILD", "import sys; print('hello'); sys.exit(3)")
     address = StoreAddress(f"file://{tmp_path}")
-    store = LocalLook(address, ("data",)).opener(open_store)(address)
-    found = store.glance(("data",), RESOURCE)  # type: ignore[attr-defined]
+    store = LocalListing(address, ("data",)).make_opener(open_store)(address)
+    found = store.list_names(("data",), RESOURCE)  # type: ignore[attr-defined]
     with pytest.raises(RetryableError, match="ended"):
         list(found.entries)
 
@@ -130,14 +130,14 @@ def test_no_site_is_looked_at_outside_its_window(tmp_path: Path, store: str, win
         f'[receivers.c]\nstore = "file://{tmp_path}/c"\n[sites.s]\nid = "00000000-0000-4000-8000-000000000001"\n'
         f'store = "{store}"\nhost_key = "SHA256:{"a" * 43}"\n[links.l]\nsite = "s"\nreceiver = "c"\nwindow = "{closed}"\n'
     )
-    assert bool(begin(load(file, {**os.environ, "TIDEMARK__LEDGER__URL": "sqlite:///l.db"}), "l")) is looks
+    assert bool(begin_listing(load_settings(file, {**os.environ, "TIDEMARK__LEDGER__URL": "sqlite:///l.db"}), "l")) is looks
 
 
 def test_a_glance_that_broke_off_is_made_again(world: SyncWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tidemark.stores.python.child_pipe._CHILD", "import sys; print('hello'); sys.exit(3)")
-    broken = glance_beside(str(tmp_path), DATA, RESOURCE)
+    broken = list_in_child(str(tmp_path), DATA, RESOURCE)
     world.edge.seal(path_of(3), extent={"root.sg.d1": (30, 39)})
-    found = plan(with_glance(world, broken), "plant1")
+    found = plan_sync(with_glance(world, broken), "plant1")
     assert [path for path, _ in found.send] == [path_of(3)]
 
 
@@ -152,9 +152,9 @@ def test_a_remote_site_is_glanced_at_early_whatever_it_can_run(far_end: str, ses
             (root / "data" / name).parent.mkdir(parents=True, exist_ok=True)
             (root / "data" / name).write_bytes(b"x")
         address = StoreAddress(server.url(root), server.host_key, str(server.key))
-        store = RemoteLook(address, ("data", "gone")).opener(open_store)(address)
+        store = RemoteListing(address, ("data", "gone")).make_opener(open_store)(address)
         beside = store.list_folder("data")  # while the glance may still be under way
-        found = store.glance(("data", "gone"), RESOURCE)  # type: ignore[attr-defined]
+        found = store.list_names(("data", "gone"), RESOURCE)  # type: ignore[attr-defined]
         assert (beside, found.partial, list(found.missing)) == (["1.tsfile", "1.tsfile.resource", "a", "b"], True, ["gone"])
         assert [e.path for e in found.entries] == sorted(f"data/{name}" for name in names)
         store.close()

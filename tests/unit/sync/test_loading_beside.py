@@ -14,7 +14,7 @@ from tidemark.engines import spark as spark_engine
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.receiver.load.load import load
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings, SparkSettings
@@ -56,7 +56,7 @@ def app(tmp_path: Path) -> Iterator[App]:
         links={"plant1": LinkSettings("plant1", "plant1", "centre")},
     )
     ledger = Ledger(settings.ledger.url)
-    migrate(ledger)
+    migrate_ledger(ledger)
     yield App(settings, ledger, this_process())
     ledger.close()
 
@@ -64,7 +64,7 @@ def app(tmp_path: Path) -> Iterator[App]:
 def state_of(app: App) -> tuple[str, str]:
     """Of the link's only run and its only landing."""
     with app.ledger.read() as connection:
-        (landing,) = run_rows.landings(connection, "plant1")
+        (landing,) = run_rows.sent_landings(connection, "plant1")
         run = run_rows.get_run(connection, landing.run_id)
     assert run is not None
     return run.state, landing.state
@@ -129,5 +129,5 @@ def test_a_landing_holds_what_its_manifest_names_and_after_the_load_its_papers_a
     one_step(app, run, "finish")
     assert not left.exists() and (landing / "manifest.json").exists()
     (landing / "manifest.json.1a2b.tmp").write_bytes(b"{")
-    assert load(app, app.receiver("centre")).loaded == FILES
+    assert load(app, app.receiver_settings("centre")).loaded == FILES
     assert sorted(path.name for path in landing.rglob("*")) == ["manifest.json", "receipt.json"]

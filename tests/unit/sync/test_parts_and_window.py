@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tidemark.errors import UsageError, WindowOverError
 from tidemark.settings.model import LinkSettings
-from tidemark.settings.window import is_open, opens, require_window
-from tidemark.sync.send.batches import Weighed, batches, part_is_full
+from tidemark.settings.window import is_open, next_opening, require_window
+from tidemark.sync.send.batches import Weighed, cut_batches, part_is_full
 from tidemark.sync.session import PartLimits, partition_of
 
 DATA = ("data/sequence", "data/unsequence")
@@ -29,7 +29,7 @@ def path(partition: int, number: int, kind: str = "sequence") -> str:
 )
 def test_no_partition_is_in_two_batches(files: list[tuple[int, int, int]], size: int, count: int) -> None:
     asked = [Weighed(path(p, n), w) for p, n, w in files]
-    cut = list(batches(asked, lambda f: partition_of(f, DATA), PartLimits(batch_bytes=size, batch_files=count)))
+    cut = list(cut_batches(asked, lambda f: partition_of(f, DATA), PartLimits(batch_bytes=size, batch_files=count)))
     assert sorted(f for batch in cut for f in batch) == sorted(asked)
     seen: set[object] = set()
     for batch in cut:
@@ -86,4 +86,4 @@ def test_outside_is_an_error_that_says_who_goes_on(schedule: str, by_itself: boo
     [("", 7, 7), ("22:00-06:00", 7, 22), ("22:00-06:00", 23, 23), ("02:00-06:00", 7, 26), ("02:00-06:00", 3, 3)],
 )
 def test_when_a_window_opens(window: str, hours: int, then: int) -> None:
-    assert opens(window, "UTC", 86_400.0 * 10 + hours * 3600) == 86_400.0 * 10 + then * 3600
+    assert next_opening(window, "UTC", 86_400.0 * 10 + hours * 3600) == 86_400.0 * 10 + then * 3600

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tidemark.ledger.sender.links import Skipped
-from tidemark.sync.notes import LASTING_SECONDS, notes
+from tidemark.sync.notes import LASTING_SECONDS, make_notes
 
 AT = 1_700_000_000.0
 
 
 def said(skipped: dict[str, str], hours: float = 0.0) -> tuple[str, ...]:
     since = AT - hours * 3600
-    return notes({path: Skipped(reason, since) for path, reason in skipped.items()}, "plant1", AT)
+    return make_notes({path: Skipped(reason, since) for path, reason in skipped.items()}, "plant1", AT)
 
 
 @pytest.mark.parametrize(

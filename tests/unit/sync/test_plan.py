@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from tidemark.stores.protocol import Entry
-from tidemark.sync.select.diff import OUTSIDE, Changes, Kind, KnownFile, changes, compare, set_outside
-from tidemark.tsfiles.sealed import classify
+from tidemark.sync.select.diff import OUTSIDE, Changes, Kind, KnownFile, classify_changes, compare_listing, set_outside
+from tidemark.tsfiles.sealed import classify_listing
 
 DATA = ("data/sequence", "data/unsequence")
 FOLDER = "data/sequence/root.sg/0/0"
@@ -27,7 +27,7 @@ def row(path: str, state: str = "acked", **given: int | str) -> KnownFile:
 
 def difference(entries: Sequence[Entry], rows: Sequence[KnownFile], odd: Sequence[str] = (), left_out: str = "") -> Changes:
     ordered = sorted(entries)
-    return changes(compare(ordered, rows, left_out), classify(ordered, DATA), odd)
+    return classify_changes(compare_listing(ordered, rows, left_out), classify_listing(ordered, DATA), odd)
 
 
 def kinds(found: Changes) -> dict[str, Kind]:
@@ -35,7 +35,7 @@ def kinds(found: Changes) -> dict[str, Kind]:
 
 
 def test_an_unchanged_site_keeps_nothing_in_memory() -> None:
-    compared = compare(sorted([*listed(A), *listed(B, mods=7)]), [row(A), row(B, mods_size=7)])
+    compared = compare_listing(sorted([*listed(A), *listed(B, mods=7)]), [row(A), row(B, mods_size=7)])
     assert (compared.differing, compared.absent, compared.folders) == ({}, [], set())
     assert (compared.listed, compared.known) == (2, 2)
 
@@ -51,7 +51,7 @@ def test_new_changed_grown_and_gone() -> None:
 def test_mods_written_anew_at_the_same_length_are_other_deletions(time: int, rewritten: bool) -> None:
     """0: the ledger was made from manifests, which do not tell when mods were written."""
     known = row(A, mods_size=9, mods_mtime=time)
-    compared = compare(sorted(listed(A, mods=9)), [known])
+    compared = compare_listing(sorted(listed(A, mods=9)), [known])
     assert set(compared.differing) == ({A} if rewritten else set())
     assert kinds(difference(listed(A, mods=9), [known])) == ({A: Kind.MODS} if rewritten else {})
 
@@ -113,7 +113,9 @@ def test_an_open_file_is_skipped_with_its_reason() -> None:
 
 def test_sending_all_again_chooses_what_is_unchanged() -> None:
     ordered = sorted(listed(A))
-    found = changes(compare(ordered, [row(A)], everything=True), classify(ordered, DATA), everything=True)
+    found = classify_changes(
+        compare_listing(ordered, [row(A)], everything=True), classify_listing(ordered, DATA), everything=True
+    )
     assert kinds(found) == {A: Kind.CONTENT}
 
 
@@ -125,16 +127,16 @@ def test_unchanged_files_beside_a_vanished_one_are_known_as_live() -> None:
 def test_order_is_that_of_bytes() -> None:
     names = [f"data/sequence/root.{db}/0/0/1-1-0-0.tsfile" for db in ("Z", "a", "é", "中", "\U0001f600")]
     entries = sorted((e for n in names for e in listed(n)), key=lambda e: e.path.encode())
-    compared = compare(entries, sorted((row(n) for n in names), key=lambda r: r.path.encode()))
+    compared = compare_listing(entries, sorted((row(n) for n in names), key=lambda r: r.path.encode()))
     assert compared.differing == {} and compared.absent == []
 
 
 def test_what_lies_below_no_data_folder_any_more_is_named_and_not_judged() -> None:
     elsewhere = "old/sequence/root.sg/0/0/1-1-0-0.tsfile"
     ordered = sorted([*listed(A)])
-    compared = compare(ordered, sorted([row(A), row(elsewhere), row(B)]))
+    compared = compare_listing(ordered, sorted([row(A), row(elsewhere), row(B)]))
     set_outside(compared, DATA)
-    found = changes(compared, classify(ordered, DATA))
+    found = classify_changes(compared, classify_listing(ordered, DATA))
     assert [r.path for r in found.vanished] == [B]
     assert found.unjudged == (elsewhere,)
     assert found.skipped == ((elsewhere, OUTSIDE),)

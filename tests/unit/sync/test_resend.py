@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.formats.landing import Receipt, Resend, decode_receipt, encode
+from tidemark.formats.landing import Receipt, Resend, decode_receipt, encode_document
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.migrations import migrate
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender.links import Acked, Seen
 from tidemark.sync.send.receipts import send_again
@@ -22,7 +22,7 @@ ASKED = Resend("a", 3, "a settled file that holds its points has to be replaced"
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """A link whose file `a` was acknowledged in generation 3."""
     made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    migrate(made)
+    migrate_ledger(made)
     with made.write() as connection:
         link_rows.put_site(connection, "id", "plant1", "ms", 1)
         link_rows.add_link(connection, "plant1", "id", "centre")
@@ -57,7 +57,7 @@ def test_not_where_the_site_has_it_no_more_or_never_had(ledger: Ledger) -> None:
 
 def test_receipts_carry_it_and_older_ones_need_not() -> None:
     receipt = Receipt("landing-1", 1, "digest", 1.0, resend=(ASKED,))
-    assert decode_receipt(encode(receipt)) == receipt
-    raw = json.loads(encode(receipt))
+    assert decode_receipt(encode_document(receipt)) == receipt
+    raw = json.loads(encode_document(receipt))
     del raw["resend"]
     assert decode_receipt(json.dumps(raw).encode()).resend == ()

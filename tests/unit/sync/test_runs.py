@@ -14,9 +14,9 @@ from tests.crash.sync_world import LINK, SITE_ID, SMALL_PARTS, SyncWorld
 from tests.unit.sync.link_runs import DISJOINT, answer, opened, seal
 from tidemark.app import App
 from tidemark.errors import CorruptionError, PermanentError, RetryableError, UsageError
-from tidemark.formats.landing import Answer, Receipt, encode
+from tidemark.formats.landing import Answer, Receipt, encode_document
 from tidemark.sync import run as sync_link
-from tidemark.sync.plan import plan, read_plan
+from tidemark.sync.plan import plan_sync, read_plan
 from tidemark.sync.run import Options
 from tidemark.sync.send import transfer_files as sending
 
@@ -127,7 +127,7 @@ def test_send_all_again(world: SyncWorld) -> None:
 def test_a_plan_is_neither_narrowed_nor_widened(world: SyncWorld) -> None:
     seal(world, 1, 2)
     with opened(world) as app:
-        paper = read_plan(json.dumps(plan(app, "plant1").as_json()).encode())
+        paper = read_plan(json.dumps(plan_sync(app, "plant1").as_json()).encode())
     for options in (Options(plan=paper, only_paths=(path_of(1),)), Options(plan=paper, send_all_again=True)):
         with pytest.raises(UsageError, match="--plan and --"):
             world.sync(options)
@@ -197,7 +197,7 @@ def test_a_receipt_for_another_manifest_is_not_believed(world: SyncWorld) -> Non
     seal(world, 1)
     world.sync()
     folder = f"landing/{SITE_ID}/{world.manifests()[0].landing}"
-    world.centre.publish(f"{folder}/receipt.json", encode(Receipt(folder.rpartition("/")[2], 1, "0" * 64, 1.0)))
+    world.centre.publish(f"{folder}/receipt.json", encode_document(Receipt(folder.rpartition("/")[2], 1, "0" * 64, 1.0)))
     with pytest.raises(CorruptionError, match="another manifest"):
         world.sync()
 
@@ -274,20 +274,20 @@ def test_a_plan_changes_nothing_and_is_what_a_run_does(world: SyncWorld) -> None
     world.edge.compact([path_of(1), path_of(2)], path_of(1, inner=1))
     world.edge.seal(path_of(5, unsequence=True))
     with opened(world) as app:
-        first, second = plan(app, "plant1"), plan(app, "plant1")
+        first, second = plan_sync(app, "plant1"), plan_sync(app, "plant1")
     assert first == second and first.state == "ready"
     assert {p for p, _ in first.send} == {path_of(1, inner=1), path_of(5, unsequence=True)}
     assert {p for p, _ in first.superseded} == {path_of(1), path_of(2)}
     result = world.sync()
     assert (result.files, result.bytes) == (2, sum(size for _, size in first.send))
     with opened(world) as app:
-        assert plan(app, "plant1").state == "nothing"
+        assert plan_sync(app, "plant1").state == "nothing"
 
 
 def test_a_plan_file_is_run_exactly(world: SyncWorld) -> None:
     seal(world, 1)
     with opened(world) as app:
-        paper = json.dumps(plan(app, "plant1").as_json()).encode()
+        paper = json.dumps(plan_sync(app, "plant1").as_json()).encode()
     seal(world, 2)  # came later: not in the plan
     assert world.sync(Options(plan=read_plan(paper), no_load=True)).files == 1
     assert set(world.told()) == {path_of(1)}
@@ -299,7 +299,7 @@ def test_a_plan_file_is_run_exactly(world: SyncWorld) -> None:
 def test_a_plan_file_that_does_not_fit_any_more_is_refused(world: SyncWorld, change: str) -> None:
     seal(world, 1, 2)
     with opened(world) as app:
-        paper = json.dumps(plan(app, "plant1").as_json()).encode()
+        paper = json.dumps(plan_sync(app, "plant1").as_json()).encode()
     if change == "content":
         world.edge.seal(path_of(1), "longer content than before it was")
     elif change == "gone":

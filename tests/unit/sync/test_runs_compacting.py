@@ -8,8 +8,8 @@ from tests.crash.edge import path_of
 from tests.crash.sync_world import SyncWorld
 from tests.unit.sync.link_runs import DISJOINT, opened, seal
 from tidemark.ledger.sender import links as link_rows
-from tidemark.sync.notes import LASTING_SECONDS, notes
-from tidemark.sync.plan import plan
+from tidemark.sync.notes import LASTING_SECONDS, make_notes
+from tidemark.sync.plan import plan_sync
 from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 
 OUTPUT = path_of(1, inner=1)
@@ -116,11 +116,11 @@ def test_plan_and_notes_say_what_waits_and_why(world: SyncWorld) -> None:
     world.edge.drop(path_of(1))
     expected = {LOG: COMPACTING, OUTPUT: WAITS, path_of(1): UNTOLD}
     with opened(world) as app:
-        report = plan(app, "plant1")
+        report = plan_sync(app, "plant1")
     assert (report.state, dict(report.skipped)) == ("nothing", expected)
     assert world.sync().notes == ()
     with opened(world) as app, app.ledger.read() as connection:
         skipped = link_rows.skipped_files(connection, "plant1")
     assert {path: one.reason for path, one in skipped.items()} == expected
-    told = notes(skipped, "plant1", max(one.since for one in skipped.values()) + LASTING_SECONDS)
+    told = make_notes(skipped, "plant1", max(one.since for one in skipped.values()) + LASTING_SECONDS)
     assert len(told) == 3 and all("for more than a day" in note and "compaction" in note for note in told)

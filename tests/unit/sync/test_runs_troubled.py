@@ -251,7 +251,7 @@ def test_a_stale_process_records_nothing(world: SyncWorld) -> None:
         with pytest.raises(TidemarkError, match="another"):
             sync_link.select_files(slow, run)
         with app.ledger.read() as connection:
-            assert list(run_rows.items(connection, run)) == [] and fence >= 1
+            assert list(run_rows.read_items(connection, run)) == [] and fence >= 1
 
 
 def test_a_closed_window_stops_a_run_before_it_begins(world: SyncWorld) -> None:

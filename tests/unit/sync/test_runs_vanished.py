@@ -12,7 +12,7 @@ from tests.unit.sync.link_runs import DISJOINT, guard, opened, seal
 from tidemark.errors import NotFoundError
 from tidemark.formats.landing import Manifest
 from tidemark.ledger.sender import links as link_rows
-from tidemark.operations.decisions import approve
+from tidemark.operations.decisions import approve_run
 from tidemark.sync.run import Options
 
 # what is told of vanished files
@@ -276,7 +276,7 @@ def test_an_approved_drop_leaves_after_it_was_held(held: SyncWorld) -> None:
     with opened(held) as app, app.ledger.read() as connection:
         run = link_rows.get_link(connection, "plant1").guard_run  # type: ignore[union-attr]
     with opened(held) as app:
-        approve(app, str(run))
+        approve_run(app, str(run))
     result = held.sync()
     assert (result.exit_code, result.dropped, last(held).held) == (0, 3, ())
     assert last(held).inventory_count == 4

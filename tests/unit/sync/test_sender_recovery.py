@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.sync.adopt import ADDED, DELETED, acknowledged, matching
+from tidemark.sync.adopt import ADDED, DELETED, match_site_files, parse_acknowledged
 
 VECTORS = json.loads((Path(__file__).parents[2] / "data" / "sync_recovery_vectors.json").read_text())["cases"]
 NAME = "1581324718762-101-1"
@@ -21,22 +21,22 @@ def text(lines: list[str] | None, torn: bool = False) -> str | None:
 @pytest.mark.parametrize("case", VECTORS, ids=[c["id"] for c in VECTORS])
 def test_vectors(case: dict[str, Any]) -> None:
     log = text(case["log"], case["torn_last_line"])
-    assert acknowledged(text(case["last"]), text(case["current"]), log) == frozenset(case["expected"])
+    assert parse_acknowledged(text(case["last"]), text(case["current"]), log) == frozenset(case["expected"])
 
 
 def test_a_log_may_name_files_in_three_ways() -> None:
     last = f"/d/sequence/sg/{NAME}.tsfile\n"
     for entry in (f"/d/sequence/sg/{NAME}.tsfile", f"{NAME}.tsfile", NAME):
-        assert acknowledged(last, None, f"sync start\n{DELETED}\n{entry}\n{ADDED}\n") == frozenset()
+        assert parse_acknowledged(last, None, f"sync start\n{DELETED}\n{entry}\n{ADDED}\n") == frozenset()
 
 
 def test_entries_outside_the_two_lists_mean_nothing() -> None:
     log = f"sync start\n{ADDED}\nA\nsync tsfile end\nB\nsync end\n"
-    assert acknowledged(None, None, log) == {"A"}
+    assert parse_acknowledged(None, None, log) == {"A"}
 
 
 def test_a_list_without_its_last_newline_is_whole() -> None:
-    assert acknowledged("A\nB", None, None) == {"A", "B"}
+    assert parse_acknowledged("A\nB", None, None) == {"A", "B"}
 
 
 SITE = [
@@ -60,4 +60,4 @@ SITE = [
     ],
 )
 def test_matching(entry: str, meant: str | None) -> None:
-    assert matching([entry], SITE) == ({meant} if meant else frozenset())
+    assert match_site_files([entry], SITE) == ({meant} if meant else frozenset())

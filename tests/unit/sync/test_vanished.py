@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.sync.select.vanished import Gone, Live, covers
+from tidemark.sync.select.vanished import Gone, Live, find_covers
 from tidemark.tsfiles.companions.resource import Extent
 from tidemark.tsfiles.names import parse_source_path
 
@@ -38,7 +38,7 @@ def live(path_: str, extent: Extent = D1) -> Live:
     ],
 )
 def test_what_a_compaction_may_have_made_of_it_covers_it(before: str, made: str) -> None:
-    assert covers([gone(before)], [live(made)]) == {before: (made,)}
+    assert find_covers([gone(before)], [live(made)]) == {before: (made,)}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_a_compaction_may_have_made_of_it_covers_it(before: str, made: str)
     ],
 )
 def test_what_no_compaction_made_of_it_does_not(beside: str) -> None:
-    assert covers([gone(path("1-1-0-0"))], [live(beside)]) == {path("1-1-0-0"): ()}
+    assert find_covers([gone(path("1-1-0-0"))], [live(beside)]) == {path("1-1-0-0"): ()}
 
 
 def test_all_of_them_are_named() -> None:
@@ -62,23 +62,23 @@ def test_all_of_them_are_named() -> None:
         live(one, (("root.sg.d1", 0, 10),)),
         live(far, (("root.sg.d1", 21, 30),)),
     ]
-    assert covers([late], made) == {late.path: (one, two)}
+    assert find_covers([late], made) == {late.path: (one, two)}
 
 
 def test_times_of_another_device_do_not_count() -> None:
-    assert covers([gone(path("1-1-0-0"))], [live(path("1-1-1-0"), (("root.sg.d2", 0, 10),))]) == {path("1-1-0-0"): ()}
+    assert find_covers([gone(path("1-1-0-0"))], [live(path("1-1-1-0"), (("root.sg.d2", 0, 10),))]) == {path("1-1-0-0"): ()}
 
 
 def test_an_unknown_extent_touches_nothing() -> None:
-    assert covers([gone(path("2-2-0-0"), ())], [live(path("2-2-1-0"))]) == {path("2-2-0-0"): ()}
-    assert covers([gone(path("2-2-0-0"))], [live(path("2-2-1-0"), ())]) == {path("2-2-0-0"): ()}
+    assert find_covers([gone(path("2-2-0-0"), ())], [live(path("2-2-1-0"))]) == {path("2-2-0-0"): ()}
+    assert find_covers([gone(path("2-2-0-0"))], [live(path("2-2-1-0"), ())]) == {path("2-2-0-0"): ()}
 
 
 def test_an_index_of_the_whole_file_stands_for_every_device() -> None:
     lost = gone(path("2-2-0-0"), (("**", 0, 10),))
-    assert covers([lost], [live(path("1-1-1-0"), (("**", 0, 10),))])[lost.path]
-    assert covers([gone(path("2-2-0-0"))], [live(path("1-1-1-0"), (("**", 0, 10),))])[lost.path]
+    assert find_covers([lost], [live(path("1-1-1-0"), (("**", 0, 10),))])[lost.path]
+    assert find_covers([gone(path("2-2-0-0"))], [live(path("1-1-1-0"), (("**", 0, 10),))])[lost.path]
 
 
 def test_a_path_that_cannot_be_taken_apart_is_dropped() -> None:
-    assert covers([gone("elsewhere/x.tsfile")], [live(path("1-1-1-0"))]) == {"elsewhere/x.tsfile": ()}
+    assert find_covers([gone("elsewhere/x.tsfile")], [live(path("1-1-1-0"))]) == {"elsewhere/x.tsfile": ()}

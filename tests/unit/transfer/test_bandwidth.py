@@ -27,7 +27,7 @@ def test_over_time_the_rate_is_kept(piece: int) -> None:
     clock = Clock()
     bucket = TokenBucket(1_000_000, clock, clock.sleep)
     for _ in range(10_000_000 // piece):
-        bucket.take(piece)
+        bucket.consume_tokens(piece)
     assert clock.now - 100.0 == pytest.approx(10.0, rel=0.05)
 
 
@@ -36,13 +36,13 @@ def test_a_pause_buys_a_quarter_of_a_second_at_most() -> None:
     bucket = TokenBucket(1_000_000, clock, clock.sleep)
     clock.now += 3600
     for _ in range(100):
-        bucket.take(10_000)
+        bucket.consume_tokens(10_000)
     assert clock.now - 3700.0 == pytest.approx(0.75)
 
 
 def test_without_a_rate_nothing_waits() -> None:
     clock = Clock()
-    TokenBucket(0, clock, clock.sleep).take(1 << 40)
+    TokenBucket(0, clock, clock.sleep).consume_tokens(1 << 40)
     assert clock.now == 100.0
 
 
@@ -59,10 +59,10 @@ class Share:
     def rate(self) -> float:
         return self.ours()
 
-    def used(self, count: int) -> None:
+    def count_used(self, count: int) -> None:
         self.sent += count
 
-    def check(self) -> None:
+    def assert_share_known(self) -> None:
         if self.lost:
             raise RetryableError("nobody knows")
 
@@ -75,7 +75,7 @@ def test_a_share_that_changes_is_kept(piece: int) -> None:
     bucket = TokenBucket(0.0, clock, clock.sleep, share)
     sent_at: list[float] = []
     while clock.now < 116:
-        bucket.take(piece)
+        bucket.consume_tokens(piece)
         sent_at.append(clock.now)
     assert share.sent == len(sent_at) * piece
     for begin, end, wanted in ((102, 106, 4e6), (106, 116, 2e6)):
@@ -87,12 +87,12 @@ def test_the_lesser_of_two_caps_counts() -> None:
     clock = Clock()
     share = Share(lambda: 5e5)
     own = TokenBucket(2e5, clock, clock.sleep, share)
-    assert (own.most, own.rate, own.pace) == (2e5, 2e5, 25_000)
+    assert (own.most_rate, own.rate, own.pace_bytes) == (2e5, 2e5, 25_000)
     shared = TokenBucket(8e5, clock, clock.sleep, share)
-    assert (shared.most, shared.rate, shared.least) == (8e5, 5e5, 2e4)
+    assert (shared.most_rate, shared.rate, shared.least_rate) == (8e5, 5e5, 2e4)
 
 
 def test_a_share_that_nobody_knows_ends_the_wait() -> None:
     clock = Clock()
     with pytest.raises(RetryableError, match="nobody knows"):
-        TokenBucket(0.0, clock, clock.sleep, Share(lambda: 0.0, lost=True)).take(1000)
+        TokenBucket(0.0, clock, clock.sleep, Share(lambda: 0.0, lost=True)).consume_tokens(1000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.memory_store import MemoryStore
 from tidemark.stores.local import LocalStore
-from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 
 
 def test_a_process_that_may_open_few_files_takes_hundreds(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_process_that_may_open_few_files_takes_hundreds(tmp_path: Path) -> Non
     highest = max(int(handle.name) for handle in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, before[1]))
     try:
-        told = list(send(source, LocalStore(str(tmp_path)), items, SendOptions(retries=1)))
+        told = list(send_files(source, LocalStore(str(tmp_path)), items, SendOptions(retries=1)))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert [one for one in told if not isinstance(one, Sent)] == [] and len(told) == count

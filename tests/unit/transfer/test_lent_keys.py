@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidemark.stores.ssh.lean_paramiko import paramiko
-from tidemark.transfer.stream.direct import FAILURE, SUCCESS, Asked
+from tidemark.transfer.stream.direct import FAILURE, SUCCESS, AgentRequests
 
 USER, CONNECTION = "tidemark", b"session id of a connection"
 BOUND = "publickey-hostbound-v00@openssh.com"
@@ -20,9 +20,9 @@ def keys() -> tuple[Any, Any, Any]:
 
 
 @pytest.fixture
-def asked(keys: tuple[Any, Any, Any]) -> Asked:
+def asked(keys: tuple[Any, Any, Any]) -> AgentRequests:
     lent, host, _ = keys
-    return Asked(lent, USER, host.asbytes())
+    return AgentRequests(lent, USER, host.asbytes())
 
 
 def words(*parts: object) -> bytes:
@@ -53,21 +53,21 @@ def bind(host: Any, connection: bytes = CONNECTION, signer: Any = None) -> bytes
     return bytes([27]) + words("session-bind@openssh.com", host.asbytes(), connection, signature, False)
 
 
-def test_it_lists_the_one_key(asked: Asked, keys: tuple[Any, Any, Any]) -> None:
-    answer = paramiko.Message(asked.answer(bytes([11]))[1:])
+def test_it_lists_the_one_key(asked: AgentRequests, keys: tuple[Any, Any, Any]) -> None:
+    answer = paramiko.Message(asked.answer_request(bytes([11]))[1:])
     assert (answer.get_int(), answer.get_string()) == (1, keys[0].asbytes())
 
 
-def test_it_signs_the_login(asked: Asked, keys: tuple[Any, Any, Any]) -> None:
+def test_it_signs_the_login(asked: AgentRequests, keys: tuple[Any, Any, Any]) -> None:
     lent, host, _ = keys
     for data in (login(lent), login(lent, method=BOUND, host=host)):
-        answer = asked.answer(sign(lent, data))
+        answer = asked.answer_request(sign(lent, data))
         assert answer[0] == 14
         signature = paramiko.Message(paramiko.Message(answer[1:]).get_string())
         assert lent.verify_ssh_sig(data, signature)
 
 
-def test_it_signs_nothing_else(asked: Asked, keys: tuple[Any, Any, Any]) -> None:
+def test_it_signs_nothing_else(asked: AgentRequests, keys: tuple[Any, Any, Any]) -> None:
     lent, _, other = keys
     refused = {
         "another user": sign(lent, login(lent, user="root")),
@@ -85,25 +85,25 @@ def test_it_signs_nothing_else(asked: Asked, keys: tuple[Any, Any, Any]) -> None
         "to remove all": bytes([19]),
         "what nobody knows": bytes([27]) + words("something@example.com"),
     }
-    assert {why: asked.answer(request) for why, request in refused.items()} == dict.fromkeys(refused, FAILURE)
+    assert {why: asked.answer_request(request) for why, request in refused.items()} == dict.fromkeys(refused, FAILURE)
 
 
-def test_bound_to_a_connection_it_signs_for_that_alone(asked: Asked, keys: tuple[Any, Any, Any]) -> None:
+def test_bound_to_a_connection_it_signs_for_that_alone(asked: AgentRequests, keys: tuple[Any, Any, Any]) -> None:
     lent, host, _ = keys
-    assert asked.answer(bind(host)) == SUCCESS
-    assert asked.answer(sign(lent, login(lent)))[0] == 14
-    assert asked.answer(sign(lent, login(lent, connection=b"another"))) == FAILURE
+    assert asked.answer_request(bind(host)) == SUCCESS
+    assert asked.answer_request(sign(lent, login(lent)))[0] == 14
+    assert asked.answer_request(sign(lent, login(lent, connection=b"another"))) == FAILURE
 
 
 @pytest.mark.parametrize("how", ["another host", "not signed by the host", "a second connection"])
-def test_bound_to_another_it_signs_nothing_any_more(asked: Asked, keys: tuple[Any, Any, Any], how: str) -> None:
+def test_bound_to_another_it_signs_nothing_any_more(asked: AgentRequests, keys: tuple[Any, Any, Any], how: str) -> None:
     lent, host, other = keys
     if how == "another host":
-        assert asked.answer(bind(other)) == FAILURE
+        assert asked.answer_request(bind(other)) == FAILURE
     elif how == "not signed by the host":
-        assert asked.answer(bind(host, signer=other)) == FAILURE
+        assert asked.answer_request(bind(host, signer=other)) == FAILURE
     else:
-        assert asked.answer(bind(host)) == SUCCESS
-        assert asked.answer(bind(host, b"another")) == FAILURE
-    assert asked.answer(sign(lent, login(lent))) == FAILURE
-    assert asked.answer(bind(host)) == FAILURE
+        assert asked.answer_request(bind(host)) == SUCCESS
+        assert asked.answer_request(bind(host, b"another")) == FAILURE
+    assert asked.answer_request(sign(lent, login(lent))) == FAILURE
+    assert asked.answer_request(bind(host)) == FAILURE

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidemark.transfer.stream.connection import Carrier
+from tidemark.transfer.stream.connection import Connection
 from tidemark.transfer.stream.connections import LOSSY_STEPS, STEP_SECONDS, LineSpeed
 
 
@@ -17,7 +17,7 @@ class Carrying:
         self.number, self.bytes, self.lost = number, 0, 0
         self.connection: Any = self
 
-    def line(self) -> tuple[float, int]:
+    def measure_connection(self) -> tuple[float, int]:
         return 0.05, self.lost
 
 
@@ -26,7 +26,7 @@ def steps(speed: LineSpeed, carriers: list[Carrying], lost: list[int]) -> None:
     for more in lost:
         carriers[0].lost += more
         now += STEP_SECONDS
-        speed.step(now, cast("list[Carrier]", carriers))
+        speed.measure_step(now, cast("list[Connection]", carriers))
 
 
 def test_the_rate_of_each_is_smoothed_and_the_total_is_of_the_last_step() -> None:

@@ -16,7 +16,7 @@ from tidemark.errors import DiskFullError, PermanentError
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import StoreAddress
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.relay import disk_target
 from tidemark.transfer.relay import target as relay_target
 
@@ -66,8 +66,8 @@ def test_so_does_the_closing_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source.put(item.source_path, os.urandom(SIZE), mtime=1_600_000_000)
     with monkeypatch.context() as patch:
         a_failing_close(patch)
-        (failed,) = send(source, LocalStore(str(tmp_path)), [item], OPTIONS)
-    (sent,) = send(source, LocalStore(str(tmp_path)), [item], OPTIONS)
+        (failed,) = send_files(source, LocalStore(str(tmp_path)), [item], OPTIONS)
+    (sent,) = send_files(source, LocalStore(str(tmp_path)), [item], OPTIONS)
     assert isinstance(failed, Failed) and isinstance(failed.error, DiskFullError)
     assert isinstance(sent, Sent) and sent.wire_bytes == SIZE
 
@@ -82,8 +82,8 @@ def test_and_in_a_pull(sshd: Sshd, tmp_path: Path, stopped: bool, monkeypatch: p
     slowly = SendOptions(bandwidth=1e6, should_stop=lambda: bool(sum(crossed)))
     with monkeypatch.context() as patch:
         a_failing_close(patch)
-        told = list(send(source, target, [item], slowly if stopped else SendOptions(), crossed.append))
-    (sent,) = send(source, target, [item], SendOptions())
+        told = list(send_files(source, target, [item], slowly if stopped else SendOptions(), crossed.append))
+    (sent,) = send_files(source, target, [item], SendOptions())
     source.close()
     assert [type(one) for one in told] == ([] if stopped else [Failed])
     assert isinstance(sent, Sent) and sent.wire_bytes == size
@@ -99,8 +99,8 @@ def test_a_relayed_part_that_the_disk_lost_bytes_of_is_begun_anew(
     monkeypatch.setattr(disk_target if on_disk else relay_target, "SYNC_BYTES", SIZE // 2)
     one_failing_sync(monkeypatch)
 
-    (failed,) = send(source, target, [item], OPTIONS)
-    (sent,) = send(source, target, [item], OPTIONS)
+    (failed,) = send_files(source, target, [item], OPTIONS)
+    (sent,) = send_files(source, target, [item], OPTIONS)
 
     assert isinstance(failed, Failed) and isinstance(failed.error, PermanentError)
     assert isinstance(sent, Sent) and sent.wire_bytes == SIZE

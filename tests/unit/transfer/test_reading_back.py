@@ -11,7 +11,7 @@ import pytest
 from tests.memory_store import MemoryStore
 from tidemark.errors import UnreachableError
 from tidemark.stores.protocol import Range, StoreProperties, Tier
-from tidemark.transfer.existing import digests
+from tidemark.transfer.existing import read_digests
 from tidemark.transfer.items import SendOptions, Wire
 from tidemark.transfer.limits import TokenBucket
 
@@ -48,7 +48,7 @@ def test_it_takes_the_time_of_the_cap_in_short_sleeps_and_the_digests_are_right(
     wire, clock = paced(store, SendOptions(bandwidth=RATE))
     asked = [Range("large"), Range("gone"), Range("small"), Range("empty"), Range("large", 7, 300_000), Range("small", 0, 9)]
 
-    found = digests(wire, store, asked)
+    found = read_digests(wire, store, asked)
 
     wanted: list[Any] = [data["large"], None, data["small"], data["empty"], data["large"][7:300_007], None]
     assert found == [None if part is None else hashlib.sha256(part).hexdigest() for part in wanted]
@@ -60,6 +60,6 @@ def test_after_the_wish_to_stop_no_more_than_a_block_crosses() -> None:
     store.publish("large", bytes(1 << 20))
     wire, clock = paced(store, SendOptions(bandwidth=RATE, block_bytes=100_000, should_stop=lambda: clock.now > 2.0))
     with pytest.raises(UnreachableError) as stopped:
-        digests(wire, store, [Range("large")])
+        read_digests(wire, store, [Range("large")])
     assert 2.0 < clock.now <= 2.0 + 100_000 / RATE + 0.2
     assert "large" in stopped.value.message and stopped.value.hint

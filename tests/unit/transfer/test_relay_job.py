@@ -34,9 +34,9 @@ def carried(cuts: Sequence[int], resumed_at: int = 0) -> Job:
     job = Job(0, SendItem("s", "t", len(DATA)), Entry("s", len(DATA), 1), small=False)
     for cut in sorted({*cuts, len(DATA)}):
         if job.at and cut > job.at >= resumed_at > 0 and job.running is not None:
-            job.go_on(job.claims)
-        job.take(DATA[job.at : cut])
-        job.claim()
+            job.resume_from(job.claims)
+        job.receive_data(DATA[job.at : cut])
+        job.claim_block()
     return job
 
 
@@ -75,5 +75,5 @@ def test_a_sound_part_is_asked_about_once() -> None:
 
 
 def test_the_digest_is_of_all_bytes_and_unknown_behind_an_earlier_try() -> None:
-    assert carried([100, 200]).digest() == hashlib.sha256(DATA).hexdigest()
-    assert carried([100, 200], resumed_at=100).digest() == ""
+    assert carried([100, 200]).received_digest() == hashlib.sha256(DATA).hexdigest()
+    assert carried([100, 200], resumed_at=100).received_digest() == ""

@@ -13,8 +13,8 @@ from tidemark.stores.ssh.login import Limits, Login
 from tidemark.transfer import route as road
 from tidemark.transfer.items import SendOptions, Wire
 from tidemark.transfer.relay.relay import Relay
-from tidemark.transfer.route import NotBegun, round_between
-from tidemark.transfer.stream.direct import NoRoad, ssh_command
+from tidemark.transfer.route import NotBegun, attempt_between
+from tidemark.transfer.stream.direct import NoDirectPath, ssh_command
 
 
 def end(name: str) -> PythonStore:
@@ -32,14 +32,14 @@ def test_a_target_that_is_not_reached_is_relayed_and_not_tried_again(monkeypatch
 
     def fails(_source: PythonStore, target: PythonStore) -> Any:
         tried.append(target.url)
-        raise NoRoad("it has no ssh client")
+        raise NoDirectPath("it has no ssh client")
 
-    monkeypatch.setattr(road, "Road", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
+    monkeypatch.setattr(road, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
     source, target, third = end("n1"), end("n2"), end("n3")
     for other in (target, target, third):
         between = wire(source, other)
-        assert isinstance(round_between(between, []), Relay)
-        assert between.road == "relayed: u@n1:22 does not reach it: it has no ssh client"
+        assert isinstance(attempt_between(between, []), Relay)
+        assert between.path == "relayed: u@n1:22 does not reach it: it has no ssh client"
     assert tried == [target.url, third.url]
 
 
@@ -47,12 +47,12 @@ def test_a_source_that_lets_nobody_in_twice_is_relayed_and_asked_again(monkeypat
     def fails(*_ends: PythonStore) -> Any:
         raise UnreachableError("no further connection")
 
-    monkeypatch.setattr(road, "Road", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
+    monkeypatch.setattr(road, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
     source = end("n1")
     between = wire(source, end("n2"))
-    assert isinstance(round_between(between, []), Relay)
-    assert between.road == "relayed: no further connection"
-    assert not source.roads
+    assert isinstance(attempt_between(between, []), Relay)
+    assert between.path == "relayed: no further connection"
+    assert not source.direct_routes
 
 
 def test_another_host_key_is_no_reason_to_relay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +61,11 @@ def test_another_host_key_is_no_reason_to_relay(monkeypatch: pytest.MonkeyPatch)
     def fails(*_ends: PythonStore) -> Any:
         raise error
 
-    monkeypatch.setattr(road, "Road", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
+    monkeypatch.setattr(road, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
     source = end("n1")
-    begun = round_between(wire(source, end("n2")), [])
-    assert isinstance(begun, NotBegun) and begun.error is error and not list(begun.outcomes())
-    assert not source.roads  # asked again by the next round
+    begun = attempt_between(wire(source, end("n2")), [])
+    assert isinstance(begun, NotBegun) and begun.error is error and not list(begun.iter_outcomes())
+    assert not source.direct_routes  # asked again by the next round
 
 
 def test_the_nodes_ssh_reads_nothing_of_the_node_and_adds_nothing() -> None:

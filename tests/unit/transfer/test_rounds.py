@@ -9,7 +9,7 @@ import pytest
 from tests.memory_store import MemoryStore
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores import retrying
-from tidemark.transfer.attempts import Outcome, run_rounds
+from tidemark.transfer.attempts import Outcome, run_attempts
 from tidemark.transfer.items import Failed, SendItem, SendOptions, Sent, Wire
 
 ITEMS = [SendItem(f"{n}", f"l/{n}", 1000) for n in range(3)]
@@ -30,7 +30,7 @@ class Cut:
         self.kept_bytes = kept
         self._sends = sends
 
-    def outcomes(self) -> Iterator[Outcome]:
+    def iter_outcomes(self) -> Iterator[Outcome]:
         for item in self._sends:
             yield Sent(item, "", item.size, "target")
 
@@ -44,7 +44,7 @@ def count(kept: Iterator[Cut], limit: int = 100) -> tuple[int, list[Sent | Faile
         return next(kept)
 
     wire = Wire(MemoryStore(), MemoryStore(), SendOptions(retries=3), lambda _count: None)
-    outcomes = list(run_rounds(wire, ITEMS, make))
+    outcomes = list(run_attempts(wire, ITEMS, make))
     return len(made), outcomes
 
 

@@ -19,8 +19,8 @@ from tidemark.stores.agent.frames import PREFIX
 from tidemark.stores.agent.part_file import begin_part, write_small
 from tidemark.stores.os_errors import Where
 from tidemark.transfer.items import Failed, SendItem, SendOptions, Sent, TryAgain, Wire
-from tidemark.transfer.stream.publish import Outcome, Sealer, Whole
-from tidemark.transfer.stream.verify import ProvenPart
+from tidemark.transfer.stream.publish import Outcome, Publisher, Whole
+from tidemark.transfer.stream.verify import VerifiedPart
 
 BUFFER = memoryview(bytearray(700))
 
@@ -31,7 +31,7 @@ class Target:
         self.disk = Disk(str(root))
         self.told: list[Outcome] = []
         store = MemoryStore()
-        self.sealer = Sealer(
+        self.sealer = Publisher(
             Wire(store, store, SendOptions(), lambda _: None), self.disk, Where("", str(root)), self.told.extend
         )
 
@@ -41,18 +41,18 @@ class Target:
         digest = hashlib.sha256(data).hexdigest()
         return Whole(SendItem(name, name, len(data)), place, digest, False, proof=seen, syncs_failed=failed)
 
-    def large(self, name: str, data: bytes) -> tuple[Whole, ProvenPart]:
+    def large(self, name: str, data: bytes) -> tuple[Whole, VerifiedPart]:
         of = Identity(len(data), 1, 1)
         begin_part(self.disk, name, of, [])
-        part = ProvenPart(self.disk, name, of)
+        part = VerifiedPart(self.disk, name, of)
         digest = hashlib.sha256(data)
-        part.put(0, memoryview(data), PREFIX, digest.digest())
-        part.prove(BUFFER)
+        part.write_block(0, memoryview(data), PREFIX, digest.digest())
+        part.verify_written(BUFFER)
         return Whole(SendItem(name, name, len(data)), part.place, digest.hexdigest(), True, proof=part.proof), part
 
     def seal(self, *wholes: Whole) -> list[Outcome]:
-        self.sealer.put(list(wholes))
-        self.sealer.finish()
+        self.sealer.queue_files(list(wholes))
+        self.sealer.finish_publishing()
         return self.told
 
     def files(self) -> dict[str, bytes]:
@@ -86,12 +86,12 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, name: str = "fsync") -> list[i
 def test_a_large_file_whose_sync_failed_under_way_is_brought_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, part = target.large("f", b"x" * 10)
     failing_once(monkeypatch)
-    target.sealer.sync(os.open(part_at(whole.place), os.O_RDWR), part)
+    target.sealer.queue_sync(os.open(part_at(whole.place), os.O_RDWR), part)
     (outcome,) = target.seal(whole)
     assert "Input/output error" in again(outcome)
     assert target.files() == {}, "no name, and neither part nor journal to go on from"
     with pytest.raises(OSError):
-        part.prove(BUFFER)
+        part.verify_written(BUFFER)
 
 
 def test_one_whose_last_sync_failed_too_and_the_others_get_their_names(
@@ -123,10 +123,10 @@ def test_after_a_failed_sync_of_the_disk_all_that_was_written_before_is_in_doubt
     monkeypatch.setattr(durable, "_sync_disks", sync_disks)
     many = [target.small(f"{number}", b"x") for number in range(durable.SYNC_ONCE)]
     waiting, (large, _) = target.small("waiting", b"w"), target.large("large", b"l" * 10)
-    target.sealer.put(many)
+    target.sealer.queue_files(many)
     while len(target.told) < len(many):
         time.sleep(0.01)
-    target.sealer.put([waiting, large])
+    target.sealer.queue_files([waiting, large])
     while len(target.told) < len(many) + 2:
         time.sleep(0.01)
     assert [again(outcome) for outcome in target.told] and target.files() == {}, "nothing to go on from"
@@ -210,7 +210,7 @@ def test_what_a_disk_says_when_folders_are_synced_is_of_what_was_written_since(
     for number in range(durable.SYNC_ONCE):
         (target.root / f"d{number}").mkdir()
         many.append(target.small(f"d{number}/f", b"x"))
-    target.sealer.put(many)
+    target.sealer.queue_files(many)
     while len(target.told) < len(many):
         time.sleep(0.01)
     outcomes = target.seal(*later)

@@ -49,7 +49,7 @@ class Server(MemoryStore):
         super().__init__()
         self.bulk_session = lambda: session
 
-    def place(self, path: str) -> str:
+    def locate_path(self, path: str) -> str:
         return f"/{path}"
 
 
@@ -63,16 +63,16 @@ def begun(small: bool, count: int = 2000) -> tuple[Session, SftpTarget, list[Job
         for number in range(count)
     ]
     for job in jobs:
-        target.begin(job, b"")
+        target.begin_job(job, b"")
     return session, target, jobs
 
 
 def bring(target: SftpTarget, job: Job) -> None:
-    target.write(job, bytes(SIZE))
-    job.take(bytes(SIZE))
+    target.write_data(job, bytes(SIZE))
+    job.receive_data(bytes(SIZE))
     if not job.small:
-        job.claim()
-        target.claim(job)
+        job.claim_block()
+        target.journal_claim(job)
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -80,7 +80,7 @@ def test_few_of_many_files_asked_ahead_are_open(small: bool) -> None:
     session, target, jobs = begun(small)
     for job in jobs:
         bring(target, job)
-    target._stream.settle([*target._parts.values(), *target._papers.values()])
+    target._stream.await_parts([*target._parts.values(), *target._papers.values()])
     assert session.most_open <= MOST_OPEN + 1
     assert session.opened == len(jobs) * (1 if small else 2) and session.open == 0
 
@@ -92,16 +92,16 @@ def test_files_that_are_first_in_order_and_come_last_keep_nobody_waiting() -> No
     for job in others:
         bring(target, job)
     assert session.most_open <= MOST_OPEN + 250
-    target.abandon(late[:200])
+    target.abandon_jobs(late[:200])
     for job in late[200:]:
         bring(target, job)
-    target._stream.settle(list(target._parts.values()))
+    target._stream.await_parts(list(target._parts.values()))
     assert all(part.trouble is None for part in target._parts.values()) and session.most_open <= MOST_OPEN + 250
 
 
 def test_what_is_given_up_before_its_first_byte_is_never_opened() -> None:
     session, target, jobs = begun(small=True)
-    target.abandon(jobs)
+    target.abandon_jobs(jobs)
     while session._asked:
         session.step()
     assert session.opened <= MOST_OPEN and session.open == 0

@@ -26,7 +26,7 @@ def quick(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def built() -> None:
-    if small_files._library() is None:
+    if small_files._load_library() is None:
         pytest.skip("no C compiler")
 
 
@@ -44,12 +44,12 @@ def bytes_of(data: memoryview, file: Arrived) -> bytes:
 
 
 def proof(place: bytes) -> Proof:
-    return Proof.of(os.lstat(place))
+    return Proof.from_stat(os.lstat(place))
 
 
 def test_parts_are_whole_and_told_with_digest_and_proof(tmp_path: Path, quick: bool) -> None:
     data, files = frame(tmp_path)
-    written = SmallFiles(quick).write(data, files)
+    written = SmallFiles(quick).write_parts(data, files)
     for file, (digest, seen, error) in zip(files, written, strict=True):
         assert Path(os.fsdecode(file.part)).read_bytes() == bytes_of(data, file)
         assert (digest, seen, error) == (hashlib.sha256(bytes_of(data, file)).digest(), proof(file.part), None)
@@ -61,7 +61,7 @@ def test_what_keeps_one_from_being_written_is_told_and_the_others_are(tmp_path: 
     Path(os.fsdecode(files[1].part)).symlink_to(tmp_path / "elsewhere")
     files[2] = files[2]._replace(part=bytes(tmp_path / "none" / "2.part"))
     (tmp_path / "3.part").mkdir()
-    troubles = [one.error and one.error.errno for one in SmallFiles(quick).write(data, files)]
+    troubles = [one.error and one.error.errno for one in SmallFiles(quick).write_parts(data, files)]
     assert troubles[0] is None and Path(os.fsdecode(files[0].part)).read_bytes() == bytes_of(data, files[0])
     assert troubles[1] is None and not (tmp_path / "elsewhere").exists()  # the link is replaced, not followed
     assert troubles[2] == errno.ENOENT and troubles[3] in (errno.EISDIR, errno.EPERM, errno.ESTALE)
@@ -73,21 +73,21 @@ def test_what_keeps_one_from_being_written_is_told_and_the_others_are(tmp_path: 
 def test_names_are_given_in_order_up_to_the_first_that_is_not_what_was_proven(tmp_path: Path) -> None:
     small = SmallFiles(quick=True)
     data, files = frame(tmp_path)
-    proofs = [one.proof for one in small.write(data, files)]
+    proofs = [one.proof for one in small.write_parts(data, files)]
     pairs = [(file.part, file.part.removesuffix(b".part")) for file in files]
     Path(os.fsdecode(files[2].part)).write_bytes(b"another one")
-    assert small.name(pairs, proofs) == 2
+    assert small.name_parts(pairs, proofs) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2.part", "3.part", "4.part"]
-    assert small.name(pairs[3:], proofs[3:]) == 2
-    assert small.name(pairs[:1], proofs[:1]) == 0  # it has its name already
-    assert small.name(pairs[2:3], [None]) == 0 and small.name([], []) == 0
+    assert small.name_parts(pairs[3:], proofs[3:]) == 2
+    assert small.name_parts(pairs[:1], proofs[:1]) == 0  # it has its name already
+    assert small.name_parts(pairs[2:3], [None]) == 0 and small.name_parts([], []) == 0
 
 
 def test_without_the_library_no_name_is_given_at_once(tmp_path: Path) -> None:
     data, files = frame(tmp_path)
     small = SmallFiles(quick=False)
-    written = small.write(data, files)
-    assert small.name([(files[0].part, b"x")], [written[0].proof]) == 0 and Path(os.fsdecode(files[0].part)).exists()
+    written = small.write_parts(data, files)
+    assert small.name_parts([(files[0].part, b"x")], [written[0].proof]) == 0 and Path(os.fsdecode(files[0].part)).exists()
 
 
 @IN_C
@@ -98,11 +98,11 @@ def test_files_of_several_folders_in_turn(tmp_path: Path) -> None:
     files = [file._replace(part=bytes(tmp_path / "ab"[number % 2] / f"{number}.part")) for number, file in enumerate(files)]
     for name in "ab":
         (tmp_path / name).mkdir()
-    proofs = [one.proof for one in small.write(data, files)]
+    proofs = [one.proof for one in small.write_parts(data, files)]
     pairs = [(file.part, file.part.removesuffix(b".part")) for file in files]
     elsewhere = [(part, bytes(tmp_path / "b" / "0")) for part, _ in pairs[:1]]
-    assert small.name(elsewhere, proofs[:1]) == 0  # of one folder alone
-    assert small.name(pairs, proofs) == len(files)
+    assert small.name_parts(elsewhere, proofs[:1]) == 0  # of one folder alone
+    assert small.name_parts(pairs, proofs) == len(files)
     for (_, final), file in zip(pairs, files, strict=True):
         assert Path(os.fsdecode(final)).read_bytes() == bytes_of(data, file)
 
@@ -111,6 +111,6 @@ def test_files_of_several_folders_in_turn(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("built")
 def test_the_hash_is_the_one_of_the_library_that_python_uses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data, files = frame(tmp_path)
-    monkeypatch.setattr(small_files, "_sha256", lambda: None)  # a Python that has no libcrypto of its own
-    for file, one in zip(files, SmallFiles(quick=True).write(data, files), strict=True):
+    monkeypatch.setattr(small_files, "_sha256_function", lambda: None)  # a Python that has no libcrypto of its own
+    for file, one in zip(files, SmallFiles(quick=True).write_parts(data, files), strict=True):
         assert one.digest == hashlib.sha256(bytes_of(data, file)).digest()

@@ -23,7 +23,7 @@ from tidemark.stores import retrying
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Tier
 from tidemark.stores.retrying import RetryingStore
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 BLOCK = 1000
 OPTIONS = SendOptions(block_bytes=BLOCK, retries=3)
@@ -50,10 +50,10 @@ class Faulty(MemoryStore):
         if self.fail.get(method):
             raise self.fail[method].pop(0)
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
         self._cue("chunks")
         at = offset
-        for piece in super().chunks(path, offset, length, size):
+        for piece in super().read_chunks(path, offset, length, size):
             yield self._bent(piece, at)
             at += len(piece)
 
@@ -111,7 +111,7 @@ def test_every_file_arrives_with_the_digest_of_its_source(tier: Tier) -> None:
     target = Faulty("centre")
     crossed: list[int] = []
 
-    sent = list(send(source, target, items, OPTIONS, crossed.append))
+    sent = list(send_files(source, target, items, OPTIONS, crossed.append))
 
     assert [type(one) for one in sent] == [Sent] * len(items)
     assert {one.item: one.sha256 for one in sent} == {item: sha(source.read(item.source_path)) for item in items}
@@ -126,11 +126,11 @@ def test_every_file_arrives_with_the_digest_of_its_source(tier: Tier) -> None:
 def test_what_is_there_already_is_not_sent_again(tier: Tier) -> None:
     source, items = site(10, 3 * BLOCK, tier=tier)
     target = Faulty("centre")
-    first = {one.item: one.sha256 for one in send(source, target, items, OPTIONS) if isinstance(one, Sent)}
+    first = {one.item: one.sha256 for one in send_files(source, target, items, OPTIONS) if isinstance(one, Sent)}
     known = [SendItem(i.source_path, i.target_path, i.size, first[i]) for i in items]
     target.write_part("landing/1.tsfile.part.blocks", 0, [b"left over by a killed sender"])
 
-    again = list(send(source, target, known if tier is Tier.SFTP else items, OPTIONS))
+    again = list(send_files(source, target, known if tier is Tier.SFTP else items, OPTIONS))
 
     assert [(one.wire_bytes, one.sha256) for one in again] == [(0, first[i]) for i in items]
     assert names(target) == ["landing/0.tsfile", "landing/1.tsfile"]
@@ -142,7 +142,7 @@ def test_other_content_under_the_final_name_is_replaced() -> None:
     target.put("landing/0.tsfile", content(10, 99))
     target.put("landing/1.tsfile", content(3 * BLOCK, 99))
 
-    assert [one.wire_bytes for one in send(source, target, items, OPTIONS)] == [10, 3 * BLOCK]
+    assert [one.wire_bytes for one in send_files(source, target, items, OPTIONS)] == [10, 3 * BLOCK]
     assert [target.read(i.target_path) for i in items] == [source.read(i.source_path) for i in items]
 
 
@@ -161,12 +161,12 @@ def test_a_killed_sender_resends_one_block_at_most(tier: Tier, died_at: int) -> 
     target = Faulty("centre", on_effect=die)
     crossed: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        list(send(source, target, items, OPTIONS, crossed.append))
+        list(send_files(source, target, items, OPTIONS, crossed.append))
         raise KeyboardInterrupt  # it was done before it could die
     target.on_effect = lambda _effect, _path: None
     unproven = tier is Tier.SFTP and target.stat(items[0].target_path) is not None  # whole, but nobody recorded its digest
 
-    (sent,) = send(source, target, items, OPTIONS, crossed.append)
+    (sent,) = send_files(source, target, items, OPTIONS, crossed.append)
 
     assert isinstance(sent, Sent)
     assert target.read(items[0].target_path) == source.read(items[0].source_path)
@@ -182,7 +182,7 @@ def test_a_resumed_block_that_rotted_at_the_target_is_sent_again(bad: int) -> No
     part[bad * BLOCK + 17] ^= 1
     target.put("landing/0.tsfile.part", bytes(part))
 
-    (sent,) = send(source, target, items, OPTIONS)
+    (sent,) = send_files(source, target, items, OPTIONS)
 
     assert isinstance(sent, Sent) and sent.wire_bytes == (5 - bad) * BLOCK + 1
     assert target.read("landing/0.tsfile") == source.read("data/0.tsfile")
@@ -194,7 +194,7 @@ def test_a_source_that_changed_between_two_tries_starts_over(tier: Tier) -> None
     target = stopped_in_the_middle(source, items, blocks=3)
     source.put("data/0.tsfile", content(5 * BLOCK, 77), mtime=OLD + 1)
 
-    (sent,) = send(source, target, items, OPTIONS)
+    (sent,) = send_files(source, target, items, OPTIONS)
 
     assert isinstance(sent, Sent) and sent.wire_bytes == 5 * BLOCK
     assert target.read("landing/0.tsfile") == content(5 * BLOCK, 77)
@@ -206,7 +206,7 @@ def test_a_source_that_changed_without_a_trace_in_its_mtime_is_never_mixed() -> 
     node = source._names["data/0.tsfile"]
     node.data = content(5 * BLOCK, 77)  # same size, mtime and inode
 
-    (sent,) = send(source, target, items, OPTIONS)
+    (sent,) = send_files(source, target, items, OPTIONS)
 
     assert isinstance(sent, Sent)
     assert target.read("landing/0.tsfile") == content(5 * BLOCK, 77)
@@ -220,7 +220,7 @@ def test_a_torn_or_foreign_journal_costs_bytes_not_truth(tier: Tier, journal: by
     target.put("landing/0.tsfile.part", content(2 * BLOCK, 5))
     target.put("landing/0.tsfile.part.blocks", journal)
 
-    (sent,) = send(source, target, items, OPTIONS)
+    (sent,) = send_files(source, target, items, OPTIONS)
 
     assert isinstance(sent, Sent)
     assert target.read("landing/0.tsfile") == source.read("data/0.tsfile")
@@ -230,7 +230,7 @@ def stopped_in_the_middle(source: Faulty, items: list[SendItem], blocks: int) ->
     target = Faulty("centre")
     seen: list[int] = []
     stop = SendOptions(BLOCK, 3, should_stop=lambda: sum(seen) >= blocks * BLOCK)
-    assert list(send(source, target, items, stop, seen.append)) == []
+    assert list(send_files(source, target, items, stop, seen.append)) == []
     assert target.stat(items[0].target_path) is None
     return target
 
@@ -239,7 +239,7 @@ def test_asked_to_stop_it_ends_between_two_files_without_a_word() -> None:
     source, items = site(*[2 * BLOCK] * 3)
     target = Faulty("centre")
     sent: list[Sent | Failed] = []
-    for one in send(source, target, items, SendOptions(BLOCK, should_stop=lambda: bool(sent))):
+    for one in send_files(source, target, items, SendOptions(BLOCK, should_stop=lambda: bool(sent))):
         sent.append(one)
     assert len(sent) == 1
 
@@ -251,7 +251,7 @@ def test_a_bit_flipped_on_the_way_is_found_and_sent_again(tier: Tier, size: int)
     source.bend_reads = [size - 100]
     target = Faulty("centre")
 
-    (sent,) = send(source, target, items, OPTIONS)
+    (sent,) = send_files(source, target, items, OPTIONS)
 
     assert isinstance(sent, Sent) and sent.wire_bytes > size
     assert target.read("landing/0.tsfile") == source.read("data/0.tsfile")
@@ -268,7 +268,7 @@ def test_bytes_that_never_agree_fail_and_name_the_block(tier: Tier) -> None:
     source, items = site(5 * BLOCK, tier=tier)
     target = Rotting("centre")
 
-    (failed,) = send(source, target, items, OPTIONS)
+    (failed,) = send_files(source, target, items, OPTIONS)
 
     assert isinstance(failed, Failed) and isinstance(failed.error, CorruptionError)
     assert "data/0.tsfile" in failed.error.message and f"at {2 * BLOCK}" in failed.error.message
@@ -284,7 +284,7 @@ def test_a_small_file_that_never_agrees_does_not_stop_its_bundle() -> None:
     source, items = site(*range(10, 20))
     target = Rotting("centre")
 
-    outcomes = {one.item.source_path: one for one in send(source, target, items, OPTIONS)}
+    outcomes = {one.item.source_path: one for one in send_files(source, target, items, OPTIONS)}
 
     assert [path for path, one in outcomes.items() if isinstance(one, Failed)] == ["data/3.tsfile"]
     assert [n for n in names(target) if not n.endswith(".part")] == [f"landing/{n}.tsfile" for n in range(10) if n != 3]
@@ -296,7 +296,7 @@ def test_an_expected_digest_is_enforced(size: int) -> None:
     item = SendItem(items[0].source_path, items[0].target_path, size, sha(b"something else"))
     target = Faulty("centre")
 
-    (failed,) = send(source, target, [item], OPTIONS)
+    (failed,) = send_files(source, target, [item], OPTIONS)
 
     assert isinstance(failed, Failed) and isinstance(failed.error, CorruptionError)
     assert target.stat(item.target_path) is None
@@ -309,7 +309,7 @@ def test_a_prefix_of_a_growing_file_is_sent_and_nothing_more(size: int) -> None:
     item = SendItem("data/1.tsfile.mods", "landing/1.tsfile.mods", size)
     target = Faulty("centre")
 
-    (sent,) = send(source, target, [item], OPTIONS)
+    (sent,) = send_files(source, target, [item], OPTIONS)
 
     assert isinstance(sent, Sent) and sent.sha256 == sha(content(size))
     assert target.read("landing/1.tsfile.mods") == content(size)
@@ -321,7 +321,7 @@ def test_vanished_and_shrunk_sources_fail_by_name_and_the_rest_arrives() -> None
     source.put("data/1.tsfile", b"short", mtime=OLD)
     source.put("data/3.tsfile", b"short", mtime=OLD)
 
-    outcomes = {one.item.source_path: one for one in send(source, Faulty("centre"), items, OPTIONS)}
+    outcomes = {one.item.source_path: one for one in send_files(source, Faulty("centre"), items, OPTIONS)}
 
     for path in ("data/0.tsfile", "data/1.tsfile", "data/2.tsfile", "data/3.tsfile"):
         failed = outcomes[path]
@@ -336,8 +336,8 @@ def test_a_source_that_changes_while_it_is_read_is_read_again(size: int) -> None
     class Restless(Faulty):
         changes = 1
 
-        def chunks(self, path: str, offset: int, length: int, piece: int) -> Iterator[bytes]:
-            came = list(super().chunks(path, offset, length, piece))
+        def read_chunks(self, path: str, offset: int, length: int, piece: int) -> Iterator[bytes]:
+            came = list(super().read_chunks(path, offset, length, piece))
             self.change(path)
             yield from came
 
@@ -355,12 +355,12 @@ def test_a_source_that_changes_while_it_is_read_is_read_again(size: int) -> None
     source.put("f", content(size), mtime=OLD)
     target = Faulty("centre")
 
-    (sent,) = send(source, target, [SendItem("f", "t", size)], OPTIONS)
+    (sent,) = send_files(source, target, [SendItem("f", "t", size)], OPTIONS)
 
     assert isinstance(sent, Sent) and target.read("t") == content(size, 88)
 
     source.changes = 1000
-    (failed,) = send(source, target, [SendItem("f", "t2", size)], OPTIONS)
+    (failed,) = send_files(source, target, [SendItem("f", "t2", size)], OPTIONS)
     assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError)
     assert target.stat("t2") is None
 
@@ -370,7 +370,7 @@ def test_a_source_that_changes_while_it_is_read_is_read_again(size: int) -> None
 def test_a_source_that_drops_is_tried_again(method: str, size: int) -> None:
     source, items = site(size)
     source.fail = {method: [UnreachableError("dropped")] * 3}
-    (sent,) = send(source, Faulty("centre"), items, OPTIONS)
+    (sent,) = send_files(source, Faulty("centre"), items, OPTIONS)
     assert isinstance(sent, Sent)
 
 
@@ -379,7 +379,7 @@ def test_a_source_that_drops_is_tried_again(method: str, size: int) -> None:
 def test_a_target_that_drops_is_tried_again(method: str, size: int) -> None:
     source, items = site(size)
     target = Faulty("centre", fail={method: [UnreachableError("dropped")] * 3})
-    (sent,) = send(source, target, items, OPTIONS)
+    (sent,) = send_files(source, target, items, OPTIONS)
     assert isinstance(sent, Sent)
     assert target.read(items[0].target_path) == source.read(items[0].source_path)
 
@@ -395,7 +395,7 @@ def test_a_lost_reply_to_the_seal_is_read_back() -> None:
                 raise UnreachableError("the reply was lost")
 
     source, items = site(500, 5 * BLOCK)
-    outcomes = list(send(source, ReplyLost("centre"), items, OPTIONS))
+    outcomes = list(send_files(source, ReplyLost("centre"), items, OPTIONS))
     assert [type(one) for one in outcomes] == [Sent, Sent]
     assert [one.wire_bytes for one in outcomes] == [500, 5 * BLOCK]
 
@@ -405,7 +405,7 @@ def test_an_end_that_stays_away_fails_the_rest_at_once() -> None:
     down = UnreachableError("down")
     target = Faulty("centre", fail={"write_parts": [down] * 1000, "write_part": [down] * 1000})
 
-    outcomes = list(send(source, target, items, OPTIONS))
+    outcomes = list(send_files(source, target, items, OPTIONS))
 
     assert [type(one) for one in outcomes] == [Failed] * 25
     assert {type(one.error) for one in outcomes if isinstance(one, Failed)} == {UnreachableError}
@@ -425,7 +425,7 @@ def test_a_permanent_error_is_not_tried_again_and_hits_its_file_alone() -> None:
     source, items = site(10, 11, 12, 13)
     target = Closed("centre")
 
-    outcomes = {one.item.source_path: one for one in send(source, target, items, OPTIONS)}
+    outcomes = {one.item.source_path: one for one in send_files(source, target, items, OPTIONS)}
 
     assert [path for path, one in outcomes.items() if isinstance(one, Failed)] == ["data/2.tsfile"]
     assert bundles == [4, 2, 2, 1, 1]  # by halves, until it is known whose trouble it is
@@ -435,7 +435,7 @@ def test_no_space_is_seen_before_a_byte_is_sent() -> None:
     source, items = site(5 * BLOCK, 10)
     target = Faulty("centre", free=4 * BLOCK)
 
-    outcomes = {one.item.size: one for one in send(source, target, items, OPTIONS)}
+    outcomes = {one.item.size: one for one in send_files(source, target, items, OPTIONS)}
 
     failed = outcomes[5 * BLOCK]
     assert isinstance(failed, Failed) and isinstance(failed.error, DiskFullError) and failed.wire_bytes == 0
@@ -445,7 +445,7 @@ def test_no_space_is_seen_before_a_byte_is_sent() -> None:
 def test_retries_do_not_multiply_with_those_of_the_store() -> None:
     source, items = site(10)
     target = Faulty("centre", fail={"write_parts": [UnreachableError("down")] * 1000})
-    list(send(source, RetryingStore(target), items, OPTIONS))
+    list(send_files(source, RetryingStore(target), items, OPTIONS))
     assert target.calls.count("write_parts") == OPTIONS.retries + 1
 
 
@@ -457,9 +457,11 @@ def test_on_real_disks_with_a_thousand_files(tmp_path: Path) -> None:
     source, target = LocalStore(str(tmp_path / "site")), LocalStore(str(tmp_path / "centre"))
     items = [SendItem(str(number), f"l/{number}", size) for number, size in enumerate(sizes)]
 
-    sent = list(send(source, target, items, SendOptions(block_bytes=1 << 20)))
+    sent = list(send_files(source, target, items, SendOptions(block_bytes=1 << 20)))
 
     assert all(isinstance(one, Sent) for one in sent) and len(sent) == len(sizes)
-    assert source.digests([Range(i.source_path) for i in items]) == target.digests([Range(i.target_path) for i in items])
+    assert source.digest_ranges([Range(i.source_path) for i in items]) == target.digest_ranges(
+        [Range(i.target_path) for i in items]
+    )
     assert [one.item for one in sent] == items
     assert len(target.list_files(["l"]).entries) == len(sizes)

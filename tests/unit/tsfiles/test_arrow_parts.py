@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidemark.tsfiles.spark.arrow import Part, rows_at_once, together
+from tidemark.tsfiles.spark.arrow import Part, concatenate_parts, rows_at_once
 
 SCHEMA = pa.schema([("time", pa.int64()), ("a", pa.int32()), ("b", pa.string()), ("c", pa.bool_())])
 
@@ -16,7 +16,7 @@ def test_columns_that_a_part_does_not_have_are_null_in_its_rows() -> None:
         Part(1, {"time": pa.array([4]), "b": pa.array([""]), "a": pa.array([7], pa.int32())}),
         Part(1, {"time": pa.array([5])}),
     ]
-    assert together(parts, SCHEMA).to_pydict() == {
+    assert concatenate_parts(parts, SCHEMA).to_pydict() == {
         "time": [1, 2, 3, 4, 5],
         "a": [None, None, None, 7, None],
         "b": ["x", None, None, "", None],
@@ -26,7 +26,7 @@ def test_columns_that_a_part_does_not_have_are_null_in_its_rows() -> None:
 
 def test_one_part_alone_is_not_copied() -> None:
     times = pa.array([1, 2, 3])
-    batch = together([Part(3, {"time": times})], SCHEMA)
+    batch = concatenate_parts([Part(3, {"time": times})], SCHEMA)
     assert batch.column("time").buffers()[1].address == times.buffers()[1].address
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import VALUE_DTYPES, text
+from tidemark.tsfiles.points.column import VALUE_DTYPES, format_values
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ from tidemark.tsfiles.points.column import VALUE_DTYPES, text
 def test_values(data_type: DataType, values: list[object], texts: list[str]) -> None:
     array = np.empty(len(values), VALUE_DTYPES[data_type])
     array[:] = values
-    assert text(data_type, array) == texts
+    assert format_values(data_type, array) == texts

@@ -9,7 +9,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from tidemark.tsfiles.decode.compression import decompress
+from tidemark.tsfiles.decode.compression import decompress_page
 from tidemark.tsfiles.points import kernels as compiled
 from tidemark.tsfiles.points.codes import BadPageError, Compression
 
@@ -46,8 +46,8 @@ def compressed(kind: Compression, content: bytes) -> bytes:
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=list(CONTENTS))
 def test_a_page_of_another_size_is_refused(kind: Compression, content: bytes) -> None:
     data = compressed(kind, content)
-    assert decompress(kind, data, len(content)) == content
+    assert decompress_page(kind, data, len(content)) == content
     for size in (len(content) + 1, len(content) + 100, len(content) - 1):
         if size >= 0:
             with pytest.raises(BadPageError):
-                decompress(kind, data, size)
+                decompress_page(kind, data, size)

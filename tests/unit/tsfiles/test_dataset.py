@@ -12,15 +12,15 @@ from tests.expected import SITES
 from tidemark.errors import CorruptionError, NotFoundError, UsageError
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
-from tidemark.tsfiles.spark.dataset import PAPER, find_files, read_paper
-from tidemark.tsfiles.spark.sink import StagedFile, abort, check_target, commit, staging
+from tidemark.tsfiles.spark.dataset import PAPER, find_files, read_dataset_manifest
+from tidemark.tsfiles.spark.sink import StagedFile, check_target, commit_staged, discard_staged, staging_folder
 from tidemark.tsfiles.write.writer import TsFileWriter
 
 
 def write(place: Path, value: int = 1) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     with TsFileWriter(place) as writer:
-        writer.write(("root.a", "d"), {"s": Column(DataType.INT32, np.array([1]), np.array([value], np.int32))}, True)
+        writer.write_device(("root.a", "d"), {"s": Column(DataType.INT32, np.array([1]), np.array([value], np.int32))}, True)
     return place
 
 
@@ -60,48 +60,48 @@ def test_a_path_that_names_nothing_is_told(tmp_path: Path) -> None:
 
 
 def stage(folder: Path, job: str, value: int) -> StagedFile:
-    place = write(staging(folder, job) / "0.tsfile", value)
+    place = write(staging_folder(folder, job) / "0.tsfile", value)
     return StagedFile(place.name, place.stat().st_size, {"points": 1})
 
 
 def test_a_commit_adds_or_replaces_all_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     check_target(folder)
-    commit(folder, "one", [stage(folder, "one", 1)], overwrite=False, grace=0)
-    commit(folder, "two", [stage(folder, "two", 2)], overwrite=False, grace=0)
-    names = read_paper(folder).names
+    commit_staged(folder, "one", [stage(folder, "one", 1)], overwrite=False, grace=0)
+    commit_staged(folder, "two", [stage(folder, "two", 2)], overwrite=False, grace=0)
+    names = read_dataset_manifest(folder).names
     assert [Path(file.path).name for file in find_files([str(folder)])] == names
     assert len(names) == 2
-    after = commit(folder, "three", [stage(folder, "three", 3)], overwrite=True, grace=900)
+    after = commit_staged(folder, "three", [stage(folder, "three", 3)], overwrite=True, grace=900)
     assert len(after.names) == 1 and set(after.retired) == set(names)
     assert all((folder / name).exists() for name in names)  # readers that have begun may end
     assert [file.path for file in find_files([str(folder)])] == [str(folder / after.names[0])]
-    last = commit(folder, "four", [], overwrite=False, grace=0)
+    last = commit_staged(folder, "four", [], overwrite=False, grace=0)
     assert last.names == after.names and not any((folder / name).exists() for name in names)
 
 
 def test_before_the_paper_is_replaced_nothing_has_changed(tmp_path: Path) -> None:
     """A driver that died in the middle: its files are nobody's, and the next commit sweeps them."""
-    commit(tmp_path, "one", [stage(tmp_path, "one", 1)], overwrite=False, grace=0)
+    commit_staged(tmp_path, "one", [stage(tmp_path, "one", 1)], overwrite=False, grace=0)
     before = [file.path for file in find_files([str(tmp_path)])]
     stage(tmp_path, "dead", 5)
-    (staging(tmp_path, "dead") / "0.tsfile").rename(tmp_path / "9-9-0-0.tsfile")
+    (staging_folder(tmp_path, "dead") / "0.tsfile").rename(tmp_path / "9-9-0-0.tsfile")
     (tmp_path / f"{PAPER}.tmp").write_text("{")
     assert [file.path for file in find_files([str(tmp_path)])] == before
-    commit(tmp_path, "two", [stage(tmp_path, "two", 2)], overwrite=False, grace=0)
+    commit_staged(tmp_path, "two", [stage(tmp_path, "two", 2)], overwrite=False, grace=0)
     assert not (tmp_path / "9-9-0-0.tsfile").exists()
-    abort(tmp_path, "dead")
-    assert not staging(tmp_path, "dead").exists()
+    discard_staged(tmp_path, "dead")
+    assert not staging_folder(tmp_path, "dead").exists()
 
 
 def test_a_staged_file_that_is_not_whole_stops_the_commit(tmp_path: Path) -> None:
-    commit(tmp_path, "one", [stage(tmp_path, "one", 1)], overwrite=False, grace=0)
+    commit_staged(tmp_path, "one", [stage(tmp_path, "one", 1)], overwrite=False, grace=0)
     before = (tmp_path / PAPER).read_bytes()
     file = stage(tmp_path, "two", 2)
-    with (staging(tmp_path, "two") / file.name).open("ab") as place:
+    with (staging_folder(tmp_path, "two") / file.name).open("ab") as place:
         place.truncate(20)
     with pytest.raises(CorruptionError, match="is not the"):
-        commit(tmp_path, "two", [file], overwrite=True, grace=0)
+        commit_staged(tmp_path, "two", [file], overwrite=True, grace=0)
     assert (tmp_path / PAPER).read_bytes() == before
 
 
@@ -111,6 +111,6 @@ def test_a_staged_file_that_is_not_whole_stops_the_commit(tmp_path: Path) -> Non
 def test_a_paper_that_says_nothing_sure_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / PAPER).write_text(content)
     with pytest.raises(CorruptionError, match=PAPER):
-        read_paper(tmp_path)
+        read_dataset_manifest(tmp_path)
     (tmp_path / PAPER).write_text(json.dumps({"format": 1, "files": {}, "retired": {}, "version": 3, "created": 4}))
-    assert read_paper(tmp_path).version == 3
+    assert read_dataset_manifest(tmp_path).version == 3

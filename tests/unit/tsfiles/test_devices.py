@@ -6,21 +6,21 @@ import pytest
 
 from tidemark.tsfiles.devices import (
     file_device,
-    matches,
     measurement_name,
-    pad,
-    quote,
+    pad_null_tags,
+    pattern_matches,
+    quote_node,
     split_nodes,
     table_device,
     table_segments,
     tree_device,
-    unquote,
+    unquote_node,
 )
 
 
 @pytest.mark.parametrize("name", ["line1", "a_b", "_x", "温度", "1a", "d1e", "S_int32"])
 def test_plain_identifiers_stay_as_they_are(name: str) -> None:
-    assert quote(name) == name
+    assert quote_node(name) == name
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_plain_identifiers_stay_as_they_are(name: str) -> None:
     [("a b", "`a b`"), ("a.b", "`a.b`"), ("12", "`12`"), ("1e3", "`1e3`"), ("a`b", "`a``b`"), ("a-b", "`a-b`"), ("", "``")],
 )
 def test_other_identifiers_are_quoted_and_come_back(name: str, quoted: str) -> None:
-    assert quote(name) == quoted
-    assert unquote(quoted) == name
+    assert quote_node(name) == quoted
+    assert unquote_node(quoted) == name
 
 
 def test_v3_paths_and_v4_segments_name_the_same_device() -> None:
@@ -56,10 +56,10 @@ def test_table_devices_carry_database_table_and_tags() -> None:
 def test_null_tags_at_the_end_are_left_out_and_shown_to_readers() -> None:
     short = table_device("works", ["sensors", "r0", None])
     assert short == table_device("works", ["sensors", "r0"]) == "works.sensors.r0"
-    assert pad(short, 2) == "works.sensors.r0.\\N"
-    assert pad(short, 1) == short
-    assert pad(table_device("works", ["sensors"]), 2) == "works.sensors.\\N.\\N"
-    assert pad("works.sensors.a\\.b", 3) == "works.sensors.a\\.b.\\N.\\N"
+    assert pad_null_tags(short, 2) == "works.sensors.r0.\\N"
+    assert pad_null_tags(short, 1) == short
+    assert pad_null_tags(table_device("works", ["sensors"]), 2) == "works.sensors.\\N.\\N"
+    assert pad_null_tags("works.sensors.a\\.b", 3) == "works.sensors.a\\.b.\\N.\\N"
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_nodes_are_split_outside_of_quotes() -> None:
     ],
 )
 def test_patterns(pattern: str, device: str, matched: bool) -> None:
-    assert matches(pattern, device) is matched
+    assert pattern_matches(pattern, device) is matched

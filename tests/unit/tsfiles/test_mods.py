@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.tsfiles.handmade import string
 from tidemark.errors import CorruptionError, UnsupportedError
-from tidemark.tsfiles.companions.mods import Deletion, deleted, parse_mods
+from tidemark.tsfiles.companions.mods import Deletion, mask_deleted_points, parse_mods
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 TIMES = np.array([-1, 0, 10, 20, 30], np.int64)
@@ -26,7 +26,7 @@ def table(name: str, start: int, end: int, rule: bytes = b"\x00", columns: tuple
 
 def affected(data: bytes, *devices: str, measurement: str = "temp") -> list[str]:
     (entry,) = parse_mods(data, "mods2")
-    return [device for device in devices if entry.affects(device, measurement)]
+    return [device for device in devices if entry.affects_series(device, measurement)]
 
 
 def test_text_form_of_012_and_later() -> None:
@@ -45,16 +45,16 @@ def test_text_form_up_to_011_has_no_first_time() -> None:
 
 def test_the_interval_includes_both_ends() -> None:
     entries = parse_mods(tree("root.a.d1.s", 0, 20), "mods2")
-    assert deleted(entries.of("root.a.d1", "s"), TIMES).tolist() == [False, True, True, True, False]
+    assert mask_deleted_points(entries.of_series("root.a.d1", "s"), TIMES).tolist() == [False, True, True, True, False]
     everything = parse_mods(tree("root.a.**", LOWEST, HIGHEST), "mods2")
-    assert deleted(everything.of("root.a.d1", "s"), TIMES).all()
-    assert not deleted(everything.of("root.b.d1", "s"), TIMES).any()
+    assert mask_deleted_points(everything.of_series("root.a.d1", "s"), TIMES).all()
+    assert not mask_deleted_points(everything.of_series("root.b.d1", "s"), TIMES).any()
 
 
 def test_the_text_form_spares_chunks_written_after_the_deletion() -> None:
     entries = parse_mods(b"DELETION,root.a.d1.s,1000,0,20\n", "mods")
-    assert deleted(entries.of("root.a.d1", "s"), TIMES, chunk_offset=999).any()
-    assert not deleted(entries.of("root.a.d1", "s"), TIMES, chunk_offset=1000).any()
+    assert mask_deleted_points(entries.of_series("root.a.d1", "s"), TIMES, chunk_offset=999).any()
+    assert not mask_deleted_points(entries.of_series("root.a.d1", "s"), TIMES, chunk_offset=1000).any()
 
 
 def test_tree_patterns() -> None:
@@ -136,7 +136,7 @@ def test_many_deletions_are_applied_as_one_by_one() -> None:
     spans = [(low, low + more) for low, more in random.integers((-600, -3), (600, 9), (40, 2)).tolist()]
     entries = parse_mods(b"".join(tree("root.a.d1.s", *span) for span in [*spans, (HIGHEST, HIGHEST)]), "mods2")
     wanted = [any(low <= time <= high for low, high in spans) for time in times.tolist()]
-    assert deleted(entries.of("root.a.d1", "s"), times).tolist() == wanted
+    assert mask_deleted_points(entries.of_series("root.a.d1", "s"), times).tolist() == wanted
 
 
 def test_a_rule_of_a_newer_iotdb_is_not_passed_over() -> None:

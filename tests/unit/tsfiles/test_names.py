@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.tsfiles.names import TsFileName, parse_name, parse_source_path, rank
+from tidemark.tsfiles.names import TsFileName, parse_name, parse_source_path, rank_of_source
 
 SEQUENCE = ("data/sequence", "data/unsequence")
 
@@ -96,4 +96,4 @@ def test_unsequence_then_version_then_compactions_win() -> None:
         "data/unsequence/root.a/0/7/100-1-0-0.tsfile",
     ]
     sources = [parse_source_path(path, SEQUENCE) for path in paths]
-    assert [s.path for s in sorted((s for s in reversed(sources) if s), key=rank)] == paths
+    assert [s.path for s in sorted((s for s in reversed(sources) if s), key=rank_of_source)] == paths

@@ -14,7 +14,7 @@ from tidemark.tsfiles.layout.structure import check_structure
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe_file
 from tidemark.tsfiles.write.writer import TsFileWriter
 
 DEVICE = "root.lab.d1"
@@ -29,7 +29,7 @@ def write(tmp_path: Path, *groups: list[Chunk]) -> Path:
 
 def read(path: Path, name: str, **options: object) -> dict[int, int]:
     with TsFile(path) as tsfile:
-        column = tsfile.column(DEVICE, name, **options)
+        column = tsfile.read_column(DEVICE, name, **options)
     return dict(zip(column.times.tolist(), column.values.tolist(), strict=True))
 
 
@@ -76,7 +76,7 @@ def test_aligned_pages_with_nulls_and_without_values(tmp_path: Path) -> None:
     assert read(path, "a") == {1: 1, 3: 3, 6: 6, 14: 14}
     assert read(path, "a", start=2, end=14) == {3: 3, 6: 6}
     assert read(path, "b", start=4, end=6) == {4: 4, 5: 5}
-    (facts,) = describe(path).devices
+    (facts,) = describe_file(path).devices
     assert (facts.aligned, facts.start, facts.end, facts.points) == (True, 1, 14, 4 + 14)
 
 
@@ -106,7 +106,7 @@ def test_value_columns_of_a_later_batch_lie_behind_all_times(tmp_path: Path) -> 
 def test_times_that_do_not_fit_the_values_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [Chunk("", TIME, [([1, 2, 3], None)]), Chunk("a", VALUE, [([1, 2], [1, 2])])])
     with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="2 rows where there are 3 times"):
-        tsfile.column(DEVICE, "a")
+        tsfile.read_column(DEVICE, "a")
 
 
 def test_pages_without_the_points_that_the_index_promises_are_refused(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_pages_without_the_points_that_the_index_promises_are_refused(tmp_path: 
     count = data.rindex(b"\x02" + (1).to_bytes(8, "big") + (2).to_bytes(8, "big"))  # of the series, in the index
     path.write_bytes(data[:count] + b"\x03" + data[count + 1 :])
     with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="pages of 2 points where the index says 3"):
-        tsfile.column(DEVICE, "a")
+        tsfile.read_column(DEVICE, "a")
 
 
 def test_a_bitmap_that_lost_a_value_is_refused(tmp_path: Path) -> None:
@@ -130,19 +130,19 @@ def test_a_bitmap_that_lost_a_value_is_refused(tmp_path: Path) -> None:
     at = data.index(bytes([0, 0, 0, 4, 0xF0]), values.offset) + 4
     path.write_bytes(data[:at] + b"\xe0" + data[at + 1 :])
     with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="3 values where the statistics say 4"):
-        tsfile.column(DEVICE, "a")
+        tsfile.read_column(DEVICE, "a")
 
 
 def test_times_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [Chunk("s", PLAIN, [([10, 30, 20, 40], [1, 2, 3, 4])])])
     with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="do not ascend"):
-        tsfile.column(DEVICE, "s")
+        tsfile.read_column(DEVICE, "s")
 
 
 def test_a_series_without_points_is_empty(tmp_path: Path) -> None:
     path = write(tmp_path, [Chunk("", TIME, [([1, 2], None)]), Chunk("a", VALUE, [([1, 2], None)])])
     assert read(path, "a") == {}
-    assert describe(path).devices[0].points == 0
+    assert describe_file(path).devices[0].points == 0
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_two_series_of_one_name_are_no_file_to_read(
     column = Column(DataType.INT64, np.array([1, 2], np.int64), np.array([1, 2], np.int64))
     with TsFileWriter(path) as writer:
         for segments, names in devices.items():
-            writer.write(segments, dict.fromkeys(names, column), aligned)
+            writer.write_device(segments, dict.fromkeys(names, column), aligned)
     with pytest.raises(CorruptionError, match=r"root\.lab\.d1 has two series that are called"):
-        describe(path)
+        describe_file(path)
     with TsFile(path) as file, pytest.raises(CorruptionError, match=r"root\.lab\.d1 has two series that are called"):
-        file.measurements(DEVICE)
+        file.list_measurements(DEVICE)

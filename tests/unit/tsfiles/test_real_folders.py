@@ -11,14 +11,14 @@ from tests.expected import SITES, RealSite, Row
 from tidemark.stores.protocol import Entry
 from tidemark.tsfiles.companions.mods import NO_DELETIONS, parse_mods
 from tidemark.tsfiles.companions.resource import read_extent
-from tidemark.tsfiles.devices import pad
+from tidemark.tsfiles.devices import pad_null_tags
 from tidemark.tsfiles.layout.structure import check_structure
-from tidemark.tsfiles.names import rank
+from tidemark.tsfiles.names import rank_of_source
 from tidemark.tsfiles.points import column as canonical
-from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.sealed import SealedFile, classify
-from tidemark.tsfiles.statistics import describe, inspect
+from tidemark.tsfiles.sealed import SealedFile, classify_listing
+from tidemark.tsfiles.statistics import check_and_describe, describe_file
 
 ALL_SITES = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
 
@@ -34,7 +34,7 @@ def listing(site: RealSite) -> list[Entry]:
 
 
 def sealed_files(site: RealSite) -> list[SealedFile]:
-    return sorted(classify(listing(site), site.data).sealed, key=lambda file: rank(file.name))
+    return sorted(classify_listing(listing(site), site.data).sealed, key=lambda file: rank_of_source(file.name))
 
 
 def read_tall(site: RealSite) -> list[Row]:
@@ -49,14 +49,14 @@ def read_tall(site: RealSite) -> list[Row]:
         with TsFile(site.root / file.entry.path, file.place.database) as tsfile:
             for table, number in tsfile.tables.items():
                 tags[f"{file.place.database}.{table}"] = number
-            for device in tsfile.devices():
-                for measurement in tsfile.measurements(device):
-                    columns[device, measurement].append(tsfile.column(device, measurement, deletions=deletions))
+            for device in tsfile.list_devices():
+                for measurement in tsfile.list_measurements(device):
+                    columns[device, measurement].append(tsfile.read_column(device, measurement, deletions=deletions))
     rows = []
     for (device, measurement), parts in columns.items():
-        column = overlay(parts)
-        padded = pad(device, tags.get(".".join(device.split(".")[:2]), 0))
-        texts = canonical.text(column.type, column.values)
+        column = overlay_columns(parts)
+        padded = pad_null_tags(device, tags.get(".".join(device.split(".")[:2]), 0))
+        texts = canonical.format_values(column.type, column.values)
         times = column.times.tolist()
         rows += [(padded, measurement, time, column.type.name, text) for time, text in zip(times, texts, strict=True)]
     return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode(), row[2]))
@@ -71,7 +71,7 @@ def test_every_point_is_the_servers_own_answer(site: RealSite) -> None:
 
 @ALL_SITES
 def test_all_files_of_the_folders_are_sealed(site: RealSite) -> None:
-    result = classify(listing(site), site.data)
+    result = classify_listing(listing(site), site.data)
     assert result.skipped == []
     assert len(result.sealed) == len(list((site.root / "data").rglob("*.tsfile")))
 
@@ -79,7 +79,7 @@ def test_all_files_of_the_folders_are_sealed(site: RealSite) -> None:
 @ALL_SITES
 def test_resource_says_what_the_file_holds(site: RealSite) -> None:
     for file in sealed_files(site):
-        facts = describe(site.root / file.entry.path, file.place.database)
+        facts = describe_file(site.root / file.entry.path, file.place.database)
         extent = read_extent((site.root / file.resource.path).read_bytes(), file.place.database)
         assert extent == tuple((device.device, device.start, device.end) for device in facts.devices), file.entry.path
 
@@ -91,14 +91,14 @@ def test_facts_are_those_of_the_points(site: RealSite) -> None:
     for file in sealed_files(site):
         path = site.root / file.entry.path
         assert check_structure(path) == version
-        facts = describe(path, file.place.database)
-        assert inspect(path, file.place.database) == facts
+        facts = describe_file(path, file.place.database)
+        assert check_and_describe(path, file.place.database) == facts
         assert facts.version == version
         assert facts.undecodable == ()
         with TsFile(path, file.place.database) as tsfile:
-            assert [device.device for device in facts.devices] == tsfile.devices()
+            assert [device.device for device in facts.devices] == tsfile.list_devices()
             for device in facts.devices:
-                columns = {name: tsfile.column(device.device, name) for name in tsfile.measurements(device.device)}
+                columns = {name: tsfile.read_column(device.device, name) for name in tsfile.list_measurements(device.device)}
                 assert {name: series.points for name, series in device.series.items()} == {
                     name: len(column) for name, column in columns.items()
                 }
@@ -114,7 +114,7 @@ def test_facts_name_encodings_and_compressions_as_the_server_does() -> None:
         expected = site.series()
         seen = {}
         for file in sealed_files(site):
-            for device in describe(site.root / file.entry.path, file.place.database).devices:
+            for device in describe_file(site.root / file.entry.path, file.place.database).devices:
                 for name, series in device.series.items():
                     seen[f"{device.device}.{name}"] = (series.type.name, series.encoding, series.compression)
         tree = {series: facts for series, facts in seen.items() if series.startswith("root.")}
@@ -127,7 +127,7 @@ def test_a_reader_lets_go_of_its_file(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for file in sealed_files(site):
         with TsFile(site.root / file.entry.path) as tsfile:
-            tsfile.devices()
+            tsfile.list_devices()
     cut = tmp_path / "cut.tsfile"
     cut.write_bytes((site.root / sealed_files(site)[0].entry.path).read_bytes()[:-5])
     with pytest.raises(Exception, match="not sealed or cut off"):

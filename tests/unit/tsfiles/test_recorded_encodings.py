@@ -17,7 +17,7 @@ import pytest
 from tests.printed import same
 from tidemark.errors import UnsupportedError
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay, text
+from tidemark.tsfiles.points.column import Column, format_values, overlay_columns
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.spark.dataset import find_files
 
@@ -36,10 +36,10 @@ def test_every_value_is_the_servers_or_refused(version: str) -> None:
     refused = set()
     for place in find_files([str(FOLDERS / version)]):
         with TsFile(place.path) as tsfile:
-            for device in tsfile.devices():
-                for name in tsfile.measurements(device):
+            for device in tsfile.list_devices():
+                for name in tsfile.list_measurements(device):
                     try:
-                        read[f"{device}.{name}"].append(tsfile.column(device, name))
+                        read[f"{device}.{name}"].append(tsfile.read_column(device, name))
                     except UnsupportedError as named:
                         assert name in named.message and device in named.message
                         refused.add(f"{device}.{name}")
@@ -47,9 +47,9 @@ def test_every_value_is_the_servers_or_refused(version: str) -> None:
     assert {*read, *refused} == set(expected)
     for series in set(read) - refused:
         kind, points = DataType[expected[series][0]], expected[series][1]
-        column = overlay(read[series])
+        column = overlay_columns(read[series])
         assert column.type == kind
         assert column.times.tolist() == [time for time, _ in points]
-        texts = text(kind, column.values)
+        texts = format_values(kind, column.values)
         wrong = [(ours, told) for ours, (_, told) in zip(texts, points, strict=True) if not same(kind, ours, told)]
         assert not wrong, (series, wrong[:3])

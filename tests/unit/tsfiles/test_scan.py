@@ -23,12 +23,12 @@ from tidemark.tsfiles.layout.footer import read_footer
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.spark import scan_read
-from tidemark.tsfiles.spark.arrow import arrow_array, instants
+from tidemark.tsfiles.spark.arrow import arrow_array, arrow_times
 from tidemark.tsfiles.spark.dataset import find_files
 from tidemark.tsfiles.spark.options import ScanOptions, TimeLimit, scan_options
 from tidemark.tsfiles.spark.scan_plan import ScanTask, shape_of, tasks_of
 from tidemark.tsfiles.spark.scan_read import TaskReader
-from tidemark.tsfiles.spark.survey import survey
+from tidemark.tsfiles.spark.survey import survey_files
 from tidemark.tsfiles.write import pages as writer_pages
 from tidemark.tsfiles.write.writer import TsFileWriter
 
@@ -36,20 +36,20 @@ BETA = SITES["2.0.1-beta"]
 
 
 def planned(asked: ScanOptions) -> tuple[list[ScanTask], TaskReader]:
-    found = survey(find_files(asked.paths), asked.wanted)
+    found = survey_files(find_files(asked.paths), asked.wanted)
     shape = shape_of(found, asked.cut)
     return tasks_of(found, asked.cut, shape), TaskReader(shape, asked.unit, asked.lenient)
 
 
 def scan(path: Path, **options: str) -> pa.Table:
     tasks, reader = planned(scan_options({"path": str(path), **options}))
-    return pa.Table.from_batches([batch for task in tasks for batch in reader.read(task)], reader.schema)
+    return pa.Table.from_batches([batch for task in tasks for batch in reader.read_task(task)], reader.schema)
 
 
 def write(place: Path, devices: dict[str, dict[str, Column]], aligned: bool = True) -> Path:
     with TsFileWriter(place) as writer:
         for name, columns in sorted(devices.items()):
-            writer.write(("root.a", name), columns, aligned)
+            writer.write_device(("root.a", name), columns, aligned)
     return place
 
 
@@ -152,7 +152,7 @@ def test_of_thousands_of_columns_a_task_and_a_batch_hold_the_fewer_rows(
     assert max(task.rows for task in tasks if "root.a.long" not in task.devices) <= 35_000
     assert sum("root.a.long" in task.devices for task in tasks) > 3
     found: dict[str, int] = {}
-    for batch in (batch for task in tasks for batch in reader.read(task)):
+    for batch in (batch for task in tasks for batch in reader.read_task(task)):
         assert batch.num_rows <= 10_000
         devices = batch.column("device").to_pylist()
         for number, device in enumerate(devices):
@@ -173,7 +173,7 @@ def tables(place: Path, database: str, tags: tuple[str, ...], *devices: tuple[st
     number = len(list(folder.iterdir())) + 1
     with TsFileWriter(folder / f"{number}-{number}-0-0.tsfile", {"t": tags}) as writer:
         for device in sorted(devices):
-            writer.write(("t", *device), {"f": ints((1, 7))}, True)
+            writer.write_device(("t", *device), {"f": ints((1, 7))}, True)
 
 
 def test_tables_of_one_name_have_the_tags_of_their_own_database(tmp_path: Path) -> None:
@@ -282,10 +282,10 @@ def test_dates_and_instants_are_exact_or_an_error() -> None:
     ]
     with pytest.raises(CorruptionError, match="20230229 is not a date"):
         arrow_array(replace(dates, values=np.array([20230229] * 4, np.int32)), rows, "")
-    assert str(instants(np.array([-1]), "ms").to_pylist()[0]) == "1969-12-31 23:59:59.999000+00:00"
-    assert instants(np.array([-1]), "ns").cast(pa.int64()).to_pylist() == [-1]
+    assert str(arrow_times(np.array([-1]), "ms").to_pylist()[0]) == "1969-12-31 23:59:59.999000+00:00"
+    assert arrow_times(np.array([-1]), "ns").cast(pa.int64()).to_pylist() == [-1]
     with pytest.raises(CorruptionError, match="beyond what an instant can be"):
-        instants(np.array([2**62]), "ms")
+        arrow_times(np.array([2**62]), "ms")
 
 
 @pytest.mark.parametrize(

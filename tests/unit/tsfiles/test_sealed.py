@@ -10,8 +10,8 @@ from tidemark.tsfiles.sealed import (
     COMPANION_BYTES,
     Classified,
     candidates_for_lone_mods,
-    classify,
-    hidden,
+    classify_listing,
+    is_hidden,
     shows_compaction,
     with_named_mods,
 )
@@ -30,7 +30,7 @@ def reasons(result: Classified) -> dict[str, str]:
 
 
 def test_a_file_with_its_resource_is_sealed() -> None:
-    result = classify(listing(FILE, FILE + ".resource"), FOLDERS)
+    result = classify_listing(listing(FILE, FILE + ".resource"), FOLDERS)
     assert [(f.entry.path, f.resource.path, f.mods) for f in result.sealed] == [(FILE, FILE + ".resource", None)]
     assert result.skipped == []
     name = result.sealed[0].name
@@ -39,17 +39,17 @@ def test_a_file_with_its_resource_is_sealed() -> None:
 
 @pytest.mark.parametrize("form", [".mods", ".mods2"])
 def test_deletions_travel_with_their_file(form: str) -> None:
-    sealed = classify(listing(FILE, FILE + ".resource", FILE + form), FOLDERS).sealed
+    sealed = classify_listing(listing(FILE, FILE + ".resource", FILE + form), FOLDERS).sealed
     assert [f.mods.path for f in sealed if f.mods] == [FILE + form]
 
 
 def test_where_an_upgrade_left_both_forms_the_newer_counts() -> None:
-    sealed = classify(listing(FILE, FILE + ".resource", FILE + ".mods", FILE + ".mods2"), FOLDERS).sealed
+    sealed = classify_listing(listing(FILE, FILE + ".resource", FILE + ".mods", FILE + ".mods2"), FOLDERS).sealed
     assert [f.mods.path for f in sealed if f.mods] == [FILE + ".mods2"]
 
 
 def test_a_file_without_resource_is_still_open() -> None:
-    result = classify(listing(FILE), FOLDERS)
+    result = classify_listing(listing(FILE), FOLDERS)
     assert result.sealed == []
     assert reasons(result) == {FILE: "still open (no .resource yet)"}
 
@@ -65,7 +65,7 @@ def test_a_file_without_resource_is_still_open() -> None:
     ],
 )
 def test_a_file_in_work_waits(companion: str, reason: str) -> None:
-    result = classify(listing(FILE, FILE + ".resource", FILE + companion), FOLDERS)
+    result = classify_listing(listing(FILE, FILE + ".resource", FILE + companion), FOLDERS)
     assert result.sealed == []
     assert reasons(result) == {FILE: reason}
 
@@ -73,24 +73,24 @@ def test_a_file_in_work_waits(companion: str, reason: str) -> None:
 @pytest.mark.parametrize("companion", [".compaction.mods", ".compaction.mods2"])
 def test_deletions_during_a_compaction_stand_in_its_own_mods_too(companion: str) -> None:
     """A living 2.0.1-beta left such a file beside a compaction's only output, which was passed over."""
-    result = classify(listing(FILE, FILE + ".resource", FILE + companion), FOLDERS)
+    result = classify_listing(listing(FILE, FILE + ".resource", FILE + companion), FOLDERS)
     assert [file.entry.path for file in result.sealed] == [FILE] and result.skipped == []
 
 
 @pytest.mark.parametrize(("size", "reason"), [(0, "zero length"), (17, "too short to be a TsFile (17 bytes)")])
 def test_a_file_too_short_is_told_so(size: int, reason: str) -> None:
     entries = [Entry(FILE, size, 1, 1), Entry(FILE + ".resource", 80, 1, 2)]
-    assert reasons(classify(entries, FOLDERS)) == {FILE: reason}
+    assert reasons(classify_listing(entries, FOLDERS)) == {FILE: reason}
 
 
 def test_an_empty_resource_does_not_seal() -> None:
     entries = [Entry(FILE, 1000, 1, 1), Entry(FILE + ".resource", 0, 1, 2)]
-    assert reasons(classify(entries, FOLDERS)) == {FILE: "its .resource is empty"}
+    assert reasons(classify_listing(entries, FOLDERS)) == {FILE: "its .resource is empty"}
 
 
 def test_names_and_places_that_are_not_iotdbs_are_named() -> None:
     odd, misplaced = f"{FOLDER}/copy of 1.tsfile", "data/sequence/root.a/0/7/upgrade/100-1-0-0.tsfile"
-    result = classify(listing(odd, odd + ".resource", misplaced, misplaced + ".resource"), FOLDERS)
+    result = classify_listing(listing(odd, odd + ".resource", misplaced, misplaced + ".resource"), FOLDERS)
     assert result.sealed == []
     assert reasons(result)[odd].startswith("its name is not a TsFile's")
     assert reasons(result)[misplaced].startswith("not where IoTDB keeps TsFiles")
@@ -100,7 +100,7 @@ def test_leftovers_are_named_but_do_not_hold_up_their_file() -> None:
     unknown = FILE + ".backup"
     orphan = f"{FOLDER}/99-1-0-0.tsfile.resource"
     output = f"{FOLDER}/100-1-1-0.inner"
-    result = classify(listing(FILE, FILE + ".resource", unknown, orphan, output), FOLDERS)
+    result = classify_listing(listing(FILE, FILE + ".resource", unknown, orphan, output), FOLDERS)
     assert [f.entry.path for f in result.sealed] == [FILE]
     assert reasons(result) == {
         unknown: "not known beside a TsFile",
@@ -112,7 +112,7 @@ def test_leftovers_are_named_but_do_not_hold_up_their_file() -> None:
 def test_what_has_nothing_to_do_with_tsfiles_is_passed_over() -> None:
     paths = ["data/sequence/.tidemark/x/100-1-0-0.tsfile", ".tidemark/100-1-0-0.tsfile", f"{FOLDER}/compaction.log",
              "system/schema/mlog.bin", f"{FOLDER}/100-1-0-0.tsfile.part"]  # fmt: skip
-    assert classify(listing(*paths), FOLDERS) == Classified([], [])
+    assert classify_listing(listing(*paths), FOLDERS) == Classified([], [])
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_a_log_of_a_compaction_is_told(name: str) -> None:
     log = f"{FOLDER}/{name}"
     beside = [FILE, FILE + ".resource"]
     assert shows_compaction(log)
-    result = classify(listing(log, *beside), FOLDERS)
+    result = classify_listing(listing(log, *beside), FOLDERS)
     assert ([f.entry.path for f in result.sealed], reasons(result)) == ([FILE], {log: COMPACTING})
-    assert reasons(classify(listing(log), FOLDERS)) == {log: COMPACTING}
+    assert reasons(classify_listing(listing(log), FOLDERS)) == {log: COMPACTING}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_stands_only_while_files_are_compacted(name: str, shows: bool) -> N
 def test_the_order_of_the_listing_and_names_between_do_not_matter() -> None:
     between = f"{FOLDER}/100-1-0-0.tsfile-old"  # sorts between the file and its companions
     paths = [FILE + ".resource", between, FILE + ".mods", FILE]
-    sealed = classify(listing(*paths), FOLDERS).sealed
+    sealed = classify_listing(listing(*paths), FOLDERS).sealed
     assert [(f.entry.path, f.mods is not None) for f in sealed] == [(FILE, True)]
 
 
@@ -167,11 +167,13 @@ def test_what_is_hidden_is_hidden_below_the_data_folder(above: str) -> None:
     data = f"{above}/data/sequence"
     mine, other = f"{data}/root.a/0/7/100-1-0-0.tsfile", f"{data}/.snapshot/root.a/0/7/100-1-0-0.tsfile"
     lost = f"{data}/lost+found/0/7/100-1-0-0.tsfile"
-    result = classify(listing(mine, mine + ".resource", other, other + ".resource", lost, lost + ".resource"), [data])
+    result = classify_listing(
+        listing(mine, mine + ".resource", other, other + ".resource", lost, lost + ".resource"), [data]
+    )
     assert [f.entry.path for f in result.sealed] == [mine]
     assert result.skipped == []
-    assert classify(listing(mine), [data]).skipped == [(mine, "still open (no .resource yet)")]
-    assert [hidden(path, [data]) for path in (data, mine, other, lost)] == [False, False, True, True]
+    assert classify_listing(listing(mine), [data]).skipped == [(mine, "still open (no .resource yet)")]
+    assert [is_hidden(path, [data]) for path in (data, mine, other, lost)] == [False, False, True, True]
 
 
 RENAMED, OTHER = f"{FOLDER}/100-1-2-2.tsfile", f"{FOLDER}/200-2-2-2.tsfile"
@@ -179,7 +181,7 @@ RENAMED, OTHER = f"{FOLDER}/100-1-2-2.tsfile", f"{FOLDER}/200-2-2-2.tsfile"
 
 def lone(*paths: str) -> Classified:
     pairs = [path for tsfile in (RENAMED, OTHER) for path in (tsfile, tsfile + ".resource")]
-    return classify(listing(*pairs, *paths), FOLDERS)
+    return classify_listing(listing(*pairs, *paths), FOLDERS)
 
 
 def test_deletions_without_a_tsfile_are_those_of_the_renamed_file_that_names_them() -> None:
@@ -208,6 +210,6 @@ def test_its_own_deletions_give_way_to_those_that_are_named() -> None:
 
 def test_named_deletions_that_are_too_large_count_as_missing() -> None:
     mods = Entry(f"{FOLDER}/100-1-2-1.tsfile.mods", COMPANION_BYTES + 1, 1, 1)
-    found = classify([*listing(RENAMED, RENAMED + ".resource"), mods], FOLDERS)
+    found = classify_listing([*listing(RENAMED, RENAMED + ".resource"), mods], FOLDERS)
     result = with_named_mods(found, {RENAMED: "100-1-2-1.tsfile.mods"})
     assert [file.mods for file in result.sealed] == [None] and "counts as missing" in reasons(result)[mods.path]

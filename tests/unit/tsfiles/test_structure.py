@@ -13,7 +13,7 @@ from tidemark.tsfiles.layout.bytes import FileBytes
 from tidemark.tsfiles.layout.footer import read_footer
 from tidemark.tsfiles.layout.structure import check_structure, walk_chunks
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe, inspect
+from tidemark.tsfiles.statistics import check_and_describe, describe_file
 
 V3 = sorted(SITES["0.12.0"].root.rglob("*.tsfile"))[0]
 V4 = sorted(SITES["2.0.1-beta"].root.rglob("*.tsfile"))[0]
@@ -62,7 +62,7 @@ def test_a_cut_file_is_not_whole(tmp_path: Path, source: Path) -> None:
     ],
 )
 def test_other_versions_are_named(tmp_path: Path, head: bytes, name: str) -> None:
-    for call in (check_structure, describe, inspect, TsFile):
+    for call in (check_structure, describe_file, check_and_describe, TsFile):
         with pytest.raises(UnsupportedError, match=f"TsFile {name} is not read"):
             call(changed(tmp_path, V4, {0: head}))
 
@@ -70,7 +70,7 @@ def test_other_versions_are_named(tmp_path: Path, head: bytes, name: str) -> Non
 def test_an_encrypted_file_is_named(tmp_path: Path) -> None:
     at = V4.read_bytes().index(b"encryptLevel") + len("encryptLevel") + 1
     path = changed(tmp_path, V4, {at: b"1"})
-    for call in (check_structure, describe, inspect, TsFile):
+    for call in (check_structure, describe_file, check_and_describe, TsFile):
         with pytest.raises(UnsupportedError, match="the file is encrypted"):
             call(path)
 
@@ -112,14 +112,14 @@ def test_a_series_in_an_encoding_we_do_not_decode_is_told_and_the_rest_is_read(t
     device = ".".join(segment or "" for segment in segments)
     path = changed(tmp_path, source, {header.data_offset - 1: bytes([10])})
     assert check_structure(path) in (3, 4)
-    assert describe(path).undecodable == (f"{device}.{series.name}: FREQ",)
+    assert describe_file(path).undecodable == (f"{device}.{series.name}: FREQ",)
     with TsFile(path) as tsfile:
         with pytest.raises(UnsupportedError, match=f"{device}.{series.name} is DOUBLE FREQ"):
-            tsfile.column(device, series.name)
-        others = [name for name in tsfile.measurements(device) if name != series.name]
-        assert all(len(tsfile.column(device, name)) for name in others)
+            tsfile.read_column(device, series.name)
+        others = [name for name in tsfile.list_measurements(device) if name != series.name]
+        assert all(len(tsfile.read_column(device, name)) for name in others)
     path = changed(tmp_path, source, {header.data_offset - 2: bytes([3])})
-    assert describe(path).undecodable == (f"{device}.{series.name}: {header.encoding.name}/LZO",)
+    assert describe_file(path).undecodable == (f"{device}.{series.name}: {header.encoding.name}/LZO",)
 
 
 @BOTH
@@ -131,7 +131,7 @@ def test_a_device_that_the_index_calls_by_another_name_is_noticed(tmp_path: Path
     data = source.read_bytes()
     at = data.rindex(name) + len(name) - 1
     path = changed(tmp_path, source, {at: bytes([data[at] ^ 1])})
-    for call in (check_structure, inspect):
+    for call in (check_structure, check_and_describe):
         with pytest.raises(CorruptionError, match="index and chunk group name one device"):
             call(path)
 
@@ -150,7 +150,7 @@ def test_tables_that_do_not_fit_the_devices_are_noticed(tmp_path: Path, word: by
     at = data.rindex(word) + offset
     path = changed(tmp_path, works, {at: bytes([data[at] ^ 1])})
     with pytest.raises(CorruptionError, match=problem):
-        inspect(path, "works")
+        check_and_describe(path, "works")
 
 
 def test_a_damaged_page_names_series_and_byte(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_damaged_page_names_series_and_byte(tmp_path: Path) -> None:
         TsFile(path) as tsfile,
         pytest.raises(CorruptionError, match=rf"{device}.{series.name}.*\(byte {header.data_offset}\)"),
     ):
-        tsfile.column(device, series.name)
+        tsfile.read_column(device, series.name)
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
@@ -170,6 +170,6 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         check_structure(tmp_path / "gone.tsfile")
     with TsFile(V3) as tsfile:
         with pytest.raises(NotFoundError, match=r"no device root\.x"):
-            tsfile.measurements("root.x")
+            tsfile.list_measurements("root.x")
         with pytest.raises(NotFoundError, match="has no measurement x"):
-            tsfile.column(tsfile.devices()[0], "x")
+            tsfile.read_column(tsfile.list_devices()[0], "x")

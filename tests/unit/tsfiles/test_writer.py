@@ -19,7 +19,7 @@ from tidemark.tsfiles.layout.structure import check_structure
 from tidemark.tsfiles.points.codes import BINARY_TYPES, Compression, DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe_file
 from tidemark.tsfiles.write import pages as writer_pages
 from tidemark.tsfiles.write import writer as writer_index
 from tidemark.tsfiles.write.writer import TsFileWriter, device_order
@@ -69,21 +69,21 @@ def many_rows(rows: int, step: int = 1) -> Columns:
         "text": Column(DataType.TEXT, times, texts),
         "seldom": Column(DataType.INT32, times, random.integers(0, 9, rows).astype(np.int32)),
     }
-    columns["seldom"] = columns["seldom"].where(np.arange(rows) % 20_011 == 7)
-    return {name: one.where(np.arange(rows) % step == 0) for name, one in columns.items()}
+    columns["seldom"] = columns["seldom"].select_where(np.arange(rows) % 20_011 == 7)
+    return {name: one.select_where(np.arange(rows) % step == 0) for name, one in columns.items()}
 
 
 def write(path: Path, devices: Mapping[tuple[str | None, ...], tuple[Columns, bool]], **options: Any) -> TsFileWriter:
     with TsFileWriter(path, **options) as writer:
         for segments in sorted(devices, key=device_order):
             columns, aligned = devices[segments]
-            writer.write(segments, columns, aligned)
+            writer.write_device(segments, columns, aligned)
     return writer
 
 
 def read_ours(path: Path) -> dict[tuple[str, str], Column]:
     with TsFile(path, "db") as file:
-        return {(d, m): file.column(d, m) for d in file.devices() for m in file.measurements(d)}
+        return {(d, m): file.read_column(d, m) for d in file.list_devices() for m in file.list_measurements(d)}
 
 
 def read_official(path: Path) -> dict[Key, tuple[int, list[int], list[Any]]]:
@@ -196,7 +196,7 @@ def test_statistics_and_structure_tell_what_was_written(tmp_path: Path) -> None:
     data = (tmp_path / "f.tsfile").read_bytes()
     assert writer.size == len(data) and writer.sha256 == hashlib.sha256(data).hexdigest()
     assert check_structure(tmp_path / "f.tsfile") == 4
-    facts = describe(tmp_path / "f.tsfile", "db")
+    facts = describe_file(tmp_path / "f.tsfile", "db")
     assert facts.points == writer.points and facts.tables == {"t": 1} and facts.undecodable == ()
     by_name = {device.device: device for device in facts.devices}
     for segments, (columns, _) in devices.items():
@@ -211,7 +211,7 @@ def test_statistics_and_structure_tell_what_was_written(tmp_path: Path) -> None:
 def test_nothing_stands_under_the_final_name_before_close(tmp_path: Path) -> None:
     path = tmp_path / "f.tsfile"
     writer = TsFileWriter(path)
-    writer.write(("root.a", "d"), many_rows(10), False)
+    writer.write_device(("root.a", "d"), many_rows(10), False)
     assert not path.exists()
     writer.close()
     assert [p.name for p in tmp_path.iterdir()] == ["f.tsfile"]
@@ -219,7 +219,7 @@ def test_nothing_stands_under_the_final_name_before_close(tmp_path: Path) -> Non
 
 def test_a_block_that_raises_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="power"), TsFileWriter(tmp_path / "f.tsfile") as writer:
-        writer.write(("root.a", "d"), many_rows(10), False)
+        writer.write_device(("root.a", "d"), many_rows(10), False)
         raise RuntimeError("power")
     assert list(tmp_path.iterdir()) == []
 
@@ -230,16 +230,16 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     writer = TsFileWriter(tmp_path / "f.tsfile", {"t": ["tag"]})
     with pytest.raises(ValueError, match="needs a device"):
         TsFileWriter(tmp_path / "empty.tsfile").close()
-    writer.write(("root.b", "d"), one, False)
+    writer.write_device(("root.b", "d"), one, False)
     with pytest.raises(ValueError, match="comes after"):
-        writer.write(("root.a", "d"), one, False)
+        writer.write_device(("root.a", "d"), one, False)
     with pytest.raises(ValueError, match="'v' is not declared"):
-        writer.write(("v", "x"), one, True)
-    writer.write(("t", "x"), one, True)
+        writer.write_device(("v", "x"), one, True)
+    writer.write_device(("t", "x"), one, True)
     with pytest.raises(ValueError, match="INT32 and TEXT"):
-        writer.write(("t", "y"), other, True)
+        writer.write_device(("t", "y"), other, True)
     with pytest.raises(ValueError, match="more tags"):
-        writer.write(("t", "z", "z"), one, True)
+        writer.write_device(("t", "z", "z"), one, True)
     writer.abandon()
     assert list(tmp_path.iterdir()) == []
 
@@ -249,8 +249,8 @@ def test_pages_of_one_point_each(tmp_path: Path, aligned: bool, monkeypatch: pyt
     monkeypatch.setattr(writer_pages, "PAGE_ROWS", 1)
     times, values = [I64.min, -1, 0, 7, I64.max], [I64.max, 0, -1, 5, I64.min]
     with TsFileWriter(tmp_path / "a.tsfile") as writer:
-        writer.write(("root.db.a", "d1"), {"s": column(DataType.INT64, times, values)}, aligned)
+        writer.write_device(("root.db.a", "d1"), {"s": column(DataType.INT64, times, values)}, aligned)
     with TsFile(tmp_path / "a.tsfile") as file:
-        read = file.column("root.db.a.d1", "s")
+        read = file.read_column("root.db.a.d1", "s")
         assert read.times.tolist() == times and read.values.tolist() == values
-        assert file.column("root.db.a.d1", "s", 0, 8).times.tolist() == [0, 7]
+        assert file.read_column("root.db.a.d1", "s", 0, 8).times.tolist() == [0, 7]

@@ -45,17 +45,17 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() == "true"
 
 
-def prepare(everything: bool, install: bool, screen: Screen, peers: bool = False) -> None:
+def prepare_packages(everything: bool, install: bool, screen: Screen, peers: bool = False) -> None:
     """Install the tests' locked sets, with `install` system packages too (with `peers` those of benchmarks as well).
 
     Raises PermanentError where a locked set cannot be installed.
     """
     launcher = ROOT / "tidemark"
-    words = [_python(), str(launcher), "--ensure", "test", "docs"]
+    words = [_find_python(), str(launcher), "--ensure", "test", "docs"]
     if launcher.exists() and subprocess.call(words, stdout=subprocess.DEVNULL):
         raise PermanentError("the tests' packages could not be installed", hint="the words above say what is missing")
     if install:
-        _install(missing(everything, peers), screen)
+        _install_packages(find_missing_packages(everything, peers), screen)
         if peers:
             _install_python_peers(screen)
 
@@ -70,7 +70,7 @@ def side_by_side(words: Sequence[str]) -> list[str]:
     return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
-def missing(everything: bool, peers: bool = False) -> list[str]:
+def find_missing_packages(everything: bool, peers: bool = False) -> list[str]:
     """Debian packages of the programs that are not here."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     wanted = [(program, package) for program, package, full in PACKAGES if everything or not full]
@@ -78,20 +78,20 @@ def missing(everything: bool, peers: bool = False) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _install(packages: Sequence[str], screen: Screen) -> None:
+def _install_packages(packages: Sequence[str], screen: Screen) -> None:
     """By apt-get, as root or with sudo. What cannot be had is said; the tests of it then skip, or fail where CI=true."""
     if not packages:
         return
     if shutil.which("apt-get") is None:
-        screen.fail(f"no apt-get here to install {' '.join(packages)}; install them your system's way")
+        screen.print_error(f"no apt-get here to install {' '.join(packages)}; install them your system's way")
         return
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    screen.tell(f"installing {' '.join(packages)}")
+    screen.print_remark(f"installing {' '.join(packages)}")
     for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *packages]):
         done = subprocess.run([*sudo, "apt-get", *words], env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            screen.fail(f"apt-get {' '.join(words)} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+            screen.print_error(f"apt-get {' '.join(words)} failed: {(done.stderr or done.stdout).strip()[-500:]}")
 
 
 def _install_python_peers(screen: Screen) -> None:
@@ -104,16 +104,18 @@ def _install_python_peers(screen: Screen) -> None:
     own = ROOT / ".venv" / ".uv" / "bin" / "uv"
     uv = shutil.which("uv") or (str(own) if own.exists() else None)
     tool = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
-    screen.tell(f"installing {lock.name} into {target}")
+    screen.print_remark(f"installing {lock.name} into {target}")
     words = [*tool, "--quiet", "--require-hashes", "--no-deps", "--target", str(target), "-r", str(lock)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        screen.fail(f"the packages of {lock.name} could not be installed: {(done.stderr or done.stdout).strip()[-500:]}")
+        screen.print_error(
+            f"the packages of {lock.name} could not be installed: {(done.stderr or done.stdout).strip()[-500:]}"
+        )
         return
     mark.write_text(wanted)
 
 
-def _python() -> str:
+def _find_python() -> str:
     return shutil.which("python3") or "python3"
 
 
@@ -129,17 +131,17 @@ def hand_over(call: Call, module: str, words: Sequence[str]) -> Answer:
     if not call.screen.as_json:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(command[0], command, _environment())
-    last, code = _run(call, command)
-    return Answer(_object(last, module, code), lambda _screen: None, code)
+        os.execve(command[0], command, _make_environment())
+    last, code = _run_child(call, command)
+    return Answer(_parse_answer(last, module, code), lambda _screen: None, code)
 
 
-def _run(call: Call, command: Sequence[str]) -> tuple[str, int]:
+def _run_child(call: Call, command: Sequence[str]) -> tuple[str, int]:
     """Run a child, its stdout passed on but for the last line; returns that line and the exit code."""
     libc = ctypes.CDLL(None, use_errno=True)
     child = subprocess.Popen(
         command,
-        env=_environment(),
+        env=_make_environment(),
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),  # noqa: PLW1509 one call, no locks
@@ -149,7 +151,7 @@ def _run(call: Call, command: Sequence[str]) -> tuple[str, int]:
     try:
         for line in child.stdout:
             if last:
-                call.screen.line(last)
+                call.screen.print_line(last)
             last = line.rstrip("\n")
         return last, child.wait()
     except BaseException:
@@ -161,7 +163,7 @@ def _run(call: Call, command: Sequence[str]) -> tuple[str, int]:
         raise
 
 
-def _object(last: str, module: str, code: int) -> dict[str, Any]:
+def _parse_answer(last: str, module: str, code: int) -> dict[str, Any]:
     try:
         found = json.loads(last)
     except ValueError:
@@ -173,6 +175,6 @@ def _object(last: str, module: str, code: int) -> dict[str, Any]:
     return {"error": f"{module} ended with {code}", "hint": "its words are above", "said": last}
 
 
-def _environment() -> dict[str, str]:
+def _make_environment() -> dict[str, str]:
     paths = [str(ROOT / "plugins"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -13,7 +13,7 @@ from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, write_output
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
-from tidemark.progress import size, span
+from tidemark.progress import format_duration, format_size
 from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Choices = Any  # what argparse calls _SubParsersAction, which it does not export
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     receiver_argument(choices.add_parser("init", help="begin with the nodes of the settings"))
     shown = choices.add_parser("show", help="nodes, slots by node, what moves and how far it is")
@@ -32,8 +32,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(shown)
     plans = choices.add_parser("plan", help="what a change would move; changes nothing")
     kinds = plans.add_subparsers(dest="kind", metavar="add|remove|rebalance", required=True)
-    _changes(kinds, plan=True)
-    _changes(choices, plan=False)
+    _add_change_parsers(kinds, plan=True)
+    _add_change_parsers(choices, plan=False)
     receiver_argument(choices.add_parser("roll-back", help="give up a change that is not in force yet"))
     checked = choices.add_parser("check", help="all nodes agree, every copy is there and whole, nothing is left over")
     checked.add_argument("--repair", action="store_true", help="make again what is wrong from what is right")
@@ -47,7 +47,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(routed)
 
 
-def _changes(choices: Choices, plan: bool) -> None:
+def _add_change_parsers(choices: Choices, plan: bool) -> None:
     """The three changes, to be planned or done."""
     add = choices.add_parser("add", help="let a node join")
     add.add_argument(
@@ -64,7 +64,7 @@ def _changes(choices: Choices, plan: bool) -> None:
         receiver_argument(one)
 
 
-def _asks(arguments: argparse.Namespace) -> str:
+def _question_of(arguments: argparse.Namespace) -> str:
     if arguments.action == "remove":
         return f"move everything away from {arguments.node} and let it leave?"
     if arguments.action == "check" and arguments.repair and arguments.lost:
@@ -72,7 +72,7 @@ def _asks(arguments: argparse.Namespace) -> str:
     return ""
 
 
-def _run(call: Call) -> Answer:
+def _run_cluster(call: Call) -> Answer:
     return _ACTIONS[call.arguments.action](call)
 
 
@@ -80,7 +80,7 @@ def receiver_of(call: Call) -> ReceiverSettings:
     """`--receiver`, else the cluster's, else the only one."""
     cluster = call.settings.cluster
     if not call.arguments.receiver and cluster is not None and cluster.receiver:
-        return call.app.receiver(cluster.receiver)
+        return call.app.receiver_settings(cluster.receiver)
     return call.receiver
 
 
@@ -98,33 +98,33 @@ def wanted_of(asked: argparse.Namespace, kind: str) -> Wanted:
             subject=asked.node,
         )
     key = str(Path(asked.key).expanduser().absolute()) if asked.key else ""
-    return Wanted("add", name, _absolute(url), asked.host_key, key)
+    return Wanted("add", name, _resolve_url(url), asked.host_key, key)
 
 
-def _absolute(url: str) -> str:
+def _resolve_url(url: str) -> str:
     """A folder without a scheme is one of this machine, from where the command was typed."""
     return url if not url or "://" in url else f"file://{Path(url).absolute()}"
 
 
-def _init(call: Call) -> Answer:
-    from tidemark.cluster.membership.change import init
+def _run_init(call: Call) -> Answer:
+    from tidemark.cluster.membership.change import init_cluster
 
-    return _changed(call, lambda beat: init(call.app, receiver_of(call), beat))
+    return _answer_change(call, lambda beat: init_cluster(call.app, receiver_of(call), beat))
 
 
-def _show(call: Call) -> Answer:
+def _run_show(call: Call) -> Answer:
     from tidemark.cli.verbs import cluster_picture as verbs_cluster_picture
-    from tidemark.proof.cluster.show import show
+    from tidemark.proof.cluster.show import show_cluster
 
-    view = show(call.app, receiver_of(call))
+    view = show_cluster(call.app, receiver_of(call))
     if call.arguments.html:
-        from tidemark.proof.cluster.page import page
+        from tidemark.proof.cluster.page import render_page
 
-        write_output(Path(call.arguments.html), page(view))
-    return Answer(view.as_json(), lambda screen: verbs_cluster_picture.show(screen, view))
+        write_output(Path(call.arguments.html), render_page(view))
+    return Answer(view.as_json(), lambda screen: verbs_cluster_picture.print_cluster(screen, view))
 
 
-def _plan(call: Call) -> Answer:
+def _run_plan(call: Call) -> Answer:
     from tidemark.cluster.membership.change import plan_change
 
     found = plan_change(call.app, receiver_of(call), wanted_of(call.arguments, call.arguments.kind)).as_json()
@@ -133,115 +133,120 @@ def _plan(call: Call) -> Answer:
 
 def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
     takes = f", about {_rounded_up(found['seconds'])}" if found.get("seconds") else ""
-    screen.line(f"epoch {found['epoch']}: {found['slots']:,} slots would move, {size(found['bytes'])}{takes}")
-    rows = [(_span(m), m["slots"], _names(m["from"]), _names(m["to"]), size(m["bytes"])) for m in found["moves"][:SHOWN]]
-    screen.table(["slots", "number>", "from", "to", "bytes>"], rows)
+    screen.print_line(f"epoch {found['epoch']}: {found['slots']:,} slots would move, {format_size(found['bytes'])}{takes}")
+    rows = [
+        (_format_ranges(m), m["slots"], _join_names(m["from"]), _join_names(m["to"]), format_size(m["bytes"]))
+        for m in found["moves"][:SHOWN]
+    ]
+    screen.print_table(["slots", "number>", "from", "to", "bytes>"], rows)
     if len(found["moves"]) > SHOWN:
-        screen.line(f"… {len(found['moves']) - SHOWN:,} more: --json")
-    gains = [(one["node"], one["slots"], size(one["bytes"]), _rounded_up(one["seconds"])) for one in found["nodes"]]
-    screen.table(["node", "slots that come>", "bytes>", "time>"], gains)
+        screen.print_line(f"… {len(found['moves']) - SHOWN:,} more: --json")
+    gains = [(one["node"], one["slots"], format_size(one["bytes"]), _rounded_up(one["seconds"])) for one in found["nodes"]]
+    screen.print_table(["node", "slots that come>", "bytes>", "time>"], gains)
 
 
 def _rounded_up(seconds: float) -> str:
     """What takes some time takes a second."""
-    return span(ceil(seconds))
+    return format_duration(ceil(seconds))
 
 
-def _span(move: Mapping[str, Any]) -> str:
+def _format_ranges(move: Mapping[str, Any]) -> str:
     from tidemark.proof.cluster.view import spans_text
 
     return spans_text([(first, last) for first, last in move.get("ranges") or ()], 2)
 
 
-def _names(group: object) -> str:
+def _join_names(group: object) -> str:
     return ", ".join(map(str, group)) if isinstance(group, (list, tuple)) else str(group)
 
 
-def _change(call: Call) -> Answer:
-    from tidemark.cluster.membership.change import change
+def _run_change(call: Call) -> Answer:
+    from tidemark.cluster.membership.change import change_nodes
 
     asked = call.arguments
     wanted = wanted_of(asked, asked.action)
-    return _changed(call, lambda beat: change(call.app, receiver_of(call), wanted, beat, wait=not asked.no_wait))
+    return _answer_change(call, lambda beat: change_nodes(call.app, receiver_of(call), wanted, beat, wait=not asked.no_wait))
 
 
-def _roll_back(call: Call) -> Answer:
+def _run_roll_back(call: Call) -> Answer:
     from tidemark.cluster.membership.change import roll_back
 
-    return _changed(call, lambda _beat: roll_back(call.app, receiver_of(call)))
+    return _answer_change(call, lambda _beat: roll_back(call.app, receiver_of(call)))
 
 
-def _changed(call: Call, act: Callable[[Progress], ChangeResult]) -> Answer:
-    with progress.shown(call.screen) as beat:
+def _answer_change(call: Call, act: Callable[[Progress], ChangeResult]) -> Answer:
+    with progress.show_progress(call.screen) as beat:
         found = act(beat).as_json()
     return Answer(found, lambda screen: _show_changed(screen, found))
 
 
 def _show_changed(screen: Screen, found: Mapping[str, Any]) -> None:
-    moved = f"{found['moved_slots']:,} slots and {size(found['moved_bytes'])} have moved"
-    screen.line(f"epoch {found['epoch']}: {found['state']}; {moved}")
+    moved = f"{found['moved_slots']:,} slots and {format_size(found['moved_bytes'])} have moved"
+    screen.print_line(f"epoch {found['epoch']}: {found['state']}; {moved}")
     for road in found["roads"]:
-        screen.line(f"  {road['from']} to {road['to']}: {road['road']}")
+        screen.print_line(f"  {road['from']} to {road['to']}: {road['road']}")
     if found["state"] not in ("done", "rolled_back"):
-        screen.tell("  ./tidemark cluster show tells how far it is")
+        screen.print_remark("  ./tidemark cluster show tells how far it is")
 
 
-def _check(call: Call) -> Answer:
-    from tidemark.cluster.health.check import check
+def _run_check(call: Call) -> Answer:
+    from tidemark.cluster.health.check import check_cluster
     from tidemark.cluster.health.problems import MEND
-    from tidemark.cluster.health.repair import repair
+    from tidemark.cluster.health.repair import repair_cluster
 
     mending, lost = call.arguments.repair, call.arguments.lost
     if lost and not mending:
         raise UsageError("--lost changes what is there: it goes with --repair", hint=f"{MEND} --lost {lost}", subject=lost)
-    with progress.shown(call.screen) as beat:
+    with progress.show_progress(call.screen) as beat:
         app, receiver = call.app, receiver_of(call)
-        report = repair(app, receiver, beat, lost) if mending else check(app, receiver, beat)
+        report = repair_cluster(app, receiver, beat, lost) if mending else check_cluster(app, receiver, beat)
     found = report.as_json()
     return Answer(found, lambda screen: _show_check(screen, found), report.exit_code)
 
 
 def _show_check(screen: Screen, found: Mapping[str, Any]) -> None:
     problems = found["problems"]
-    looked = f"{found['nodes']:,} nodes, {found['files']:,} files, {found['copies']:,} copies, {size(found['bytes'])}"
-    screen.line(f"epoch {found['epoch']}: {looked}; {len(problems):,} problems")
+    looked = f"{found['nodes']:,} nodes, {found['files']:,} files, {found['copies']:,} copies, {format_size(found['bytes'])}"
+    screen.print_line(f"epoch {found['epoch']}: {looked}; {len(problems):,} problems")
     if found["repaired"]:
-        screen.line(f"  {found['repaired']:,} are mended")
+        screen.print_line(f"  {found['repaired']:,} are mended")
     if found["moving"]:
-        screen.line(f"  {found['moving']:,} slots move: ./tidemark cluster show")
+        screen.print_line(f"  {found['moving']:,} slots move: ./tidemark cluster show")
     columns = ["node", "slot>", "location", "problem", "next"]
-    screen.table(columns, [[one[key.rstrip(">")] for key in columns] for one in problems[:SHOWN]])
+    screen.print_table(columns, [[one[key.rstrip(">")] for key in columns] for one in problems[:SHOWN]])
     if len(problems) > SHOWN:
-        screen.line(f"… {len(problems) - SHOWN:,} more: --json")
+        screen.print_line(f"… {len(problems) - SHOWN:,} more: --json")
 
 
-def _route(call: Call) -> Answer:
-    from tidemark.proof.cluster.show import route
+def _run_route(call: Call) -> Answer:
+    from tidemark.proof.cluster.show import find_route
 
     asked = call.arguments
-    found = route(call.app, receiver_of(call), asked.database, asked.time).as_json()
+    found = find_route(call.app, receiver_of(call), asked.database, asked.time).as_json()
     return Answer(found, lambda screen: _show_route(screen, found))
 
 
 def _show_route(screen: Screen, found: Mapping[str, Any]) -> None:
     what = "schema" if found["partition"] is None else f"partition {found['partition']}"
-    screen.line(f"{found['database']}, {what}: slot {found['slot']} of {_names(found['members'])} (epoch {found['epoch']})")
+    screen.print_line(
+        f"{found['database']}, {what}: slot {found['slot']} of {_join_names(found['members'])} (epoch {found['epoch']})"
+    )
     if found["before"]:
-        screen.line(f"  it moves: readers also ask {_names(found['before'])}")
+        screen.print_line(f"  it moves: readers also ask {_join_names(found['before'])}")
     if not found["known"]:
-        screen.tell("  no file of that database is in the catalog yet")
+        screen.print_remark("  no file of that database is in the catalog yet")
 
 
 _ACTIONS: Mapping[str, Callable[[Call], Answer]] = {
-    "init": _init,
-    "show": _show,
-    "plan": _plan,
-    "add": _change,
-    "remove": _change,
-    "rebalance": _change,
-    "roll-back": _roll_back,
-    "check": _check,
-    "route": _route,
+    "init": _run_init,
+    "show": _run_show,
+    "plan": _run_plan,
+    "add": _run_change,
+    "remove": _run_change,
+    "rebalance": _run_change,
+    "roll-back": _run_roll_back,
+    "check": _run_check,
+    "route": _run_route,
 }
 
 VERBS = (
@@ -249,8 +254,8 @@ VERBS = (
         "cluster",
         "data nodes: init, show, plan, add, remove, rebalance, check, route",
         "./tidemark cluster plan add n4=sftp://tidemark@10.0.1.4/srv/node --host-key SHA256:…",
-        _run,
-        _arguments,
-        asks=_asks,
+        _run_cluster,
+        _add_arguments,
+        asks=_question_of,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tidemark.cli.screen import Screen
-from tidemark.progress import size
+from tidemark.progress import format_size
 from tidemark.proof.cluster.view import ClusterView, MovingView, spans_text
 
 WIDTH = 32  # of a node's bar, in letters
@@ -15,48 +15,51 @@ SHOWN = 12  # ways of moving slots
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def show(screen: Screen, view: ClusterView) -> None:
+def print_cluster(screen: Screen, view: ClusterView) -> None:
     """Everything `cluster show` says without `--json`."""
-    screen.line(headline(view))
-    coming = _coming(view)
+    screen.print_line(format_headline(view))
+    coming = _count_incoming(view)
     most = max((node.slots for node in view.nodes), default=0)
     rows = [
         (
             node.name,
             node.state,
-            bar(node.slots, coming[node.name], most),
+            format_bar(node.slots, coming[node.name], most),
             node.slots,
             node.holds,
-            size(node.bytes),
+            format_size(node.bytes),
             node.epoch,
             node.store,
         )
         for node in view.nodes
     ]
-    screen.table(["node", "state", "slots it heads", ">", "copies of>", "bytes>", "table>", "folder"], rows)
+    screen.print_table(["node", "state", "slots it heads", ">", "copies of>", "bytes>", "table>", "folder"], rows)
     if coming:
-        screen.line("  ▒ its files are on the way; readers ask the old group, too")
-    _moving(screen, view)
+        screen.print_line("  ▒ its files are on the way; readers ask the old group, too")
+    _print_moves(screen, view)
     for road in view.roads:
-        screen.line(f"  {road.source} to {road.node}: {road.road}")
+        screen.print_line(f"  {road.source} to {road.node}: {road.road}")
     if view.change is not None:
-        screen.line(f"  {view.change.said} is {view.change.state}; ./tidemark cluster {verb_of(view)} goes on with it")
+        screen.print_line(
+            f"  {view.change.command} is {view.change.state}; ./tidemark cluster {verb_of(view)} goes on with it"
+        )
 
 
-def headline(view: ClusterView) -> str:
+def format_headline(view: ClusterView) -> str:
     serving = sum(node.state == "serving" for node in view.nodes)
     text = f"{view.receiver}: epoch {view.epoch}, {view.slots:,} slots × {view.replicas} copies on {serving} nodes"
     if not view.moving:
         return text
-    return f"{text}; {view.moving_slots:,} slots move, {size(view.moved_bytes)} of {size(view.moving_bytes)} have come"
+    come = f"{format_size(view.moved_bytes)} of {format_size(view.moving_bytes)} have come"
+    return f"{text}; {view.moving_slots:,} slots move, {come}"
 
 
 def verb_of(view: ClusterView) -> str:
     """The words that go on with the change that is open."""
-    return view.change.said if view.change is not None else "rebalance"
+    return view.change.command if view.change is not None else "rebalance"
 
 
-def bar(whole: int, coming: int, most: int) -> str:
+def format_bar(whole: int, coming: int, most: int) -> str:
     """`whole` of `most` as a bar of WIDTH at most, its last part, `coming`, drawn light."""
     if not most or not whole:
         return ""
@@ -73,7 +76,7 @@ def progress_bar(done: int, whole: int) -> str:
     return f"{'█' * filled}{'░' * (PROGRESS - filled)} {int(share * 100):3d} %"
 
 
-def _coming(view: ClusterView) -> Counter[str]:
+def _count_incoming(view: ClusterView) -> Counter[str]:
     """Header → slots of its that it did not have before and that are not all there yet."""
     found: Counter[str] = Counter()
     for one in view.moving:
@@ -82,14 +85,16 @@ def _coming(view: ClusterView) -> Counter[str]:
     return found
 
 
-def _moving(screen: Screen, view: ClusterView) -> None:
+def _print_moves(screen: Screen, view: ClusterView) -> None:
     ordered = sorted(view.moving, key=lambda one: (one.done - one.bytes, one.spans))  # what lacks most first
-    screen.table(["slots", "number>", "from", "to", "how far", "bytes>", "of>"], [_row(one) for one in ordered[:SHOWN]])
+    screen.print_table(
+        ["slots", "number>", "from", "to", "how far", "bytes>", "of>"], [_format_move(one) for one in ordered[:SHOWN]]
+    )
     if len(ordered) > SHOWN:
-        screen.line(f"… {len(ordered) - SHOWN:,} more ways: --json, or --html FILE")
+        screen.print_line(f"… {len(ordered) - SHOWN:,} more ways: --json, or --html FILE")
 
 
-def _row(one: MovingView) -> tuple[object, ...]:
+def _format_move(one: MovingView) -> tuple[object, ...]:
     far = "all there" if one.state == "acknowledged" else progress_bar(one.done, one.bytes)
     old, new = ", ".join(one.old) or "the receiver", ", ".join(one.new)
-    return (spans_text(one.spans, 2), one.slots, old, new, far, size(one.done), size(one.bytes))
+    return (spans_text(one.spans, 2), one.slots, old, new, far, format_size(one.done), format_size(one.bytes))

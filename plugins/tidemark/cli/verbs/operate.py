@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
-from tidemark.cli.screen import Screen, listed
+from tidemark.cli.screen import Screen, shorten_list
 from tidemark.cli.verbs.transfer import receiver_argument
 
 
@@ -21,10 +21,10 @@ def _approve_asks(arguments: argparse.Namespace) -> str:
     return f"let run {arguments.run} drop what it found gone?"
 
 
-def _approve(call: Call) -> Answer:
-    from tidemark.operations.decisions import approve
+def _run_approve(call: Call) -> Answer:
+    from tidemark.operations.decisions import approve_run
 
-    return _told(approve(call.app, call.arguments.run))
+    return _answer_result(approve_run(call.app, call.arguments.run))
 
 
 def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,18 +40,18 @@ def _quarantine_asks(arguments: argparse.Namespace) -> str:
     return f"remove {arguments.id} from quarantine for good?" if arguments.action == "drop" else ""
 
 
-def _quarantine(call: Call) -> Answer:
+def _run_quarantine(call: Call) -> Answer:
     from tidemark.operations import decisions
 
     asked = call.arguments
     if asked.action == "list":
         found = decisions.quarantine_list(call.app, call.receiver).as_json()
-        return Answer(found, lambda screen: _list(screen, found, "nothing is in quarantine"))
+        return Answer(found, lambda screen: _print_rows(screen, found, "nothing is in quarantine"))
     if asked.action == "release":
         result = decisions.quarantine_release(call.app, call.receiver, asked.id)
     else:
         result = decisions.quarantine_drop(call.app, call.receiver, asked.id)
-    return _told(result)
+    return _answer_result(result)
 
 
 def _owners_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,14 +67,14 @@ def _owners_asks(arguments: argparse.Namespace) -> str:
     return f"give {arguments.device} to {arguments.to}?" if arguments.action == "transfer" else ""
 
 
-def _owners(call: Call) -> Answer:
+def _run_owners(call: Call) -> Answer:
     from tidemark.operations import decisions
 
     asked = call.arguments
     if asked.action == "list":
         found = decisions.owners_list(call.app, call.receiver).as_json()
-        return Answer(found, lambda screen: _list(screen, found, "no device has an owner yet"))
-    return _told(decisions.owners_transfer(call.app, call.receiver, asked.device, asked.to))
+        return Answer(found, lambda screen: _print_rows(screen, found, "no device has an owner yet"))
+    return _answer_result(decisions.owners_transfer(call.app, call.receiver, asked.device, asked.to))
 
 
 def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,16 +91,16 @@ def _ledger_asks(arguments: argparse.Namespace) -> str:
     return "put a new ledger, made from what lies at the receivers, in the place of this one?" if replaces else ""
 
 
-def _ledger(call: Call) -> Answer:
+def _run_ledger(call: Call) -> Answer:
     from tidemark.operations.rebuild import ledger
 
     asked = call.arguments
     if asked.action == "backup":
-        return _told(ledger.backup(call.any_app, Path(asked.out) if asked.out else None))
+        return _answer_result(ledger.backup_ledger(call.any_app, Path(asked.out) if asked.out else None))
     if asked.action == "upgrade":
-        return _told(ledger.upgrade(call.settings))
-    with progress.shown(call.screen) as beat:
-        return _told(ledger.rebuild(call.settings, beat, replace=asked.replace))
+        return _answer_result(ledger.upgrade_ledger(call.settings))
+    with progress.show_progress(call.screen) as beat:
+        return _answer_result(ledger.rebuild_ledger(call.settings, beat, replace=asked.replace))
 
 
 class _Result(Protocol):
@@ -110,23 +110,23 @@ class _Result(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-def _told(result: _Result) -> Answer:
+def _answer_result(result: _Result) -> Answer:
     found = result.as_json()
-    return Answer(found, lambda screen: screen.pairs(_pairs(found)), result.exit_code)
+    return Answer(found, lambda screen: screen.print_pairs(_list_pairs(found)), result.exit_code)
 
 
-def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
+def _list_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     hidden = ("ok", "kind", "error", "hint")
-    return [(key.replace("_", " "), listed(value)) for key, value in found.items() if key not in hidden]
+    return [(key.replace("_", " "), shorten_list(value)) for key, value in found.items() if key not in hidden]
 
 
-def _list(screen: Screen, found: dict[str, Any], empty: str) -> None:
+def _print_rows(screen: Screen, found: dict[str, Any], empty: str) -> None:
     rows = next((value for value in found.values() if isinstance(value, list)), [])
     columns = list(rows[0]) if rows else []
-    screen.table(columns, [[_cell(column, row.get(column)) for column in columns] for row in rows], empty=empty)
+    screen.print_table(columns, [[_format_cell(column, row.get(column)) for column in columns] for row in rows], empty=empty)
 
 
-def _cell(column: str, value: object) -> object:
+def _format_cell(column: str, value: object) -> object:
     """Moments, which the ledger has in seconds since 1970, as UTC."""
     if column in ("since", "at", "found") and isinstance(value, float):
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -138,7 +138,7 @@ VERBS = (
         "approve",
         "let a run drop what its guard holds back",
         "./tidemark approve 20261121T120000-1a2b",
-        _approve,
+        _run_approve,
         _approve_arguments,
         asks=_approve_asks,
     ),
@@ -146,7 +146,7 @@ VERBS = (
         "quarantine",
         "list, release or drop what could not be loaded",
         "./tidemark quarantine list",
-        _quarantine,
+        _run_quarantine,
         _quarantine_arguments,
         asks=_quarantine_asks,
     ),
@@ -154,7 +154,7 @@ VERBS = (
         "owners",
         "list owners of devices, or transfer one",
         "./tidemark owners transfer root.f.d1 --to plant2",
-        _owners,
+        _run_owners,
         _owners_arguments,
         asks=_owners_asks,
     ),
@@ -162,7 +162,7 @@ VERBS = (
         "ledger",
         "back up, rebuild or upgrade the ledger",
         "./tidemark ledger backup",
-        _ledger,
+        _run_ledger,
         _ledger_arguments,
         asks=_ledger_asks,
     ),

@@ -11,12 +11,12 @@ from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, write_output
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
-from tidemark.progress import size
+from tidemark.progress import format_size
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
 
 
-def _status(call: Call) -> Answer:
+def _run_status(call: Call) -> Answer:
     from tidemark.proof.prove import status
 
     report = status(call.app)
@@ -34,47 +34,50 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
             link["last_run"],
             link.get("last_success"),
             link["backlog_files"],
-            size(link["backlog_bytes"]),
+            format_size(link["backlog_bytes"]),
             link["oldest_unsent"],
             link["as_of"],
             link.get("reason"),
         )
         for link in links
     ]
-    screen.table(columns, rows, empty="no links in the settings")
+    screen.print_table(columns, rows, empty="no links in the settings")
     for link in links:
         if link.get("next"):
-            screen.line(f"  {link['name']}: {link['next']}")
+            screen.print_line(f"  {link['name']}: {link['next']}")
         for note in link["notes"]:
-            screen.line(f"  {link['name']}: {note}")
+            screen.print_line(f"  {link['name']}: {note}")
     for one in found.get("iotdb", []):
         told = f"{one['given']:,} files given, {one['waits']:,} wait, {one['held']:,} held"
-        screen.line(f"  {one['receiver']} → IoTDB {one['server']}: {one['state']}: {told}")
+        screen.print_line(f"  {one['receiver']} → IoTDB {one['server']}: {one['state']}: {told}")
         for why in one["differs"][:SHOWN]:
-            screen.line(f"    {why}")
+            screen.print_line(f"    {why}")
     if "cluster" in found:
         _show_nodes(screen, found["cluster"])
     for line in found.get("lines", []):
-        told = ", ".join(f"{one['holder']} {size(one['bytes_per_second'])}/s" for one in line["holders"]) or "nobody sends"
-        screen.line(f"  {line['receiver']}, line of {size(line['bytes_per_second'])}/s: {told}")
+        told = (
+            ", ".join(f"{one['holder']} {format_size(one['bytes_per_second'])}/s" for one in line["holders"])
+            or "nobody sends"
+        )
+        screen.print_line(f"  {line['receiver']}, line of {format_size(line['bytes_per_second'])}/s: {told}")
 
 
 def _show_nodes(screen: Screen, cluster: dict[str, Any]) -> None:
     nodes = ", ".join(
-        f"{node['name']} {size(node['bytes'])}" + (f" ({node['state']})" if node["state"] != "serving" else "")
+        f"{node['name']} {format_size(node['bytes'])}" + (f" ({node['state']})" if node["state"] != "serving" else "")
         for node in cluster["nodes"]
     )
-    screen.line(f"  {cluster['receiver']} on nodes, epoch {cluster['epoch']}: {cluster['state']}: {nodes}")
+    screen.print_line(f"  {cluster['receiver']} on nodes, epoch {cluster['epoch']}: {cluster['state']}: {nodes}")
     if cluster["moving"]:
-        far = f"{size(cluster['done'])} of {size(cluster['bytes'])}"
-        screen.line(f"    {cluster['change']}: {cluster['moving']:,} slots move, {far} have come")
+        far = f"{format_size(cluster['done'])} of {format_size(cluster['bytes'])}"
+        screen.print_line(f"    {cluster['change']}: {cluster['moving']:,} slots move, {far} have come")
     if cluster["behind"]:
-        screen.line(f"    behind: {', '.join(cluster['behind'])}")
+        screen.print_line(f"    behind: {', '.join(cluster['behind'])}")
     if cluster["next"]:
-        screen.line(f"    {cluster['next']}")
+        screen.print_line(f"    {cluster['next']}")
 
 
-def _span(parser: argparse.ArgumentParser) -> None:
+def _add_span_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", metavar="S", help="only this site")
     parser.add_argument(
         "--from", dest="since", metavar="T", help="from here on, included: ISO 8601 or an integer of the site's unit"
@@ -84,37 +87,37 @@ def _span(parser: argparse.ArgumentParser) -> None:
 
 
 def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
-    _span(parser)
+    _add_span_arguments(parser)
     parser.add_argument("--html", metavar="F", help="write a heat map as one HTML file")
 
 
-def _coverage(call: Call) -> Answer:
+def _run_coverage(call: Call) -> Answer:
     from tidemark.proof.prove import coverage
 
     asked = call.arguments
     report = coverage(call.app, call.receiver, asked.site or "", asked.since, asked.until)
     found = report.as_json()
     if asked.html:
-        from tidemark.proof.coverage.page import page
+        from tidemark.proof.coverage.page import render_page
 
-        write_output(Path(asked.html), page(report))
+        write_output(Path(asked.html), render_page(report))
     return Answer(found, lambda screen: _show_coverage(screen, found), report.exit_code)
 
 
 def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
     complete = "complete" if found["complete"] else "NOT COMPLETE" if found["red"] else "STALE"
     unknown = f", {found['unknown_cells']:,} unknown" if found["unknown_cells"] else ""
-    screen.line(f"{found['receiver']}: {complete}, {found['cells']:,} cells (device × day){unknown}")
+    screen.print_line(f"{found['receiver']}: {complete}, {found['cells']:,} cells (device × day){unknown}")
     for site in found["sites"]:
         stale = ", STALE: nothing is known of it since" if site["stale"] else ""
-        screen.line(f"  {site['site']}: as of {site['as_of'] or 'no whole listing'}{stale}")
+        screen.print_line(f"  {site['site']}: as of {site['as_of'] or 'no whole listing'}{stale}")
     red = found["red"]
     columns = ["site", "device", "day", "expected>", "present>", "why"]
-    screen.table(columns, [[cell.get(key.rstrip(">")) for key in columns] for cell in red[:SHOWN]])
+    screen.print_table(columns, [[cell.get(key.rstrip(">")) for key in columns] for cell in red[:SHOWN]])
     if len(red) > SHOWN:
-        screen.line(f"… {len(red) - SHOWN:,} more: --json, or --html FILE")
+        screen.print_line(f"… {len(red) - SHOWN:,} more: --json, or --html FILE")
     for note in found.get("notes", ()):
-        screen.line(f"  {note}")
+        screen.print_line(f"  {note}")
 
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,13 +128,13 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(parser)
 
 
-def _verify(call: Call) -> Answer:
+def _run_verify(call: Call) -> Answer:
     from tidemark.proof.prove import verify
 
     asked = call.arguments
     if asked.live_only and not asked.deep:
         raise UsageError("verify --live-only says which points are compared", hint="./tidemark verify --deep --live-only")
-    with progress.shown(call.screen) as beat:
+    with progress.show_progress(call.screen) as beat:
         result = verify(call.app, call.receiver, asked.site or "", asked.deep, asked.repair, beat, live_only=asked.live_only)
     found = result.as_json()
     return Answer(found, lambda screen: _show_verify(screen, found), result.exit_code)
@@ -139,30 +142,32 @@ def _verify(call: Call) -> Answer:
 
 def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     differences = found["differences"]
-    screen.line(f"checked {found['checked']:,}; {len(differences):,} differences")
+    screen.print_line(f"checked {found['checked']:,}; {len(differences):,} differences")
     if differences and isinstance(differences[0], dict):
         columns = list(differences[0])
-        screen.table(columns, [[difference.get(key) for key in columns] for difference in differences[:SHOWN]])
+        screen.print_table(columns, [[difference.get(key) for key in columns] for difference in differences[:SHOWN]])
     kinds = (("unreachable", "not verified"), ("held", "held"), ("not_read", "not read"), ("elsewhere", "not from here"))
     for key, what in kinds:
         for item in (found.get(key) or [])[:SHOWN]:
-            screen.line(f"  {what}: " + "  ".join(str(value) for value in item.values()))
+            screen.print_line(f"  {what}: " + "  ".join(str(value) for value in item.values()))
     if found["unsent_files"]:
         late = sum(one["overdue"] for one in found["unsent"])
         overdue = f", {late:,} of them longer ago than their link's schedule allows" if late else ""
-        screen.line(f"  {found['unsent_files']:,} files are sealed at their site and not sent{overdue}")
+        screen.print_line(f"  {found['unsent_files']:,} files are sealed at their site and not sent{overdue}")
     for one in found["unsent"][:SHOWN]:
-        screen.line(f"  not sent: {one['site']}  {one['path']}  {size(one['bytes'])}  sealed {one['sealed_at']}")
+        screen.print_line(
+            f"  not sent: {one['site']}  {one['path']}  {format_size(one['bytes'])}  sealed {one['sealed_at']}"
+        )
     if found["kept_files"]:
-        screen.line(
+        screen.print_line(
             f"  {found['kept_files']:,} files are gone at their site and kept: they only fill what it has no value for"
         )
     if found["proved"]:
-        screen.line(f"  {found['proved']:,} files are verified at the source now; when they were sent they were not")
+        screen.print_line(f"  {found['proved']:,} files are verified at the source now; when they were sent they were not")
     if found["not_verified_at_source"]:
-        screen.line(f"  {found['not_verified_at_source']:,} files are still not verified at the source")
+        screen.print_line(f"  {found['not_verified_at_source']:,} files are still not verified at the source")
     if found["adopted"]:
-        screen.line(f"  {found['adopted']:,} files were adopted: another tool brought them, they are not compared")
+        screen.print_line(f"  {found['adopted']:,} files were adopted: another tool brought them, they are not compared")
 
 
 def _why_arguments(parser: argparse.ArgumentParser) -> None:
@@ -170,7 +175,7 @@ def _why_arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(parser)
 
 
-def _why(call: Call) -> Answer:
+def _run_why(call: Call) -> Answer:
     from tidemark.proof.prove import why
 
     found = why(call.app, call.arguments.subject).as_json()
@@ -179,14 +184,14 @@ def _why(call: Call) -> Answer:
 
 def _show_why(screen: Screen, found: dict[str, Any]) -> None:
     evidence = found.get("evidence") or []
-    screen.pairs((key.replace("_", " "), found.get(key)) for key in ("subject", "state", "cause"))
+    screen.print_pairs((key.replace("_", " "), found.get(key)) for key in ("subject", "state", "cause"))
     for line in evidence if isinstance(evidence, list) else [evidence]:
-        screen.line(f"  {line}")
-    screen.pairs([("next", found.get("next")), ("if you wait", found.get("if_you_wait"))])
+        screen.print_line(f"  {line}")
+    screen.print_pairs([("next", found.get("next")), ("if you wait", found.get("if_you_wait"))])
 
 
 def _read_arguments(parser: argparse.ArgumentParser) -> None:
-    _span(parser)
+    _add_span_arguments(parser)
     parser.add_argument("--device", default="**", metavar="GLOB", help='a device pattern such as "root.factory.*.d1"')
     parser.add_argument("--tall", action="store_true", help="a row a point, values as canonical text")
     parser.add_argument("--verify", action="store_true", help="digest every file first, however lately that was done")
@@ -194,52 +199,52 @@ def _read_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="F", help="FILE.parquet or FILE.csv")
 
 
-def _read(call: Call) -> Answer:
+def _run_read(call: Call) -> Answer:
     from tidemark.receiver.read import Query, read
 
     asked = call.arguments
     query = Query(
         asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall, asked.verify, asked.live_only
     )
-    with progress.shown(call.screen) as beat:
+    with progress.show_progress(call.screen) as beat:
         result = read(call.app, call.receiver, query, Path(asked.out).absolute(), beat)
     found = result.as_json()
     return Answer(found, lambda screen: _show_read(screen, found, asked.out), result.exit_code)
 
 
 def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
-    screen.line(f"{found['rows']:,} rows of {found['devices']:,} devices in {out}")
+    screen.print_line(f"{found['rows']:,} rows of {found['devices']:,} devices in {out}")
     if found["kept_rows"]:
         told = "have values of files that their site has no more and the catalog keeps (without them: --live-only)"
-        screen.line(f"  {found['kept_rows']:,} rows {told}")
+        screen.print_line(f"  {found['kept_rows']:,} rows {told}")
     if not found["devices"]:
-        screen.tell("  no device matches; ./tidemark coverage shows what there is")
+        screen.print_remark("  no device matches; ./tidemark coverage shows what there is")
     for what, reason in (found.get("undecodable") or {}).items():
-        screen.line(f"  not read: {what}: {reason}")
+        screen.print_line(f"  not read: {what}: {reason}")
 
 
 VERBS = (
-    Verb("status", "per link: state, last run, lag, backlog, guard", "./tidemark status", _status),
+    Verb("status", "per link: state, last run, lag, backlog, guard", "./tidemark status", _run_status),
     Verb(
         "coverage",
         "device × day, expected against present",
         "./tidemark coverage --html coverage.html",
-        _coverage,
+        _run_coverage,
         _coverage_arguments,
     ),
     Verb(
         "verify",
         "compare source, landing and catalog by digest, or by points",
         "./tidemark verify --deep",
-        _verify,
+        _run_verify,
         _verify_arguments,
     ),
-    Verb("why", "explain what is not in its final state", "./tidemark why plant1", _why, _why_arguments),
+    Verb("why", "explain what is not in its final state", "./tidemark why plant1", _run_why, _why_arguments),
     Verb(
         "read",
         "what readers of the catalog see, as Parquet or CSV",
         "./tidemark read --tall --out points.parquet",
-        _read,
+        _run_read,
         _read_arguments,
     ),
 )

@@ -24,20 +24,20 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _init(call: Call) -> Answer:
+def _run_init(call: Call) -> Answer:
     from tidemark.settings import template as settings_template
-    from tidemark.settings.load import load
+    from tidemark.settings.load import load_settings
 
     target = Path(call.arguments.dir) / DEFAULT
     option = "" if target == Path(DEFAULT) else f"--config {target} "
     written = not target.exists()
     if written:
-        _write_new(target, settings_template.fresh())
-    load(target, {})  # one that is there already is read as any verb would read it: what is wrong in it is told
+        _write_new(target, settings_template.render_template())
+    load_settings(target, {})  # one that is there already is read as any verb would read it: what is wrong in it is told
 
     def show(screen: Screen) -> None:
-        screen.line(str(target) if written else f"{target} is there already; nothing was written")
-        screen.tell(f"  next: edit it (sites, receivers, links), then ./tidemark {option}doctor")
+        screen.print_line(str(target) if written else f"{target} is there already; nothing was written")
+        screen.print_remark(f"  next: edit it (sites, receivers, links), then ./tidemark {option}doctor")
 
     return Answer({"config": str(target), **({} if written else {"written": False})}, show)
 
@@ -55,16 +55,16 @@ def _write_new(target: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def _doctor(call: Call) -> Answer:
+def _run_doctor(call: Call) -> Answer:
     from tidemark.operations.doctor.doctor import doctor
 
     report = doctor(call.arguments.config, os.environ)
 
     def show(screen: Screen) -> None:
-        screen.table(["", "check", "found"], [("ok" if c.ok else "BAD", c.name, c.detail) for c in report.checks])
+        screen.print_table(["", "check", "found"], [("ok" if c.ok else "BAD", c.name, c.detail) for c in report.checks])
         for check in report.checks:
             if not check.ok and check.hint:
-                screen.line(f"  {check.name}: {check.hint}")
+                screen.print_line(f"  {check.name}: {check.hint}")
 
     return Answer(report.as_json(), show, report.exit_code)
 
@@ -74,7 +74,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-ui", action="store_true", help="leave Airflow out")
 
 
-def _demo(call: Call) -> Answer:
+def _run_demo(call: Call) -> Answer:
     asked = call.arguments
     words = ["--dir", str(Path(asked.dir).resolve()), *(["--no-ui"] if asked.no_ui else [])]
     return hand_over(call, "demo", [*words, *_json_flag(call)])
@@ -89,17 +89,17 @@ def _test_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "./tidemark test [--all] [--soak] [--install] [PYTEST ARGS]"
 
 
-def _test(call: Call) -> Answer:
+def _run_test(call: Call) -> Answer:
     from tidemark.cli.verbs import checkout
 
     asked = call.arguments
-    checkout.prepare(everything=asked.all, install=asked.install or checkout.in_ci(), screen=call.screen)
+    checkout.prepare_packages(everything=asked.all, install=asked.install or checkout.in_ci(), screen=call.screen)
     chosen = [f"--{name}" for name in ("all", "soak") if getattr(asked, name)]
     return hand_over(call, "pytest", [*checkout.side_by_side(call.rest), *chosen, *call.rest])
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(_benchmarks())}")
+    parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(_list_benchmarks())}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; sizes stay")
     parser.add_argument(
         "--only", metavar="PARTS", default="", help="parts of it, with commas (transfer, sync, merge, cluster)"
@@ -107,14 +107,16 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--install", action="store_true", help="the peers' packages too")
 
 
-def _bench(call: Call) -> Answer:
+def _run_bench(call: Call) -> Answer:
     from tidemark.cli.verbs import checkout
 
     name = call.arguments.name
-    if name not in _benchmarks():
-        raise NotFoundError(f"no benchmark {name!r}; there are: {', '.join(_benchmarks())}", hint="./tidemark bench --help")
+    if name not in _list_benchmarks():
+        raise NotFoundError(
+            f"no benchmark {name!r}; there are: {', '.join(_list_benchmarks())}", hint="./tidemark bench --help"
+        )
     asked = call.arguments
-    checkout.prepare(everything=False, install=asked.install or checkout.in_ci(), screen=call.screen, peers=True)
+    checkout.prepare_packages(everything=False, install=asked.install or checkout.in_ci(), screen=call.screen, peers=True)
     words = [*(["--quick"] if asked.quick else []), *(["--only", asked.only] if asked.only else [])]
     return hand_over(call, f"bench.{name}", [*words, *_json_flag(call)])
 
@@ -123,7 +125,7 @@ def _json_flag(call: Call) -> list[str]:
     return ["--json"] if call.screen.as_json else []
 
 
-def _benchmarks() -> list[str]:
+def _list_benchmarks() -> list[str]:
     """Modules of bench/ that can be run: those with a `main`."""
     return sorted(
         path.stem for path in (ROOT / "bench").glob("[!_]*.py") if "\ndef main(" in path.read_text(encoding="utf-8")
@@ -131,20 +133,20 @@ def _benchmarks() -> list[str]:
 
 
 VERBS = (
-    Verb("init", "write a commented tidemark.toml", "./tidemark init", _init, _init_arguments),
-    Verb("doctor", "check settings, ledger, stores, host keys, tools, clocks, disks", "./tidemark doctor", _doctor),
+    Verb("init", "write a commented tidemark.toml", "./tidemark init", _run_init, _init_arguments),
+    Verb("doctor", "check settings, ledger, stores, host keys, tools, clocks, disks", "./tidemark doctor", _run_doctor),
     Verb(
         "demo",
         "a whole deployment on real TsFiles that checks its own answers",
         "./tidemark demo --no-ui",
-        _demo,
+        _run_demo,
         _demo_arguments,
     ),
     Verb(
         "test",
         "set up what the tests need and run them",
         "./tidemark test --all -k sshd",
-        _test,
+        _run_test,
         _test_arguments,
         flags=("--all", "--soak", "--install"),
     ),
@@ -152,7 +154,7 @@ VERBS = (
         "bench",
         "a benchmark with its peers side by side, as JSON in var/bench/",
         "./tidemark bench plan --quick",
-        _bench,
+        _run_bench,
         _bench_arguments,
     ),
 )
@@ -165,50 +167,50 @@ def _up_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detach", action="store_true", help="return when Airflow answers; ./tidemark down stops it")
 
 
-def _up(call: Call) -> Answer:
+def _run_up(call: Call) -> Answer:
     from tidemark.orchestration.deployment import deployment as deployment_deployment
 
     settings, asked = call.settings, call.arguments
     if found := deployment_deployment.running_at(settings, asked.port):
-        call.screen.tell("it runs already")
-        return Answer(_json(found), lambda screen: _show(screen, found))
+        call.screen.print_remark("it runs already")
+        return Answer(_encode_deployment(found), lambda screen: _print_deployment(screen, found))
     if asked.detach:
-        call.screen.tell("starting Airflow …")
+        call.screen.print_remark("starting Airflow …")
         started = deployment_deployment.start(settings, asked.port)
-        return Answer(_json(started), lambda screen: _show(screen, started))
+        return Answer(_encode_deployment(started), lambda screen: _print_deployment(screen, started))
 
-    def ready(running: Deployment) -> None:
+    def report_ready(running: Deployment) -> None:
         if call.screen.as_json:
-            call.screen.result({"ok": True, **_json(running)})
+            call.screen.print_json({"ok": True, **_encode_deployment(running)})
         else:
-            _show(call.screen, running)
-            call.screen.tell("Ctrl-C stops it")
+            _print_deployment(call.screen, running)
+            call.screen.print_remark("Ctrl-C stops it")
 
-    call.screen.tell("starting Airflow …")
-    deployment_deployment.up(settings, asked.port, ready)
-    call.screen.tell("stopped")
+    call.screen.print_remark("starting Airflow …")
+    deployment_deployment.up(settings, asked.port, report_ready)
+    call.screen.print_remark("stopped")
     return Answer({}, lambda _screen: None, said=True)
 
 
-def _down(call: Call) -> Answer:
+def _run_down(call: Call) -> Answer:
     from tidemark.orchestration.deployment import deployment as deployment_deployment
 
     stopped = deployment_deployment.down(call.settings)
     if stopped is None:
-        return Answer({"ui": "", "pid": 0}, lambda screen: screen.line("no Airflow of these settings is running"))
-    return Answer(_json(stopped), lambda screen: screen.line(f"stopped {stopped.ui} (pid {stopped.pid})"))
+        return Answer({"ui": "", "pid": 0}, lambda screen: screen.print_line("no Airflow of these settings is running"))
+    return Answer(_encode_deployment(stopped), lambda screen: screen.print_line(f"stopped {stopped.ui} (pid {stopped.pid})"))
 
 
-def _json(running: Deployment) -> dict[str, Any]:
+def _encode_deployment(running: Deployment) -> dict[str, Any]:
     return {"ui": running.ui, "pid": running.pid, "user": running.user, "password_file": running.password_file}
 
 
-def _show(screen: Screen, running: Deployment) -> None:
-    screen.line(running.ui)
-    screen.tell(f"log in as {running.user}; the password stands in {running.password_file}")
+def _print_deployment(screen: Screen, running: Deployment) -> None:
+    screen.print_line(running.ui)
+    screen.print_remark(f"log in as {running.user}; the password stands in {running.password_file}")
 
 
 DEPLOY_VERBS = (
-    Verb("up", "start Airflow with a DAG per link; stays until Ctrl-C", "./tidemark up --port 8080", _up, _up_arguments),
-    Verb("down", "stop the Airflow of these settings", "./tidemark down", _down),
+    Verb("up", "start Airflow with a DAG per link; stays until Ctrl-C", "./tidemark up --port 8080", _run_up, _up_arguments),
+    Verb("down", "stop the Airflow of these settings", "./tidemark down", _run_down),
 )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
-from tidemark.cli.screen import Screen, listed, write_output
+from tidemark.cli.screen import Screen, shorten_list, write_output
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
-from tidemark.progress import size
+from tidemark.progress import format_size
 
 if TYPE_CHECKING:
     from tidemark.sync.run import Plan
@@ -33,22 +33,22 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="F", help="write the plan as JSON, for sync --plan")
 
 
-def _plan(call: Call) -> Answer:
+def _run_plan(call: Call) -> Answer:
     from tidemark.sync.early_listing import begin
 
-    early = begin.begin(call.settings, call.arguments.link, windows=False)
-    from tidemark.sync.plan import plan
+    early = begin.begin_listing(call.settings, call.arguments.link, windows=False)
+    from tidemark.sync.plan import plan_sync
 
     if early:
-        call.app.opener = early.opener(call.app.opener)
-    found = plan(call.app, call.arguments.link).as_json()
+        call.app.opener = early.make_opener(call.app.opener)
+    found = plan_sync(call.app, call.arguments.link).as_json()
     if call.arguments.out:
         _write_json(Path(call.arguments.out), found)
     return Answer(found, lambda screen: _show_plan(screen, found))
 
 
 def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
-    screen.pairs([("state", plan["state"]), ("files", plan["files"]), ("bytes", size(plan["bytes"]))])
+    screen.print_pairs([("state", plan["state"]), ("files", plan["files"]), ("bytes", format_size(plan["bytes"]))])
     for key, title in (
         ("send", "send"),
         ("superseded", "superseded"),
@@ -58,19 +58,19 @@ def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
     ):
         found = plan.get(key) or []
         if found:
-            screen.line("")
-            screen.line(f"{title} ({len(found):,})")
+            screen.print_line("")
+            screen.print_line(f"{title} ({len(found):,})")
         for item in found[:SHOWN]:
-            screen.line("  " + _item(item))
+            screen.print_line("  " + _format_item(item))
         if len(found) > SHOWN:
-            screen.line(f"  … {len(found) - SHOWN:,} more: --json, or --out FILE")
+            screen.print_line(f"  … {len(found) - SHOWN:,} more: --json, or --out FILE")
 
 
-def _item(item: Any) -> str:
+def _format_item(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
     told = [
-        size(value) if key == "bytes" else str(value)
+        format_size(value) if key == "bytes" else str(value)
         for key, value in item.items()
         if key != "path" and value not in (None, "")
     ]
@@ -95,19 +95,19 @@ def _sync_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fail-if-nothing", action="store_true", help="exit 9 where there was nothing to do")
 
 
-def _sync(call: Call) -> Answer:
+def _run_sync(call: Call) -> Answer:
     from tidemark.sync.early_listing import begin
 
     asked = call.arguments
-    early = None if asked.again else begin.begin(call.settings, asked.link)
+    early = None if asked.again else begin.begin_listing(call.settings, asked.link)
     from tidemark.sync.run import Options, run_sync
 
     if early:
-        call.app.opener = early.opener(call.app.opener)
+        call.app.opener = early.make_opener(call.app.opener)
     options = Options(
         only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
     )
-    with progress.shown(call.screen, asked.link) as beat:
+    with progress.show_progress(call.screen, asked.link) as beat:
         result = run_sync(call.app, asked.link, options, beat)
     found = result.as_json()
     code = result.exit_code
@@ -145,11 +145,13 @@ def _show_run(screen: Screen, run: dict[str, Any]) -> None:
         "refused",
     )
     sizes = ("bytes", "sent_bytes")
-    screen.pairs((key.replace("_", " "), size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined"))
+    screen.print_pairs(
+        (key.replace("_", " "), format_size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined")
+    )
     for left in run["left_out"][:SHOWN]:
-        screen.line("  left out: " + _item(left))
+        screen.print_line("  left out: " + _format_item(left))
     for note in run["notes"]:
-        screen.tell(f"  {note}")
+        screen.print_remark(f"  {note}")
 
 
 def _load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -158,31 +160,31 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(parser)
 
 
-def _load(call: Call) -> Answer:
+def _run_load(call: Call) -> Answer:
     from tidemark.receiver.load.load import load
 
-    with progress.shown(call.screen) as beat:
+    with progress.show_progress(call.screen) as beat:
         result = load(call.app, call.receiver, call.arguments.site, progress=beat)
         if call.receiver.iotdb:
             from tidemark.receiver.iotdb.load import with_iotdb
 
             result = with_iotdb(call.app, call.receiver, result, beat)
     code = result.exit_code
-    if call.arguments.fail_if_nothing and code == 0 and not result.landings and not result.gave:
+    if call.arguments.fail_if_nothing and code == 0 and not result.landings and not result.has_given:
         code = NOTHING_TO_DO
     found = result.as_json()
     return Answer(found, lambda screen: _show_load(screen, found), code)
 
 
 def _show_load(screen: Screen, found: dict[str, Any]) -> None:
-    screen.pairs(
+    screen.print_pairs(
         (key, found[key]) for key in ("receiver", "landings", "loaded", "quarantined", "refused", "waiting", "rejected")
     )
     if given := found.get("iotdb"):
         keys = ("server", "files", "points", "found", "gone", "counted")
-        screen.pairs((f"iotdb {key}", given[key]) for key in keys)
+        screen.print_pairs((f"iotdb {key}", given[key]) for key in keys)
     for trouble in found["troubles"][:SHOWN]:
-        screen.line(f"  {trouble['what']}: {trouble['path']}: {trouble['reason']}")
+        screen.print_line(f"  {trouble['what']}: {trouble['path']}: {trouble['reason']}")
 
 
 def _merge_arguments(parser: argparse.ArgumentParser) -> None:
@@ -191,15 +193,17 @@ def _merge_arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(parser)
 
 
-def _merge(call: Call) -> Answer:
+def _run_merge(call: Call) -> Answer:
     from tidemark.receiver.merge.merge import merge
 
     asked = call.arguments
-    with progress.shown(call.screen) as beat:
+    with progress.show_progress(call.screen) as beat:
         result = merge(call.app, call.receiver, asked.database or None, asked.partition, progress=beat)
     found = result.as_json()
     keys = ("groups", "files_in", "files_out", "rows", "seconds")
-    return Answer(found, lambda screen: screen.pairs((key.replace("_", " "), found[key]) for key in keys), result.exit_code)
+    return Answer(
+        found, lambda screen: screen.print_pairs((key.replace("_", " "), found[key]) for key in keys), result.exit_code
+    )
 
 
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -209,36 +213,38 @@ def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _adopt(call: Call) -> Answer:
+def _run_adopt(call: Call) -> Answer:
     from tidemark.sync.adopt import adopt
 
-    with progress.shown(call.screen) as beat:
+    with progress.show_progress(call.screen) as beat:
         found = adopt(call.app, call.arguments.link, Path(call.arguments.dir), beat).as_json()
-    return Answer(found, lambda screen: screen.pairs((key, listed(value)) for key, value in found.items()))
+    return Answer(found, lambda screen: screen.print_pairs((key, shorten_list(value)) for key, value in found.items()))
 
 
 VERBS = (
-    Verb("plan", "what a sync would do; changes nothing", "./tidemark plan plant1 --out plan.json", _plan, _plan_arguments),
+    Verb(
+        "plan", "what a sync would do; changes nothing", "./tidemark plan plant1 --out plan.json", _run_plan, _plan_arguments
+    ),
     Verb(
         "sync",
         "one whole run of a link; continues an unfinished one first",
         "./tidemark sync plant1",
-        _sync,
+        _run_sync,
         _sync_arguments,
     ),
-    Verb("load", "load landings that are not loaded yet", "./tidemark load --site plant1", _load, _load_arguments),
+    Verb("load", "load landings that are not loaded yet", "./tidemark load --site plant1", _run_load, _load_arguments),
     Verb(
         "merge",
         "merge what overlaps in the catalog, and wait for it",
         "./tidemark merge --database root.factory",
-        _merge,
+        _run_merge,
         _merge_arguments,
     ),
     Verb(
         "adopt",
         "take over from an original Sync Tool, or files already there",
         "./tidemark adopt plant1 /opt/sync-client/data",
-        _adopt,
+        _run_adopt,
         _adopt_arguments,
     ),
 )

@@ -1,6 +1,6 @@
 """Is a cluster as its table says, and what is done where it is not.
 
-Enter by `check.check`, `repair.repair` and `housekeeping.keep_nodes`.
+Enter by `check.check_cluster`, `repair.repair_cluster` and `housekeeping.keep_nodes`.
 
     problems       from what the ledger recorded and the nodes said to a list of problems; pure
     lost_table     a table that rotted in the ledger is taken back from a node

@@ -17,12 +17,12 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.cluster.health.lost_table import find_lost
-from tidemark.cluster.health.problems import MEND, Expected, Found, Problem, Recorded, expected_of, problems_of, unsure
+from tidemark.cluster.health.problems import MEND, Expected, Found, Problem, Recorded, expected_of, problem_keys, problems_of
 from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas.catch_up import as_now, late_members
 from tidemark.cluster.slots.hash_ring import schema_slot
-from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError
 from tidemark.ledger.cluster import (
     copies as copy_rows,
@@ -38,9 +38,9 @@ from tidemark.ledger.cluster import (
 )
 from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.cluster.tables import NodeRow
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.receiver import catalog as catalog_rows
-from tidemark.progress import Progress, Tick, silent
+from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 
 AT_ONCE = 8  # nodes
@@ -80,21 +80,21 @@ class ClusterCheck:
         return told
 
 
-def check(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ClusterCheck:
+def check_cluster(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ClusterCheck:
     """Look at everything; changes nothing. NotFoundError before `cluster init`. A damaged table in the ledger is told with
     the nodes that have it whole."""
     with node_stores(app, receiver) as stores:
         try:
             before = read_recorded(app, receiver)
         except CorruptionError as damage:
-            return _damaged(app, receiver, stores, damage)
-        return look(app, receiver, stores, before, progress)
+            return _report_damaged_table(app, receiver, stores, damage)
+        return check_nodes(app, receiver, stores, before, progress)
 
 
 def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
     """The stores of every node, whatever the table says. NotFoundError before `cluster init`."""
     with app.ledger.read() as connection:
-        rows = table_rows.nodes(connection, receiver.name)
+        rows = table_rows.nodes_of_receiver(connection, receiver.name)
         if table_rows.current_epoch(connection, receiver.name) == 0:
             raise NotFoundError(
                 f"{receiver.name} has no partition table: its data lies at the receiver alone",
@@ -104,14 +104,15 @@ def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
     return NodeStores(app, rows)
 
 
-def look(
-    app: App, receiver: ReceiverSettings, stores: NodeStores, before: Recorded, progress: Progress = silent
+def check_nodes(
+    app: App, receiver: ReceiverSettings, stores: NodeStores, before: Recorded, progress: Progress = ignore_progress
 ) -> ClusterCheck:
-    """As `check`, of nodes whose stores are open. A problem counts where it is one by both readings of the ledger."""
-    found = list(_asked(app, receiver, stores, before, progress))
+    """As `check_cluster`, of nodes whose stores are open. A problem counts where it is one by both readings of the
+    ledger."""
+    found = list(_inspect_nodes(app, receiver, stores, before, progress))
     after = read_recorded(app, receiver)
-    still = unsure(problems_of(after, found))
-    problems = tuple(one for one in problems_of(before, found) if unsure([one]) <= still)
+    still = problem_keys(problems_of(after, found))
+    problems = tuple(one for one in problems_of(before, found) if problem_keys([one]) <= still)
     copies = [row for rows in before.copies.values() for row in rows.values() if row.state == "held"]
     return ClusterCheck(
         receiver=receiver.name,
@@ -133,24 +134,24 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
         row = table_rows.current_table(connection, name)
         if row is None:
             raise NotFoundError(f"{name} has no partition table", hint="./tidemark cluster init", subject=name)
-        moves = {move.slot: move for move in move_rows.moves(connection, name, row.epoch, open_only=True)}
-        table = replace(decode(row.paper), moving={slot: move.old for slot, move in moves.items()})
-        acknowledged = move_rows.acknowledged(connection, name, row.epoch)
-        nodes = {node.node: node for node in table_rows.nodes(connection, name)}
+        moves = {move.slot: move for move in move_rows.moves_of_epoch(connection, name, row.epoch, open_only=True)}
+        table = replace(decode_table(row.paper), moving={slot: move.old for slot, move in moves.items()})
+        acknowledged = move_rows.acknowledged_nodes(connection, name, row.epoch)
+        nodes = {node.node: node for node in table_rows.nodes_of_receiver(connection, name)}
         return Recorded(
             table=table,
             paper=row.paper,
             change=table_rows.open_change(connection, name),
             nodes=nodes,
-            files={one.location: one for one in _expected(connection, name, table, acknowledged)},
+            files={one.location: one for one in _read_expected(connection, name, table, acknowledged)},
             copies={node: _by_location(copy_rows.copies_at(connection, name, node)) for node in nodes},
             moves=moves,
             states=move_rows.slot_states(connection, name),
-            proposed=operation_rows.proposed(connection, name),
+            proposed=operation_rows.proposed_operations(connection, name),
             withdrawn=operation_rows.withdrawn_puts(connection, name),
             late=as_now(connection, late_members(connection, name, table)),
-            databases={one: schema_slot(one, table.slots, table.hash) for one in _databases(connection, name)},
-            at=now(connection),
+            databases={one: schema_slot(one, table.slots, table.hash) for one in _notified_databases(connection, name)},
+            at=database_time(connection),
             grace=3600.0 * settings.grace_hours if settings is not None else 0.0,
         )
 
@@ -166,7 +167,7 @@ class _CatalogRow:
     mods_location: str
 
 
-def _expected(
+def _read_expected(
     connection: Connection, receiver: str, table: PartitionTable, acknowledged: Mapping[int, frozenset[str]]
 ) -> Iterator[Expected]:
     """Live files last: a location that a live and a retired row share is a live one."""
@@ -179,9 +180,9 @@ def _expected(
         yield from expected_of(table, file, (row[5], row[6] or ""), row[7] == "live", acknowledged)
 
 
-def _databases(connection: Connection, receiver: str) -> frozenset[str]:
+def _notified_databases(connection: Connection, receiver: str) -> frozenset[str]:
     """Of live files: those that were told to nodes."""
-    named = catalog_rows.databases(connection, receiver)
+    named = catalog_rows.list_databases(connection, receiver)
     return catalog_rows.known_databases(connection, receiver, named)
 
 
@@ -189,7 +190,7 @@ def _by_location(rows: Sequence[CopyRow]) -> dict[str, CopyRow]:
     return {row.location: row for row in rows}
 
 
-def _asked(
+def _inspect_nodes(
     app: App, receiver: ReceiverSettings, stores: NodeStores, recorded: Recorded, progress: Progress
 ) -> Iterator[Found]:
     """Every node's answer, several asked at once."""
@@ -197,36 +198,36 @@ def _asked(
         identity = table_rows.cluster_identity(connection, receiver.name)
     rows = [row for row in recorded.nodes.values() if row.state != "left"]
     total = sum(copy.size for row in rows for copy in recorded.copies[row.node].values() if copy.state == "held")
-    beats = _Beats(progress, sum(len(recorded.copies[row.node]) for row in rows), total)
+    beats = _SharedProgress(progress, sum(len(recorded.copies[row.node]) for row in rows), total)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(lambda row: ask(stores, row, identity, recorded, beats), rows)
+        yield from pool.map(lambda row: inspect_node(stores, row, identity, recorded, beats), rows)
 
 
-class _Beats:
+class _SharedProgress:
     """Ticks of several nodes as one; a tick that another thread overtook shows a little less."""
 
     def __init__(self, progress: Progress, copies: int, total: int) -> None:
         self._progress, self._copies, self._total = progress, copies, total
         self._done = self._bytes = 0
 
-    def add(self, copies: int, count: int) -> None:
+    def add_progress(self, copies: int, count: int) -> None:
         self._done += copies
         self._bytes += count
         self._progress(Tick("check", self._done, self._copies, self._bytes, self._total))
 
 
-def ask(stores: NodeStores, row: NodeRow, identity: str, recorded: Recorded, beats: _Beats) -> Found:
+def inspect_node(stores: NodeStores, row: NodeRow, identity: str, recorded: Recorded, beats: _SharedProgress) -> Found:
     """One node: whose folder it is, its table, its files, their digests. Never raises what the node does."""
     try:
-        folder = stores.folder(row.node)
-        if row.state == "joining" and folder.owner() is None:
+        folder = stores.open_folder(row.node)
+        if row.state == "joining" and folder.read_owner() is None:
             return Found(row.node, wrong="" if recorded.change else "it joins, and no change goes on")
-        folder.require(identity)
+        folder.require_owner(identity)
         held = {loc: copy for loc, copy in recorded.copies[row.node].items() if copy.state == "held"}
-        listed = tuple(folder.left_over(recorded.copies[row.node]))
-        kept = (one for one in folder.schemas() if not isinstance(one, CorruptionError))
+        listed = tuple(folder.list_leftovers(recorded.copies[row.node]))
+        kept = (one for one in folder.read_schemas() if not isinstance(one, CorruptionError))
         schemas = {one.about: hashlib.sha256(one.body).hexdigest() for one in kept}
-        found = Found(row.node, digests=_digests(folder, held, beats), listed=listed, schemas=schemas)
+        found = Found(row.node, digests=_compute_digests(folder, held, beats), listed=listed, schemas=schemas)
         return _with_table(folder, found)
     except TidemarkError as trouble:
         return Found(row.node, away=trouble.message)
@@ -234,22 +235,22 @@ def ask(stores: NodeStores, row: NodeRow, identity: str, recorded: Recorded, bea
 
 def _with_table(folder: NodeFolder, found: Found) -> Found:
     try:
-        return replace(found, table=folder.table())
+        return replace(found, table=folder.read_table())
     except CorruptionError as torn:
         return replace(found, wrong=torn.message)
 
 
-def _digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _Beats) -> dict[str, str | int | None]:
+def _compute_digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _SharedProgress) -> dict[str, str | int | None]:
     found: dict[str, str | int | None] = {}
     locations = sorted(held)
     for start in range(0, len(locations), BATCH):
         batch = locations[start : start + BATCH]
-        found |= folder.digests({location: held[location].size for location in batch})
-        beats.add(len(batch), sum(held[location].size for location in batch))
+        found |= folder.compute_digests({location: held[location].size for location in batch})
+        beats.add_progress(len(batch), sum(held[location].size for location in batch))
     return found
 
 
-def _damaged(app: App, receiver: ReceiverSettings, stores: NodeStores, damage: CorruptionError) -> ClusterCheck:
+def _report_damaged_table(app: App, receiver: ReceiverSettings, stores: NodeStores, damage: CorruptionError) -> ClusterCheck:
     """Which nodes have the table that the ledger lost."""
     lost = find_lost(app, receiver, stores)
     names = ", ".join(lost.whole)

@@ -41,14 +41,14 @@ def keep_nodes(cluster: Cluster | None, store: Store, progress: Progress) -> Kep
         return Kept()
     progress(Tick("nodes"))
     with cluster.app.ledger.read() as connection:
-        databases = catalog_rows.databases(connection, cluster.receiver.name)
+        databases = catalog_rows.list_databases(connection, cluster.receiver.name)
     drop_databases(cluster, databases)
     late = dict(catch_up(cluster, store).away)
     _drop_strays(cluster)
     late |= _remove_left_over(cluster)
     _forget_operations(cluster)
-    cache.sweep(store, cluster.app.clock() - cache.GRACE)
-    evicted, size = cache.evict(cluster, store, cluster.settings.cache_bytes)
+    cache.sweep_dead_fetches(store, cluster.app.clock() - cache.GRACE)
+    evicted, size = cache.evict_cache(cluster, store, cluster.settings.cache_bytes)
     return Kept(evicted, size, late)
 
 
@@ -57,7 +57,7 @@ def _drop_strays(cluster: Cluster) -> None:
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:  # so that no forward proposes between the two looks
         held = copy_rows.held_somewhere(connection, receiver)
-        coming = {row.subject for row in operation_rows.proposed(connection, receiver)}
+        coming = {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
         strays = held - catalog_rows.known_places(connection, receiver, held) - coming
     remove_everywhere(cluster, strays)
 
@@ -75,20 +75,20 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
         if cluster.nodes[node].state != "serving":
             continue
         try:
-            folder = cluster.folder(node)
+            folder = cluster.open_folder(node)
             with cluster.app.ledger.read() as connection:
                 rows = copy_rows.copies_at(connection, receiver, node)
-                coming = {row.subject for row in operation_rows.proposed(connection, receiver)}
+                coming = {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
                 given_up = _given_up(connection, receiver)
             known = {row.location for row in rows} | coming
-            left = set(folder.left_over(known, before))
-            left |= {path for path in folder.left_over(known) if whole_name(path) in given_up}
+            left = set(folder.list_leftovers(known, before))
+            left |= {path for path in folder.list_leftovers(known) if whole_name(path) in given_up}
             with cluster.app.ledger.read() as connection:  # looked again: it takes a while to list a node
                 if table_rows.open_change(connection, receiver) is not None:
                     return away  # what a migration brought and proved has no row before it is written down
                 left -= copy_rows.copies_of(connection, receiver, left).keys()
-                left -= {row.subject for row in operation_rows.proposed(connection, receiver)}
-            folder.remove(left)
+                left -= {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
+            folder.remove_files(left)
         except TidemarkError as error:
             away[node] = error.message
     return away
@@ -104,8 +104,8 @@ def _forget_operations(cluster: Cluster) -> None:
     """Below what every member of a group has applied nobody looks."""
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
-        applied = operation_rows.applied(connection, receiver)
-        for header, members in cluster.table.groups().items():
+        applied = operation_rows.applied_versions(connection, receiver)
+        for header, members in cluster.table.groups_by_header().items():
             were = {
                 node for of, node in applied if of == header and node in cluster.table.ring
             }  # some may have missed what the group has no more

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import NodeStores
-from tidemark.cluster.slots.table import decode
+from tidemark.cluster.slots.table import decode_table
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import tables as table_rows
@@ -34,7 +34,7 @@ def find_lost(app: App, receiver: ReceiverSettings, stores: NodeStores) -> LostT
     with app.ledger.read() as connection:
         epoch = table_rows.current_epoch(connection, receiver.name)
         sha256 = _recorded_digest(connection, receiver.name, epoch)
-        nodes = [row.node for row in table_rows.nodes(connection, receiver.name) if row.state != "left"]
+        nodes = [row.node for row in table_rows.nodes_of_receiver(connection, receiver.name) if row.state != "left"]
     found: dict[str, bytes] = {}
     others: dict[str, str] = {}
     for node in nodes:
@@ -42,12 +42,12 @@ def find_lost(app: App, receiver: ReceiverSettings, stores: NodeStores) -> LostT
             found[node] = _table_at(stores, node, epoch)
         except TidemarkError as trouble:
             others[node] = trouble.message
-    right = _right(found, sha256)
+    right = _choose_right_table(found, sha256)
     others |= {node: f"its table {epoch} is another one" for node, paper in found.items() if paper != right}
     return LostTable(epoch, len(nodes), {node: paper for node, paper in found.items() if paper == right}, others)
 
 
-def restore(app: App, receiver: ReceiverSettings, stores: NodeStores) -> str:
+def restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> str:
     """Write the row again from a node; the node's name. CorruptionError where no node has the table whole."""
     lost = find_lost(app, receiver, stores)
     if not lost.whole:
@@ -78,15 +78,15 @@ def _recorded_digest(connection: sa.engine.Connection, receiver: str, epoch: int
 
 def _table_at(stores: NodeStores, node: str, epoch: int) -> bytes:
     """CorruptionError where its newest table is of another epoch or no table."""
-    found = stores.folder(node).table()
+    found = stores.open_folder(node).read_table()
     if found is None or found[0] != epoch:
         has = f"table {found[0]}" if found else "no table"
         raise CorruptionError(f"its folder has {has}, {epoch} is in force", subject=node)
-    decode(found[1])
+    decode_table(found[1])
     return found[1]
 
 
-def _right(found: Mapping[str, bytes], sha256: str) -> bytes:
+def _choose_right_table(found: Mapping[str, bytes], sha256: str) -> bytes:
     """The bytes of the recorded digest; where nobody has those, the ones that more than half of the nodes share."""
     papers = list(found.values())
     named = [paper for paper in papers if hashlib.sha256(paper).hexdigest() == sha256]

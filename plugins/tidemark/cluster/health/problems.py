@@ -91,7 +91,7 @@ class Found:
     away: str = ""
     wrong: str = ""
     table: tuple[int, bytes] | None = None
-    digests: Mapping[str, str | int | None] = field(default_factory=dict)  # as `NodeFolder.digests`
+    digests: Mapping[str, str | int | None] = field(default_factory=dict)  # as `NodeFolder.compute_digests`
     listed: Sequence[str] = ()  # files below data/ that had no row when they were listed
     schemas: Mapping[str, str] = field(default_factory=dict)  # database → digest of its schema there; torn ones left out
 
@@ -121,28 +121,28 @@ def expected_of(
 def problems_of(recorded: Recorded, found: Iterable[Found]) -> list[Problem]:
     """Everything that is not as it must be, by node, slot and location."""
     answers = {one.node: one for one in found}
-    problems = [*_ring(recorded), *_records(recorded), *_unheld(recorded)]
+    problems = [*_check_ring(recorded), *_check_records(recorded), *_check_unheld(recorded)]
     for node, row in recorded.nodes.items():
         if row.state == "left":
             continue
         answer = answers.get(node)
-        problems += _copies(recorded, node, answer)
+        problems += _check_copies(recorded, node, answer)
         if answer is None or answer.away:
             why = answer.away if answer is not None else "it was not asked"
             problems.append(Problem(f"it cannot be looked at: {why}", node, next=DOCTOR))
         else:
-            problems += _table(recorded, row, answer)
-            problems += _left_over(recorded, answer)
-            problems += _schemas(recorded, answer)
+            problems += _check_table(recorded, row, answer)
+            problems += _check_leftovers(recorded, answer)
+            problems += _check_schemas(recorded, answer)
     return sorted(problems, key=lambda one: (one.node, -1 if one.slot is None else one.slot, one.location, one.problem))
 
 
-def unsure(problems: Iterable[Problem]) -> set[tuple[str, str, str]]:
+def problem_keys(problems: Iterable[Problem]) -> set[tuple[str, str, str]]:
     """What identifies a problem between two looks: one that only the first had came of what happened meanwhile."""
     return {(one.node, one.location, one.problem) for one in problems}
 
 
-def _ring(recorded: Recorded) -> Iterator[Problem]:
+def _check_ring(recorded: Recorded) -> Iterator[Problem]:
     """Every slot has one header by the form of the table; here: each node of it is one that is known and serves."""
     table = recorded.table
     for name in table.ring.names:
@@ -157,7 +157,7 @@ def _ring(recorded: Recorded) -> Iterator[Problem]:
             yield Problem(f"its header {header} is no node of the table", slot=slot, next=SHOW)
 
 
-def _records(recorded: Recorded) -> Iterator[Problem]:
+def _check_records(recorded: Recorded) -> Iterator[Problem]:
     """Operations that wait for long, states and changes that lead nowhere."""
     for row in recorded.proposed:
         if recorded.at - row.at > LONG_SECONDS:
@@ -171,7 +171,7 @@ def _records(recorded: Recorded) -> Iterator[Problem]:
         yield Problem(f"{len(slots)} slots move without a change", slot=slots[0], next="./tidemark cluster rebalance")
 
 
-def _unheld(recorded: Recorded) -> Iterator[Problem]:
+def _check_unheld(recorded: Recorded) -> Iterator[Problem]:
     """A live file that no node holds. Until `init` has moved a slot, the receiver alone may have its files."""
     held = {location for rows in recorded.copies.values() for location, row in rows.items() if row.state == "held"}
     for location, file in recorded.files.items():
@@ -180,7 +180,7 @@ def _unheld(recorded: Recorded) -> Iterator[Problem]:
             yield Problem("no node has it", slot=file.slot, location=location, next=LOAD)
 
 
-def _table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Problem]:
+def _check_table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Problem]:
     """The table in the node's folder is the ledger's. One newer is of a change whose phase 1 stopped before its swap; who
     joins by that change may have none yet, or one of when it left."""
     if answer.wrong:
@@ -200,7 +200,7 @@ def _table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Problem]
         yield Problem(f"its table {epoch} is not the ledger's, byte by byte", row.node, next=MEND, kind="table")
 
 
-def _copies(recorded: Recorded, node: str, answer: Found | None) -> Iterator[Problem]:
+def _check_copies(recorded: Recorded, node: str, answer: Found | None) -> Iterator[Problem]:
     rows = recorded.copies.get(node, {})
     for location, file in recorded.files.items():
         if node in file.wanted and (location not in rows or rows[location].state != "held"):
@@ -216,10 +216,10 @@ def _copies(recorded: Recorded, node: str, answer: Found | None) -> Iterator[Pro
         elif known is not None and known.live and node not in known.allowed:
             yield Problem("it holds a copy of a slot that is not its own", node, row.slot, location, MEND, "stranger")
         if answer is not None and location in answer.digests:
-            yield from _digest(node, row, known, answer.digests[location])
+            yield from _check_digest(node, row, known, answer.digests[location])
 
 
-def _digest(node: str, row: CopyRow, known: Expected | None, found: str | int | None) -> Iterator[Problem]:
+def _check_digest(node: str, row: CopyRow, known: Expected | None, found: str | int | None) -> Iterator[Problem]:
     right = known.sha256 if known is not None else row.sha256
     if found is None:
         yield Problem("its copy is gone", node, row.slot, row.location, MEND, "copy")
@@ -230,7 +230,7 @@ def _digest(node: str, row: CopyRow, known: Expected | None, found: str | int | 
         yield Problem(said, node, row.slot, row.location, MEND, "copy")
 
 
-def _schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
+def _check_schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
     """Databases it was told of late, by what lies in its folder; and papers that went, or rotted, since. A load tells them
     when its files are in the catalog, at its end: until then, and should it die there until the next, nothing is wrong."""
     late = recorded.late.get(answer.node, ())
@@ -246,7 +246,7 @@ def _schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
             yield Problem(f"the schema of {database} is gone or torn", answer.node, slot, database, MEND, "schema")
 
 
-def _left_over(recorded: Recorded, answer: Found) -> Iterator[Problem]:
+def _check_leftovers(recorded: Recorded, answer: Found) -> Iterator[Problem]:
     rows = recorded.copies.get(answer.node, {})
     for path in answer.listed:
         whole = whole_name(path)

@@ -15,24 +15,24 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 
 from tidemark.app import App
-from tidemark.cluster.health.check import ClusterCheck, check, node_stores
-from tidemark.cluster.health.lost_table import restore
+from tidemark.cluster.health.check import ClusterCheck, check_cluster, node_stores
+from tidemark.cluster.health.lost_table import restore_table
 from tidemark.cluster.health.problems import DOCTOR, MEND, Problem, whole_name
-from tidemark.cluster.nodes.cluster import HELD, Cluster, alone, opened
+from tidemark.cluster.nodes.cluster import HELD, Cluster, hold_cluster_lease, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.nodes.schema_format import paper_of
-from tidemark.cluster.replicas.cache import places_of, recall
-from tidemark.cluster.replicas.deliver import Parcel, deliver_all, write_down
+from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.replicas.cache import places_of, recall_files
+from tidemark.cluster.replicas.deliver import Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece, pieces_of
 from tidemark.errors import NotFoundError, TidemarkError, UsageError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
-from tidemark.ledger.database import now
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.database import database_time
+from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.progress import Progress, silent
+from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 from tidemark.untrusted_files import MOST_MODS
 
@@ -45,7 +45,9 @@ class _Work:
     failed: dict[tuple[str, str], TidemarkError] = field(default_factory=dict)  # (node, location or "") → why not mended
 
 
-def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent, lost: str = "") -> ClusterCheck:
+def repair_cluster(
+    app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress, lost: str = ""
+) -> ClusterCheck:
     """Check, mend, check again: what is left is what could not be mended. `repaired` counts problems that are gone.
 
     `lost`: a node whose disk is gone and whose folder is an empty one now: it is the node's from then on, and filled.
@@ -53,23 +55,23 @@ def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent, lo
     UsageError where the folder of `lost` is somebody's.
     """
     with ExitStack() as held:
-        lease = held.enter_context(alone(app, receiver, "repair"))
-        held.enter_context(Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", lease.holder))
+        lease = held.enter_context(hold_cluster_lease(app, receiver, "repair"))
+        held.enter_context(Leases(app.ledger, app.identity).hold_lease(f"load:{receiver.name}", lease.holder))
         if lost:
             _begin_anew(app, receiver, lost, lease)
-        before = check(app, receiver, progress)
+        before = check_cluster(app, receiver, progress)
         if before.damaged:
             with node_stores(app, receiver) as stores:
-                restore(app, receiver, stores)
-            before = replace(check(app, receiver, progress), repaired=1)
+                restore_table(app, receiver, stores)
+            before = replace(check_cluster(app, receiver, progress), repaired=1)
         if not before.problems:
             return before
-        cluster = held.enter_context(opened(app, receiver))
+        cluster = held.enter_context(open_cluster(app, receiver))
         if cluster is None:
             return before
         work = _Work(app, receiver, cluster)
-        _mend(work, before.problems)
-        after = check(app, receiver, progress)
+        _repair_problems(work, before.problems)
+        after = check_cluster(app, receiver, progress)
     repaired = before.repaired + max(0, len(before.problems) - len(after.problems))
     return replace(after, problems=tuple(_with_why(work, one) for one in after.problems), repaired=repaired)
 
@@ -87,28 +89,28 @@ def _with_why(work: _Work, left: Problem) -> Problem:
 
 
 def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -> None:
-    with opened(app, receiver) as cluster:
+    with open_cluster(app, receiver) as cluster:
         row = cluster.nodes.get(node) if cluster is not None else None
         if cluster is None or row is None or row.state not in HELD:
             raise NotFoundError(f"{node} is no node of the cluster", hint="./tidemark cluster show", subject=node)
-        folder = cluster.stores.folder(node)
-        if folder.owner() is not None:
+        folder = cluster.stores.open_folder(node)
+        if folder.read_owner() is not None:
             raise UsageError(
                 f"{folder.store.url} is the folder of a node: nothing is lost there but what a check names",
                 hint="./tidemark cluster check --repair",
                 subject=node,
             )
         with app.ledger.write() as connection:
-            check_in(connection, lease)
+            assert_held(connection, lease)
             gone = [copy.location for copy in copy_rows.copies_at(connection, receiver.name, node)]
             copy_rows.forget_copies(connection, receiver.name, node, gone)
             journal.record_decision(connection, "cluster.lost", node, copies=len(gone))
             known = catalog_rows.known_databases(
-                connection, receiver.name, catalog_rows.databases(connection, receiver.name)
+                connection, receiver.name, catalog_rows.list_databases(connection, receiver.name)
             )
-            schemas = {database: paper_of(connection, receiver.name, database) for database in known}
+            schemas = {database: schema_bytes_of(connection, receiver.name, database) for database in known}
         # CRASH WINDOW: nobody counts on its copies and the folder is nobody's: the node is away, and this is done again.
-        folder.claim(cluster.identity)
+        folder.claim_folder(cluster.identity)
         # CRASH WINDOW: it is the node's, and empty: what a check names is made again.
         folder.put_table(cluster.epoch, cluster.paper)
         for database, paper in schemas.items():
@@ -116,26 +118,26 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
                 folder.put_schema(database, paper)
 
 
-def _mend(work: _Work, problems: Sequence[Problem]) -> None:
+def _repair_problems(work: _Work, problems: Sequence[Problem]) -> None:
     by_kind: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_kind[problem.kind].append(problem)
     with work.app.ledger.write() as connection:
         counts = {kind: len(found) for kind, found in by_kind.items()}
         journal.record_decision(connection, "cluster.repair", work.receiver.name, **counts)
-    _tables(work, {one.node for one in by_kind["table"]})
-    _schemas(work, by_kind["schema"])
-    _copies(work, by_kind["copy"])
-    _strangers(work, by_kind["stranger"])
-    _left_over(work, by_kind["left_over"])
+    _repair_tables(work, {one.node for one in by_kind["table"]})
+    _repair_schemas(work, by_kind["schema"])
+    _repair_copies(work, by_kind["copy"])
+    _give_up_strangers(work, by_kind["stranger"])
+    _remove_leftovers(work, by_kind["left_over"])
 
 
-def _tables(work: _Work, nodes: Iterable[str]) -> None:
+def _repair_tables(work: _Work, nodes: Iterable[str]) -> None:
     """The table in force into these nodes' folders; one beyond it was never in force."""
     cluster = work.cluster
     for node in sorted(nodes):
         try:
-            _put_table(cluster.folder(node), cluster)
+            _put_table(cluster.open_folder(node), cluster)
         except TidemarkError as error:
             work.failed[node, ""] = error
             continue
@@ -143,13 +145,13 @@ def _tables(work: _Work, nodes: Iterable[str]) -> None:
             table_rows.note_node(connection, work.receiver.name, node, cluster.epoch)
 
 
-def _schemas(work: _Work, problems: Sequence[Problem]) -> None:
+def _repair_schemas(work: _Work, problems: Sequence[Problem]) -> None:
     """The schemas of databases as they are now."""
     for problem in problems:
         with work.app.ledger.read() as connection:
-            paper = paper_of(connection, work.receiver.name, problem.location)
+            paper = schema_bytes_of(connection, work.receiver.name, problem.location)
         try:
-            work.cluster.folder(problem.node).put_schema(problem.location, paper)
+            work.cluster.open_folder(problem.node).put_schema(problem.location, paper)
         except TidemarkError as error:
             work.failed[problem.node, problem.location] = error
 
@@ -160,7 +162,7 @@ def _put_table(folder: NodeFolder, cluster: Cluster) -> None:
     folder.put_table(cluster.epoch, cluster.paper)
 
 
-def _copies(work: _Work, problems: Sequence[Problem]) -> None:
+def _repair_copies(work: _Work, problems: Sequence[Problem]) -> None:
     """Each from where it is right. Nothing is counted on before it is proved again."""
     cluster, receiver = work.cluster, work.receiver.name
     wanted: dict[str, set[str]] = defaultdict(set)
@@ -174,19 +176,19 @@ def _copies(work: _Work, problems: Sequence[Problem]) -> None:
         files = [f for f in catalog_rows.live_files(connection, receiver) if {f.location, f.mods_location} & asked]
     pieces = {piece.location: piece for piece in pieces_of(cluster.table, files)}
     with work.app.receiver_store(work.receiver) as store:
-        gone = _recalled(work, files)
-        parcels = [Parcel(node, pieces=_of(pieces, at - gone)) for node, at in sorted(wanted.items())]
+        gone = _recall_for_repair(work, files)
+        parcels = [Delivery(node, pieces=_pieces_at(pieces, at - gone)) for node, at in sorted(wanted.items())]
         for delivered in deliver_all(cluster, store, [parcel for parcel in parcels if parcel.pieces]):
-            write_down(cluster, delivered)
+            record_delivered(cluster, delivered)
             if delivered.error is not None:
                 work.failed.setdefault((delivered.node, ""), delivered.error)
 
 
-def _of(pieces: Mapping[str, Piece], locations: Iterable[str]) -> tuple[Piece, ...]:
+def _pieces_at(pieces: Mapping[str, Piece], locations: Iterable[str]) -> tuple[Piece, ...]:
     return tuple(pieces[location] for location in sorted(locations) if location in pieces)
 
 
-def _recalled(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
+def _recall_for_repair(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
     """Have them at the receiver, each proved by its digest; returns locations that nobody has. One at the receiver that
     rotted is fetched anew from a node."""
     gone: set[str] = set()
@@ -201,22 +203,22 @@ def _recalled(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
             # The receiver's copy goes only where a node has another, proved.
             store.remove([at for at in rotten if any(row.state == "held" for row in copies.get(at, ()))])
             try:
-                recall(work.cluster, [file])
+                recall_files(work.cluster, [file])
             except TidemarkError:
                 gone |= {at for at, _ in places}
     return gone
 
 
-def _strangers(work: _Work, problems: Sequence[Problem]) -> None:
+def _give_up_strangers(work: _Work, problems: Sequence[Problem]) -> None:
     """Nobody counts on them any more; their bytes go after the grace, by whoever sweeps next."""
     with work.app.ledger.write() as connection:
         table_rows.require_epoch(connection, work.receiver.name, work.cluster.epoch)
         for problem in problems:
-            at = now(connection)
-            copy_rows.mark_going(connection, work.receiver.name, problem.node, [problem.location], at)
+            at = database_time(connection)
+            copy_rows.mark_to_remove(connection, work.receiver.name, problem.node, [problem.location], at)
 
 
-def _left_over(work: _Work, problems: Sequence[Problem]) -> None:
+def _remove_leftovers(work: _Work, problems: Sequence[Problem]) -> None:
     """Parts of transfers that are over, and files that the catalog had once and gave up."""
     by_node: dict[str, list[str]] = defaultdict(list)
     with work.app.ledger.read() as connection:
@@ -229,6 +231,6 @@ def _left_over(work: _Work, problems: Sequence[Problem]) -> None:
             by_node[problem.node].append(problem.location)
     for node, locations in by_node.items():
         try:
-            work.cluster.folder(node).remove(locations)
+            work.cluster.open_folder(node).remove_files(locations)
         except TidemarkError:
             continue  # the check that follows names them again

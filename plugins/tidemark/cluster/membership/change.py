@@ -1,7 +1,7 @@
 """Change who the nodes are: plan it, do it in two phases, continue it, roll it back before the first one has ended.
 
 `plan_change` says what a change would move, from where to where, and how long that takes: at the rate of the last
-migration, or the cap of the settings. Nothing is changed. `init`, `change` and `roll_back` act, one change at a
+migration, or the cap of the settings. Nothing is changed. `init_cluster`, `change` and `roll_back` act, one change at a
 time, under the lease `cluster:<receiver>`; a second administrator is told whose it is. Phase 1 is `phases`, phase 2
 `cluster.migration.migrate`. Once its table is in force a change cannot be rolled back: it goes on to its end, and
 the reverse is a change of its own.
@@ -26,9 +26,16 @@ from tidemark.cluster.membership.phases import PhaseOne
 from tidemark.cluster.membership.plan import ChangePlan, first_table, plan_init
 from tidemark.cluster.membership.request import Wanted, done_before, joining_row
 from tidemark.cluster.migration.inventory import Stock, read_stock
-from tidemark.cluster.migration.migrate import migrate
-from tidemark.cluster.migration.pull import RoadView, roads_of
-from tidemark.cluster.nodes.cluster import Cluster, NodeStores, alone, require_cluster, require_settings, words_of
+from tidemark.cluster.migration.migrate import migrate_slots
+from tidemark.cluster.migration.pull import RoadView, paths_of_change
+from tidemark.cluster.nodes.cluster import (
+    Cluster,
+    NodeStores,
+    describe_change,
+    hold_cluster_lease,
+    require_cluster,
+    require_settings,
+)
 from tidemark.cluster.slots.balance import balance_of
 from tidemark.cluster.slots.hash_ring import Group, SlotHash
 from tidemark.errors import NotFoundError, RetryableError, UsageError
@@ -37,12 +44,12 @@ from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.tables import ChangeRow
-from tidemark.ledger.database import now
-from tidemark.ledger.leases import Leases, check_in
-from tidemark.progress import Progress, silent
+from tidemark.ledger.database import database_time
+from tidemark.ledger.leases import Leases, assert_held
+from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
 
-__all__ = ["ChangeResult", "PlanReport", "Wanted", "change", "init", "plan_change", "roll_back"]
+__all__ = ["ChangeResult", "PlanReport", "Wanted", "change_nodes", "init_cluster", "plan_change", "roll_back"]
 
 _MANY = 10_000  # changes that are looked at
 
@@ -64,7 +71,7 @@ class ChangeResult:
         return {"ok": True, **asdict(self), "roads": [road.as_json() for road in self.roads]}
 
 
-def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ChangeResult:
+def init_cluster(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ChangeResult:
     """The first table, with the nodes of the settings; what the receiver has comes to them. Again, it goes on, or has
     nothing to do.
 
@@ -81,32 +88,32 @@ def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> C
     )
     wanted = Wanted("init")
     if (done := done_before(app, receiver, wanted)) is not None:
-        migrate(app, receiver, progress)
-        return _result(app, receiver, done)
-    with alone(app, receiver, str(wanted)) as lease, ExitStack() as held:
+        migrate_slots(app, receiver, progress)
+        return _read_result(app, receiver, done)
+    with hold_cluster_lease(app, receiver, str(wanted)) as lease, ExitStack() as held:
         change = _open_change(app, receiver, wanted, 0)
         if change.state == "planned":
             # A load that began without a table must not end with one: it would forward to nobody.
             loads = Leases(app.ledger, app.identity)
-            held.enter_context(loads.hold(f"load:{receiver.name}", f"cluster-{change.change_id}"))
+            held.enter_context(loads.hold_lease(f"load:{receiver.name}", f"cluster-{change.change_id}"))
             stores = held.enter_context(NodeStores(app, rows))
             with app.ledger.read() as connection:
                 stock = read_stock(connection, receiver.name, table)
-            plan = plan_init(table, stock.filled, stock.sizes())
+            plan = plan_init(table, stock.filled, stock.sizes_by_slot())
             quorum = min(settings.quorum, settings.replicas)
             phase = PhaseOne(
                 app, receiver.name, lease, change, plan, stock, stores, change.change_id, rows, quorum, progress
             )
-            phases.run(phase)
-    migrate(app, receiver, progress)
-    return _result(app, receiver, change.change_id)
+            phases.run_phase_one(phase)
+    migrate_slots(app, receiver, progress)
+    return _read_result(app, receiver, change.change_id)
 
 
-def change(
+def change_nodes(
     app: App,
     receiver: ReceiverSettings,
     wanted: Wanted,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     wait: bool = True,
     engine: str = "pool",
 ) -> ChangeResult:
@@ -115,24 +122,24 @@ def change(
 
     UsageError for what cannot be (another node of a name, an unknown one, too few left), RetryableError while another
     change is open (named), UnreachableError for a joining node that is away, DiskFullError for one without room,
-    NoQuorumError where too few nodes took the new table. Nothing is in force after these. Once it is, what `migrate` raises.
-    """
+    NoQuorumError where too few nodes took the new table. Nothing is in force after these. Once it is, what `migrate_slots`
+    raises."""
     require_settings(app, receiver)
-    known = wanted.request and _state(app, receiver, wanted.request) in ("done", "rolled_back")
+    known = wanted.request and _read_change_state(app, receiver, wanted.request) in ("done", "rolled_back")
     done = wanted.request if known else done_before(app, receiver, wanted)
     if done is not None:
         if wait:
-            migrate(app, receiver, progress, engine=engine)  # what went with it may lie there still
-        return _result(app, receiver, done)
-    with alone(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
+            migrate_slots(app, receiver, progress, engine=engine)  # what went with it may lie there still
+        return _read_result(app, receiver, done)
+    with hold_cluster_lease(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)
         if change.state == "planned":
             joining = [joining_row(app, receiver, wanted)] if wanted.kind == "add" else []
-            plan, stock = planned(app, cluster, wanted)
+            plan, stock = plan_with_stock(app, cluster, wanted)
             if wanted.kind == "rebalance" and not plan.slots and not plan.handed:
                 return ChangeResult(cluster.epoch, 0, 0, "done")
             for row in joining:
-                cluster.stores.add(row)
+                cluster.stores.add_node(row)
             phase = PhaseOne(
                 app,
                 receiver.name,
@@ -146,10 +153,10 @@ def change(
                 cluster.quorum,
                 progress,
             )
-            phases.run(phase)
+            phases.run_phase_one(phase)
     if wait:
-        migrate(app, receiver, progress, engine=engine)
-    return _result(app, receiver, change.change_id)
+        migrate_slots(app, receiver, progress, engine=engine)
+    return _read_result(app, receiver, change.change_id)
 
 
 def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
@@ -159,35 +166,35 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
     change of its own then.
     """
     require_settings(app, receiver)
-    with alone(app, receiver, "roll back") as lease:
+    with hold_cluster_lease(app, receiver, "roll back") as lease:
         with app.ledger.read() as connection:
             change = table_rows.open_change(connection, receiver.name)
-            rows = table_rows.nodes(connection, receiver.name)
+            rows = table_rows.nodes_of_receiver(connection, receiver.name)
             identity = table_rows.cluster_identity(connection, receiver.name)
             joining = {row.node for row in rows if row.state == "joining"}
             back = {name for name in joining if copy_rows.copies_at(connection, receiver.name, name)}  # left a while ago
-            newest = table_rows.changes(connection, receiver.name, 1)
+            newest = table_rows.newest_changes(connection, receiver.name, 1)
         if change is None and newest and newest[0].state == "rolled_back":
             return ChangeResult(newest[0].from_epoch, 0, 0, "rolled_back")
         if change is None:
             raise NotFoundError(f"no change of the nodes of {receiver.name} is open", hint="./tidemark cluster show")
         if change.state != "planned":
             raise UsageError(
-                f"{words_of(change)}: its table is in force, it cannot be rolled back",
+                f"{describe_change(change)}: its table is in force, it cannot be rolled back",
                 hint="let it end (./tidemark cluster show), then the reverse is a change of its own",
                 subject=change.change_id,
             )
         with NodeStores(app, rows) as stores:
             members = [row.node for row in rows]
-            phases.withdraw(stores, change.from_epoch + 1, identity or change.change_id, joining - back, members)
+            phases.withdraw_from_nodes(stores, change.from_epoch + 1, identity or change.change_id, joining - back, members)
         # CRASH WINDOW: nodes forgot the table, the ledger still plans it: rolled back again, or gone on with.
         with app.ledger.write() as connection:
-            check_in(connection, lease)
-            table_rows.set_change_state(connection, change.change_id, "rolled_back", now(connection))
+            assert_held(connection, lease)
+            table_rows.set_change_state(connection, change.change_id, "rolled_back", database_time(connection))
             for name in joining - back:
                 table_rows.forget_node(connection, receiver.name, name)
             for name in back:
-                table_rows.set_node_state(connection, receiver.name, name, "left", now(connection))
+                table_rows.set_node_state(connection, receiver.name, name, "left", database_time(connection))
                 table_rows.note_node(connection, receiver.name, name, 1)  # it has a table of before: to be let go later
             journal.record_decision(
                 connection, "cluster.rolled_back", change.change_id, change=change.kind, node=change.node
@@ -201,25 +208,25 @@ def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: in
         found = table_rows.open_change(connection, receiver.name)
     if found is None:
         change_id = wanted.request or f"{wanted.kind}-{uuid.uuid4().hex[:12]}"
-        return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, journal.who(), app.clock())
+        return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, journal.user_at_host(), app.clock())
     if (found.kind, found.node) == (wanted.kind, wanted.node):
         return found
     if wanted.kind == "remove" and found.kind == "add" and found.node == wanted.node:
         raise RetryableError(
-            f"node {wanted.node} is being filled: {words_of(found)}",
+            f"node {wanted.node} is being filled: {describe_change(found)}",
             hint="./tidemark cluster show tells how far it is"
             + ("; ./tidemark cluster roll-back undoes it" if found.state == "planned" else "; remove it when that is done"),
             subject=found.change_id,
         )
     raise RetryableError(
-        f"cannot {wanted} now: {words_of(found)}",
+        f"cannot {wanted} now: {describe_change(found)}",
         hint="./tidemark cluster show; the same command as before goes on with it"
         + ("; ./tidemark cluster roll-back undoes it" if found.state == "planned" else ""),
         subject=found.change_id,
     )
 
 
-def _state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
+def _read_change_state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
     """ "" where there is none of that id."""
     with app.ledger.read() as connection:
         found = _change_of(connection, receiver.name, change_id)
@@ -227,18 +234,18 @@ def _state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
 
 
 def _change_of(connection: Connection, receiver: str, change_id: str) -> ChangeRow | None:
-    known = table_rows.changes(connection, receiver, _MANY)
+    known = table_rows.newest_changes(connection, receiver, _MANY)
     return next((row for row in known if row.change_id == change_id), None)
 
 
-def _result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResult:
+def _read_result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResult:
     with app.ledger.read() as connection:
         change = _change_of(connection, receiver.name, change_id)
         if change is None:
             return ChangeResult(table_rows.current_epoch(connection, receiver.name), 0, 0, "done")
         epoch = change.from_epoch + (change.state != "rolled_back")
-        moves = move_rows.moves(connection, receiver.name, epoch) if change.state != "rolled_back" else []
-        roads = roads_of(connection, receiver.name, epoch)
+        moves = move_rows.moves_of_epoch(connection, receiver.name, epoch) if change.state != "rolled_back" else []
+        roads = paths_of_change(connection, receiver.name, epoch)
     moved = [move for move in moves if move.state != "moving" and set(move.old) != set(move.new)]
     return ChangeResult(epoch, len(moved), sum(move.bytes_done for move in moves), change.state, roads)
 
@@ -289,49 +296,51 @@ def plan_change(app: App, receiver: ReceiverSettings, wanted: Wanted) -> PlanRep
     with require_cluster(app, receiver) as cluster:
         if wanted.kind == "add":
             joining_row(app, receiver, wanted)
-        plan, stock = planned(app, cluster, wanted)
-        rate = _rate(app, receiver, settings)
-    return _report(plan, stock, rate)
+        plan, stock = plan_with_stock(app, cluster, wanted)
+        rate = _estimate_rate(app, receiver, settings)
+    return _report_plan(plan, stock, rate)
 
 
-def planned(app: App, cluster: Cluster, wanted: Wanted) -> tuple[ChangePlan, Stock]:
+def plan_with_stock(app: App, cluster: Cluster, wanted: Wanted) -> tuple[ChangePlan, Stock]:
     """The plan of a change on the table in force, and what there is to move. Errors as `change_plan.plan_change`."""
     with app.ledger.read() as connection:
         stock = read_stock(connection, cluster.receiver.name, cluster.table)
-        gone = {row.node for row in table_rows.nodes(connection, cluster.receiver.name) if row.state == "left"}
+        gone = {row.node for row in table_rows.nodes_of_receiver(connection, cluster.receiver.name) if row.state == "left"}
     if wanted.kind == "remove" and wanted.node in gone:
         raise UsageError(f"{wanted.node} has left the cluster", hint="./tidemark cluster show", subject=wanted.node)
-    sizes, by = stock.sizes(), cluster.settings.balance
+    sizes, by = stock.sizes_by_slot(), cluster.settings.balance
     balance = balance_of(by, dict(stock.writes) if by == "writes" else sizes)
     return membership_plan.plan_change(cluster.table, wanted.kind, wanted.node, sizes, balance), stock
 
 
-def _report(plan: ChangePlan, stock: Stock, rate: float) -> PlanReport:
-    sizes = stock.sizes()
+def _report_plan(plan: ChangePlan, stock: Stock, rate: float) -> PlanReport:
+    sizes = stock.sizes_by_slot()
     groups: dict[tuple[Group, Group], list[tuple[int, int]]] = {}
     for move in plan.moves:
         groups.setdefault((move.old, move.new), []).append((move.first, move.last))
-    moves = tuple(_group(old, new, ranges, sizes) for (old, new), ranges in sorted(groups.items()))
+    moves = tuple(_make_move_group(old, new, ranges, sizes) for (old, new), ranges in sorted(groups.items()))
     slots, gained = plan.gained_slots(), plan.gained_bytes(sizes)
     nodes = tuple(NodeGain(name, slots[name], gained[name], gained[name] / rate) for name in sorted(slots))
     return PlanReport(plan.new.epoch, moves, nodes, plan.slots, plan.bytes, plan.bytes / rate)
 
 
-def _group(old: Group, new: Group, ranges: Sequence[tuple[int, int]], sizes: Mapping[int, int]) -> MoveGroup:
+def _make_move_group(old: Group, new: Group, ranges: Sequence[tuple[int, int]], sizes: Mapping[int, int]) -> MoveGroup:
     slots = [slot for first, last in ranges for slot in range(first, last + 1)]
     lacking = sum(name not in old for name in new)
     return MoveGroup(len(slots), tuple(ranges), old, new, lacking * sum(sizes.get(slot, 0) for slot in slots))
 
 
-def _rate(app: App, receiver: ReceiverSettings, settings: ClusterSettings) -> float:
+def _estimate_rate(app: App, receiver: ReceiverSettings, settings: ClusterSettings) -> float:
     """Bytes a second to reckon with: the cap, or what the last change that moved anything came to, pauses included."""
     caps = [cap for cap in (settings.bandwidth, receiver.bandwidth) if cap]
     if caps:
         return min(caps)
     with app.ledger.read() as connection:
-        for row in table_rows.changes(connection, receiver.name, _MANY):
+        for row in table_rows.newest_changes(connection, receiver.name, _MANY):
             if row.state == "done" and row.ended is not None and row.ended > row.begun:
-                moved = sum(move.bytes_done for move in move_rows.moves(connection, receiver.name, row.from_epoch + 1))
+                moved = sum(
+                    move.bytes_done for move in move_rows.moves_of_epoch(connection, receiver.name, row.from_epoch + 1)
+                )
                 if moved:
                     return moved / (row.ended - row.begun)
     return _UNMEASURED

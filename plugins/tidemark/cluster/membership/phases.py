@@ -16,10 +16,10 @@ from tidemark.app import App
 from tidemark.cluster.membership.plan import ChangePlan, SlotStates
 from tidemark.cluster.migration.inventory import Stock, Stored
 from tidemark.cluster.nodes.cluster import NodeStores
-from tidemark.cluster.nodes.formats import NodePaper
+from tidemark.cluster.nodes.formats import NodeClaim
 from tidemark.cluster.slots.hash_ring import Group
 from tidemark.cluster.slots.states import SlotState
-from tidemark.cluster.slots.table import encode
+from tidemark.cluster.slots.table import encode_table
 from tidemark.errors import (
     CorruptionError,
     DiskFullError,
@@ -34,9 +34,9 @@ from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.moves import MoveRow
 from tidemark.ledger.cluster.tables import ChangeRow, NodeRow, TableRow
-from tidemark.ledger.database import now
-from tidemark.ledger.journal import record
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.database import database_time
+from tidemark.ledger.journal import record_event
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.progress import Progress, Tick
 
 
@@ -57,7 +57,7 @@ class PhaseOne:
     progress: Progress
 
 
-def run(phase: PhaseOne) -> None:
+def run_phase_one(phase: PhaseOne) -> None:
     """From nothing, or from wherever an earlier run ended, to the swap.
 
     UnreachableError for a joining node, DiskFullError where a node has no room for what comes to it, PermanentError for the
@@ -69,8 +69,8 @@ def run(phase: PhaseOne) -> None:
     _write_down(phase)
     # CRASH WINDOW: written down, nobody knows of it: the same command goes on here, or it is rolled back.
     for row in phase.joining:
-        phase.stores.folder(row.node).claim(phase.identity)
-    taken, away = _publish(phase)
+        phase.stores.open_folder(row.node).claim_folder(phase.identity)
+    taken, away = _publish_table(phase)
     # CRASH WINDOW: nodes have a table that is not in force, nothing acts on it: published again, or withdrawn.
     lacking = phase.plan.without_quorum(taken, phase.quorum)
     if lacking:
@@ -81,7 +81,7 @@ def run(phase: PhaseOne) -> None:
             + _without_it(phase, lacking, away),
             subject=lacking[0][0],
         )
-    _swap(phase, taken)
+    _swap_table(phase, taken)
     # CRASH WINDOW: in force, nothing has moved: `migrate` goes on from what the transaction wrote.
 
 
@@ -94,7 +94,7 @@ def _without_it(phase: PhaseOne, lacking: Collection[Group], away: Collection[st
     return f"; where {leaving} is lost for good: [cluster] quorum = {enough} in the settings until it has left"
 
 
-def withdraw(
+def withdraw_from_nodes(
     phase_nodes: NodeStores, epoch: int, identity: str, joining: Collection[str], members: Collection[str]
 ) -> list[str]:
     """Take a table that was never in force away from the nodes that can be reached; who came for it is let go.
@@ -105,9 +105,9 @@ def withdraw(
     away = []
     for name in sorted({*joining, *members}):
         try:
-            folder = phase_nodes.folder(name)
+            folder = phase_nodes.open_folder(name)
             if name in joining:
-                folder.release(identity)
+                folder.release_folder(identity)
             else:
                 folder.withdraw_table(epoch)
         except TidemarkError:
@@ -118,14 +118,14 @@ def withdraw(
 def _require_free_folder(phase: PhaseOne, row: NodeRow) -> None:
     """Before anything is written down: the node that joins can be reached, and its folder is nobody else's."""
     try:
-        owner = phase.stores.folder(row.node).owner()
+        owner = phase.stores.open_folder(row.node).read_owner()
     except UnreachableError as away:  # no `cluster check` asks it: it is no node yet
         hint = "nothing was changed; is its sshd up, the address right? Then the same command again"
         raise type(away)(away.message, hint=hint, subject=row.node) from away
     except CorruptionError as torn:
         hint = "nothing was changed; give the node an empty folder of its own"
         raise CorruptionError(torn.message, hint=hint, subject=row.node) from torn
-    if owner is not None and owner != NodePaper(phase.identity, row.node):
+    if owner is not None and owner != NodeClaim(phase.identity, row.node):
         raise PermanentError(
             f"{row.store} is the folder of node {owner.node} of cluster {owner.cluster} already",
             hint="give the node a folder of its own; nothing was changed",
@@ -135,16 +135,16 @@ def _require_free_folder(phase: PhaseOne, row: NodeRow) -> None:
 
 def _require_room(phase: PhaseOne) -> None:
     """DiskFullError where a node would not hold what comes to it; what lies there already needs no room."""
-    for name, needed in sorted(phase.plan.gained_bytes(phase.stock.sizes()).items()):
+    for name, needed in sorted(phase.plan.gained_bytes(phase.stock.sizes_by_slot()).items()):
         try:
-            folder = phase.stores.folder(name)
+            folder = phase.stores.open_folder(name)
             free = folder.free_bytes()
             if free is None or free >= needed:
                 continue
-            present = folder.sizes()
+            present = folder.list_sizes()
         except TidemarkError:
             continue  # whether it is needed is for the quorum to say; it is asked again when it is filled
-        missing = sum(f.size for f in _coming(phase, name) if present.get(f.location) != f.size)
+        missing = sum(f.size for f in _coming_files(phase, name) if present.get(f.location) != f.size)
         if free < missing:
             raise DiskFullError(
                 f"node {name} has room for {free:,} bytes, {missing:,} would come to it",
@@ -153,31 +153,31 @@ def _require_room(phase: PhaseOne) -> None:
             )
 
 
-def _coming(phase: PhaseOne, name: str) -> list[Stored]:
+def _coming_files(phase: PhaseOne, name: str) -> list[Stored]:
     gained = [s for move in phase.plan.moves if name in move.new and name not in move.old for s in move.slots]
-    return phase.stock.of(gained)
+    return phase.stock.files_of_slots(gained)
 
 
 def _write_down(phase: PhaseOne) -> None:
     """The change is planned. Said again, it changes nothing."""
     with phase.app.ledger.write() as connection:
-        check_in(connection, phase.lease)
+        assert_held(connection, phase.lease)
         table_rows.require_epoch(connection, phase.receiver, phase.change.from_epoch)
         table_rows.put_change(connection, phase.change)
         for row in phase.joining:
-            table_rows.put_node(connection, replace(row, state="joining", epoch=0, at=now(connection)))
+            table_rows.put_node(connection, replace(row, state="joining", epoch=0, at=database_time(connection)))
 
 
-def _publish(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
+def _publish_table(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
     """Who took the table, durably, and why others did not: the members' pre-change, noted in the swap's transaction."""
-    epoch, paper = phase.plan.new.epoch, encode(phase.plan.new)
+    epoch, paper = phase.plan.new.epoch, encode_table(phase.plan.new)
     joining = {row.node for row in phase.joining}
     taken: set[str] = set()
     away: dict[str, TidemarkError] = {}
     for number, name in enumerate(sorted(phase.plan.takers), 1):
         try:
-            phase.stores.folder(name).require(phase.identity)
-            phase.stores.folder(name).put_table(epoch, paper)
+            phase.stores.open_folder(name).require_owner(phase.identity)
+            phase.stores.open_folder(name).put_table(epoch, paper)
             taken.add(name)
         except StaleEpochError as newer:
             raise PermanentError(
@@ -194,18 +194,20 @@ def _publish(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
     return taken, away
 
 
-def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
+def _swap_table(phase: PhaseOne, taken: Collection[str]) -> None:
     """The definite point in time: whoever routed by the table before cannot commit any more."""
     plan, receiver = phase.plan, phase.receiver
     with phase.app.ledger.write() as connection:
-        check_in(connection, phase.lease)
-        at = now(connection)
+        assert_held(connection, phase.lease)
+        at = database_time(connection)
         open_now = table_rows.open_change(connection, receiver)
         if open_now is None or open_now.change_id != phase.change.change_id or open_now.state != "planned":
             raise StaleEpochError(
                 f"the change {phase.change.change_id} was ended by somebody else", hint="./tidemark cluster show"
             )
-        table_rows.swap_table(connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at))
+        table_rows.swap_table(
+            connection, TableRow(receiver, plan.new.epoch, encode_table(plan.new), phase.change.change_id, at)
+        )
         move_rows.add_moves(
             connection,
             [
@@ -214,7 +216,7 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
                 for s in m.slots
             ],
         )
-        states = plan.swap_states(_states(connection, receiver))
+        states = plan.swap_states(_read_slot_states(connection, receiver))
         move_rows.put_slot_states(connection, receiver, states, plan.new.epoch)
         for name in taken:
             table_rows.note_node(connection, receiver, name, plan.new.epoch)
@@ -223,7 +225,7 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
         if phase.change.kind == "remove":
             table_rows.set_node_state(connection, receiver, phase.change.node, "leaving", at)
         table_rows.set_change_state(connection, phase.change.change_id, "swapped")
-        record(
+        record_event(
             connection,
             "cluster.swapped",
             epoch=plan.new.epoch,
@@ -233,7 +235,7 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
         )
 
 
-def _states(connection: Connection, receiver: str) -> SlotStates:
+def _read_slot_states(connection: Connection, receiver: str) -> SlotStates:
     found: Mapping[tuple[str, int], tuple[str, int]] = move_rows.slot_states(connection, receiver)
     try:
         return {key: SlotState(state) for key, (state, _) in found.items()}

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from tidemark.cluster.migration import plan
 from tidemark.cluster.migration.plan import Move
-from tidemark.cluster.slots.balance import Balance, Owners, even_slots, first_owners, original
+from tidemark.cluster.slots.balance import Balance, Owners, even_slots, first_owners, original_balance
 from tidemark.cluster.slots.hash_ring import Group, Node, SlotHash, identifier_of
-from tidemark.cluster.slots.states import SlotEvent, SlotState, after
-from tidemark.cluster.slots.table import PartitionTable, begin
+from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
+from tidemark.cluster.slots.table import PartitionTable, begin_table
 from tidemark.errors import UsageError
 
 KINDS = ("init", "add", "remove", "rebalance")
@@ -43,31 +43,31 @@ class ChangePlan:
 
     def without_quorum(self, taken: Collection[str], quorum: int) -> tuple[Group, ...]:
         """The groups, old and new, of which fewer than `quorum` members have taken the table: it may not come into force."""
-        groups = {*self.new.groups().values(), *(self.old.groups().values() if self.old else ())}
+        groups = {*self.new.groups_by_header().values(), *(self.old.groups_by_header().values() if self.old else ())}
         return tuple(sorted(group for group in groups if sum(name in taken for name in group) < min(quorum, len(group))))
 
     def gained_slots(self) -> dict[str, int]:
         """Node → slots that come to it."""
-        return self._gained(None)
+        return self._sum_gained(None)
 
     def gained_bytes(self, sizes: Mapping[int, int]) -> dict[str, int]:
         """Node → bytes that come to it. `sizes`: bytes by slot."""
-        return self._gained(sizes)
+        return self._sum_gained(sizes)
 
     def swap_states(self, known: SlotStates) -> dict[tuple[str, int], SlotState]:
         """What the swap of the table makes of slots at nodes: who gains one pulls it, who loses one sends it.
 
         OutcomeUnknownError where a slot is in a state of an earlier change still.
         """
-        return {key: after(known.get(key, SlotState.NULL), event) for key, event in self._events()}
+        return {key: next_state(known.get(key, SlotState.NULL), event) for key, event in self._slot_events()}
 
-    def _events(self) -> Iterable[tuple[tuple[str, int], SlotEvent]]:
+    def _slot_events(self) -> Iterable[tuple[tuple[str, int], SlotEvent]]:
         for move in self.moves:
             for slot in move.slots:
                 yield from (((name, slot), SlotEvent.GAINED) for name in move.new if name not in move.old)
                 yield from (((name, slot), SlotEvent.LOST) for name in move.deleting)
 
-    def _gained(self, sizes: Mapping[int, int] | None) -> dict[str, int]:
+    def _sum_gained(self, sizes: Mapping[int, int] | None) -> dict[str, int]:
         """Bytes by node; without `sizes`, slots by node."""
         found: dict[str, int] = {}
         for move in self.moves:
@@ -87,14 +87,14 @@ def plan_change(
     of an earlier change move.
     """
     if kind == "add":
-        new = table.joined(Node(identifier_of(node), node), balance)
+        new = table.with_node(Node(identifier_of(node), node), balance)
     elif kind == "remove":
-        new = table.left(node, balance)
+        new = table.without_node(node, balance)
     elif kind == "rebalance":
-        new = table.rebalanced(balance)
+        new = table.rebalance_slots(balance)
     else:
         raise UsageError(f"{kind!r} is no change of the nodes; there are {', '.join(KINDS)}", hint="./tidemark cluster plan")
-    return _planned(table, new, plan.plan(new), sizes)
+    return _make_plan(table, new, plan.plan_moves(new), sizes)
 
 
 def first_table(
@@ -108,24 +108,24 @@ def first_table(
     ring = [node.name for node in nodes]
     owners: Owners = ()
     if ring:
-        owners = first_owners(slots, ring) if balance is original else even_slots(("",) * slots, ring)
-    return begin(nodes, replicas, owners, kind)
+        owners = first_owners(slots, ring) if balance is original_balance else even_slots(("",) * slots, ring)
+    return begin_table(nodes, replicas, owners, kind)
 
 
 def plan_init(table: PartitionTable, filled: Collection[int], sizes: Mapping[int, int]) -> ChangePlan:
     """The first table's change: what the receiver has already moves from nobody to its group. `filled`: slots of which there
     is anything, a file or a schema; `sizes`: bytes by slot."""
     moves = tuple(Move(table.epoch, slot, slot, (), table.group_of(slot)) for slot in sorted(filled))
-    return _planned(None, table, moves, sizes)
+    return _make_plan(None, table, moves, sizes)
 
 
-def _planned(
+def _make_plan(
     old: PartitionTable | None, new: PartitionTable, moves: tuple[Move, ...], sizes: Mapping[int, int]
 ) -> ChangePlan:
-    return ChangePlan(old, new, moves, sum(len(m.slots) for m in moves), _bytes(moves, sizes), _handed(old, new))
+    return ChangePlan(old, new, moves, sum(len(m.slots) for m in moves), _count_bytes(moves, sizes), _handed_moves(old, new))
 
 
-def _handed(old: PartitionTable | None, new: PartitionTable) -> tuple[Move, ...]:
+def _handed_moves(old: PartitionTable | None, new: PartitionTable) -> tuple[Move, ...]:
     if old is None:
         return ()
     pairs = enumerate(zip(old.owners, new.owners, strict=True))
@@ -133,7 +133,7 @@ def _handed(old: PartitionTable | None, new: PartitionTable) -> tuple[Move, ...]
     return tuple(Move(new.epoch, slot, slot, old.group_of(slot), new.group_of(slot)) for slot in slots)
 
 
-def _bytes(moves: Iterable[Move], sizes: Mapping[int, int]) -> int:
+def _count_bytes(moves: Iterable[Move], sizes: Mapping[int, int]) -> int:
     return sum(
         sum(name not in move.old for name in move.new) * sum(sizes.get(slot, 0) for slot in move.slots) for move in moves
     )

@@ -41,8 +41,8 @@ def done_before(app: App, receiver: ReceiverSettings, wanted: Wanted) -> str | N
     with app.ledger.read() as connection:
         if table_rows.open_change(connection, receiver.name) or not table_rows.current_epoch(connection, receiver.name):
             return None
-        nodes = {row.node: row for row in table_rows.nodes(connection, receiver.name)}
-        changes = [row for row in table_rows.changes(connection, receiver.name, _MANY) if row.state == "done"]
+        nodes = {row.node: row for row in table_rows.nodes_of_receiver(connection, receiver.name)}
+        changes = [row for row in table_rows.newest_changes(connection, receiver.name, _MANY) if row.state == "done"]
     node = nodes.get(wanted.node)
     if wanted.kind == "init":
         other = sorted(name for name in app.settings.nodes if name not in nodes or nodes[name].state == "left")
@@ -71,7 +71,7 @@ def joining_row(app: App, receiver: ReceiverSettings, wanted: Wanted) -> NodeRow
     UsageError where nothing says where it is, or it is the folder of the receiver or of another node.
     """
     with app.ledger.read() as connection:
-        known = {row.node: row for row in table_rows.nodes(connection, receiver.name)}
+        known = {row.node: row for row in table_rows.nodes_of_receiver(connection, receiver.name)}
     rows = {name: row for name, row in known.items() if row.state != "left"}
     noted = rows.get(wanted.node)
     if noted is not None and not wanted.url and wanted.node not in app.settings.nodes:

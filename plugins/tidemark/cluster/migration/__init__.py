@@ -1,6 +1,6 @@
 """Slots move: the new members of a group fetch what they lack, acknowledge it, and the old ones delete.
 
-Enter by `migrate.migrate`, phase 2 of a change. `plan.plan` decides who fetches what from whom.
+Enter by `migrate.migrate_slots`, phase 2 of a change. `plan.plan` decides who fetches what from whom.
 
     plan        who fetches which slots from whom, and who deletes in the end; pure
     inventory   what of a receiver's catalog belongs to which slot

@@ -21,8 +21,8 @@ from tidemark.ledger.cluster import operations as operation_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.cluster.tables import NodeRow
-from tidemark.ledger.database import now
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.database import database_time
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 
 _HOUR = 3600.0
@@ -39,13 +39,13 @@ class Swept:
     waiting: int = 0
 
 
-def sweep(cluster: Cluster, lease: Lease) -> Swept:
+def sweep_given_up_copies(cluster: Cluster, lease: Lease) -> Swept:
     """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
-    cluster.reload()
-    _within_reach(cluster, lease)
+    cluster.reload_table()
+    _restart_future_grace(cluster, lease)
     with cluster.app.ledger.read() as connection:
-        going = copy_rows.going(connection, cluster.receiver.name)
-        due = _due(connection, cluster, going) if going else []
+        going = copy_rows.copies_to_remove(connection, cluster.receiver.name)
+        due = _find_due(connection, cluster, going) if going else []
     gone: list[CopyRow] = []
     by_node: dict[str, list[CopyRow]] = defaultdict(list)
     for row in due:
@@ -55,29 +55,29 @@ def sweep(cluster: Cluster, lease: Lease) -> Swept:
     waiting = {row.node for row in set(going) - set(gone)}
     for left in cluster.nodes.values():
         if left.state == "left" and left.epoch and left.node not in waiting:
-            _release(cluster, lease, left)
+            _release_node(cluster, lease, left)
     return Swept(len(gone), sum(row.size for row in gone), len(going) - len(gone))
 
 
-def _within_reach(cluster: Cluster, lease: Lease) -> None:
+def _restart_future_grace(cluster: Cluster, lease: Lease) -> None:
     """What was given up while the database's clock was ahead would stay until that time comes: its grace begins anew."""
     receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
-        at = now(connection)
-        ahead = [row for row in copy_rows.going(connection, receiver) if row.at > at]
+        at = database_time(connection)
+        ahead = [row for row in copy_rows.copies_to_remove(connection, receiver) if row.at > at]
     if ahead:
         with cluster.app.ledger.write() as connection:
-            check_in(connection, lease)
+            assert_held(connection, lease)
             copy_rows.begin_grace_anew(connection, receiver, at)
 
 
-def _due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> list[CopyRow]:
+def _find_due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> list[CopyRow]:
     """Given up long enough, wanted there by nobody, and proved wherever it is wanted."""
     receiver = cluster.receiver.name
-    before = now(connection) - cluster.settings.grace_hours * _HOUR
+    before = database_time(connection) - cluster.settings.grace_hours * _HOUR
     old = [row for row in going if row.at <= before]
     asked = {row.location for row in old}
-    wanted = _wanted(connection, cluster, asked)
+    wanted = _wanted_holders(connection, cluster, asked)
     copies = copy_rows.copies_of(connection, receiver, wanted)
     held = {at: {row.node for row in rows if row.state == "held"} for at, rows in copies.items()}
     return [
@@ -88,7 +88,7 @@ def _due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> 
     ]
 
 
-def _wanted(connection: Connection, cluster: Cluster, locations: set[str]) -> Mapping[str, set[str]]:
+def _wanted_holders(connection: Connection, cluster: Cluster, locations: set[str]) -> Mapping[str, set[str]]:
     """Who is to hold each of these that is live, now and while slots of it move."""
     found: dict[str, set[str]] = {}
     for file in catalog_rows.live_files(connection, cluster.receiver.name):
@@ -101,41 +101,43 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
     """Returns what is gone."""
     gone: list[CopyRow] = []
     try:
-        folder = cluster.folder(node)
+        folder = cluster.open_folder(node)
         for start in range(0, len(rows), _AT_ONCE):
             some = _still_going(cluster, lease, rows[start : start + _AT_ONCE])
-            folder.remove([row.location for row in some])
+            folder.remove_files([row.location for row in some])
             # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
-            _forget(cluster, lease, node, some)
+            _forget_copies(cluster, lease, node, some)
             gone += some
     except UnreachableError:
-        if not _given_up(cluster, node):
+        if not _is_given_up(cluster, node):
             return gone
-        _forget(cluster, lease, node, rows)
+        _forget_copies(cluster, lease, node, rows)
         return list(rows)
     except CorruptionError:  # whose folder it is cannot be told: it waits, `cluster check` names it
         return gone
     except PermanentError:
         if cluster.nodes[node].state != "left":
             raise
-        _forget(cluster, lease, node, rows)  # released before, or somebody else's by now: nothing of ours is there
+        _forget_copies(cluster, lease, node, rows)  # released before, or somebody else's by now: nothing of ours is there
         return list(rows)
     return gone
 
 
-def _given_up(cluster: Cluster, node: str) -> bool:
+def _is_given_up(cluster: Cluster, node: str) -> bool:
     """Whether a node left so long ago that nobody waits any more for it to be reached once again."""
     row = cluster.nodes[node]
     with cluster.app.ledger.read() as connection:
-        return row.state == "left" and row.at + cluster.settings.grace_hours * _HOUR + _WAITED_FOR < now(connection)
+        return row.state == "left" and row.at + cluster.settings.grace_hours * _HOUR + _WAITED_FOR < database_time(
+            connection
+        )
 
 
-def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
+def _release_node(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
     """Nothing of ours is at a node that left: it is nobody's folder from now on, and noted to have no table."""
     try:
-        cluster.folder(row.node).release(cluster.identity)
+        cluster.open_folder(row.node).release_folder(cluster.identity)
     except UnreachableError:
-        if not _given_up(cluster, row.node):
+        if not _is_given_up(cluster, row.node):
             return
     except CorruptionError:
         return
@@ -143,7 +145,7 @@ def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
         pass  # released before, or somebody else's by now
     # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
     with cluster.app.ledger.write() as connection:
-        check_in(connection, lease)
+        assert_held(connection, lease)
         table_rows.put_node(connection, replace(row, epoch=0))
 
 
@@ -152,14 +154,14 @@ def _still_going(cluster: Cluster, lease: Lease, rows: Sequence[CopyRow]) -> lis
     again meanwhile, or is bringing, stays."""
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
-        check_in(connection, lease)
+        assert_held(connection, lease)
         table_rows.require_epoch(connection, receiver, cluster.epoch)
-        coming = {row.subject for row in operation_rows.proposed(connection, receiver)}
+        coming = {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
         known = copy_rows.copies_of(connection, receiver, [row.location for row in rows])
     return [row for row in rows if row.location not in coming and row in known.get(row.location, ())]
 
 
-def _forget(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> None:
+def _forget_copies(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> None:
     with cluster.app.ledger.write() as connection:
-        check_in(connection, lease)
+        assert_held(connection, lease)
         copy_rows.forget_copies(connection, cluster.receiver.name, node, [row.location for row in rows])

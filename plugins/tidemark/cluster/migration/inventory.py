@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.slots.hash_ring import data_slot, schema_slot
 from tidemark.cluster.slots.routing import slots_of
 from tidemark.cluster.slots.table import PartitionTable
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.receiver import catalog as catalog_rows
 
 _LATELY = 7 * 86_400.0  # seconds; what came since says how a slot is written to
@@ -42,12 +42,12 @@ class Stock:
     schemas: Mapping[int, tuple[str, ...]]
     writes: Mapping[int, int]
 
-    def of(self, slots: Iterable[int]) -> list[Stored]:
+    def files_of_slots(self, slots: Iterable[int]) -> list[Stored]:
         """What touches any of these slots, each file once, by location."""
         wanted = {location for slot in slots for location in self.by_slot.get(slot, ())}
         return [self.files[location] for location in sorted(wanted)]
 
-    def sizes(self) -> dict[int, int]:
+    def sizes_by_slot(self) -> dict[int, int]:
         """Bytes by slot; a file counts in its first one."""
         found: dict[int, int] = defaultdict(int)
         for file in self.files.values():
@@ -63,7 +63,7 @@ class Stock:
 def read_stock(connection: Connection, receiver: str, table: PartitionTable) -> Stock:
     files: dict[str, Stored] = {}
     writes: dict[int, int] = defaultdict(int)
-    lately = now(connection) - _LATELY
+    lately = database_time(connection) - _LATELY
     databases: set[str] = set()
     for file in catalog_rows.live_files(connection, receiver):
         databases.add(file.database)
@@ -81,8 +81,8 @@ def read_stock(connection: Connection, receiver: str, table: PartitionTable) -> 
     schemas: dict[int, list[str]] = defaultdict(list)
     for database in sorted(databases):
         schemas[schema_slot(database, table.slots, table.hash)].append(database)
-    return Stock(files, _frozen(by_slot), _frozen(schemas), dict(writes))
+    return Stock(files, _freeze_lists(by_slot), _freeze_lists(schemas), dict(writes))
 
 
-def _frozen(lists: Mapping[int, list[str]]) -> dict[int, tuple[str, ...]]:
+def _freeze_lists(lists: Mapping[int, list[str]]) -> dict[int, tuple[str, ...]]:
     return {slot: tuple(names) for slot, names in lists.items()}

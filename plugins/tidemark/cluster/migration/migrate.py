@@ -21,16 +21,16 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.migration.cleanup import sweep
+from tidemark.cluster.migration.cleanup import sweep_given_up_copies
 from tidemark.cluster.migration.inventory import Stock, read_stock
 from tidemark.cluster.migration.plan import Batch
-from tidemark.cluster.migration.plan import batches as batched
-from tidemark.cluster.migration.pull import Moving, RoadView, drop_snapshots, pull
-from tidemark.cluster.nodes.cluster import Cluster, alone, opened
-from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.migration.plan import group_into_batches as batched
+from tidemark.cluster.migration.pull import RoadView, SlotMigration, drop_snapshots, pull_batch
+from tidemark.cluster.nodes.cluster import Cluster, hold_cluster_lease, open_cluster
+from tidemark.cluster.nodes.schema_format import schema_bytes_of
 from tidemark.cluster.replicas.catch_up import late_members
-from tidemark.cluster.replicas.deliver import advance
-from tidemark.cluster.slots.states import SlotEvent, SlotState, after
+from tidemark.cluster.replicas.deliver import advance_applied
+from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
 from tidemark.errors import CorruptionError, DiskFullError, RetryableError, StaleEpochError, TidemarkError
 from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.cluster import (
@@ -47,10 +47,10 @@ from tidemark.ledger.cluster import (
 )
 from tidemark.ledger.cluster.moves import MoveRow
 from tidemark.ledger.cluster.operations import OperationRow
-from tidemark.ledger.database import now
-from tidemark.ledger.journal import record
-from tidemark.ledger.leases import Lease, check_in
-from tidemark.progress import Progress, silent
+from tidemark.ledger.database import database_time
+from tidemark.ledger.journal import record_event
+from tidemark.ledger.leases import Lease, assert_held
+from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 
 
@@ -70,10 +70,10 @@ class MigrateResult:
         return {"ok": True, **asdict(self), "roads": [road.as_json() for road in self.roads]}
 
 
-def migrate(
+def migrate_slots(
     app: App,
     receiver: ReceiverSettings,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     slots: Iterable[int] | None = None,
     engine: str = "pool",
 ) -> MigrateResult:
@@ -82,235 +82,242 @@ def migrate(
     What one slot lacks does not stop the others; the first trouble is raised at the end: DiskFullError where there is one,
     else as RetryableError, since it may pass (a node that is away). LeaseHeldError while another one is at it.
     """
-    with alone(app, receiver, "migrate") as lease, opened(app, receiver) as cluster:
+    with hold_cluster_lease(app, receiver, "migrate") as lease, open_cluster(app, receiver) as cluster:
         if cluster is None:
             return MigrateResult(0, 0, 0, 0, "")
         with app.ledger.read() as connection:
             change = table_rows.open_change(connection, receiver.name)
-        _tell(cluster, lease)
+        _put_missed_tables(cluster, lease)
         if change is None or change.state == "planned":
-            sweep(cluster, lease)
+            sweep_given_up_copies(cluster, lease)
             return MigrateResult(cluster.epoch, 0, 0, 0, "")
         with app.receiver_store(receiver) as store:
-            work = _begin(app, cluster, lease, store, progress, change.change_id)
+            work = _begin_migration(app, cluster, lease, store, progress, change.change_id)
             work.engine = engine
             line = SharedLine(app.ledger, receiver.name, receiver.bandwidth)
             with place_on(line, lease.holder, app.identity, cluster.settings.bandwidth) as work.line:
-                failed = _move(work, None if slots is None else frozenset(slots))
+                failed = _move_batches(work, None if slots is None else frozenset(slots))
             drop_snapshots(work)
-            tell_databases(work)
-            state, left = _end(work, change.change_id)
+            catch_up_databases(work)
+            state, left = _end_change(work, change.change_id)
         if not failed:
-            sweep(cluster, lease)
+            sweep_given_up_copies(cluster, lease)
     if failed:
-        raise _trouble(failed, left)
+        raise _migration_error(failed, left)
     roads = tuple(RoadView(source or "the receiver", node, road) for (source, node), road in sorted(work.roads.items()))
     return MigrateResult(work.cluster.epoch, work.slots_done, work.moved, left, state, roads)
 
 
 def open_batches(app: App, receiver: ReceiverSettings) -> list[Batch]:
-    """What is left to move, in batches as `migrate` makes them: for whoever wants a task for each."""
-    with opened(app, receiver) as cluster:
+    """What is left to move, in batches as `migrate_slots` makes them: for whoever wants a task for each."""
+    with open_cluster(app, receiver) as cluster:
         if cluster is None:
             return []
         with app.ledger.read() as connection:
             stock = read_stock(connection, receiver.name, cluster.table)
-            rows = _rows(connection, cluster)
-    return list(_batches(cluster.epoch, rows, stock))
+            rows = _moving_rows(connection, cluster)
+    return list(_make_batches(cluster.epoch, rows, stock))
 
 
-def _begin(app: App, cluster: Cluster, lease: Lease, store: Any, progress: Progress, change_id: str) -> Moving:
+def _begin_migration(
+    app: App, cluster: Cluster, lease: Lease, store: Any, progress: Progress, change_id: str
+) -> SlotMigration:
     receiver = cluster.receiver.name
     with app.ledger.write() as connection:
-        check_in(connection, lease)
+        assert_held(connection, lease)
         table_rows.require_epoch(connection, receiver, cluster.epoch)
         table_rows.set_change_state(connection, change_id, "migrating")
     with app.ledger.read() as connection:
         stock = read_stock(connection, receiver, cluster.table)
-        rows = move_rows.moves(connection, receiver, cluster.epoch)
-    sizes = stock.sizes()
+        rows = move_rows.moves_of_epoch(connection, receiver, cluster.epoch)
+    sizes = stock.sizes_by_slot()
     total = sum(sizes.get(row.slot, 0) * sum(name not in row.old for name in row.new) for row in rows)
     done = sum(row.bytes_done for row in rows)
-    return Moving(app, receiver, lease, cluster, stock, store, progress, max(total, done), done)
+    return SlotMigration(app, receiver, lease, cluster, stock, store, progress, max(total, done), done)
 
 
-def _tell(cluster: Cluster, lease: Lease) -> None:
+def _put_missed_tables(cluster: Cluster, lease: Lease) -> None:
     """The table to nodes that could not take it when it came into force; one that still cannot stays behind until the
     next call."""
     taken = []
     for row in cluster.nodes.values():
         if row.epoch < cluster.epoch and row.state in ("serving", "leaving"):
             try:
-                cluster.folder(row.node).put_table(cluster.epoch, cluster.paper)
+                cluster.open_folder(row.node).put_table(cluster.epoch, cluster.paper)
                 taken.append(row.node)
             except TidemarkError:
                 continue
     if taken:
         with cluster.app.ledger.write() as connection:
-            check_in(connection, lease)
+            assert_held(connection, lease)
             for name in taken:
                 table_rows.note_node(connection, cluster.receiver.name, name, cluster.epoch)
 
 
-def _rows(connection: Connection, cluster: Cluster) -> list[MoveRow]:
-    rows = move_rows.moves(connection, cluster.receiver.name, cluster.epoch, open_only=True)
+def _moving_rows(connection: Connection, cluster: Cluster) -> list[MoveRow]:
+    rows = move_rows.moves_of_epoch(connection, cluster.receiver.name, cluster.epoch, open_only=True)
     return [row for row in rows if row.state == "moving"]
 
 
-def _batches(epoch: int, rows: Iterable[MoveRow], stock: Stock) -> tuple[Batch, ...]:
-    return batched(epoch, ((row.slot, row.old, row.new) for row in rows), stock.sizes())
+def _make_batches(epoch: int, rows: Iterable[MoveRow], stock: Stock) -> tuple[Batch, ...]:
+    return batched(epoch, ((row.slot, row.old, row.new) for row in rows), stock.sizes_by_slot())
 
 
-def _move(work: Moving, only: Collection[int] | None) -> list[TidemarkError]:
+def _move_batches(work: SlotMigration, only: Collection[int] | None) -> list[TidemarkError]:
     """Batch by batch; returns what went wrong, by batch."""
     with work.app.ledger.read() as connection:
-        rows = [row for row in _rows(connection, work.cluster) if only is None or row.slot in only]
+        rows = [row for row in _moving_rows(connection, work.cluster) if only is None or row.slot in only]
     work.slots = len(rows)
-    work.beat()
+    work.report_progress()
     failed: list[TidemarkError] = []
-    for batch in _batches(work.cluster.epoch, rows, work.stock):
+    for batch in _make_batches(work.cluster.epoch, rows, work.stock):
         troubles = _move_batch(work, batch)
         failed += troubles
         if not troubles:
             work.slots_done += len(batch.slots)
-            work.beat()
+            work.report_progress()
     return failed
 
 
-def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
+def _move_batch(work: SlotMigration, batch: Batch) -> list[TidemarkError]:
     """A member that is away or full does not keep the others from theirs."""
     troubles: list[TidemarkError] = []
     with work.app.ledger.read() as connection:
-        told = move_rows.acknowledged(connection, work.receiver, batch.epoch)
+        told = move_rows.acknowledged_nodes(connection, work.receiver, batch.epoch)
     for member in batch.new:
         if all(member in told.get(slot, ()) for slot in batch.slots):
             continue
         try:
             if member in batch.gaining:
                 put_schemas(work, batch, member)
-            pull(work, batch, member)
-            _acknowledge(work, batch, member)
+            pull_batch(work, batch, member)
+            _acknowledge_batch(work, batch, member)
         except StaleEpochError:
             raise
         except (RetryableError, DiskFullError, CorruptionError) as trouble:
             troubles.append(trouble)
     if not troubles:
-        _let_go(work, batch)
+        _give_up_old_copies(work, batch)
         drop_schemas(work, batch)
     return troubles
 
 
-def _acknowledge(work: Moving, batch: Batch, member: str) -> None:
+def _acknowledge_batch(work: SlotMigration, batch: Batch, member: str) -> None:
     """The member has all of it, by name and at this epoch, and with it what operations of its group brought before."""
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         table_rows.require_epoch(connection, work.receiver, batch.epoch)
-        move_rows.acknowledge(connection, work.receiver, batch.epoch, batch.slots, member, now(connection))
+        move_rows.acknowledge_slots(connection, work.receiver, batch.epoch, batch.slots, member, database_time(connection))
         if member in batch.gaining:
-            _step(connection, work, batch, [member], SlotEvent.FILES_LOADED)
-        advance(connection, work.cluster, member)
+            _apply_event(connection, work, batch, [member], SlotEvent.FILES_LOADED)
+        advance_applied(connection, work.cluster, member)
 
 
-def _let_go(work: Moving, batch: Batch) -> None:
+def _give_up_old_copies(work: SlotMigration, batch: Batch) -> None:
     """Every member of the new group has said so: nobody counts on the old copies any more, in the same transaction."""
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         table_rows.require_epoch(connection, work.receiver, batch.epoch)
-        told = move_rows.acknowledged(connection, work.receiver, batch.epoch)
+        told = move_rows.acknowledged_nodes(connection, work.receiver, batch.epoch)
         late = [slot for slot in batch.slots if not told.get(slot, frozenset()) >= set(batch.new)]
         if late:
             raise RetryableError(
                 f"slot {late[0]} is not acknowledged by all of {', '.join(batch.new)}", hint="./tidemark cluster show"
             )
-        at = now(connection)
-        _step(connection, work, batch, batch.deleting, SlotEvent.ALL_ACKNOWLEDGED)
+        at = database_time(connection)
+        _apply_event(connection, work, batch, batch.deleting, SlotEvent.ALL_ACKNOWLEDGED)
         move_rows.set_move_state(connection, work.receiver, batch.epoch, batch.slots, "acknowledged", at)
-        still = {row.slot: row.old for row in _rows(connection, work.cluster)}
-        copies = copy_rows.copies_of(connection, work.receiver, [file.location for file in work.stock.of(batch.slots)])
+        still = {row.slot: row.old for row in _moving_rows(connection, work.cluster)}
+        copies = copy_rows.copies_of(
+            connection, work.receiver, [file.location for file in work.stock.files_of_slots(batch.slots)]
+        )
         for node in batch.deleting:
             going = [
                 location
                 for location, rows in copies.items()
-                if any(row.node == node and row.state == "held" for row in rows) and not _kept(work, location, node, still)
+                if any(row.node == node and row.state == "held" for row in rows)
+                and not _is_still_wanted(work, location, node, still)
             ]
-            copy_rows.mark_going(connection, work.receiver, node, going, at)
+            copy_rows.mark_to_remove(connection, work.receiver, node, going, at)
 
 
-def _kept(work: Moving, location: str, node: str, still: dict[int, tuple[str, ...]]) -> bool:
+def _is_still_wanted(work: SlotMigration, location: str, node: str, still: dict[int, tuple[str, ...]]) -> bool:
     """Whether the node is to have the file for another slot that it touches, or until that one has moved."""
     slots = work.stock.files[location].slots
-    return any(work.cluster.table.holds(node, slot) or node in still.get(slot, ()) for slot in slots)
+    return any(work.cluster.table.holds_slot(node, slot) or node in still.get(slot, ()) for slot in slots)
 
 
-def _step(connection: Connection, work: Moving, batch: Batch, nodes: Iterable[str], event: SlotEvent) -> None:
+def _apply_event(connection: Connection, work: SlotMigration, batch: Batch, nodes: Iterable[str], event: SlotEvent) -> None:
     known = move_rows.slot_states(connection, work.receiver)
     null = (SlotState.NULL.value, batch.epoch)
     states = {
-        (node, slot): after(SlotState(known.get((node, slot), null)[0]), event).value
+        (node, slot): next_state(SlotState(known.get((node, slot), null)[0]), event).value
         for node in nodes
         for slot in batch.slots
     }
     move_rows.put_slot_states(connection, work.receiver, states, batch.epoch)
 
 
-def _end(work: Moving, change_id: str) -> tuple[str, int]:
+def _end_change(work: SlotMigration, change_id: str) -> tuple[str, int]:
     """Once every slot is acknowledged: the change is done, a leaving node has left. (state, slots that still move)."""
     cluster, receiver = work.cluster, work.receiver
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         table_rows.require_epoch(connection, receiver, cluster.epoch)
-        left = len(_rows(connection, cluster))
+        left = len(_moving_rows(connection, cluster))
         if left:
             return "migrating", left
-        at = now(connection)
-        rows = move_rows.moves(connection, receiver, cluster.epoch)
+        at = database_time(connection)
+        rows = move_rows.moves_of_epoch(connection, receiver, cluster.epoch)
         sent = {
-            key: after(SlotState(state), SlotEvent.FILES_GONE).value
+            key: next_state(SlotState(state), SlotEvent.FILES_GONE).value
             for key, (state, _) in move_rows.slot_states(connection, receiver).items()
         }
         move_rows.put_slot_states(connection, receiver, sent, cluster.epoch)
         move_rows.set_move_state(connection, receiver, cluster.epoch, [row.slot for row in rows], "done", at)
-        for node in table_rows.nodes(connection, receiver, ["leaving"]):
+        for node in table_rows.nodes_of_receiver(connection, receiver, ["leaving"]):
             held = [row.location for row in copy_rows.copies_at(connection, receiver, node.node) if row.state == "held"]
-            copy_rows.mark_going(connection, receiver, node.node, held, at)
+            copy_rows.mark_to_remove(connection, receiver, node.node, held, at)
             table_rows.set_node_state(connection, receiver, node.node, "left", at)
-            record(connection, "cluster.left", node=node.node, epoch=cluster.epoch)
-        for header, name in operation_rows.applied(connection, receiver):
-            if header not in cluster.table.ring or name not in cluster.table.ring.group(header, cluster.table.replicas):
+            record_event(connection, "cluster.left", node=node.node, epoch=cluster.epoch)
+        for header, name in operation_rows.applied_versions(connection, receiver):
+            if header not in cluster.table.ring or name not in cluster.table.ring.group_of_header(
+                header, cluster.table.replicas
+            ):
                 operation_rows.forget_member(connection, receiver, header, name)
         table_rows.set_change_state(connection, change_id, "done", at)
         moved = sum(row.bytes_done for row in rows)
-        record(connection, "cluster.moved", epoch=cluster.epoch, slots=len(rows), bytes=moved)
+        record_event(connection, "cluster.moved", epoch=cluster.epoch, slots=len(rows), bytes=moved)
     return "done", 0
 
 
-def _trouble(failed: list[TidemarkError], left: int) -> TidemarkError:
+def _migration_error(failed: list[TidemarkError], left: int) -> TidemarkError:
     first = next((error for error in failed if isinstance(error, DiskFullError)), failed[0])  # it does not pass by itself
     return type(first)(f"{left:,} slots still move: {first.message}", hint=first.hint, subject=first.subject)
 
 
-def put_schemas(work: Moving, batch: Batch, member: str) -> None:
+def put_schemas(work: SlotMigration, batch: Batch, member: str) -> None:
     """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again, it stays."""
     databases = [name for slot in batch.slots for name in work.stock.schemas.get(slot, ())]
-    folder = work.cluster.folder(member)
+    folder = work.cluster.open_folder(member)
     for database in databases:
         with work.app.ledger.read() as connection:
-            paper = paper_of(connection, work.receiver, database)
+            paper = schema_bytes_of(connection, work.receiver, database)
         folder.put_schema(database, paper)
     # CRASH WINDOW: the papers lie there, the slots are `pulling` still: put again, to the same bytes.
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         table_rows.require_epoch(connection, work.receiver, batch.epoch)
         known = move_rows.slot_states(connection, work.receiver, member)
         pulling = {
-            (member, slot): after(SlotState.PULLING, SlotEvent.SCHEMA_LOADED).value
+            (member, slot): next_state(SlotState.PULLING, SlotEvent.SCHEMA_LOADED).value
             for slot in batch.slots
             if known.get((member, slot), ("", 0))[0] == SlotState.PULLING
         }
         move_rows.put_slot_states(connection, work.receiver, pulling, batch.epoch)
 
 
-def tell_databases(work: Moving) -> None:
+def catch_up_databases(work: SlotMigration) -> None:
     """Operations on databases whose slots have come: a member that got the papers with its slots is not known to have done
     them, and would be called behind. One that is away is told by the next load."""
     with work.app.ledger.read() as connection:
@@ -320,36 +327,38 @@ def tell_databases(work: Moving) -> None:
         if not operations:
             continue
         try:
-            put = _put(work, node, operations)
+            put = _put_late_schemas(work, node, operations)
         except TidemarkError:  # it is away, or full: it stays behind, and the change has an end all the same
             continue
         # CRASH WINDOW: done and not noted: done again, to the same bytes.
         with work.app.ledger.write() as connection:
-            check_in(connection, work.lease)
+            assert_held(connection, work.lease)
             # A load may have told more series meanwhile: of such a database this member has the paper of before.
-            as_it_is = {row: paper_of(connection, work.receiver, row.subject) for row, paper in put.items() if paper}
-            advance(connection, work.cluster, node, [row for row in put if put[row] == as_it_is.get(row)])
+            as_it_is = {row: schema_bytes_of(connection, work.receiver, row.subject) for row, paper in put.items() if paper}
+            advance_applied(connection, work.cluster, node, [row for row in put if put[row] == as_it_is.get(row)])
 
 
-def _put(work: Moving, node: str, operations: Sequence[OperationRow]) -> dict[OperationRow, bytes | None]:
+def _put_late_schemas(
+    work: SlotMigration, node: str, operations: Sequence[OperationRow]
+) -> dict[OperationRow, bytes | None]:
     """The paper that was put for each; None where the database is dropped."""
     papers: dict[OperationRow, bytes | None] = {}
-    folder = work.cluster.folder(node)
+    folder = work.cluster.open_folder(node)
     for row in operations:
         papers[row] = None
         if row.kind == "drop_database":
             folder.drop_schema(row.subject)
             continue
         with work.app.ledger.read() as connection:
-            papers[row] = paper = paper_of(connection, work.receiver, row.subject)
+            papers[row] = paper = schema_bytes_of(connection, work.receiver, row.subject)
         folder.put_schema(row.subject, paper)
     return papers
 
 
-def drop_schemas(work: Moving, batch: Batch) -> None:
+def drop_schemas(work: SlotMigration, batch: Batch) -> None:
     """Who gave the slots away forgets their schema. A node that is away keeps it, which harms nobody."""
     for node in batch.deleting:
         with contextlib.suppress(TidemarkError):
             for slot in batch.slots:
                 for database in work.stock.schemas.get(slot, ()):
-                    work.cluster.folder(node).drop_schema(database)
+                    work.cluster.open_folder(node).drop_schema(database)

@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     def deleting(self) -> Group:
         return tuple(member for member in self.old if member not in self.new)
 
-    def sources(self, member: str) -> Group:
+    def sources_for(self, member: str) -> Group:
         """Whom a member of the new group asks: who has its place in the old one, then round. Not itself: it may be of both
         groups and lack something."""
         if not self.old:
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
         return tuple(name for name in (*self.old[start:], *self.old[:start]) if name != member)
 
 
-def batches(
+def group_into_batches(
     epoch: int,
     moving: Iterable[tuple[int, Group, Group]],
     sizes: Mapping[int, int],
@@ -84,7 +84,7 @@ def batches(
     return tuple(found)
 
 
-def plan(table: PartitionTable) -> tuple[Move, ...]:
+def plan_moves(table: PartitionTable) -> tuple[Move, ...]:
     """The moves that are left, by slot; neighbours with the same groups are one move."""
     moving = sorted((slot, old, table.group_of(slot)) for slot, old in table.moving.items())
     runs = groupby(enumerate(moving), key=lambda entry: (entry[1][0] - entry[0], entry[1][1:]))

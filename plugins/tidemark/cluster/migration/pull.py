@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App
 from tidemark.cluster.migration.inventory import Stock, Stored
 from tidemark.cluster.migration.plan import Batch
-from tidemark.cluster.migration.send import CarrierLostError, Way, carry
+from tidemark.cluster.migration.send import CarrierLostError, Route, send_by_engine
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.errors import (
     DiskFullError,
@@ -37,9 +37,9 @@ from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.copies import CopyRow
-from tidemark.ledger.database import now
-from tidemark.ledger.journal import record
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.database import database_time
+from tidemark.ledger.journal import record_event
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
@@ -57,7 +57,7 @@ _RECORDED_BYTES = 256 << 20  # of what has come: who looks how far it is sees th
 
 
 @dataclass
-class Moving:
+class SlotMigration:
     """A migration at work. `done`, `total`: bytes; `slots_done`, `slots`: of this call."""
 
     app: App
@@ -74,67 +74,67 @@ class Moving:
     moved: int = 0  # bytes recorded by this call
     engine: str = "pool"  # what sends (`send`); the settings may say otherwise
     line: LineShare | None = None  # our place under the receiver's cap
-    roads: dict[tuple[str, str], str] = field(default_factory=dict)  # source, member: `Sent.road` of what came last
+    roads: dict[tuple[str, str], str] = field(default_factory=dict)  # source, member: `Sent.path` of what came last
 
-    def beat(self, on_wire: int = 0) -> None:
+    def report_progress(self, on_wire: int = 0) -> None:
         shown = min(self.total, self.done + on_wire)
         self.progress(Tick("move slots", self.slots_done, self.slots, shown, self.total))
 
 
-def pull(work: Moving, batch: Batch, member: str) -> None:
+def pull_batch(work: SlotMigration, batch: Batch, member: str) -> None:
     """Until the member holds all that is live of the batch's slots, proved and recorded.
 
     RetryableError names what nobody could give; the error of the member where it cannot be reached or has no room.
     """
     failed: dict[str, TidemarkError] = {}
     for _ in range(_ROUNDS):
-        lacking, holders = _lacking(work, batch, member)
+        lacking, holders = _find_lacking(work, batch, member)
         if not lacking:
             return
         got = 0
-        for source, files in _asked(batch, member, lacking, holders):
+        for source, files in _order_sources(batch, member, lacking, holders):
             left = [file for file in files if file.location in lacking]
             if left:
-                came = _fetch(work, batch, source, member, left, failed)
+                came = _fetch_files(work, batch, source, member, left, failed)
                 got += len(came)
                 lacking = {at: file for at, file in lacking.items() if at not in came}
         if not lacking:
             return
-        if not got and not _vanished(failed, lacking):
+        if not got and not _has_vanished(failed, lacking):
             break
     else:
-        lacking, _ = _lacking(work, batch, member)
+        lacking, _ = _find_lacking(work, batch, member)
     if lacking:
-        raise _nobody(member, lacking, failed)
+        raise _no_source_error(member, lacking, failed)
 
 
-def drop_snapshots(work: Moving) -> None:
+def drop_snapshots(work: SlotMigration) -> None:
     """Those that migrations left which died: their lease is ours, so nobody reads them. A node that is away, or
     whose folder is damaged, keeps its own until the next migration."""
     for row in work.cluster.nodes.values():
         if row.state in ("serving", "leaving"):
             with contextlib.suppress(TidemarkError):
-                folder = work.cluster.folder(row.node)
-                for label in folder.snapshots():
+                folder = work.cluster.open_folder(row.node)
+                for label in folder.list_snapshots():
                     if label.startswith(SNAPSHOT):
                         folder.drop_snapshot(label)
 
 
-def _lacking(work: Moving, batch: Batch, member: str) -> tuple[dict[str, Stored], dict[str, list[CopyRow]]]:
+def _find_lacking(work: SlotMigration, batch: Batch, member: str) -> tuple[dict[str, Stored], dict[str, list[CopyRow]]]:
     """What the member does not hold yet of what is live, and who holds it: location → copies."""
-    wanted = {file.location: file for file in work.stock.of(batch.slots)}
+    wanted = {file.location: file for file in work.stock.files_of_slots(batch.slots)}
     with work.app.ledger.read() as connection:
-        held = _held(copy_rows.copies_of(connection, work.receiver, wanted))
+        held = _held_copies(copy_rows.copies_of(connection, work.receiver, wanted))
         missing = [at for at in wanted if all(row.node != member for row in held.get(at, ()))]
         live = catalog_rows.locations_in_use(connection, work.receiver, missing) if missing else set()
     return {at: wanted[at] for at in missing if at in live}, held
 
 
-def _held(copies: Mapping[str, Iterable[CopyRow]]) -> dict[str, list[CopyRow]]:
+def _held_copies(copies: Mapping[str, Iterable[CopyRow]]) -> dict[str, list[CopyRow]]:
     return {at: [row for row in rows if row.state == "held"] for at, rows in copies.items()}
 
 
-def _asked(
+def _order_sources(
     batch: Batch, member: str, lacking: Mapping[str, Stored], holders: Mapping[str, Sequence[CopyRow]]
 ) -> Iterator[tuple[str, list[Stored]]]:
     """Sources in the order in which they are asked, each with what it can give."""
@@ -142,7 +142,7 @@ def _asked(
     for at, file in lacking.items():
         for row in holders.get(at, ()):
             gives.setdefault(row.node, []).append(file)
-    first = batch.sources(member)
+    first = batch.sources_for(member)
     complete = [name for name in first if len(gives.get(name, ())) == len(lacking)]
     others = [name for name in sorted(gives) if name not in first]
     for name in dict.fromkeys((*complete, *first, *others)):
@@ -151,27 +151,27 @@ def _asked(
     yield RECEIVER, list(lacking.values())
 
 
-def _fetch(
-    work: Moving, batch: Batch, source: str, member: str, files: Sequence[Stored], failed: dict[str, TidemarkError]
+def _fetch_files(
+    work: SlotMigration, batch: Batch, source: str, member: str, files: Sequence[Stored], failed: dict[str, TidemarkError]
 ) -> set[str]:
     """Bring files from one source to the member; returns the locations that came. Why others did not goes to `failed`."""
-    target = work.cluster.store(member)  # a member that is away, or no folder of ours, ends the pull
+    target = work.cluster.open_store(member)  # a member that is away, or no folder of ours, ends the pull
     came: set[str] = set()
     wrong: TidemarkError | None = None
     try:
-        with _readable(work, batch, source, member, files) as (store, items):
+        with _open_source(work, batch, source, member, files) as (store, items):
             recorded: list[CopyRow] = []
-            for outcome in carry(_way(work, batch, source, member), store, target, items, _Counter(work)):
+            for outcome in send_by_engine(_make_route(work, batch, source, member), store, target, items, _Counter(work)):
                 if isinstance(outcome, Sent):
-                    recorded.append(_copy(work, member, outcome))
-                    _note_road(work, source, member, outcome.road)
+                    recorded.append(_copy_row(work, member, outcome))
+                    _record_path(work, source, member, outcome.path)
                 else:
                     wrong = failed[outcome.item.target_path] = outcome.error
                 if len(recorded) >= _RECORDED or sum(row.size for row in recorded) >= _RECORDED_BYTES:
-                    came |= _record(work, batch, recorded)
+                    came |= _record_copies(work, batch, recorded)
                     recorded = []
             # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
-            came |= _record(work, batch, recorded)
+            came |= _record_copies(work, batch, recorded)
     except (CarrierLostError, LeaseLostError, StaleEpochError):  # ours: no other source helps
         raise
     except TidemarkError as error:
@@ -180,60 +180,60 @@ def _fetch(
     if isinstance(wrong, DiskFullError):  # the member's: no other source helps
         raise wrong
     if isinstance(wrong, UnreachableError):
-        _ask_both(work, source, member)
+        _probe_both_ends(work, source, member)
     if wrong is not None:
         with work.app.ledger.write() as connection:
-            check_in(connection, work.lease)
-            record(connection, "cluster.source_failed", node=source or "the receiver", error=wrong.message)
+            assert_held(connection, work.lease)
+            record_event(connection, "cluster.source_failed", node=source or "the receiver", error=wrong.message)
     return came
 
 
-def _ask_both(work: Moving, source: str, member: str) -> None:
+def _probe_both_ends(work: SlotMigration, source: str, member: str) -> None:
     """A sending broke off: who of both does not answer is not waited for again, with any source or batch. Raises where it is
     the member: no other source helps."""
     for node in filter(None, (source, member)):
         try:
-            work.cluster.folder(node).owner()
+            work.cluster.open_folder(node).read_owner()
         except TidemarkError as away:
-            named = work.cluster.stores.gone(node, away) if isinstance(away, UnreachableError) else away
+            named = work.cluster.stores.mark_away(node, away) if isinstance(away, UnreachableError) else away
             if node == member:
                 raise named from away
 
 
-def _note_road(work: Moving, source: str, member: str, road: str) -> None:
+def _record_path(work: SlotMigration, source: str, member: str, road: str) -> None:
     if not road or work.roads.get((source, member)) == road:
         return
     work.roads[source, member] = road
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         told: dict[str, Any] = {"source": source or "the receiver", "node": member, "epoch": work.cluster.epoch}
-        record(connection, "cluster.road", path=work.receiver, road=road, **told)
+        record_event(connection, "cluster.road", path=work.receiver, road=road, **told)
 
 
-def _copy(work: Moving, member: str, sent: Sent) -> CopyRow:
+def _copy_row(work: SlotMigration, member: str, sent: Sent) -> CopyRow:
     file = work.stock.files[sent.item.target_path]
     return CopyRow(work.receiver, member, file.location, file.home, sent.sha256, sent.item.size)
 
 
 @contextmanager
-def _readable(
-    work: Moving, batch: Batch, source: str, member: str, files: Sequence[Stored]
+def _open_source(
+    work: SlotMigration, batch: Batch, source: str, member: str, files: Sequence[Stored]
 ) -> Iterator[tuple[Store, list[SendItem]]]:
     """The source's store and what to send of it, from a snapshot that nobody's merging or removing can take away."""
     if source == RECEIVER:
-        yield work.store, _items(work.store, {file.location: file.location for file in files}, files)
+        yield work.store, _make_items(work.store, {file.location: file.location for file in files}, files)
         return
-    folder = work.cluster.folder(source)
-    label = _label(batch, member)
-    snapshot = folder.snapshot([file.location for file in files], label)
+    folder = work.cluster.open_folder(source)
+    label = _snapshot_label(batch, member)
+    snapshot = folder.create_snapshot([file.location for file in files], label)
     # CRASH WINDOW: links that nobody reads: dropped at the end of the next migration.
     try:
-        yield folder.store, _items(folder.store, snapshot.paths, files)
+        yield folder.store, _make_items(folder.store, snapshot.paths, files)
     finally:
         folder.drop_snapshot(label)
 
 
-def _items(store: Store, paths: Mapping[str, str], files: Sequence[Stored]) -> list[SendItem]:
+def _make_items(store: Store, paths: Mapping[str, str], files: Sequence[Stored]) -> list[SendItem]:
     """Sizes that the catalog does not know are the source's. What the source has not is left out."""
     entries = store.stat_many([paths[file.location] for file in files])
     return [
@@ -243,7 +243,7 @@ def _items(store: Store, paths: Mapping[str, str], files: Sequence[Stored]) -> l
     ]
 
 
-def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
+def _record_copies(work: SlotMigration, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
     """They are at the member, proved."""
     if not rows:
         return set()
@@ -253,45 +253,47 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
         slot = next(slot for slot in work.stock.files[row.location].slots if slot in slots)
         by_slot[slot] = by_slot.get(slot, 0) + row.size
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         table_rows.require_epoch(connection, work.receiver, batch.epoch)
-        at = now(connection)
+        at = database_time(connection)
         copy_rows.put_copies(connection, [replace(row, at=at) for row in rows])
         move_rows.add_bytes(connection, work.receiver, batch.epoch, by_slot)
     size = sum(by_slot.values())
     work.done += size
     work.moved += size
-    work.beat()
+    work.report_progress()
     return {row.location for row in rows}
 
 
-def _label(batch: Batch, member: str) -> str:
+def _snapshot_label(batch: Batch, member: str) -> str:
     return f"{SNAPSHOT}{batch.epoch}-{batch.slots[0]}-{member}"
 
 
-def _way(work: Moving, batch: Batch, source: str, member: str) -> Way:
-    return Way(work.cluster, source, member, "" if source == RECEIVER else _label(batch, member), work.engine, work.line)
+def _make_route(work: SlotMigration, batch: Batch, source: str, member: str) -> Route:
+    return Route(
+        work.cluster, source, member, "" if source == RECEIVER else _snapshot_label(batch, member), work.engine, work.line
+    )
 
 
 class _Counter:
     """Bytes on the wire since the last record, for a progress that moves while a large file does."""
 
-    def __init__(self, work: Moving) -> None:
+    def __init__(self, work: SlotMigration) -> None:
         self._work, self._base, self._wire = work, work.done, 0
 
     def __call__(self, count: int) -> None:
         if self._work.done != self._base:
             self._base, self._wire = self._work.done, 0
         self._wire += count
-        self._work.beat(self._wire)
+        self._work.report_progress(self._wire)
 
 
-def _vanished(failed: Mapping[str, TidemarkError], lacking: Collection[str]) -> bool:
+def _has_vanished(failed: Mapping[str, TidemarkError], lacking: Collection[str]) -> bool:
     """A merge took files away while they were listed: listed again, they are not live or lie elsewhere."""
     return any(isinstance(failed.get(at), SourceVanishedError) for at in lacking)
 
 
-def _nobody(member: str, lacking: Mapping[str, Stored], failed: Mapping[str, TidemarkError]) -> RetryableError:
+def _no_source_error(member: str, lacking: Mapping[str, Stored], failed: Mapping[str, TidemarkError]) -> RetryableError:
     first = next(iter(lacking))
     why = failed.get(first)
     return RetryableError(
@@ -302,7 +304,7 @@ def _nobody(member: str, lacking: Mapping[str, Stored], failed: Mapping[str, Tid
     )
 
 
-def roads_of(connection: Connection, receiver: str, epoch: int) -> tuple[RoadView, ...]:
+def paths_of_change(connection: Connection, receiver: str, epoch: int) -> tuple[RoadView, ...]:
     """Which way files went from node to node in a change: the last word on each."""
     sql = "SELECT detail FROM event WHERE path = :r AND kind = 'cluster.road' ORDER BY event_id"
     said = [json.loads(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver})]

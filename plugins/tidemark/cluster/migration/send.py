@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.cluster.migration.send_task import End, MoveTask, shared, waves
+from tidemark.cluster.migration.send_task import End, MoveTask, share_limits, split_into_waves
 from tidemark.cluster.nodes.cluster import Cluster, node_address
 from tidemark.engines.choose import Engine, choose_engine
 from tidemark.engines.task import Outcome
 from tidemark.errors import PermanentError, RetryableError, UsageError
 from tidemark.stores.protocol import Store, StoreAddress, without_password
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.limits import LineShare
 
 KIND = "slot_migrate"
@@ -29,7 +29,7 @@ class CarrierLostError(RetryableError):
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """From `source` ("": the receiver) to `member`. `label`: of the snapshot there. `engine`: what the caller wants.
 
     `line`: our place under the receiver's cap, where it has one. It does not leave this process.
@@ -43,27 +43,27 @@ class Way:
     line: LineShare | None = None
 
 
-def carry(
-    way: Way, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
+def send_by_engine(
+    way: Route, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
 ) -> Iterator[Sent | Failed]:
     """As `transfer.send`, by whatever the settings say. CarrierLostError where the engine itself fails."""
     cap = way.cluster.settings.bandwidth
     options = SendOptions(bandwidth=cap, retries=2, line=way.line, direct=True)  # then another member is asked
-    engine = _engine(way, sum(item.size for item in items)) if items else None
+    engine = _choose_engine(way, sum(item.size for item in items)) if items else None
     if engine is None:
-        yield from send(source, target, items, options, on_bytes)
+        yield from send_files(source, target, items, options, on_bytes)
         return
-    for portions in waves(items):
-        mine = shared(options, len(portions))
-        yield from _in_tasks(engine, [_task(way, portion, mine) for portion in portions])
+    for portions in split_into_waves(items):
+        mine = share_limits(options, len(portions))
+        yield from _send_in_tasks(engine, [_make_task(way, portion, mine) for portion in portions])
 
 
-def _engine(way: Way, size: int) -> Engine | None:
+def _choose_engine(way: Route, size: int) -> Engine | None:
     """None: this process sends, over the stores that it has open."""
     if way.line is not None:
         return None  # who shares a cap has to hear every second what is left of it, and executors have no ledger
     settings = way.cluster.app.settings.spark
-    if any(without_password(end.address.url) != end.address.url for end in _ends(way)):
+    if any(without_password(end.address.url) != end.address.url for end in _make_ends(way)):
         return None  # a password does not leave this process
     wanted = way.engine if size >= LITTLE else "pool"
     try:
@@ -75,7 +75,7 @@ def _engine(way: Way, size: int) -> Engine | None:
     return None if engine.name == "pool" else engine
 
 
-def _ends(way: Way) -> tuple[End, End]:
+def _make_ends(way: Route) -> tuple[End, End]:
     cluster = way.cluster
 
     def end(node: str) -> End:
@@ -86,15 +86,15 @@ def _ends(way: Way) -> tuple[End, End]:
     return end(way.source), end(way.member)
 
 
-def _task(way: Way, items: tuple[SendItem, ...], options: SendOptions) -> MoveTask:
-    return MoveTask(way.cluster.identity, *_ends(way), items, way.label, options)
+def _make_task(way: Route, items: tuple[SendItem, ...], options: SendOptions) -> MoveTask:
+    return MoveTask(way.cluster.identity, *_make_ends(way), items, way.label, options)
 
 
-def _in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent | Failed]:
+def _send_in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent | Failed]:
     """What became of each item. A task whose process died is run again: its files are looked at, not sent twice."""
     for left in reversed(range(_TRIES)):
         lost: list[MoveTask] = []
-        for outcome in _outcomes(engine, tasks, left):
+        for outcome in _run_tasks(engine, tasks, left):
             task, error = tasks[outcome.index], outcome.error
             if error is None:
                 yield from outcome.value.sent
@@ -108,7 +108,7 @@ def _in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent | Fail
             return
 
 
-def _outcomes(engine: Engine, tasks: Sequence[MoveTask], left: int) -> list[Outcome]:
+def _run_tasks(engine: Engine, tasks: Sequence[MoveTask], left: int) -> list[Outcome]:
     """All of them, or where the engine itself broke: all lost, as long as there are tries `left`."""
     try:
         return list(engine.run(KIND, tasks))

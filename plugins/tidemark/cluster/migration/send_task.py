@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
 AT_ONCE = 4  # tasks of a wave: between them they have the connections and the bandwidth of one sending
 TASK_BYTES = 1 << 30  # a task that is lost is begun again with its files proved once more
@@ -66,8 +66,8 @@ def run_move(task: MoveTask) -> MoveOutcome:
     """Send the task's files. Raises what opening the stores raises, PermanentError for a folder that is not the node's."""
     sent: list[Sent] = []
     failed: list[Failed] = []
-    with closing(_opened(task.source, task.cluster)) as source, closing(_opened(task.target, task.cluster)) as target:
-        for outcome in send(source, target, task.items, task.options):
+    with closing(_open_end(task.source, task.cluster)) as source, closing(_open_end(task.target, task.cluster)) as target:
+        for outcome in send_files(source, target, task.items, task.options):
             if isinstance(outcome, Sent):
                 sent.append(outcome)
             else:
@@ -75,7 +75,7 @@ def run_move(task: MoveTask) -> MoveOutcome:
     return MoveOutcome(tuple(sent), tuple(failed))
 
 
-def waves(items: Sequence[SendItem], at_once: int = AT_ONCE) -> Iterator[list[tuple[SendItem, ...]]]:
+def split_into_waves(items: Sequence[SendItem], at_once: int = AT_ONCE) -> Iterator[list[tuple[SendItem, ...]]]:
     """The items of tasks that run at once, wave by wave; each item in one task, in their order. Pure."""
     total = sum(item.size for item in items)
     most = min(TASK_BYTES, max(SMALLEST, -(-total // at_once)))
@@ -94,16 +94,16 @@ def waves(items: Sequence[SendItem], at_once: int = AT_ONCE) -> Iterator[list[tu
         yield portions[start : start + at_once]
 
 
-def shared(options: SendOptions, tasks: int) -> SendOptions:
+def share_limits(options: SendOptions, tasks: int) -> SendOptions:
     """The part of a sending's bandwidth and connections that each of so many tasks may use. Pure."""
     return replace(options, bandwidth=options.bandwidth / tasks, connections=max(1, options.connections // tasks))
 
 
-def _opened(end: End, cluster: str) -> Store:
+def _open_end(end: End, cluster: str) -> Store:
     store = open_store(end.address)
     try:
         if end.node:
-            NodeFolder(store, end.node).require(cluster)
+            NodeFolder(store, end.node).require_owner(cluster)
     except BaseException:
         store.close()
         raise

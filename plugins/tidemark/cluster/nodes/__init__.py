@@ -1,6 +1,6 @@
 """A data node's folder and store, and a receiver's cluster opened for some work.
 
-Enter by `cluster.opened(app, receiver)`, and `folder.NodeFolder` for what lies at one node.
+Enter by `cluster.open_cluster(app, receiver)`, and `folder.NodeFolder` for what lies at one node.
 
     formats         whose folder it is, and files kept there with their digest: `node.json` and others, as bytes
     schema_format   the schema of a database as bytes

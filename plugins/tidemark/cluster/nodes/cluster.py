@@ -18,7 +18,7 @@ from types import TracebackType
 from tidemark.app import App
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.stores import NodeStores, node_address, node_row
-from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import CorruptionError, LeaseHeldError, NotFoundError, UnreachableError, UsageError
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
@@ -27,7 +27,7 @@ from tidemark.ledger.leases import Lease, Leases
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
 from tidemark.stores.protocol import Store
 
-__all__ = ["HELD", "Cluster", "NodeStores", "cluster_settings", "node_address", "node_row", "opened"]
+__all__ = ["HELD", "Cluster", "NodeStores", "cluster_settings", "node_address", "node_row", "open_cluster"]
 
 HELD = ("serving", "leaving")
 """States of nodes whose copies are read."""
@@ -43,7 +43,7 @@ def cluster_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings | 
 
 @dataclass
 class Cluster:
-    """The nodes of one receiver. `table` is as of `open` or the last `reload`: who commits checks its epoch again."""
+    """The nodes of one receiver. `table` is as of `open` or the last `reload_table`: who commits checks its epoch again."""
 
     app: App
     receiver: ReceiverSettings
@@ -64,10 +64,10 @@ class Cluster:
         settings = cluster_settings(app, receiver)
         if settings is None:
             return None
-        found = _in_force(app, receiver.name)
+        found = _read_in_force(app, receiver.name)
         if found is None:
             return None
-        return cls(app, receiver, settings, found.identity, found.table, found.paper, found.nodes, _stores(app, found))
+        return cls(app, receiver, settings, found.identity, found.table, found.paper, found.nodes, _make_stores(app, found))
 
     @property
     def epoch(self) -> int:
@@ -78,25 +78,25 @@ class Cluster:
         """Members of a group that must have an operation before it is committed."""
         return min(self.settings.quorum, self.table.replicas)
 
-    def store(self, node: str) -> Store:
+    def open_store(self, node: str) -> Store:
         """The node's store, proved once to be its folder. UnreachableError names the node, also where its disk is not
         mounted; PermanentError for another's folder."""
-        return self.folder(node).store
+        return self.open_folder(node).store
 
-    def folder(self, node: str) -> NodeFolder:
-        """As `store`."""
-        folder = self.stores.folder(node)
+    def open_folder(self, node: str) -> NodeFolder:
+        """As `open_store`."""
+        folder = self.stores.open_folder(node)
         if self._proved.get(node) is not folder.store:  # opened anew it may be another disk
             try:
-                folder.require(self.identity)
+                folder.require_owner(self.identity)
             except UnreachableError as away:
-                raise self.stores.gone(node, away) from away
+                raise self.stores.mark_away(node, away) from away
             self._proved[node] = folder.store
         return folder
 
-    def reload(self) -> Cluster:
+    def reload_table(self) -> Cluster:
         """Take the newest table and nodes; nodes that were away are tried again. Returns itself."""
-        found = _in_force(self.app, self.receiver.name)
+        found = _read_in_force(self.app, self.receiver.name)
         if found is None:
             raise NotFoundError(
                 f"{self.receiver.name} has no partition table any more",
@@ -105,8 +105,8 @@ class Cluster:
             )
         self.identity, self.table, self.paper, self.nodes = found.identity, found.table, found.paper, found.nodes
         for row in found.nodes.values():
-            self.stores.add(row)
-        self.stores.forgive()
+            self.stores.add_node(row)
+        self.stores.forget_away()
         return self
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Cluster:
 
 
 @contextmanager
-def opened(app: App, receiver: ReceiverSettings) -> Iterator[Cluster | None]:
+def open_cluster(app: App, receiver: ReceiverSettings) -> Iterator[Cluster | None]:
     """`Cluster.open`, closed at the end."""
     cluster = Cluster.open(app, receiver)
     try:
@@ -138,13 +138,13 @@ class _InForce:
     nodes: Mapping[str, NodeRow]
 
 
-def _in_force(app: App, receiver: str) -> _InForce | None:
+def _read_in_force(app: App, receiver: str) -> _InForce | None:
     """One read transaction. What has moved already does not move any more: the paper is of the moment of the swap."""
     with app.ledger.read() as connection:
         row = table_rows.current_table(connection, receiver)
         if row is None:
             return None
-        table = decode(row.paper)
+        table = decode_table(row.paper)
         if table.epoch != row.epoch:
             raise CorruptionError(
                 f"the ledger has the partition table of epoch {table.epoch} as that of {row.epoch}",
@@ -152,14 +152,14 @@ def _in_force(app: App, receiver: str) -> _InForce | None:
                 subject=receiver,
             )
         if table.moving:
-            left = {move.slot for move in move_rows.moves(connection, receiver, row.epoch, open_only=True)}
-            table = table.moved(set(table.moving) - left)
-        rows = table_rows.nodes(connection, receiver)
+            left = {move.slot for move in move_rows.moves_of_epoch(connection, receiver, row.epoch, open_only=True)}
+            table = table.with_moved(set(table.moving) - left)
+        rows = table_rows.nodes_of_receiver(connection, receiver)
         identity = table_rows.cluster_identity(connection, receiver)
     return _InForce(identity, table, row.paper, {node.node: node for node in rows})
 
 
-def _stores(app: App, found: _InForce) -> NodeStores:
+def _make_stores(app: App, found: _InForce) -> NodeStores:
     return NodeStores(app, found.nodes.values())
 
 
@@ -184,16 +184,16 @@ def require_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings:
 
 
 @contextmanager
-def alone(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
+def hold_cluster_lease(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
     """The lease under which nodes and slots change. LeaseHeldError names the change that goes on and who is at it."""
     holder = f"{what.replace(' ', '-')}-{uuid.uuid4().hex[:12]}"
     with ExitStack() as held:
         try:
-            lease = held.enter_context(Leases(app.ledger, app.identity).hold(f"cluster:{receiver.name}", holder))
+            lease = held.enter_context(Leases(app.ledger, app.identity).hold_lease(f"cluster:{receiver.name}", holder))
         except LeaseHeldError as busy:
             with app.ledger.read() as connection:
                 change = table_rows.open_change(connection, receiver.name)
-            going_on = f"{words_of(change)}: " if change is not None else ""
+            going_on = f"{describe_change(change)}: " if change is not None else ""
             raise LeaseHeldError(
                 f"{going_on}{busy.message}",
                 hint="wait for it: ./tidemark cluster show tells what goes on and how far it is",
@@ -202,7 +202,7 @@ def alone(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
         yield lease
 
 
-def words_of(change: ChangeRow) -> str:
+def describe_change(change: ChangeRow) -> str:
     """Which change it is, whose, since when and how far."""
     begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(change.begun))
     return f"“{change.kind} {change.node}".rstrip() + f"” of {change.actor}, begun {begun}, is {change.state}"

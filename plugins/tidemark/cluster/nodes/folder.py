@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import quote
 
-from tidemark.cluster.nodes.formats import KeptPaper, NodePaper, decode_kept, decode_node, encode_kept, encode_node
+from tidemark.cluster.nodes.formats import KeptDocument, NodeClaim, decode_kept, decode_node, encode_kept, encode_node
 from tidemark.errors import (
     CorruptionError,
     DiskAwayError,
@@ -65,28 +65,28 @@ class NodeFolder:
 
     # whose it is
 
-    def owner(self) -> NodePaper | None:
+    def read_owner(self) -> NodeClaim | None:
         """Whose folder it is; None where nobody claimed it. CorruptionError, SchemaTooNewError."""
-        data = self._read(NODE)
-        return None if data is None else decode_node(data, self._place(NODE))
+        data = self._read_file(NODE)
+        return None if data is None else decode_node(data, self._url_of(NODE))
 
-    def claim(self, cluster: str) -> None:
+    def claim_folder(self, cluster: str) -> None:
         """Make it this node's folder of that cluster; again it changes nothing.
 
         PermanentError where it is another cluster's or another node's, or has files and nobody claimed it (a receiver's own
         folder, say): nothing is changed then.
         """
-        if self.owner() is None:
+        if self.read_owner() is None:
             self._require_empty()
             # CRASH WINDOW: not published, and nothing else is written here before it is: the claim is made again. Two who
             # claim at once both write; the look below tells the one who lost.
-            self.store.publish(NODE, encode_node(NodePaper(cluster, self.name)))
-        self.require(cluster)
+            self.store.publish(NODE, encode_node(NodeClaim(cluster, self.name)))
+        self.require_owner(cluster)
 
-    def require(self, cluster: str) -> None:
+    def require_owner(self, cluster: str) -> None:
         """PermanentError where it is another's; DiskAwayError where nobody claimed it: an unmounted disk looks empty."""
-        owner = self.owner()
-        if owner == NodePaper(cluster, self.name):
+        owner = self.read_owner()
+        if owner == NodeClaim(cluster, self.name):
             return
         if owner is None:
             raise DiskAwayError(
@@ -111,12 +111,12 @@ class NodeFolder:
                 subject=self.name,
             )
 
-    def release(self, cluster: str) -> None:
+    def release_folder(self, cluster: str) -> None:
         """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last.
 
         Files below `data/` stay, empty folders there go. Of a folder that is not this node's of that cluster nothing goes.
         """
-        if self.owner() != NodePaper(cluster, self.name):
+        if self.read_owner() != NodeClaim(cluster, self.name):
             return
         # CRASH WINDOW: some of it is gone, the claim stands: released again.
         for folder in (SNAPSHOTS, SCHEMAS, TABLES):
@@ -133,32 +133,34 @@ class NodeFolder:
 
         Each epoch is a file of its own, so that an old task which wakes between its look and its write hides nothing.
         """
-        known = self._epochs()
+        known = self._list_epochs()
         if known and known[-1] > epoch:
             raise StaleEpochError(
                 f"node {self.name} has partition table {known[-1]}: {epoch} is out of date",
                 hint="run it again: it routes by the new table",
                 subject=self.name,
             )
-        path, data = _table_path(epoch), encode_kept(KeptPaper("table", str(epoch), paper))
+        path, data = _table_path(epoch), encode_kept(KeptDocument("table", str(epoch), paper))
         if not self._holds(path, data):
             self.store.publish(path, data)
         # CRASH WINDOW: published, the ledger does not know that it lies here: it is put again, to the same bytes.
         # CRASH WINDOW: older tables are left; the next one that is put takes them away.
         self.store.remove([_table_path(old) for old in known if old != epoch][: -_KEPT_TABLES + 1])
 
-    def table(self) -> tuple[int, bytes] | None:
+    def read_table(self) -> tuple[int, bytes] | None:
         """Epoch and bytes of the newest table; None before the first. CorruptionError for a torn one, or no file."""
-        known = self._epochs()
+        known = self._list_epochs()
         if not known:
             return None
         path = _table_path(known[-1])
-        data = self._read(path)
+        data = self._read_file(path)
         if data is None:
-            raise CorruptionError(f"{self._place(path)} is no file that can be read", hint=MEND, subject=self.name)
-        kept = decode_kept(data, "table", self._place(path))
+            raise CorruptionError(f"{self._url_of(path)} is no file that can be read", hint=MEND, subject=self.name)
+        kept = decode_kept(data, "table", self._url_of(path))
         if kept.about != str(known[-1]):
-            raise CorruptionError(f"{self._place(path)} holds the table of epoch {kept.about}", hint=MEND, subject=self.name)
+            raise CorruptionError(
+                f"{self._url_of(path)} holds the table of epoch {kept.about}", hint=MEND, subject=self.name
+            )
         return known[-1], kept.body
 
     def withdraw_table(self, epoch: int) -> None:
@@ -167,7 +169,7 @@ class NodeFolder:
 
     def withdraw_beyond(self, epoch: int) -> None:
         """Take away whatever stands in the place of a newer table, whole or not."""
-        for path in (_table_path(known) for known in self._epochs() if known > epoch):
+        for path in (_table_path(known) for known in self._list_epochs() if known > epoch):
             if self.store.list_folder(path):
                 self.store.remove_tree(path)
             else:
@@ -177,29 +179,29 @@ class NodeFolder:
 
     def put_schema(self, database: str, paper: bytes) -> None:
         """Keep the schema of a database, durable when the call returns; replaces what was there."""
-        path, data = _schema_path(database), encode_kept(KeptPaper("schema", database, paper))
+        path, data = _schema_path(database), encode_kept(KeptDocument("schema", database, paper))
         if not self._holds(path, data):
             # CRASH WINDOW: published, the slot is still `pulling` in the ledger: put again, to the same bytes.
             self.store.publish(path, data)
 
-    def schema(self, database: str) -> bytes | None:
+    def read_schema(self, database: str) -> bytes | None:
         """What was kept; None where nothing was. CorruptionError for a torn one."""
         path = _schema_path(database)
-        data = self._read(path)
+        data = self._read_file(path)
         if data is None:
             return None
-        kept = decode_kept(data, "schema", self._place(path))
+        kept = decode_kept(data, "schema", self._url_of(path))
         if kept.about != database:
-            raise CorruptionError(f"{self._place(path)} is the schema of {kept.about}", subject=self.name)
+            raise CorruptionError(f"{self._url_of(path)} is the schema of {kept.about}", subject=self.name)
         return kept.body
 
-    def schemas(self) -> Iterator[KeptPaper | CorruptionError]:
+    def read_schemas(self) -> Iterator[KeptDocument | CorruptionError]:
         """Every schema that is kept here; of a torn one what is wrong with it."""
         paths = [f"{SCHEMAS}/{name}" for name in self.store.list_folder(SCHEMAS) if name.endswith(_SCHEMA)]
         for path in paths:
             try:
-                if (data := self._read(path)) is not None:
-                    yield decode_kept(data, "schema", self._place(path))
+                if (data := self._read_file(path)) is not None:
+                    yield decode_kept(data, "schema", self._url_of(path))
             except CorruptionError as torn:
                 yield torn
 
@@ -209,28 +211,28 @@ class NodeFolder:
 
     # snapshots
 
-    def snapshot(self, locations: Iterable[str], label: str) -> Snapshot:
+    def create_snapshot(self, locations: Iterable[str], label: str) -> Snapshot:
         """Hard links of all of these files, or none: SourceVanishedError where one is gone, for the caller to list anew.
 
         Under the same label again it is the same snapshot, of these locations and no others.
         """
         wanted = {location: f"{_snapshot_folder(label)}/{_in_data(location)}" for location in sorted(set(locations))}
         if not self.store.properties.hard_links:
-            return self._in_place(wanted, label)
+            return self._snapshot_in_place(wanted, label)
         try:
             # CRASH WINDOW: some links, or all of them, and nobody who reads them: taken again under the same label, or
-            # found by `snapshots` and dropped.
+            # found by `list_snapshots` and dropped.
             vanished = self.store.link(list(wanted.items()))
         except HostKeyError:
             raise
         except PermanentError:  # no links on this file system, no inodes left, a disk that may only be read
-            with contextlib.suppress(PermanentError):  # the links that may be there are found by `snapshots`
+            with contextlib.suppress(PermanentError):  # the links that may be there are found by `list_snapshots`
                 self.drop_snapshot(label)
-            return self._in_place(wanted, label)
+            return self._snapshot_in_place(wanted, label)
         if vanished:
             # CRASH WINDOW: some links are left, as above.
             self.drop_snapshot(label)
-            raise _vanished(self.name, vanished)
+            raise _vanished_error(self.name, vanished)
         there = {entry.path for entry in self.store.list_files([_snapshot_folder(label)]).entries}
         self.store.remove(sorted(there - set(wanted.values())))  # of an earlier try, which had listed others
         return Snapshot(label, MappingProxyType(wanted), linked=True)
@@ -239,22 +241,22 @@ class NodeFolder:
         """Remove its links; again it is success."""
         self.store.remove_tree(_snapshot_folder(label))
 
-    def snapshots(self) -> list[str]:
+    def list_snapshots(self) -> list[str]:
         """Labels of the snapshots that are there."""
         return list(self.store.list_folder(SNAPSHOTS))
 
     # the files
 
-    def remove(self, locations: Iterable[str]) -> None:
+    def remove_files(self, locations: Iterable[str]) -> None:
         """Remove files below `data/`; what is gone already is success. CorruptionError for a path that is not below it."""
         # CRASH WINDOW: some are gone, their rows say `going`: removed again. What a power loss brings back is left over.
         self.store.remove([_in_data(location) for location in sorted(set(locations))])
 
-    def sizes(self) -> dict[str, int]:
+    def list_sizes(self) -> dict[str, int]:
         """Every file below `data/` with its bytes, `.part`s included."""
         return {entry.path: entry.size for entry in self.store.list_files([DATA]).entries}
 
-    def left_over(self, known: Collection[str], before: float | None = None) -> list[str]:
+    def list_leftovers(self, known: Collection[str], before: float | None = None) -> list[str]:
         """Files below `data/`, `.part`s of broken transfers included, that are not among the `known` locations.
 
         `before`: only those last changed before it (seconds since 1970, the node's clock), so that what is coming is not
@@ -264,7 +266,7 @@ class NodeFolder:
         entries = self.store.list_files([DATA]).entries
         return [e.path for e in entries if e.path not in wanted and (before is None or e.mtime < before)]
 
-    def digests(self, sizes: Mapping[str, int]) -> dict[str, str | int | None]:
+    def compute_digests(self, sizes: Mapping[str, int]) -> dict[str, str | int | None]:
         """Location → SHA-256 of the file as it lies on the node's disk now, in hex; None where it is gone.
 
         `sizes`: location → its bytes as recorded, 0 where nobody knows (mods: `MOST_MODS` are read). A file of another
@@ -275,39 +277,39 @@ class NodeFolder:
             right = entry is not None and (entry.size == size or (not size and entry.size <= MOST_MODS))
             found[location] = None if entry is None else "" if right else entry.size
         read = [location for location, told in found.items() if told == ""]
-        return found | dict(zip(read, self.store.digests([Range(at) for at in read]) if read else (), strict=True))
+        return found | dict(zip(read, self.store.digest_ranges([Range(at) for at in read]) if read else (), strict=True))
 
     def free_bytes(self) -> int | None:
         """Free space of the node's disk; None where it cannot be known."""
         return self.store.free_bytes(DATA)
 
-    def _in_place(self, wanted: Mapping[str, str], label: str) -> Snapshot:
+    def _snapshot_in_place(self, wanted: Mapping[str, str], label: str) -> Snapshot:
         locations = list(wanted)
         gone = [at for at, entry in zip(locations, self.store.stat_many(locations), strict=True) if entry is None]
         if gone:
-            raise _vanished(self.name, gone)
+            raise _vanished_error(self.name, gone)
         return Snapshot(label, MappingProxyType({location: location for location in locations}), linked=False)
 
-    def _epochs(self) -> list[int]:
+    def _list_epochs(self) -> list[int]:
         """Epochs of the tables that are there, rising."""
         return sorted(int(name) for name in self.store.list_folder(TABLES) if _EPOCH.fullmatch(name))
 
-    def _read(self, path: str) -> bytes | None:
+    def _read_file(self, path: str) -> bytes | None:
         """None where nothing is there, or no file. CorruptionError for more bytes than any paper has: they are not read."""
         entry = self.store.stat(path)
         if entry is None:
             return None
         if entry.size > _MOST:
-            raise CorruptionError(f"{self._place(path)} has {entry.size} bytes: no paper", hint=MEND, subject=self.name)
+            raise CorruptionError(f"{self._url_of(path)} has {entry.size} bytes: no paper", hint=MEND, subject=self.name)
         return next(data for _, data in self.store.read_many([path], [_MOST]))
 
     def _holds(self, path: str, data: bytes) -> bool:
         try:
-            return self._read(path) == data
+            return self._read_file(path) == data
         except CorruptionError:
             return False
 
-    def _place(self, path: str) -> str:
+    def _url_of(self, path: str) -> str:
         return f"{self.store.url.rstrip('/')}/{path}"
 
 
@@ -339,7 +341,7 @@ def _in_data(location: str) -> str:
     return location
 
 
-def _vanished(name: str, gone: Sequence[str]) -> TidemarkError:
+def _vanished_error(name: str, gone: Sequence[str]) -> TidemarkError:
     return SourceVanishedError(
         f"{len(gone)} files went away at node {name} while they were linked, {gone[0]} among them",
         hint="run it again: it lists again",

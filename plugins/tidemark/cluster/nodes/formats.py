@@ -23,7 +23,7 @@ _WHOSE = (
 
 
 @dataclass(frozen=True)
-class NodePaper:
+class NodeClaim:
     """Whose folder it is. `cluster`: the identity of the cluster, made once by `cluster init`; `node`: the node's name."""
 
     cluster: str
@@ -31,7 +31,7 @@ class NodePaper:
 
 
 @dataclass(frozen=True)
-class KeptPaper:
+class KeptDocument:
     """Bytes of which `about` says what they are: an epoch as text, or the name of a database."""
 
     kind: str  # table | schema
@@ -39,16 +39,16 @@ class KeptPaper:
     body: bytes
 
 
-def encode_node(paper: NodePaper) -> bytes:
+def encode_node(paper: NodeClaim) -> bytes:
     words = {"form": FORM, "cluster": paper.cluster, "node": paper.node}
     return json.dumps(words, ensure_ascii=False).encode() + b"\n"
 
 
-def decode_node(data: bytes, place: str) -> NodePaper:
+def decode_node(data: bytes, place: str) -> NodeClaim:
     """CorruptionError for a torn one, SchemaTooNewError for a later form. `place`: how an operator finds it."""
     try:
-        words = _words(data, place)
-        return NodePaper(_text(words["cluster"]), _text(words["node"]))
+        words = _parse_head(data, place)
+        return NodeClaim(_require_text(words["cluster"]), _require_text(words["node"]))
     except (KeyError, TypeError) as broken:
         raise CorruptionError(
             f"{place} is damaged: {type(broken).__name__} {broken}", hint=_WHOSE, subject=place
@@ -57,7 +57,7 @@ def decode_node(data: bytes, place: str) -> NodePaper:
         raise CorruptionError(torn.message, hint=_WHOSE, subject=place) from torn
 
 
-def encode_kept(paper: KeptPaper) -> bytes:
+def encode_kept(paper: KeptDocument) -> bytes:
     head = {
         "form": FORM,
         "kind": paper.kind,
@@ -68,28 +68,28 @@ def encode_kept(paper: KeptPaper) -> bytes:
     return json.dumps(head, ensure_ascii=False).encode() + b"\n" + paper.body
 
 
-def decode_kept(data: bytes, kind: str, place: str) -> KeptPaper:
+def decode_kept(data: bytes, kind: str, place: str) -> KeptDocument:
     """CorruptionError for a torn or another kind of paper, SchemaTooNewError for a later form."""
     end = data.find(b"\n", 0, _LONGEST_HEAD)
     line, body = data[: max(end, 0)], memoryview(data)[end + 1 :]
-    head = _words(line, place)
+    head = _parse_head(line, place)
     try:
-        said = (_text(head["kind"]), _text(head["about"]), int(head["bytes"]), _text(head["sha256"]))
+        said = (_require_text(head["kind"]), _require_text(head["about"]), int(head["bytes"]), _require_text(head["sha256"]))
     except (KeyError, TypeError, ValueError) as broken:
-        raise _torn(place, f"{type(broken).__name__} {broken}") from broken
+        raise _torn_error(place, f"{type(broken).__name__} {broken}") from broken
     if said[0] != kind:
-        raise _torn(place, f"it is a paper of kind {said[0]!r}")
+        raise _torn_error(place, f"it is a paper of kind {said[0]!r}")
     if len(body) != said[2] or hashlib.sha256(body).hexdigest() != said[3]:
-        raise _torn(place, f"{len(body)} bytes that do not match its digest, {said[2]} were written")
-    return KeptPaper(kind, said[1], bytes(body))
+        raise _torn_error(place, f"{len(body)} bytes that do not match its digest, {said[2]} were written")
+    return KeptDocument(kind, said[1], bytes(body))
 
 
-def _words(line: bytes, place: str) -> dict[str, Any]:
+def _parse_head(line: bytes, place: str) -> dict[str, Any]:
     try:
         words = parse_json(line)
         form = int(words["form"])
     except (ValueError, KeyError, TypeError) as broken:
-        raise _torn(place, f"{type(broken).__name__} {broken}") from broken
+        raise _torn_error(place, f"{type(broken).__name__} {broken}") from broken
     if form > FORM:
         raise SchemaTooNewError(
             f"{place} was written by a newer Tidemark (form {form}, this one knows {FORM})",
@@ -99,13 +99,13 @@ def _words(line: bytes, place: str) -> dict[str, Any]:
     return dict(words)
 
 
-def _text(value: object) -> str:
+def _require_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
 
 
-def _torn(place: str, why: str) -> CorruptionError:
+def _torn_error(place: str, why: str) -> CorruptionError:
     return CorruptionError(
         f"{place} is damaged: {why}", hint="./tidemark cluster check --repair writes it again", subject=place
     )

@@ -21,31 +21,31 @@ FORM = 1
 _KEPT = ("site_id", "series", "type", "encoding", "compression", "aligned", "state")
 
 
-def paper_of(connection: Connection, receiver: str, database: str) -> bytes:
+def schema_bytes_of(connection: Connection, receiver: str, database: str) -> bytes:
     """What the ledger knows of the database's series now; of an unknown database a head alone."""
-    return encode(database, schema_rows.series_of_database(connection, receiver, database))
+    return encode_schema(database, schema_rows.series_of_database(connection, receiver, database))
 
 
-def encode(database: str, rows: list[SeriesRow]) -> bytes:
+def encode_schema(database: str, rows: list[SeriesRow]) -> bytes:
     """The head, then the rows as they come."""
     lines: list[object] = [{"form": FORM, "database": database}]
     lines += [{name: getattr(row, name) for name in _KEPT} for row in rows]
     return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
 
 
-def decode(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
+def decode_schema(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
     """Its series as the receiver's rows, declared by `source`: the paper does not say by what. CorruptionError for what is
     no such paper, SchemaTooNewError for one of a later form."""
     try:
         head, *series = [parse_json(line) for line in data.decode().split("\n")[:-1]]
         form, database = int(head["form"]), str(head["database"])
         if form <= FORM:
-            return [SeriesRow(receiver, database_name=database, source=source, **_kept(line)) for line in series]
+            return [SeriesRow(receiver, database_name=database, source=source, **_known_fields(line)) for line in series]
     except (ValueError, KeyError, TypeError) as torn:
         raise CorruptionError(f"a schema paper is damaged: {torn}", hint="./tidemark cluster check") from torn
     raise SchemaTooNewError("a schema paper was written by a newer Tidemark", hint="use that version, or a newer one")
 
 
-def _kept(line: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(line: Mapping[str, Any]) -> dict[str, Any]:
     """What a line says of its series; keys that this version does not know are passed over."""
     return {name: line[name] for name in _KEPT}

@@ -39,7 +39,7 @@ def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", hos
             subject=name,
         )
     try:
-        store = str(values.store(app.settings.root)(url)) if url else ""
+        store = str(values.store_address(app.settings.root)(url)) if url else ""
     except ValueError as wrong:
         raise UsageError(
             f"the address of node {name} {wrong}", hint="./tidemark cluster add --help", subject=name
@@ -78,7 +78,7 @@ def node_address(app: App, row: NodeRow) -> StoreAddress:
 class NodeStores:
     """Stores of nodes, each opened when it is first asked for, kept, and closed together. May be used by several threads.
 
-    A node that could not be reached is not tried again before `forgive`: who works on many groups waits for it once.
+    A node that could not be reached is not tried again before `forget_away`: who works on many groups waits for it once.
     """
 
     def __init__(self, app: App, rows: Iterable[NodeRow]) -> None:
@@ -89,11 +89,11 @@ class NodeStores:
         self._door = threading.Lock()
         self._doors: dict[str, threading.Lock] = {}
 
-    def add(self, row: NodeRow) -> None:
+    def add_node(self, row: NodeRow) -> None:
         """A node more, or a node as it is now; a store that is open stays."""
         self._rows[row.node] = row
 
-    def store(self, node: str) -> Store:
+    def open_store(self, node: str) -> Store:
         """UnreachableError names the node; NotFoundError where there is none of that name; UsageError as `node_address`."""
         with self._door:
             door = self._doors.setdefault(node, threading.Lock())
@@ -101,16 +101,16 @@ class NodeStores:
             if node in self._away:
                 raise self._away[node]
             if node not in self._stores:
-                self._stores[node] = self._opened(node)
+                self._stores[node] = self._connect_node(node)
             return self._stores[node]
 
-    def folder(self, node: str) -> NodeFolder:
+    def open_folder(self, node: str) -> NodeFolder:
         """Whoever's folder it is: a node that joins has none of its own yet."""
-        return NodeFolder(self.store(node), node)
+        return NodeFolder(self.open_store(node), node)
 
-    def gone(self, node: str, error: UnreachableError) -> UnreachableError:
-        """It went away while it was worked at: not tried again before `forgive`. Returns the error that names it."""
-        named = unreachable(node, error)
+    def mark_away(self, node: str, error: UnreachableError) -> UnreachableError:
+        """It went away while it was worked at: not tried again before `forget_away`. Returns the error that names it."""
+        named = unreachable_error(node, error)
         with self._door:
             self._away[node] = named
             store = self._stores.pop(node, None)
@@ -118,7 +118,7 @@ class NodeStores:
             store.close()
         return named
 
-    def forgive(self) -> None:
+    def forget_away(self) -> None:
         """Nodes that were away are tried again."""
         with self._door:
             self._away.clear()
@@ -135,7 +135,7 @@ class NodeStores:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _opened(self, node: str) -> Store:
+    def _connect_node(self, node: str) -> Store:
         row = self._rows.get(node)
         if row is None:
             raise NotFoundError(
@@ -146,11 +146,11 @@ class NodeStores:
         try:
             return self._app.opener(node_address(self._app, row))
         except UnreachableError as away:
-            self._away[node] = unreachable(node, away)
+            self._away[node] = unreachable_error(node, away)
             raise self._away[node] from away
 
 
-def unreachable(node: str, error: UnreachableError) -> UnreachableError:
+def unreachable_error(node: str, error: UnreachableError) -> UnreachableError:
     """The error with the node's name, once."""
     if error.subject == node:
         return error

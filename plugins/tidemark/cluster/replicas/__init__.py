@@ -1,6 +1,6 @@
 """Files go to the nodes of their slots before they are visible; late nodes get what they missed.
 
-Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall`, which brings files back to the receiver.
+Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall_files`, which brings files back to the receiver.
 
     plan       what goes where, who has enough of it, who is late; pure
     deliver    files and their schema brought to nodes; what lies there is written down

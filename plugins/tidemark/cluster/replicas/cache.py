@@ -4,7 +4,7 @@ A file is fetched by its digest into a place of the fetch's own and renamed, so 
 What is given up is what every node has that shall have it and what nobody asked for within the grace (a day), the
 longest unused first. Files of places that a dead fetch left are removed later.
 
-`feeding` brings files for a reading that goes through many, as it comes to them, not all before its first row. As
+`open_feed` brings files for a reading that goes through many, as it comes to them, not all before its first row. As
 many as the cache may have (`cache_bytes`) come into the cache, and stay there for others. The rest goes to a place
 of the reading's own, where a file stays only while the next steps ask for it. So a catalog larger than the cache can
 be read, where there is room for the cache and for what one step needs.
@@ -40,7 +40,7 @@ _OPTIONS = SendOptions(retries=2)  # another node may have it, too
 _turn = itertools.count()  # the first node that is asked: one after another
 
 
-def recall(
+def recall_files(
     cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool = False, at: float | None = None
 ) -> tuple[str, ...]:
     """Make sure that these files (with their mods) lie below the receiver's root; the locations that were fetched.
@@ -59,36 +59,36 @@ def recall(
         copy_rows.put_uses(connection, cluster.receiver.name, wanted, cluster.app.clock() if at is None else at)
     missing = [location for location in sorted(wanted) if not (root / location).is_file()]
     if missing:
-        _fetch(cluster, {location: wanted[location] for location in missing}, if_any)
+        _fetch_files(cluster, {location: wanted[location] for location in missing}, if_any)
     return tuple(missing)
 
 
 def fetch_aside(cluster: Cluster, files: Iterable[CatalogFile], folder: str) -> None:
-    """Files with their mods below `folder` of the receiver, for one reading alone; errors as `recall`. The caller removes
-    them."""
+    """Files with their mods below `folder` of the receiver, for one reading alone; errors as `recall_files`. The caller
+    removes them."""
     wanted = {at: digest for file in files for at, digest in places_of(file)}
     with cluster.app.receiver_store(cluster.receiver) as store:
-        _fetch_in_turns(_Way(cluster, store, folder, aside=True), _holders(cluster, wanted, if_any=False))
+        _fetch_in_turns(_FetchRoute(cluster, store, folder, aside=True), _find_holders(cluster, wanted, if_any=False))
 
 
-def restore(cluster: Cluster | None, location: str, sha256: str) -> bool:
+def restore_file(cluster: Cluster | None, location: str, sha256: str) -> bool:
     """Put a node's copy in the place of what is wrong here; False where no node gives it."""
     if cluster is None:
         return False
     try:
-        _fetch(cluster, {location: sha256}, if_any=False)
+        _fetch_files(cluster, {location: sha256}, if_any=False)
     except (NotFoundError, RetryableError):
         return False
     return True
 
 
 def give_back(cluster: Cluster, store: Store, fetched: dict[str, float]) -> None:
-    """Files that the caller fetched and has used up, with the times it noted (`recall`); `fetched` is empty then.
+    """Files that the caller fetched and has used up, with the times it noted (`recall_files`); `fetched` is empty then.
 
     `store`: the receiver's. What somebody asked for since stays, and what no node holds any more.
     """
     with cluster.app.ledger.read() as connection:
-        uses = copy_rows.uses(connection, cluster.receiver.name, fetched)
+        uses = copy_rows.last_uses(connection, cluster.receiver.name, fetched)
         copies = copy_rows.copies_of(connection, cluster.receiver.name, fetched)
     held = {at for at, rows in copies.items() if any(row.state == "held" for row in rows)}
     # CRASH WINDOW: some are gone: whoever needs them fetches them, housekeeping gives up the rest after the grace.
@@ -96,16 +96,16 @@ def give_back(cluster: Cluster, store: Store, fetched: dict[str, float]) -> None
     fetched.clear()
 
 
-def fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], None] | None:
+def make_fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], None] | None:
     """What a reader calls that finds a file gone; None without a cluster."""
 
     def fetch(file: CatalogFile) -> None:
-        recall(cluster, [file])
+        recall_files(cluster, [file])
 
     return None if cluster is None else fetch
 
 
-def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, int]:
+def evict_cache(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, int]:
     """Give up what is too many of the cache, the longest unused first; (files, bytes). 0 keeps everything.
 
     `store`: the receiver's, whose load lease the caller holds. Stays: what not every node has that shall have it, and what
@@ -116,14 +116,14 @@ def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, 
     receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
         files = catalog_rows.live_files(connection, receiver)
-        uses = copy_rows.uses(connection, receiver)
+        uses = copy_rows.last_uses(connection, receiver)
         pieces = plan.pieces_of(cluster.table, files)
         held = plan.held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
     came = {location: file.created for file in files for location, _ in places_of(file)}
     here = {entry.path: entry.size for entry in store.stat_many([piece.location for piece in pieces]) if entry}
     cached = [Cached(at, size, max(came[at], uses.get(at, 0.0))) for at, size in here.items()]
-    unsafe = {piece.location for mine in plan.lacking(cluster.table, pieces, held).values() for piece in mine}
-    gone = plan.evictable(cached, here.keys() - unsafe, keep_bytes, cluster.app.clock() - GRACE)
+    unsafe = {piece.location for mine in plan.lacking_pieces(cluster.table, pieces, held).values() for piece in mine}
+    gone = plan.choose_evictable(cached, here.keys() - unsafe, keep_bytes, cluster.app.clock() - GRACE)
     # CRASH WINDOW: some are gone: whoever needs them fetches them, the next housekeeping gives up the rest.
     store.remove([one.location for one in gone])
     with cluster.app.ledger.write() as connection:
@@ -131,7 +131,7 @@ def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, 
     return len(gone), sum(one.size for one in gone)
 
 
-def sweep(store: Store, before: float) -> None:
+def sweep_dead_fetches(store: Store, before: float) -> None:
     """Remove what fetches left that died: places nothing was written to since `before` (seconds since 1970)."""
     newest: dict[str, float] = {}
     for entry in store.list_files([FOLDER]).entries:
@@ -149,7 +149,7 @@ def places_of(file: CatalogFile) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _FetchRoute:
     """Files go to `folder` of the receiver's store, and on to their own places unless they are to stay `aside`."""
 
     cluster: Cluster
@@ -158,14 +158,14 @@ class _Way:
     aside: bool = False
 
 
-def _fetch(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> None:
+def _fetch_files(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> None:
     """`wanted`: location → digest."""
-    holders = _holders(cluster, wanted, if_any)
+    holders = _find_holders(cluster, wanted, if_any)
     place = new_place()
     with cluster.app.receiver_store(cluster.receiver) as store:
         try:
             # CRASH WINDOW: a part in a place that nobody else uses: housekeeping sweeps it.
-            _fetch_in_turns(_Way(cluster, store, place), holders)
+            _fetch_in_turns(_FetchRoute(cluster, store, place), holders)
         finally:
             store.remove_tree(place)
 
@@ -175,7 +175,7 @@ def new_place() -> str:
     return f"{FOLDER}/{uuid.uuid4().hex[:12]}"
 
 
-def _holders(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> dict[str, list[CopyRow]]:
+def _find_holders(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> dict[str, list[CopyRow]]:
     """Who is to be asked for what; NotFoundError where nobody is to be, or without it with `if_any`."""
     with cluster.app.ledger.read() as connection:
         copies = copy_rows.copies_of(connection, cluster.receiver.name, wanted)
@@ -195,7 +195,7 @@ def _holders(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> dict[
     return holders
 
 
-def _fetch_in_turns(way: _Way, holders: Mapping[str, Sequence[CopyRow]]) -> None:
+def _fetch_in_turns(way: _FetchRoute, holders: Mapping[str, Sequence[CopyRow]]) -> None:
     """Every file from one of its holders, from the next one where that fails."""
     left = dict(holders)
     failed: dict[str, list[str]] = {}
@@ -207,7 +207,7 @@ def _fetch_in_turns(way: _Way, holders: Mapping[str, Sequence[CopyRow]]) -> None
                 row = rows[(turn + number) % len(rows)]
                 asked.setdefault(row.node, []).append(row)
         for node, rows in sorted(asked.items()):
-            for row, error in _ask(way, node, rows):
+            for row, error in _fetch_from_node(way, node, rows):
                 if error is None:
                     del left[row.location]
                 elif isinstance(error, DiskFullError):
@@ -224,12 +224,12 @@ def _fetch_in_turns(way: _Way, holders: Mapping[str, Sequence[CopyRow]]) -> None
         )
 
 
-def _ask(way: _Way, node: str, rows: Sequence[CopyRow]) -> Iterator[tuple[CopyRow, TidemarkError | None]]:
+def _fetch_from_node(way: _FetchRoute, node: str, rows: Sequence[CopyRow]) -> Iterator[tuple[CopyRow, TidemarkError | None]]:
     """What a node gives of these, in place; or the reason."""
     by_path = {f"{way.folder}/{row.location}": row for row in rows}
     items = [SendItem(row.location, path, row.size, row.sha256) for path, row in by_path.items()]
     try:
-        outcomes = list(engine.send(way.cluster.store(node), way.store, items, _OPTIONS))
+        outcomes = list(engine.send_files(way.cluster.open_store(node), way.store, items, _OPTIONS))
     except TidemarkError as error:
         yield from ((row, error) for row in rows)
         return
@@ -258,26 +258,26 @@ class Feed:
 
     def __call__(self, file: CatalogFile) -> Path | None:
         if file.location not in self.own:
-            recall(self.cluster, [file])
+            recall_files(self.cluster, [file])
             return None
         own = self.root / self.place
         if not all((own / at).is_file() for at, _ in places_of(file)):  # swept: the reading took longer than the grace
             fetch_aside(self.cluster, [file], self.place)
         return own
 
-    def bring(self, files: Sequence[CatalogFile]) -> None:
+    def bring_files(self, files: Sequence[CatalogFile]) -> None:
         """These are at hand from now on, and what else lies in the reading's own place is not."""
-        shared = [file for file in files if file.location not in self.counted and self._counts(file)]
+        shared = [file for file in files if file.location not in self.counted and self._admit_to_cache(file)]
         aside = {file.location: file for file in files if file.location not in self.counted}
         over = [self.own.pop(at) for at in sorted(self.own.keys() - aside.keys())]
         self.store.remove([f"{self.place}/{at}" for file in over for at, _ in places_of(file)])
-        recall(self.cluster, shared)
+        recall_files(self.cluster, shared)
         missing = [file for at, file in aside.items() if at not in self.own]
         if missing:
             fetch_aside(self.cluster, missing, self.place)
             self.own |= {file.location: file for file in missing}
 
-    def _counts(self, file: CatalogFile) -> bool:
+    def _admit_to_cache(self, file: CatalogFile) -> bool:
         """Whether it is in the cache, or there is room for it."""
         if self.left is not None and not (self.root / file.location).is_file():
             if file.size > self.left:
@@ -288,7 +288,7 @@ class Feed:
 
 
 @contextmanager
-def feeding(cluster: Cluster | None, root: Path) -> Iterator[Feed | None]:
+def open_feed(cluster: Cluster | None, root: Path) -> Iterator[Feed | None]:
     """None without a cluster: everything is at the receiver."""
     if cluster is None:
         yield None
@@ -302,7 +302,7 @@ def feeding(cluster: Cluster | None, root: Path) -> Iterator[Feed | None]:
             store.remove_tree(feed.place)
 
 
-def through(feed: Feed | None, steps: Iterable[tuple[Step, Sequence[CatalogFile]]]) -> Iterator[Step]:
+def feed_steps(feed: Feed | None, steps: Iterable[tuple[Step, Sequence[CatalogFile]]]) -> Iterator[Step]:
     """Each step once its files are at hand, those of the following ones with them up to `AHEAD` bytes."""
     if feed is None:
         yield from (step for step, _ in steps)
@@ -314,12 +314,12 @@ def through(feed: Feed | None, steps: Iterable[tuple[Step, Sequence[CatalogFile]
         new = {file.location: file for file in needed if file.location not in feed.counted}
         more = sum(file.size for at, file in new.items() if at not in files)
         if ready and more and size + more > AHEAD:
-            feed.bring(list(files.values()))
+            feed.bring_files(list(files.values()))
             yield from ready
             ready, files, size = [], {}, 0
             more = sum(file.size for file in new.values())
         ready.append(step)
         files |= new
         size += more
-    feed.bring(list(files.values()))
+    feed.bring_files(list(files.values()))
     yield from ready

@@ -21,10 +21,10 @@ from sqlalchemy.engine import Connection
 
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.nodes.schema_format import paper_of
-from tidemark.cluster.replicas.deliver import Parcel, advance, bring, logs_of
+from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, logs_of
 from tidemark.cluster.replicas.forward import withdraw_left
-from tidemark.cluster.replicas.plan import Piece, due
+from tidemark.cluster.replicas.plan import Piece, due_operations
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.formats.layout import MERGED
@@ -79,10 +79,10 @@ def catch_up(cluster: Cluster | None, store: Store, node: str = "", most: int | 
     withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merged files are proposed under leases of their own
     files = removed = 0
     away: dict[str, str] = {}
-    for late in _who_is_late(cluster, node, most):
+    for late in _find_late_nodes(cluster, node, most):
         try:
-            files += _put(cluster, store, late)
-            removed += _remove(cluster, late)
+            files += _put_files(cluster, store, late)
+            removed += _remove_files(cluster, late)
         except TidemarkError as error:
             away[late.node] = error.message
     return CaughtUp(files, removed, away)
@@ -102,15 +102,15 @@ def remove_everywhere(cluster: Cluster | None, locations: Iterable[str]) -> None
             for row in rows:
                 by_node.setdefault(row.node, []).append(row.location)
         for name, mine in by_node.items():
-            copy_rows.mark_going(connection, receiver, name, mine, at)
+            copy_rows.mark_to_remove(connection, receiver, name, mine, at)
         slots = {location: rows[0].slot for location, rows in copies.items()}
-        rows_ = [_removal(cluster, location, slot, at) for location, slot in slots.items()]
-        operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows_), "committed", at)
+        rows_ = [_removal_operation(cluster, location, slot, at) for location, slot in slots.items()]
+        operation_rows.set_operation_state(connection, operation_rows.propose_operations(connection, rows_), "committed", at)
     # CRASH WINDOW: to go, and still there: every catch-up removes what is to go and not in the catalog.
     for name in sorted(by_node):
         late = _Late(name, (), {}, (), (), {}, tuple(by_node[name]))
         try:
-            _remove(cluster, late)
+            _remove_files(cluster, late)
         except TidemarkError:
             continue  # it is away or does not let us: its rows say `going`, the next catch-up names it
 
@@ -129,21 +129,21 @@ def drop_databases(cluster: Cluster | None, databases: Iterable[str]) -> None:
             last = operation_rows.last_of_database(connection, receiver, route.header, database)
             if last is not None and last.kind == "create_database":
                 rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, "drop_database", database, at=at))
-        operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows), "committed", at)
+        operation_rows.set_operation_state(connection, operation_rows.propose_operations(connection, rows), "committed", at)
 
 
-def _removal(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:
+def _removal_operation(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:
     header = cluster.table.owners[slot]
     return OperationRow(cluster.receiver.name, header, cluster.epoch, slot, "remove", location, at=at)
 
 
-def _who_is_late(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
+def _find_late_nodes(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
     receiver, table = cluster.receiver.name, cluster.table
     found = []
     with cluster.app.ledger.read() as connection:
         newest = operation_rows.committed_versions(connection, receiver)
-        applied = operation_rows.applied(connection, receiver)
-        going = _to_go(connection, receiver)
+        applied = operation_rows.applied_versions(connection, receiver)
+        going = _find_going(connection, receiver)
         behind = {
             node: late
             for node, headers in logs_of(table, applied).items()
@@ -154,14 +154,16 @@ def _who_is_late(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
             operations = [
                 operation
                 for header in behind.get(node, ())
-                for operation in due(operation_rows.operations(connection, receiver, header, applied.get((header, node), 0)))
+                for operation in due_operations(
+                    operation_rows.operations_above(connection, receiver, header, applied.get((header, node), 0))
+                )
                 if node in table.group_of(operation.slot) and (node, operation.slot) not in states
             ]
-            found.append(_late(connection, cluster, node, operations, tuple(going.get(node, ())), most))
+            found.append(_collect_late(connection, cluster, node, operations, tuple(going.get(node, ())), most))
     return found
 
 
-def _late(
+def _collect_late(
     connection: Connection,
     cluster: Cluster,
     node: str,
@@ -189,7 +191,7 @@ def _late(
     return _Late(
         node,
         tuple(operation for operation in operations if operation.kind.endswith("_database")),
-        {operation.subject: paper_of(connection, receiver, operation.subject) for operation in created},
+        {operation.subject: schema_bytes_of(connection, receiver, operation.subject) for operation in created},
         tuple(operation.subject for operation in operations if operation.kind == "drop_database"),
         tuple(pieces.values()),
         {at: [row.node for row in copies.get(at, ()) if row.state == "held" and row.node != node] for at in pieces},
@@ -197,9 +199,9 @@ def _late(
     )
 
 
-def _to_go(connection: Connection, receiver: str) -> dict[str, list[str]]:
+def _find_going(connection: Connection, receiver: str) -> dict[str, list[str]]:
     """Node → what is to be removed there and not in the catalog any more; other copies that go are a moving slot's."""
-    rows = copy_rows.going(connection, receiver)
+    rows = copy_rows.copies_to_remove(connection, receiver)
     known = catalog_rows.known_places(connection, receiver, [row.location for row in rows])
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -208,28 +210,28 @@ def _to_go(connection: Connection, receiver: str) -> dict[str, list[str]]:
     return found
 
 
-def _put(cluster: Cluster, store: Store, late: _Late) -> int:
+def _put_files(cluster: Cluster, store: Store, late: _Late) -> int:
     """Files that came; raises the first error once all was tried."""
-    folder = cluster.folder(late.node)
+    folder = cluster.open_folder(late.node)
     for database in late.drops:
         folder.drop_schema(database)
-    brought = bring(cluster, store, Parcel(late.node, late.schemas, late.pieces), late.holders)
+    brought = bring_to_node(cluster, store, Delivery(late.node, late.schemas, late.pieces), late.holders)
     if brought.schemas >= late.schemas.keys():
         with cluster.app.ledger.write() as connection:
-            advance(connection, cluster, late.node, late.databases)
+            advance_applied(connection, cluster, late.node, late.databases)
     if brought.error is not None:
         raise brought.error
     return len(brought.pieces)
 
 
-def _remove(cluster: Cluster, late: _Late) -> int:
+def _remove_files(cluster: Cluster, late: _Late) -> int:
     if not late.going:
         return 0
-    cluster.folder(late.node).remove(late.going)
+    cluster.open_folder(late.node).remove_files(late.going)
     # CRASH WINDOW: gone, their rows say `going`: removed again, which changes nothing.
     with cluster.app.ledger.write() as connection:
         copy_rows.forget_copies(connection, cluster.receiver.name, late.node, late.going)
-        advance(connection, cluster, late.node)
+        advance_applied(connection, cluster, late.node)
     return len(late.going)
 
 
@@ -239,22 +241,25 @@ def late_members(connection: Connection, receiver: str, table: PartitionTable) -
     What a slot's move still brings is not late. Of a database only the node's folder says for sure: whoever asks there
     compares (`as_now`, `schema_digest`).
     """
-    newest, applied = operation_rows.committed_versions(connection, receiver), operation_rows.applied(connection, receiver)
+    newest, applied = (
+        operation_rows.committed_versions(connection, receiver),
+        operation_rows.applied_versions(connection, receiver),
+    )
     states = None
     found: dict[str, list[OperationRow]] = defaultdict(list)
-    for header, members in table.groups().items():
+    for header, members in table.groups_by_header().items():
         for node in members:
             before = applied.get((header, node), 0)
             if before >= newest.get(header, 0):
                 continue
             states = move_rows.slot_states(connection, receiver) if states is None else states
-            waiting = due(operation_rows.operations(connection, receiver, header, before))
+            waiting = due_operations(operation_rows.operations_above(connection, receiver, header, before))
             here = [o for o in waiting if table.owners[o.slot] == header and (node, o.slot) not in states]
-            found[node] += _missing(connection, receiver, node, here)
+            found[node] += _find_missing(connection, receiver, node, here)
     return {node: rows for node, rows in found.items() if rows}
 
 
-def _missing(connection: Connection, receiver: str, node: str, operations: list[OperationRow]) -> list[OperationRow]:
+def _find_missing(connection: Connection, receiver: str, node: str, operations: list[OperationRow]) -> list[OperationRow]:
     files = [operation.subject for operation in operations if operation.kind == "put"]
     copies = copy_rows.copies_of(connection, receiver, files)
     known = catalog_rows.locations_in_use(connection, receiver, files)
@@ -280,7 +285,7 @@ def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -
             return replace(operation, sha256="")
         about = operation.receiver, operation.subject
         if about not in digests:
-            digests[about] = hashlib.sha256(paper_of(connection, *about)).hexdigest()
+            digests[about] = hashlib.sha256(schema_bytes_of(connection, *about)).hexdigest()
         return replace(operation, sha256=digests[about])
 
     return {node: [now(operation) for operation in operations] for node, operations in late.items()}
@@ -289,7 +294,7 @@ def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -
 def schema_digest(folder: NodeFolder, database: str) -> str:
     """Of what lies at the node; '' where it has none, or a torn one."""
     try:
-        paper = folder.schema(database)
+        paper = folder.read_schema(database)
     except CorruptionError:
         return ""
     return "" if paper is None else hashlib.sha256(paper).hexdigest()

@@ -35,7 +35,7 @@ _OPTIONS = SendOptions(retries=3, direct=True)
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Delivery:
     """What a node is to get: schema papers by database first, then files."""
 
     node: str
@@ -53,46 +53,46 @@ class Delivered:
     error: TidemarkError | None = None
 
 
-def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Parcel]) -> Iterator[Delivered]:
+def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Delivery]) -> Iterator[Delivered]:
     """Each parcel's outcome as it is known; one a parcel. `source`: where the files are read."""
-    machines: dict[str, list[Parcel]] = {}
+    machines: dict[str, list[Delivery]] = {}
     for parcel in parcels:
         row = cluster.nodes.get(parcel.node)
         machines.setdefault(urlsplit(row.store).netloc if row else "", []).append(parcel)
     if len(machines) < 2:
-        yield from (deliver(cluster, source, parcel) for mine in machines.values() for parcel in mine)
+        yield from (deliver_to_node(cluster, source, parcel) for mine in machines.values() for parcel in mine)
         return
 
-    def one_machine(mine: Sequence[Parcel]) -> list[Delivered]:
-        return [deliver(cluster, source, parcel) for parcel in mine]
+    def one_machine(mine: Sequence[Delivery]) -> list[Delivered]:
+        return [deliver_to_node(cluster, source, parcel) for parcel in mine]
 
     with ThreadPoolExecutor(min(MACHINES, len(machines))) as pool:
         for finished in as_completed([pool.submit(one_machine, mine) for mine in machines.values()]):
             yield from finished.result()
 
 
-def deliver(cluster: Cluster, source: Store, parcel: Parcel) -> Delivered:
+def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delivered:
     """To one node. What went wrong is in the answer; nothing of Tidemark's errors is raised."""
     schemas: set[str] = set()
     done: dict[str, Piece] = {}
     error: TidemarkError | None = None
     try:
-        folder = cluster.folder(parcel.node)
+        folder = cluster.open_folder(parcel.node)
         for database, paper in parcel.schemas.items():
             folder.put_schema(database, paper)
             schemas.add(database)
-        for piece, failed in _send(source, folder.store, parcel.pieces):
+        for piece, failed in _send_pieces(source, folder.store, parcel.pieces):
             if failed is None:
                 done[piece.location] = piece
             error = error or failed
     except TidemarkError as broken:
         error = broken
     if isinstance(error, UnreachableError):
-        cluster.stores.gone(parcel.node, error)
+        cluster.stores.mark_away(parcel.node, error)
     return Delivered(parcel.node, frozenset(schemas), tuple(done.values()), error)
 
 
-def bring(cluster: Cluster, store: Store, parcel: Parcel, holders: Mapping[str, Sequence[str]]) -> Delivered:
+def bring_to_node(cluster: Cluster, store: Store, parcel: Delivery, holders: Mapping[str, Sequence[str]]) -> Delivered:
     """To one node from the receiver's `store`, or from another node where that lacks a file; what came is written down.
 
     `holders`: location → nodes that hold it. `error` is None only when all of it came.
@@ -105,16 +105,16 @@ def bring(cluster: Cluster, store: Store, parcel: Parcel, holders: Mapping[str, 
         if name and not pieces:
             continue
         try:
-            source = cluster.store(name) if name else store
+            source = cluster.open_store(name) if name else store
             here = source.stat_many([piece.location for piece in pieces])
         except TidemarkError as away:
             error = away
             continue
         there = tuple(piece for piece, entry in zip(pieces, here, strict=True) if entry is not None)
         if there or schemas:
-            delivered = deliver(cluster, source, Parcel(parcel.node, schemas, there))
+            delivered = deliver_to_node(cluster, source, Delivery(parcel.node, schemas, there))
             error = delivered.error or error
-            write_down(cluster, delivered)
+            record_delivered(cluster, delivered)
             left = {at: piece for at, piece in left.items() if at not in {done.location for done in delivered.pieces}}
             schemas = {} if delivered.schemas >= schemas.keys() else schemas
     if left and error is None:
@@ -125,31 +125,31 @@ def bring(cluster: Cluster, store: Store, parcel: Parcel, holders: Mapping[str, 
     return Delivered(parcel.node, told, came, error if left or schemas else None)
 
 
-def _send(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TidemarkError | None]]:
+def _send_pieces(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TidemarkError | None]]:
     """Each piece with None once it is proved at the target, else with the reason."""
     there = target.stat_many([piece.location for piece in pieces])
     here = source.stat_many([piece.location for piece in pieces])
-    known = _same(target, pieces, there)
+    known = _find_present(target, pieces, there)
     by_path: dict[str, Piece] = {}
     items = []
     for piece, entry in zip(pieces, here, strict=True):
         if piece.location in known:
             yield piece._replace(size=known[piece.location]), None
         elif entry is None or not _fits(piece, entry):
-            yield piece, _unsound(source, piece, entry)
+            yield piece, _unsound_error(source, piece, entry)
         else:
             by_path[piece.location] = piece._replace(size=entry.size)
             items.append(SendItem(piece.location, piece.location, entry.size, piece.sha256))
     # CRASH WINDOW: some are sealed at the node and no row knows: the next delivery finds them by their digest, or a sweep
     # removes them.
-    for outcome in engine.send(source, target, items, _OPTIONS) if items else ():
+    for outcome in engine.send_files(source, target, items, _OPTIONS) if items else ():
         yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
 
 
-def _same(target: Store, pieces: Sequence[Piece], there: Sequence[Entry | None]) -> dict[str, int]:
+def _find_present(target: Store, pieces: Sequence[Piece], there: Sequence[Entry | None]) -> dict[str, int]:
     """Location → size of what lies at the target already, with the right bytes."""
     found = [(p, e.size) for p, e in zip(pieces, there, strict=True) if e is not None and _fits(p, e)]
-    digests = target.digests([Range(piece.location) for piece, _ in found]) if found else ()
+    digests = target.digest_ranges([Range(piece.location) for piece, _ in found]) if found else ()
     return {p.location: size for (p, size), digest in zip(found, digests, strict=True) if digest == p.sha256}
 
 
@@ -158,7 +158,7 @@ def _fits(piece: Piece, entry: Entry) -> bool:
     return entry.size == piece.size or (not piece.size and entry.size <= MOST_MODS)
 
 
-def _unsound(source: Store, piece: Piece, entry: Entry | None) -> TidemarkError:
+def _unsound_error(source: Store, piece: Piece, entry: Entry | None) -> TidemarkError:
     if entry is None:
         return SourceVanishedError(f"{piece.location} is gone from {source.url}", subject=piece.location)
     return NotFoundError(
@@ -168,7 +168,7 @@ def _unsound(source: Store, piece: Piece, entry: Entry | None) -> TidemarkError:
     )
 
 
-def write_down(cluster: Cluster, delivered: Delivered, done: Collection[OperationRow] = ()) -> None:
+def record_delivered(cluster: Cluster, delivered: Delivered, done: Collection[OperationRow] = ()) -> None:
     """Record the copies that a node has now, and how far it has come. `done`: operations on databases it has done."""
     if not delivered.pieces and not done:
         return
@@ -176,10 +176,10 @@ def write_down(cluster: Cluster, delivered: Delivered, done: Collection[Operatio
     rows = [CopyRow(receiver, delivered.node, p.location, p.home, p.sha256, p.size, "held", at) for p in delivered.pieces]
     with cluster.app.ledger.write() as connection:
         copy_rows.put_copies(connection, rows)
-        advance(connection, cluster, delivered.node, done)
+        advance_applied(connection, cluster, delivered.node, done)
 
 
-def advance(connection: Connection, cluster: Cluster, node: str, done: Collection[OperationRow] = ()) -> None:
+def advance_applied(connection: Connection, cluster: Cluster, node: str, done: Collection[OperationRow] = ()) -> None:
     """Note in each of its groups up to which version the node has everything, as the copies say. In the transaction.
 
     `done`: operations on databases it has done. Nothing by a table that is not in force any more. A group that the node
@@ -188,16 +188,16 @@ def advance(connection: Connection, cluster: Cluster, node: str, done: Collectio
     receiver, table = cluster.receiver.name, cluster.table
     if table_rows.current_epoch(connection, receiver) != table.epoch:
         return
-    applied = operation_rows.applied(connection, receiver)
+    applied = operation_rows.applied_versions(connection, receiver)
     finished = {(operation.header, operation.version) for operation in done}
     for header in logs_of(table, applied).get(node, ()):
         before = applied.get((header, node), 0)
-        operations = operation_rows.operations(connection, receiver, header, before)
-        settled = _settled(connection, cluster, node, operations, finished)
+        operations = operation_rows.operations_above(connection, receiver, header, before)
+        settled = _make_settled_check(connection, cluster, node, operations, finished)
         upto = applied_upto(operations, before, settled)
         if upto > before:
             operation_rows.put_applied(connection, receiver, header, node, upto, cluster.app.clock())
-        if (not operations or upto == operations[-1].version) and node not in members(table, header):
+        if (not operations or upto == operations[-1].version) and node not in members_of_header(table, header):
             operation_rows.forget_member(connection, receiver, header, node)
 
 
@@ -206,7 +206,7 @@ def logs_of(table: PartitionTable, applied: Iterable[tuple[str, str]]) -> dict[s
 
     `applied`: (header, node) of which the ledger knows how far it came.
     """
-    pairs = {(header, node) for header, group in table.groups().items() for node in group}
+    pairs = {(header, node) for header, group in table.groups_by_header().items() for node in group}
     found: dict[str, list[str]] = {}
     for header, node in sorted(pairs.union(applied)):
         if node in table.ring:
@@ -214,12 +214,12 @@ def logs_of(table: PartitionTable, applied: Iterable[tuple[str, str]]) -> dict[s
     return found
 
 
-def members(table: PartitionTable, header: str) -> Group:
+def members_of_header(table: PartitionTable, header: str) -> Group:
     """Of the group that the node begins; none for one that left."""
-    return table.ring.group(header, table.replicas) if header in table.ring else ()
+    return table.ring.group_of_header(header, table.replicas) if header in table.ring else ()
 
 
-def _settled(
+def _make_settled_check(
     connection: Connection,
     cluster: Cluster,
     node: str,

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
-from tidemark.app import App, changing
+from tidemark.app import App, change_receiver
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.nodes.schema_format import schema_bytes_of
 from tidemark.cluster.replicas import plan as replicas_plan
-from tidemark.cluster.replicas.cache import recall
-from tidemark.cluster.replicas.deliver import Delivered, Parcel, deliver_all, write_down
+from tidemark.cluster.replicas.cache import recall_files
+from tidemark.cluster.replicas.deliver import Delivered, Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece
 from tidemark.errors import NoQuorumError, StaleEpochError, TidemarkError
 from tidemark.ledger.cluster import (
@@ -36,7 +36,7 @@ from tidemark.ledger.cluster import (
     tables as table_rows,
 )
 from tidemark.ledger.cluster.operations import OperationRow
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.settings.model import ReceiverSettings
@@ -49,7 +49,7 @@ _ROUNDS = 5  # how often it is routed anew because the table was swapped meanwhi
 
 @dataclass(frozen=True)
 class Forwarded:
-    """What lies at a quorum of every group it belongs to, by the table of `epoch`, and is committed by `commit`.
+    """What lies at a quorum of every group it belongs to, by the table of `epoch`, and is committed by `commit_forwarded`.
 
     `strangers`: node → locations that an earlier try brought there by a table that is not in force any more.
     """
@@ -75,30 +75,32 @@ def make_visible(
     then; StaleEpochError where the table was swapped again and again.
     """
     if cluster is None or not (files or logs):
-        with changing(app, receiver.name, store) as connection:
+        with change_receiver(app, receiver.name, store) as connection:
             if files and app.settings.cluster is not None:  # a first table since this was begun: nobody forwarded it
                 table_rows.require_epoch(connection, files[0].receiver, 0 if cluster is None else cluster.epoch)
             return act(connection)
     for left in reversed(range(_ROUNDS)):
         forwarded: Forwarded | None = None
         try:
-            forwarded = forward(cluster, files, store)
+            forwarded = forward_files(cluster, files, store)
             # CRASH WINDOW: at a quorum of nodes, nothing visible: the next load finds its landing unanswered and what lies
             # at the nodes right; what it does not need any more is swept.
-            with changing(app, receiver.name, store) as connection:
+            with change_receiver(app, receiver.name, store) as connection:
                 made = act(connection)
                 if made is not None:
-                    commit(connection, cluster, forwarded)
-                    _tell_schemas(connection, cluster, {file.database for file in files if file.role == "source"}, logs)
+                    commit_forwarded(connection, cluster, forwarded)
+                    _propose_schema_updates(
+                        connection, cluster, {file.database for file in files if file.role == "source"}, logs
+                    )
         except StaleEpochError:
             if forwarded is not None:
-                withdraw(cluster, forwarded.operations)
+                withdraw_operations(cluster, forwarded.operations)
             if not left:
                 raise
-            cluster.reload()
+            cluster.reload_table()
         else:
             if made is None:
-                withdraw(cluster, forwarded.operations)
+                withdraw_operations(cluster, forwarded.operations)
             return made
     raise AssertionError("unreachable")
 
@@ -107,48 +109,48 @@ def withdraw_left(cluster: Cluster | None, mine: Callable[[OperationRow], bool])
     """Withdraw what is proposed and `mine`: the caller's lease says that nobody is at work on it any more."""
     if cluster is not None:
         with cluster.app.ledger.read() as connection:
-            left = [row for row in operation_rows.proposed(connection, cluster.receiver.name) if mine(row)]
-        withdraw(cluster, left)
+            left = [row for row in operation_rows.proposed_operations(connection, cluster.receiver.name) if mine(row)]
+        withdraw_operations(cluster, left)
 
 
-def forward(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> Forwarded:
+def forward_files(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> Forwarded:
     """Bring files (with their mods) to a quorum of every group of their slots. `store`: where they are read.
 
     The first file of a database creates it at the group of its schema. Raises NoQuorumError naming the group and who failed
     why, StaleEpochError where the table is not in force any more; what was proposed is withdrawn then.
     """
-    plan = _propose(cluster, _sized(replicas_plan.pieces_of(cluster.table, files), store), files)
+    plan = _propose_operations(cluster, _fill_sizes(replicas_plan.pieces_of(cluster.table, files), store), files)
     # CRASH WINDOW: proposed, and some of it at some members: the next catch-up withdraws it, the files are forwarded again.
     try:
         _bring_here(cluster, store, plan, files)
-        failed = _deliver(cluster, store, plan)
-        if plan.short(cluster):
-            cluster.stores.forgive()  # who was away a while ago may be back
-            failed |= _deliver(cluster, store, plan)
-        short = plan.short(cluster)
+        failed = _deliver_missing(cluster, store, plan)
+        if plan.find_short_groups(cluster):
+            cluster.stores.forget_away()  # who was away a while ago may be back
+            failed |= _deliver_missing(cluster, store, plan)
+        short = plan.find_short_groups(cluster)
         if short:
             raise _no_quorum(cluster, short[0], failed)
     except TidemarkError:
-        withdraw(cluster, plan.operations)
+        withdraw_operations(cluster, plan.operations)
         raise
-    return Forwarded(cluster.epoch, plan.operations, replicas_plan.strangers(cluster.table, plan.pieces, plan.held))
+    return Forwarded(cluster.epoch, plan.operations, replicas_plan.find_strangers(cluster.table, plan.pieces, plan.held))
 
 
-def commit(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> None:
+def commit_forwarded(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> None:
     """In the transaction that makes the files visible. StaleEpochError where another table is in force now."""
     table_rows.require_epoch(connection, cluster.receiver.name, forwarded.epoch)
     operation_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
     for node, locations in forwarded.strangers.items():
-        copy_rows.mark_going(connection, cluster.receiver.name, node, locations, now(connection))
+        copy_rows.mark_to_remove(connection, cluster.receiver.name, node, locations, database_time(connection))
 
 
-def _tell_schemas(connection: Connection, cluster: Cluster, databases: Collection[str], logs: bool) -> None:
+def _propose_schema_updates(connection: Connection, cluster: Cluster, databases: Collection[str], logs: bool) -> None:
     """Series may have come with these files: an operation says that the schema is to be told again, as it is when a member
     applies it. One that no member has applied yet says so already."""
     receiver, at = cluster.receiver.name, cluster.app.clock()
-    applied = operation_rows.applied(connection, receiver)
+    applied = operation_rows.applied_versions(connection, receiver)
     if logs:
-        databases = catalog_rows.known_databases(connection, receiver, catalog_rows.databases(connection, receiver))
+        databases = catalog_rows.known_databases(connection, receiver, catalog_rows.list_databases(connection, receiver))
     rows = []
     for database in sorted(databases):
         route = cluster.table.route_schema(database)
@@ -157,10 +159,10 @@ def _tell_schemas(connection: Connection, cluster: Cluster, databases: Collectio
         if last is None or last.kind != "create_database" or last.version <= newest:
             kind = "create_database"
             rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, kind, database, at=at))
-    operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows), "committed", at)
+    operation_rows.set_operation_state(connection, operation_rows.propose_operations(connection, rows), "committed", at)
 
 
-def withdraw(cluster: Cluster, operations: Collection[OperationRow]) -> None:
+def withdraw_operations(cluster: Cluster, operations: Collection[OperationRow]) -> None:
     """These will not be committed. What of them lies at nodes is used by whoever needs it next, or swept."""
     if operations:
         with cluster.app.ledger.write() as connection:
@@ -179,10 +181,10 @@ class _Plan:
     pulling: frozenset[tuple[str, int]]  # (node, slot) without schema
     created: dict[str, set[str]]  # new database → nodes that have its paper
 
-    def parcels(self, cluster: Cluster) -> list[Parcel]:
+    def list_deliveries(self, cluster: Cluster) -> list[Delivery]:
         """What each node still lacks."""
         table = cluster.table
-        lacking = replicas_plan.lacking(table, self.pieces, self.held)
+        lacking = replicas_plan.lacking_pieces(table, self.pieces, self.held)
         schemas: dict[str, dict[str, bytes]] = {}
         for database in sorted(self.new):
             for node in table.route_schema(database).members:
@@ -192,13 +194,14 @@ class _Plan:
             for piece in pieces:
                 if any((node, slot) in self.pulling for slot in piece.slots):
                     schemas.setdefault(node, {})[piece.database] = self.papers[piece.database]
-        return [Parcel(node, schemas.get(node, {}), lacking.get(node, ())) for node in sorted({*schemas, *lacking})]
+        return [Delivery(node, schemas.get(node, {}), lacking.get(node, ())) for node in sorted({*schemas, *lacking})]
 
-    def short(self, cluster: Cluster) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    def find_short_groups(self, cluster: Cluster) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
         """(members, holders, what) of each group that has no quorum."""
         table, quorum = cluster.table, cluster.quorum
         found = [
-            (s.members, s.holders, s.piece.location) for s in replicas_plan.shortages(table, self.pieces, self.held, quorum)
+            (s.members, s.holders, s.piece.location)
+            for s in replicas_plan.find_shortages(table, self.pieces, self.held, quorum)
         ]
         for database in sorted(self.new):
             members = table.route_schema(database).members
@@ -208,14 +211,14 @@ class _Plan:
         return found
 
 
-def _sized(pieces: Sequence[Piece], store: Store) -> tuple[Piece, ...]:
+def _fill_sizes(pieces: Sequence[Piece], store: Store) -> tuple[Piece, ...]:
     """The catalog has no size of mods: it is as they lie here."""
     unknown = [piece.location for piece in pieces if not piece.size]
     sizes = {entry.path: entry.size for entry in store.stat_many(unknown) if entry} if unknown else {}
     return tuple(piece._replace(size=piece.size or sizes.get(piece.location, 0)) for piece in pieces)
 
 
-def _propose(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequence[CatalogFile]) -> _Plan:
+def _propose_operations(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequence[CatalogFile]) -> _Plan:
     """One transaction: what is to be done, with the epoch checked. StaleEpochError."""
     receiver, table, at = cluster.receiver.name, cluster.table, cluster.app.clock()
     databases = sorted({file.database for file in files})
@@ -227,14 +230,14 @@ def _propose(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequence[Catalo
         known = catalog_rows.known_databases(connection, receiver, databases)
         new = frozenset(databases) - known
         late = {piece.database for piece in pieces for _, slot in pulling if slot in piece.slots}
-        papers = {database: paper_of(connection, receiver, database) for database in sorted(new | late)}
-        rows = [_creation(cluster, database, papers[database], at) for database in sorted(new)]
-        rows += replicas_plan.puts(table, receiver, pieces, held, at)
-        operations = operation_rows.propose(connection, rows)
+        papers = {database: schema_bytes_of(connection, receiver, database) for database in sorted(new | late)}
+        rows = [_creation_operation(cluster, database, papers[database], at) for database in sorted(new)]
+        rows += replicas_plan.put_operations(table, receiver, pieces, held, at)
+        operations = operation_rows.propose_operations(connection, rows)
     return _Plan(tuple(operations), pieces, held, papers, new, pulling, {database: set() for database in new})
 
 
-def _creation(cluster: Cluster, database: str, paper: bytes, at: float) -> OperationRow:
+def _creation_operation(cluster: Cluster, database: str, paper: bytes, at: float) -> OperationRow:
     from hashlib import sha256
 
     route = cluster.table.route_schema(database)
@@ -244,11 +247,11 @@ def _creation(cluster: Cluster, database: str, paper: bytes, at: float) -> Opera
     )
 
 
-def _deliver(cluster: Cluster, store: Store, plan: _Plan) -> dict[str, TidemarkError]:
+def _deliver_missing(cluster: Cluster, store: Store, plan: _Plan) -> dict[str, TidemarkError]:
     """Send what is missing, write down what came; node → why not all of it did."""
     failed: dict[str, TidemarkError] = {}
-    for delivered in deliver_all(cluster, store, plan.parcels(cluster)):
-        write_down(cluster, delivered, _done(plan, delivered))
+    for delivered in deliver_all(cluster, store, plan.list_deliveries(cluster)):
+        record_delivered(cluster, delivered, _done_creations(plan, delivered))
         for piece in delivered.pieces:
             plan.held.setdefault(piece.location, {})[delivered.node] = piece.sha256
         for database in delivered.schemas & plan.new:
@@ -260,14 +263,14 @@ def _deliver(cluster: Cluster, store: Store, plan: _Plan) -> dict[str, TidemarkE
 
 def _bring_here(cluster: Cluster, store: Store, plan: _Plan, files: Sequence[CatalogFile]) -> None:
     """What some node lacks and the cache gave up: deletions came alone, for a file that was here long ago."""
-    lacking = {piece.location for parcel in plan.parcels(cluster) for piece in parcel.pieces}
+    lacking = {piece.location for parcel in plan.list_deliveries(cluster) for piece in parcel.pieces}
     wanted = sorted(lacking)
     gone = {place for place, entry in zip(wanted, store.stat_many(wanted), strict=True) if entry is None}
     if gone:
-        recall(cluster, [file for file in files if {file.location, file.mods_location} & gone])
+        recall_files(cluster, [file for file in files if {file.location, file.mods_location} & gone])
 
 
-def _done(plan: _Plan, delivered: Delivered) -> list[OperationRow]:
+def _done_creations(plan: _Plan, delivered: Delivered) -> list[OperationRow]:
     """The creations that a node has done."""
     return [o for o in plan.operations if o.kind == "create_database" and o.subject in delivered.schemas]
 

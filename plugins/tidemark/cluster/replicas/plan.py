@@ -59,22 +59,24 @@ def pieces_of(table: PartitionTable, files: Iterable[CatalogFile]) -> tuple[Piec
     return tuple(found.values())
 
 
-def wanting(table: PartitionTable, piece: Piece) -> tuple[str, ...]:
+def wanting_nodes(table: PartitionTable, piece: Piece) -> tuple[str, ...]:
     """The nodes that shall have the piece: all members of its slots' groups, each once."""
     return tuple(dict.fromkeys(name for slot in piece.slots for name in table.group_of(slot)))
 
 
-def lacking(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, tuple[Piece, ...]]:
+def lacking_pieces(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, tuple[Piece, ...]]:
     """Node → what it shall have and has not, or has with another digest; nodes without any are left out."""
     found: dict[str, dict[str, Piece]] = defaultdict(dict)
     for piece in pieces:
-        for node in wanting(table, piece):
+        for node in wanting_nodes(table, piece):
             if held.get(piece.location, {}).get(node) != piece.sha256:
                 found[node][piece.location] = piece
     return {node: tuple(mine.values()) for node, mine in found.items()}
 
 
-def puts(table: PartitionTable, receiver: str, pieces: Iterable[Piece], held: Held, at: float) -> list[OperationRow]:
+def put_operations(
+    table: PartitionTable, receiver: str, pieces: Iterable[Piece], held: Held, at: float
+) -> list[OperationRow]:
     """One operation for each group of a piece that lacks it at some member; its slot is the first of the group's."""
     made = []
     for piece in pieces:
@@ -91,7 +93,7 @@ def puts(table: PartitionTable, receiver: str, pieces: Iterable[Piece], held: He
     return made
 
 
-def shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, quorum: int) -> list[Shortage]:
+def find_shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, quorum: int) -> list[Shortage]:
     """Groups in which fewer than `quorum` members (all, of a smaller group) have a piece; the first such piece of each."""
     found: dict[str, Shortage] = {}
     for piece in pieces:
@@ -104,11 +106,11 @@ def shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, quorum
     return list(found.values())
 
 
-def strangers(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, list[str]]:
+def find_strangers(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, list[str]]:
     """Node → pieces that it holds and shall not: they were brought to it by another table, before theirs was in force."""
     found: dict[str, list[str]] = defaultdict(list)
     for piece in pieces:
-        for node in sorted(held.get(piece.location, {}).keys() - set(wanting(table, piece))):
+        for node in sorted(held.get(piece.location, {}).keys() - set(wanting_nodes(table, piece))):
             found[node].append(piece.location)
     return dict(found)
 
@@ -121,17 +123,17 @@ def applied_upto(operations: Sequence[OperationRow], applied: int, settled: Call
     """
     last = _last_committed(operations)
     for operation in operations:
-        over = operation.state == "withdrawn" or last.get(_subject(operation), 0) > operation.version
+        over = operation.state == "withdrawn" or last.get(_subject_key(operation), 0) > operation.version
         if not over and not settled(operation):
             break
         applied = operation.version
     return applied
 
 
-def due(operations: Sequence[OperationRow]) -> list[OperationRow]:
+def due_operations(operations: Sequence[OperationRow]) -> list[OperationRow]:
     """What a late member has to do: the last committed operation of each subject, in order of their versions."""
     last = _last_committed(operations)
-    return [operation for operation in operations if last.get(_subject(operation)) == operation.version]
+    return [operation for operation in operations if last.get(_subject_key(operation)) == operation.version]
 
 
 class Cached(NamedTuple):
@@ -142,7 +144,9 @@ class Cached(NamedTuple):
     used: float
 
 
-def evictable(cached: Collection[Cached], safe: Collection[str], keep_bytes: int, before: float) -> tuple[Cached, ...]:
+def choose_evictable(
+    cached: Collection[Cached], safe: Collection[str], keep_bytes: int, before: float
+) -> tuple[Cached, ...]:
     """What the cache gives up so that at most `keep_bytes` stay: the longest unused first.
 
     Only what is `safe` (every node that shall have it does) and was used `before` that time the last time: a reader may
@@ -159,10 +163,10 @@ def evictable(cached: Collection[Cached], safe: Collection[str], keep_bytes: int
     return tuple(gone)
 
 
-def _subject(operation: OperationRow) -> tuple[str, str]:
+def _subject_key(operation: OperationRow) -> tuple[str, str]:
     return ("database" if operation.kind.endswith("_database") else "file", operation.subject)
 
 
 def _last_committed(operations: Iterable[OperationRow]) -> dict[tuple[str, str], int]:
     """Of each subject; one that is only proposed takes nobody's place, it may be withdrawn yet."""
-    return {_subject(operation): operation.version for operation in operations if operation.state == "committed"}
+    return {_subject_key(operation): operation.version for operation in operations if operation.state == "committed"}

@@ -36,7 +36,7 @@ def balance_of(name: str, weights: Mapping[int, float]) -> Balance:
         "slots": lambda: even_slots,
         "bytes": lambda: even_weights(weights),
         "writes": lambda: even_weights(weights),
-        "compat": lambda: original,
+        "compat": lambda: original_balance,
     }
     if name not in named:
         raise UsageError(f"no balance {name!r}", hint=f"set `[cluster] balance` to one of: {', '.join(named)}", subject=name)
@@ -51,7 +51,7 @@ def first_owners(slots: int, nodes: Sequence[str]) -> Owners:
 
 def even_slots(owners: Owners, nodes: Sequence[str]) -> Owners:
     """Numbers of slots that differ by one at most; a node gives the last of what it has too many of."""
-    held = _held(owners, nodes)
+    held = _slots_by_header(owners, nodes)
     least, over = divmod(len(owners), len(nodes))
     richest = sorted(nodes, key=lambda name: -len(held.get(name, ())))  # those keep one more, which saves a move
     wanted = {name: least + (rank < over) for rank, name in enumerate(richest)}
@@ -75,13 +75,13 @@ def even_weights(weights: Mapping[int, float], spare: float = 0.028) -> Balance:
     def balanced(owners: Owners, nodes: Sequence[str]) -> Owners:
         weight = [weights.get(slot, 0) for slot in range(len(owners))]
         little = sum(weight) / len(weight) * LITTLE
-        some, few = _parted(weight, little)
+        some, few = _split_by_weight(weight, little)
         places = {name: place for place, name in enumerate(nodes)}
         heavy = [weight[slot] for slot in some]
         limit = (1 + spare) * max(sum(heavy) / len(nodes), max(heavy, default=0))
         shares = Shares([places.get(owners[slot], FREE) for slot in some], heavy, len(nodes), limit)
         result = list(owners)
-        for slot, place in zip(some, shares.settle(0.02, 1.005), strict=True):
+        for slot, place in zip(some, shares.assign_slots(0.02, 1.005), strict=True):
             result[slot] = nodes[place]
         for slot, name in zip(few, even_slots(tuple(owners[slot] for slot in few), nodes), strict=True):
             result[slot] = name
@@ -90,17 +90,17 @@ def even_weights(weights: Mapping[int, float], spare: float = 0.028) -> Balance:
     return balanced
 
 
-def _parted(weight: Sequence[float], little: float) -> tuple[list[int], list[int]]:
+def _split_by_weight(weight: Sequence[float], little: float) -> tuple[list[int], list[int]]:
     """Slots with some weight and slots with next to none."""
     some = [slot for slot, held in enumerate(weight) if held > little]
     few = [slot for slot, held in enumerate(weight) if held <= little]
     return some, few
 
 
-def original(owners: Owners, nodes: Sequence[str]) -> Owners:
+def original_balance(owners: Owners, nodes: Sequence[str]) -> Owners:
     """The original's arithmetic: who joins gets the last of what each has above the new average, rounded down; the slots of
     who leaves go round the ring, one by one. Nothing is levelled afterwards."""
-    held = _held(owners, nodes)
+    held = _slots_by_header(owners, nodes)
     result = list(owners)
     average = len(owners) // len(nodes)
     joined = [name for name in nodes if not held.get(name)]
@@ -115,12 +115,12 @@ def original(owners: Owners, nodes: Sequence[str]) -> Owners:
     return tuple(result)
 
 
-def moves(before: Owners, after: Owners) -> dict[int, tuple[str, str]]:
+def changed_headers(before: Owners, after: Owners) -> dict[int, tuple[str, str]]:
     """Slot → (from, to), of those whose header changes."""
     return {slot: pair for slot, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]}
 
 
-def _held(owners: Owners, nodes: Sequence[str]) -> dict[str, list[int]]:
+def _slots_by_header(owners: Owners, nodes: Sequence[str]) -> dict[str, list[int]]:
     """Slots by header, in the order of the ring, those of who has left last."""
     held: dict[str, list[int]] = {name: [] for name in nodes}
     for slot, name in enumerate(owners):

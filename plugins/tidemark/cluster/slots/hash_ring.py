@@ -38,7 +38,7 @@ def data_slot(database: str, partition: int, slots: int, kind: SlotHash = SlotHa
     """0 … slots - 1, of the data of a database in a time partition (its number, 64 bits signed)."""
     name, number = database.encode(), struct.pack(">q", partition)
     if kind is SlotHash.COMPAT:
-        return _original(name + number, len(database.encode("utf-16-le")) // 2 + 8, slots)
+        return _hash_as_original(name + number, len(database.encode("utf-16-le")) // 2 + 8, slots)
     return murmur3(name + number, SEED)[0] % slots
 
 
@@ -60,44 +60,44 @@ def murmur3(data: bytes, seed: int, signed_tail: bool = False) -> tuple[int, int
     whole = len(data) // 16 * 16
     for at in range(0, whole, 16):
         one, two = _BLOCK.unpack_from(data, at)
-        first ^= _mixed(one, _C1, 31, _C2)
-        first = ((_rotated(first, 27) + second) * 5 + 0x52DCE729) & _LOW
-        second ^= _mixed(two, _C2, 33, _C1)
-        second = ((_rotated(second, 31) + first) * 5 + 0x38495AB5) & _LOW
+        first ^= _mix_block(one, _C1, 31, _C2)
+        first = ((_rotate_left(first, 27) + second) * 5 + 0x52DCE729) & _LOW
+        second ^= _mix_block(two, _C2, 33, _C1)
+        second = ((_rotate_left(second, 31) + first) * 5 + 0x38495AB5) & _LOW
     tail = data[whole:]
-    second ^= _mixed(_joined(tail[8:], signed_tail), _C2, 33, _C1)
-    first ^= _mixed(_joined(tail[:8], signed_tail), _C1, 31, _C2)
+    second ^= _mix_block(_join_tail(tail[8:], signed_tail), _C2, 33, _C1)
+    first ^= _mix_block(_join_tail(tail[:8], signed_tail), _C1, 31, _C2)
     first, second = first ^ len(data), second ^ len(data)
     first = (first + second) & _LOW
     second = (second + first) & _LOW
-    first, second = _finished(first), _finished(second)
+    first, second = _finalize_mix(first), _finalize_mix(second)
     first = (first + second) & _LOW
     return first, (second + first) & _LOW
 
 
-def _original(data: bytes, length: int, slots: int) -> int:
+def _hash_as_original(data: bytes, length: int, slots: int) -> int:
     first, second = murmur3(data[:length], SEED, signed_tail=True)
     low = (first + second) & 0xFFFFFFFF
     value = low - (1 << 32) if low & 0x80000000 else low
     return abs(value) % slots  # Java's remainder has the sign of the value, which `abs` then takes away
 
 
-def _joined(tail: Sequence[int], signed: bool) -> int:
+def _join_tail(tail: Sequence[int], signed: bool) -> int:
     value = 0
     for place, byte in enumerate(tail):
         value ^= (byte - 256 if signed and byte & 0x80 else byte) << 8 * place
     return value & _LOW
 
 
-def _mixed(value: int, by: int, turn: int, then: int) -> int:
-    return (_rotated(value * by & _LOW, turn) * then) & _LOW
+def _mix_block(value: int, by: int, turn: int, then: int) -> int:
+    return (_rotate_left(value * by & _LOW, turn) * then) & _LOW
 
 
-def _rotated(value: int, bits: int) -> int:
+def _rotate_left(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (64 - bits))) & _LOW
 
 
-def _finished(value: int) -> int:
+def _finalize_mix(value: int) -> int:
     value = ((value ^ (value >> 33)) * 0xFF51AFD7ED558CCD) & _LOW
     value = ((value ^ (value >> 33)) * 0xC4CEB9FE1A85EC53) & _LOW
     return value ^ (value >> 33)
@@ -147,20 +147,20 @@ class Ring:
     def names(self) -> Group:
         return tuple(node.name for node in self._nodes)
 
-    def group(self, header: str, replicas: int) -> Group:
+    def group_of_header(self, header: str, replicas: int) -> Group:
         """The group that `header` begins. No node is in it twice, so of a small ring it is the whole."""
         start, size = self._places[header], len(self._nodes)
         return tuple(self._nodes[(start + step) % size].name for step in range(min(replicas, size)))
 
-    def joined(self, node: Node) -> Ring:
+    def with_node(self, node: Node) -> Ring:
         nodes = list(self._nodes)
         insort(nodes, node)
         return Ring(nodes)
 
-    def left(self, name: str) -> Ring:
+    def without_node(self, name: str) -> Ring:
         return Ring([node for node in self._nodes if node.name != name])
 
-    def between(self, first: str, new: Node, last: str) -> bool:
+    def is_between(self, first: str, new: Node, last: str) -> bool:
         """Whether a node that joins comes to lie behind `first` and before `last`, along the ring."""
         start, end = self._places[first], self._places[last]
         place = bisect_left(self._nodes, new)  # before the node that stands there now

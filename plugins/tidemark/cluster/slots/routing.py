@@ -40,7 +40,7 @@ def slots_of(table: PartitionTable, database: str, partition_from: int, partitio
 
     ValueError where the last partition is before the first.
     """
-    return _slots(database, partition_from, partition_to, table.slots, table.hash)
+    return _slots_between(database, partition_from, partition_to, table.slots, table.hash)
 
 
 def home_slot(table: PartitionTable, file: RoutedFile) -> int:
@@ -89,7 +89,7 @@ def wanted_copies(table: PartitionTable, files: Iterable[RoutedFile]) -> Mapping
 
 
 @lru_cache(maxsize=65_536)
-def _slots(database: str, first: int, last: int, slots: int, kind: SlotHash) -> tuple[int, ...]:
+def _slots_between(database: str, first: int, last: int, slots: int, kind: SlotHash) -> tuple[int, ...]:
     if last < first:
         raise ValueError(f"partitions {first} to {last} of {database}: the last is before the first")
     if last - first >= WIDEST:

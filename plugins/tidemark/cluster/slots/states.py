@@ -66,7 +66,7 @@ AGAIN: frozenset[tuple[SlotState, SlotEvent]] = frozenset(
 """Told once more, as happens after a lost answer: the state stays."""
 
 
-def after(state: SlotState, event: SlotEvent) -> SlotState:
+def next_state(state: SlotState, event: SlotEvent) -> SlotState:
     """The next state. OutcomeUnknownError for an event that cannot come now: it is of another epoch, or of a bug."""
     if (state, event) in AGAIN:
         return state

@@ -3,8 +3,8 @@
 It is a value: a change of the nodes gives a new table with the next epoch. Groups are worked out, not stored: the
 header and the ring say who is in them. Source: seed 001 "SlotPartitionTable"; research/iotdb.md §3.2.
 
-`encode` and `decode` are its bytes, for the ledger and for nodes: JSON with names, numbers and ranges, compressed.
-The first byte is the version of this form. 10,000 slots and 1,000 nodes are about 20 KB; the original writes the
+`encode_table` and `decode_table` are its bytes, for the ledger and for nodes: JSON with names, numbers and ranges,
+compressed. The first byte is the version of this form. 10,000 slots and 1,000 nodes are about 20 KB; the original writes the
 whole group at every slot. A table that cannot be read raises CorruptionError.
 """
 
@@ -54,27 +54,27 @@ class PartitionTable:
         return len(self.owners)
 
     def group_of(self, slot: int) -> Group:
-        return self.ring.group(self.owners[slot], self.replicas)
+        return self.ring.group_of_header(self.owners[slot], self.replicas)
 
-    def groups(self) -> dict[str, Group]:
+    def groups_by_header(self) -> dict[str, Group]:
         """Every group by its header, those without slots too, along the ring."""
-        return {name: self.ring.group(name, self.replicas) for name in self.ring.names}
+        return {name: self.ring.group_of_header(name, self.replicas) for name in self.ring.names}
 
-    def route(self, database: str, partition: int) -> Route:
+    def route_data(self, database: str, partition: int) -> Route:
         """Of the data of a database in a time partition."""
-        return self._route(data_slot(database, partition, self.slots, self.hash))
+        return self._route_slot(data_slot(database, partition, self.slots, self.hash))
 
     def route_schema(self, database: str) -> Route:
         """Of the schema of a database: by its name alone."""
-        return self._route(schema_slot(database, self.slots, self.hash))
+        return self._route_slot(schema_slot(database, self.slots, self.hash))
 
-    def holds(self, node: str, slot: int) -> bool:
+    def holds_slot(self, node: str, slot: int) -> bool:
         """Whether the node is of the group that has the slot at this epoch."""
         return node in self.group_of(slot)
 
-    def joined(self, node: Node, balance: Balance) -> PartitionTable:
+    def with_node(self, node: Node, balance: Balance) -> PartitionTable:
         """The next table, with one node more. UsageError for one there is already, RetryableError while slots move."""
-        self._settled(f"add {node.name}")
+        self._require_settled(f"add {node.name}")
         if node.name in self.ring:
             raise UsageError(
                 f"{node.name} is a node of the cluster already", hint="./tidemark cluster show", subject=node.name
@@ -85,11 +85,11 @@ class PartitionTable:
                 hint="give it another name",
                 subject=node.name,
             )
-        return self._next(self.ring.joined(node), balance)
+        return self._next_table(self.ring.with_node(node), balance)
 
-    def left(self, name: str, balance: Balance) -> PartitionTable:
+    def without_node(self, name: str, balance: Balance) -> PartitionTable:
         """The next table, without a node. UsageError for an unknown one, or where too few would be left."""
-        self._settled(f"remove {name}")
+        self._require_settled(f"remove {name}")
         if name not in self.ring:
             raise UsageError(f"{name} is no node of the cluster", hint="./tidemark cluster show", subject=name)
         if len(self.ring) <= self.replicas:
@@ -98,30 +98,30 @@ class PartitionTable:
                 hint="add a node first",
                 subject=name,
             )
-        return self._next(self.ring.left(name), balance)
+        return self._next_table(self.ring.without_node(name), balance)
 
-    def rebalanced(self, balance: Balance) -> PartitionTable:
+    def rebalance_slots(self, balance: Balance) -> PartitionTable:
         """The next table, with the same nodes."""
-        self._settled("rebalance")
-        return self._next(self.ring, balance)
+        self._require_settled("rebalance")
+        return self._next_table(self.ring, balance)
 
-    def moved(self, slots: Iterable[int]) -> PartitionTable:
+    def with_moved(self, slots: Iterable[int]) -> PartitionTable:
         """These slots are where they belong. The epoch stays: nothing is written elsewhere than before."""
         gone = set(slots)
         return replace(self, moving={slot: group for slot, group in self.moving.items() if slot not in gone})
 
-    def _route(self, slot: int) -> Route:
+    def _route_slot(self, slot: int) -> Route:
         return Route(self.epoch, slot, self.group_of(slot), self.moving.get(slot, ()))
 
-    def _next(self, ring: Ring, balance: Balance) -> PartitionTable:
+    def _next_table(self, ring: Ring, balance: Balance) -> PartitionTable:
         """With every slot `moving` of whose group somebody is not the same."""
         owners = balance(self.owners, ring.names)
         new = PartitionTable(self.epoch + 1, self.replicas, ring, owners, self.hash)
-        then, now = self.groups(), new.groups()
+        then, now = self.groups_by_header(), new.groups_by_header()
         pairs = ((slot, then[a], now[b]) for slot, (a, b) in enumerate(zip(self.owners, owners, strict=True)))
         return replace(new, moving={slot: old for slot, old, group in pairs if old != group and set(old) != set(group)})
 
-    def _settled(self, what: str) -> None:
+    def _require_settled(self, what: str) -> None:
         if self.moving:
             raise RetryableError(
                 f"cannot {what}: {len(self.moving)} slots of the change to epoch {self.epoch} still move",
@@ -129,7 +129,7 @@ class PartitionTable:
             )
 
 
-def begin(nodes: Iterable[Node], replicas: int, owners: Owners, kind: SlotHash = SlotHash.FULL) -> PartitionTable:
+def begin_table(nodes: Iterable[Node], replicas: int, owners: Owners, kind: SlotHash = SlotHash.FULL) -> PartitionTable:
     """The first table, epoch 1. UsageError where there are fewer nodes than copies, or none of either."""
     ring = Ring(list(nodes))
     if replicas < 1 or len(ring) < replicas:
@@ -144,7 +144,7 @@ FORM = 1
 _MOST = 1 << 24  # bytes of a table once it is unpacked
 
 
-def encode(table: PartitionTable) -> bytes:
+def encode_table(table: PartitionTable) -> bytes:
     """The table, whatever its size; equal tables give equal bytes."""
     places = {name: place for place, name in enumerate(table.ring.names)}
     groups = sorted(set(table.moving.values()))
@@ -154,14 +154,14 @@ def encode(table: PartitionTable) -> bytes:
         "replicas": table.replicas,
         "hash": table.hash.value,
         "nodes": [[node.name, node.identifier] for node in table.ring],
-        "owners": _numbers(places[name] for name in table.owners),
+        "owners": _encode_numbers(places[name] for name in table.owners),
         "groups": [list(group) for group in groups],
-        "moving": [[*span, numbers[group]] for span, group in _spans(table)],
+        "moving": [[*span, numbers[group]] for span, group in _moving_spans(table)],
     }
     return bytes([FORM]) + zlib.compress(json.dumps(words, separators=(",", ":")).encode(), 9)
 
 
-def decode(data: bytes) -> PartitionTable:
+def decode_table(data: bytes) -> PartitionTable:
     """CorruptionError for bytes that are no table, SchemaTooNewError for those of a later form."""
     if data[:1] > bytes([FORM]):
         raise SchemaTooNewError(
@@ -172,14 +172,14 @@ def decode(data: bytes) -> PartitionTable:
         words = parse_json(unpack.decompress(data[1:], _MOST))
         if data[:1] != bytes([FORM]) or not unpack.eof or unpack.unused_data:
             raise ValueError("its end is missing, or something follows it")
-        return _table(words)
+        return _parse_table(words)
     except (ValueError, KeyError, IndexError, TypeError, zlib.error) as error:
         raise CorruptionError(
             f"the partition table is damaged: {error}", hint="./tidemark cluster check; every node keeps a copy of it"
         ) from error
 
 
-def _table(words: Any) -> PartitionTable:
+def _parse_table(words: Any) -> PartitionTable:
     ring = Ring([Node(int(identifier), str(name)) for name, identifier in words["nodes"]])
     names, groups = ring.names, [tuple(map(str, group)) for group in words["groups"]]
     owners = array("H", b85decode(words["owners"]))
@@ -190,12 +190,12 @@ def _table(words: Any) -> PartitionTable:
     return PartitionTable(int(words["epoch"]), int(words["replicas"]), ring, owned, SlotHash(words["hash"]), moving)
 
 
-def _numbers(numbers: Iterable[int]) -> str:
+def _encode_numbers(numbers: Iterable[int]) -> str:
     """16 bits each, little-endian on every machine Tidemark runs on."""
     return b85encode(array("H", numbers).tobytes()).decode()
 
 
-def _spans(table: PartitionTable) -> Iterable[tuple[tuple[int, int], tuple[str, ...]]]:
+def _moving_spans(table: PartitionTable) -> Iterable[tuple[tuple[int, int], tuple[str, ...]]]:
     """Neighbours that come from one group: ((first, last), group)."""
     ordered = sorted(table.moving.items())
     for (_, group), run in groupby(enumerate(ordered), key=lambda entry: (entry[1][0] - entry[0], entry[1][1])):

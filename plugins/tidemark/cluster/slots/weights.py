@@ -4,7 +4,7 @@
 itself, and the level is that of the others. *Limit*: what no node may exceed. *Loose*: a slot that has no node at
 the moment. *Room*: what a node has less than the level. *Floor*: down to where nodes give.
 
-The bounds (`level_of`, `least_moved`, `dispensable` …) are arithmetic. `Shares` is who holds what while a change of
+The bounds (`level_of`, `least_moved`, `dispensable_slots` …) are arithmetic. `Shares` is who holds what while a change of
 the nodes is worked out; it brings slots to the level with few moves, nobody above the limit. Pure.
 """
 
@@ -50,7 +50,7 @@ def least_of(held: Sequence[Sequence[float]], free: Sequence[float], level: floa
         load = sum(slots)
         gives = max(0.0, load - max(level, slots[0])) if slots else 0.0
         if load > limit:
-            gives = max(gives, sum(slots[at] for at in fewest(slots, level, limit)))
+            gives = max(gives, sum(slots[at] for at in fewest_to_give(slots, level, limit)))
         given += gives
         rooms.append(max(0.0, level - load + gives))
     crowded = lacking = 0.0
@@ -60,7 +60,7 @@ def least_of(held: Sequence[Sequence[float]], free: Sequence[float], level: floa
     return sum(free) + given + crowded
 
 
-def dispensable(slots: Sequence[float], floor: float) -> list[int]:
+def dispensable_slots(slots: Sequence[float], floor: float) -> list[int]:
     """What a node can give without falling below a floor, heavy ones first: places in `slots`, which are in that order."""
     load, given = sum(slots), []
     if load > floor:
@@ -71,15 +71,15 @@ def dispensable(slots: Sequence[float], floor: float) -> list[int]:
     return given
 
 
-def fewest(slots: Sequence[float], floor: float, limit: float) -> tuple[int, ...]:
+def fewest_to_give(slots: Sequence[float], floor: float, limit: float) -> tuple[int, ...]:
     """What a node cannot but give to come below `limit`: nothing, if it can without falling below the floor."""
     load = sum(slots)
-    if load <= limit or load - sum(slots[at] for at in dispensable(slots, floor)) <= limit:
+    if load <= limit or load - sum(slots[at] for at in dispensable_slots(slots, floor)) <= limit:
         return ()
-    return lightest(slots, load - limit)
+    return lightest_subset(slots, load - limit)
 
 
-def lightest(slots: Sequence[float], needed: float) -> tuple[int, ...]:
+def lightest_subset(slots: Sequence[float], needed: float) -> tuple[int, ...]:
     """Of the slots, but not all of them, those that together weigh `needed` or more, and least more; none: ().
 
     Sums that differ by less than a two-thousandth of what is needed count as one, so that there are few of them.
@@ -101,7 +101,8 @@ ROUNDS = 3  # of making room: a slot that comes may push out another
 
 
 class Shares:
-    """`places`: the node (0 … nodes - 1) of each slot, or FREE; brought to the level by `settle`, nobody above `limit`."""
+    """`places`: the node (0 … nodes - 1) of each slot, or FREE; brought to the level by `assign_slots`, nobody above
+    `limit`."""
 
     def __init__(self, places: Sequence[int], weights: Sequence[float], nodes: int, limit: float) -> None:
         self._first, self._weights, self._nodes = tuple(places), weights, nodes
@@ -111,51 +112,51 @@ class Shares:
         for slot in order:
             place = places[slot]
             (self._loose if place == FREE else self._held[place]).append(slot)
-        self._loads = [sum(self._of(place)) for place in range(nodes)]
+        self._loads = [sum(self._weights_at(place)) for place in range(nodes)]
         self._level = self._floor = level_of([weights[slot] for slot in order], nodes)
         self._limit, self._left = limit, 0.0
 
-    def settle(self, spare: float, most: float) -> tuple[int, ...]:
+    def assign_slots(self, spare: float, most: float) -> tuple[int, ...]:
         """The place of every slot afterwards. No node above the limit, where single moves and exchanges lead there.
 
         `spare`: what a node may be off the level, as a part of it, without anything being moved for it. `most`: what may be
         moved as long as nobody is above the limit, as a multiple of what must (`weights.least_of`).
         """
         free = [self._weights[slot] for slot in self._loose]
-        least = least_of([self._of(place) for place in range(self._nodes)], free, self._level, self._limit)
+        least = least_of([self._weights_at(place) for place in range(self._nodes)], free, self._level, self._limit)
         for _ in range(ROUNDS):
-            self._force()
+            self._force_out()
             self._place_loose()
-        self._left = min(most * least - self._moved(), self._needed(spare))
-        self._lower()
-        self._offer()
+        self._left = min(most * least - self._moved_weight(), self._needed_weight(spare))
+        self._lower_floor()
+        self._place_offers()
         for off in (0.0, spare):
-            self._spread(off * self._level)
-        self._relieve()
+            self._spread_slots(off * self._level)
+        self._relieve_richest()
         after = [FREE] * len(self._weights)
         for place, slots in enumerate(self._held):
             for slot in slots:
                 after[slot] = place
         return tuple(after)
 
-    def _needed(self, spare: float) -> float:
+    def _needed_weight(self, spare: float) -> float:
         """What has to go from who is above the level to who is below, such that nobody is off it by more than `spare`."""
         high, low = (1 + spare) * self._level, (1 - spare) * self._level
-        above = sum(max(0.0, load - max(high, self._heaviest(place))) for place, load in enumerate(self._loads))
+        above = sum(max(0.0, load - max(high, self._heaviest_weight(place))) for place, load in enumerate(self._loads))
         return max(above, sum(max(0.0, low - load) for load in self._loads)) + spare * self._level
 
-    def _force(self) -> None:
+    def _force_out(self) -> None:
         """Who cannot come below the limit by slots no heavier than what it has too much lets heavier ones loose."""
         for place, load in enumerate(self._loads):
             if load > self._limit:
                 slots = self._held[place]
-                for slot in [slots[at] for at in fewest(self._of(place), self._level, self._limit)]:
-                    self._drop(place, slot)
+                for slot in [slots[at] for at in fewest_to_give(self._weights_at(place), self._level, self._limit)]:
+                    self._drop_slot(place, slot)
                     self._loose.append(slot)
 
-    def _lower(self) -> None:
+    def _lower_floor(self) -> None:
         """Down to where nodes give: the level, or somewhat above it, where not all of them can without moving too much."""
-        tops = [max(self._level, self._heaviest(place)) for place in range(self._nodes)]
+        tops = [max(self._level, self._heaviest_weight(place)) for place in range(self._nodes)]
         rich = [(load, top) for load, top in zip(self._loads, tops, strict=True) if load > top]
         if sum(load - top for load, top in rich) > self._left:
             low, high = self._level, max(self._level, self._limit)
@@ -174,25 +175,25 @@ class Shares:
             _, place = poorest[0]
             if self._weights[slot] > max(self._level / 20, self._limit - self._loads[place]):
                 room = max(0.0, self._level - self._loads[place])
-                place = min(range(self._nodes), key=lambda place: self._crowding(place, self._weights[slot], room))
-            self._add(place, slot)
+                place = min(range(self._nodes), key=lambda place: self._measure_crowding(place, self._weights[slot], room))
+            self._add_slot(place, slot)
             heapq.heappush(poorest, (self._loads[place], place))
         self._loose = []
 
-    def _crowding(self, place: int, weight: float, room: float) -> float:
+    def _measure_crowding(self, place: int, weight: float, room: float) -> float:
         """What is in the way of a slot at a node: the more so the less easily it finds room elsewhere."""
-        over, held = weight - self._limit, self._of(place)
+        over, held = weight - self._limit, self._weights_at(place)
         large = sum(takewhile(lambda slot: slot > 0.9 * room, held))
         middling = sum(takewhile(lambda slot: slot > 0.25 * room, held))
         return self._loads[place] + 4 * max(0.0, large + over) + max(0.0, middling + over)
 
-    def _offer(self) -> None:
+    def _place_offers(self) -> None:
         """What nodes can give goes where there is room for it, the heaviest first: later there is no room for those."""
         offers = [
             (slots[at], place)
             for place, slots in enumerate(self._held)
             if self._loads[place] > self._floor
-            for at in dispensable(self._of(place), self._floor)
+            for at in dispensable_slots(self._weights_at(place), self._floor)
         ]
         poorest = [(load, place) for place, load in enumerate(self._loads)]
         heapq.heapify(poorest)
@@ -201,12 +202,12 @@ class Shares:
                 heapq.heappop(poorest)
             load, poor = poorest[0]
             if load + self._weights[slot] <= self._level:
-                self._left -= self._cost(slot, place, poor)
-                self._move(slot, place, poor)
+                self._left -= self._moving_cost(slot, place, poor)
+                self._move_slot(slot, place, poor)
                 for changed in (place, poor):
                     heapq.heappush(poorest, (self._loads[changed], changed))
 
-    def _relieve(self) -> None:
+    def _relieve_richest(self) -> None:
         """While somebody is above the limit: one slot of the richest to another, or for another's; what moves least.
 
         Each step makes the richest poorer and nobody as rich as it was, so there is an end.
@@ -215,15 +216,15 @@ class Shares:
             rich = max(range(self._nodes), key=self._loads.__getitem__)
             if self._loads[rich] <= self._limit:
                 return
-            found = min(self._exchanges(rich), default=None)
+            found = min(self._find_exchanges(rich), default=None)
             if found is None:
                 return
             _, poor, slot, back = found
-            self._move(slot, rich, poor)
+            self._move_slot(slot, rich, poor)
             if back != FREE:
-                self._move(back, poor, rich)
+                self._move_slot(back, poor, rich)
 
-    def _exchanges(self, rich: int) -> Iterator[tuple[tuple[float, float], int, int, int]]:
+    def _find_exchanges(self, rich: int) -> Iterator[tuple[tuple[float, float], int, int, int]]:
         """((largest of the two above the limit, what more is moved), other node, slot to it, slot from it or FREE)."""
         for poor in range(self._nodes):
             gap = self._loads[rich] - self._loads[poor]
@@ -237,14 +238,14 @@ class Shares:
                     at = bisect_left(lighter, -wanted)
                     backs += theirs[max(0, at - 1) : at + 2]
                 for back in backs:
-                    less, cost = weight, self._cost(slot, rich, poor)
+                    less, cost = weight, self._moving_cost(slot, rich, poor)
                     if back != FREE:
-                        less, cost = weight - self._weights[back], cost + self._cost(back, poor, rich)
+                        less, cost = weight - self._weights[back], cost + self._moving_cost(back, poor, rich)
                     if 0 < less < gap:
                         top = max(self._loads[rich] - less, self._loads[poor] + less, self._limit)
                         yield (top, cost), poor, slot, back
 
-    def _spread(self, spare: float) -> None:
+    def _spread_slots(self, spare: float) -> None:
         """From who has most to who has least, as far as may be; those first that lose no more than they must."""
         richest = [(-load, place) for place, load in enumerate(self._loads)]
         poorest = [(load, place) for place, load in enumerate(self._loads)]
@@ -257,18 +258,18 @@ class Shares:
                 heapq.heappop(poorest)
             else:
                 rich, poor = richest[0][1], poorest[0][1]
-                slot = self._fitting(rich, poor, spare)
-                cost = 0.0 if slot == FREE else self._cost(slot, rich, poor)
+                slot = self._find_fitting_slot(rich, poor, spare)
+                cost = 0.0 if slot == FREE else self._moving_cost(slot, rich, poor)
                 if slot == FREE or cost > self._left:
                     heapq.heappop(richest)
                     continue
                 self._left -= cost
-                self._move(slot, rich, poor)
+                self._move_slot(slot, rich, poor)
                 for place in (rich, poor):
                     heapq.heappush(richest, (-self._loads[place], place))
                     heapq.heappush(poorest, (self._loads[place], place))
 
-    def _fitting(self, rich: int, poor: int, spare: float) -> int:
+    def _find_fitting_slot(self, rich: int, poor: int, spare: float) -> int:
         """The slot that best goes from one to the other, or FREE: the heaviest of those after which neither is off the level
         by more than `spare`; where a node is further above and has none such, the lightest that makes the two more equal."""
         slots, gap = self._held[rich], self._loads[rich] - self._loads[poor]
@@ -282,30 +283,30 @@ class Shares:
             return FREE
         return slots[-1]
 
-    def _moved(self) -> float:
+    def _moved_weight(self) -> float:
         """What is elsewhere than before."""
         weights, first = self._weights, self._first
         return sum(weights[slot] for place, slots in enumerate(self._held) for slot in slots if first[slot] != place)
 
-    def _heaviest(self, place: int) -> float:
+    def _heaviest_weight(self, place: int) -> float:
         return self._weights[self._held[place][0]] if self._held[place] else 0.0
 
-    def _of(self, place: int) -> list[float]:
+    def _weights_at(self, place: int) -> list[float]:
         return [self._weights[slot] for slot in self._held[place]]
 
-    def _cost(self, slot: int, here: int, there: int) -> float:
+    def _moving_cost(self, slot: int, here: int, there: int) -> float:
         """What is moved more than before by it: nothing if it is on its way anyway, less if it goes home."""
         home = self._first[slot]
         return self._weights[slot] * ((there != home) - (here != home))
 
-    def _move(self, slot: int, here: int, there: int) -> None:
-        self._drop(here, slot)
-        self._add(there, slot)
+    def _move_slot(self, slot: int, here: int, there: int) -> None:
+        self._drop_slot(here, slot)
+        self._add_slot(there, slot)
 
-    def _drop(self, place: int, slot: int) -> None:
+    def _drop_slot(self, place: int, slot: int) -> None:
         self._held[place].remove(slot)
         self._loads[place] -= self._weights[slot]
 
-    def _add(self, place: int, slot: int) -> None:
+    def _add_slot(self, place: int, slot: int) -> None:
         insort(self._held[place], slot, key=lambda other: (-self._weights[other], other))
         self._loads[place] += self._weights[slot]

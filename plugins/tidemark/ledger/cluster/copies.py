@@ -53,7 +53,7 @@ def copies_of(connection: Connection, receiver: str, locations: Iterable[str]) -
     """Location → its copies (held or going), by node."""
     query = sa.text(f"{_SELECT} AND location IN :many ORDER BY node").bindparams(sa.bindparam("many", expanding=True))
     found: dict[str, list[CopyRow]] = {}
-    for many in _chunks(sorted(set(locations))):
+    for many in _split_chunks(sorted(set(locations))):
         for row in connection.execute(query, {"r": receiver, "many": many}):
             found.setdefault(row[2], []).append(CopyRow(*row))
     return found
@@ -67,7 +67,9 @@ def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[
         return [CopyRow(*row) for row in connection.execute(query, place)]
     query = sa.text(f"{_SELECT} AND node = :n AND slot IN :many").bindparams(sa.bindparam("many", expanding=True))
     found = [
-        CopyRow(*row) for many in _chunks(sorted(set(slots))) for row in connection.execute(query, {**place, "many": many})
+        CopyRow(*row)
+        for many in _split_chunks(sorted(set(slots)))
+        for row in connection.execute(query, {**place, "many": many})
     ]
     return sorted(found, key=lambda row: row.location)
 
@@ -78,13 +80,13 @@ def held_somewhere(connection: Connection, receiver: str) -> frozenset[str]:
     return frozenset(row[0] for row in connection.execute(sa.text(sql), {"r": receiver}))
 
 
-def going(connection: Connection, receiver: str) -> list[CopyRow]:
+def copies_to_remove(connection: Connection, receiver: str) -> list[CopyRow]:
     """Every copy that is to be removed, by node and location."""
     query = sa.text(f"{_SELECT} AND state = 'going' ORDER BY node, location")
     return [CopyRow(*row) for row in connection.execute(query, {"r": receiver})]
 
 
-def mark_going(connection: Connection, receiver: str, node: str, locations: Iterable[str], at: float) -> None:
+def mark_to_remove(connection: Connection, receiver: str, node: str, locations: Iterable[str], at: float) -> None:
     """Before their bytes are removed: nobody counts on them any more. `at`: of the first time, the grace runs from it."""
     values = [{"r": receiver, "n": node, "l": location, "at": at} for location in sorted(locations)]
     sql = (
@@ -121,12 +123,12 @@ def bytes_by_node(connection: Connection, receiver: str) -> dict[str, int]:
     return {node: int(size) for node, size in connection.execute(sa.text(sql), {"r": receiver})}
 
 
-def _chunks(values: Sequence[T]) -> Iterator[list[T]]:
+def _split_chunks(values: Sequence[T]) -> Iterator[list[T]]:
     for start in range(0, len(values), _CHUNK):
         yield list(values[start : start + _CHUNK])
 
 
-def uses(connection: Connection, receiver: str, locations: Collection[str] | None = None) -> dict[str, float]:
+def last_uses(connection: Connection, receiver: str, locations: Collection[str] | None = None) -> dict[str, float]:
     """Location → when it was last asked for, seconds since 1970; of these, or of all."""
     sql = "SELECT location, used FROM cache_use WHERE receiver = :r"
     if locations is None:

@@ -52,7 +52,7 @@ def add_moves(connection: Connection, rows: Iterable[MoveRow]) -> None:
     write_rows(connection, sql, values)
 
 
-def moves(connection: Connection, receiver: str, epoch: int, open_only: bool = False) -> list[MoveRow]:
+def moves_of_epoch(connection: Connection, receiver: str, epoch: int, open_only: bool = False) -> list[MoveRow]:
     """Of one epoch, by slot; `open_only`: those that are not done."""
     sql = (
         "SELECT receiver, epoch, slot, old_group, new_group, state, bytes_done, at FROM cluster_move"
@@ -68,7 +68,7 @@ _BEFORE = {"acknowledged": "'moving'", "done": "'moving', 'acknowledged'"}
 
 
 def set_move_state(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], state: str, at: float) -> None:
-    """Forward only, to `acknowledged` or `done`: a slot that is there or further already keeps its row."""
+    """Forward only, to `acknowledged_nodes` or `done`: a slot that is there or further already keeps its row."""
     values = [{"r": receiver, "e": epoch, "slot": slot, "s": state, "at": at} for slot in sorted(slots)]
     sql = (
         "UPDATE cluster_move SET state = :s, at = :at WHERE receiver = :r AND epoch = :e AND slot = :slot"
@@ -83,7 +83,7 @@ def add_bytes(connection: Connection, receiver: str, epoch: int, by_slot: Mappin
     write_rows(connection, sql, values)
 
 
-def acknowledge(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], node: str, at: float) -> None:
+def acknowledge_slots(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], node: str, at: float) -> None:
     """The node has all of these slots, proved. Told again, it changes nothing."""
     values = [{"r": receiver, "e": epoch, "slot": slot, "n": node, "at": at} for slot in sorted(slots)]
     sql = (
@@ -93,7 +93,7 @@ def acknowledge(connection: Connection, receiver: str, epoch: int, slots: Iterab
     write_rows(connection, sql, values)
 
 
-def acknowledged(connection: Connection, receiver: str, epoch: int) -> dict[int, frozenset[str]]:
+def acknowledged_nodes(connection: Connection, receiver: str, epoch: int) -> dict[int, frozenset[str]]:
     """Slot → the nodes that have it all, at this epoch and no other."""
     sql = "SELECT slot, node FROM cluster_acknowledgement WHERE receiver = :r AND epoch = :e"
     found: dict[int, set[str]] = {}

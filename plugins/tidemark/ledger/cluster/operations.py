@@ -40,12 +40,12 @@ class OperationRow:
 _COLUMNS = "receiver, header, epoch, slot, kind, subject, sha256, size, state, at, version"
 
 
-def propose(connection: Connection, rows: Sequence[OperationRow]) -> list[OperationRow]:
+def propose_operations(connection: Connection, rows: Sequence[OperationRow]) -> list[OperationRow]:
     """Give each the next version of its group, in order; returns them with their versions. The caller checks the epoch.
 
     Who proposes to the same group at once waits for this transaction's end, so versions have no gaps and no doubles.
     """
-    ledger_sql.hold(connection, *{f"group_operation {row.receiver} {row.header}" for row in rows})
+    ledger_sql.hold_locks(connection, *{f"group_operation {row.receiver} {row.header}" for row in rows})
     last: dict[tuple[str, str], int] = {}
     numbered = []
     for row in rows:
@@ -68,7 +68,7 @@ def last_version(connection: Connection, receiver: str, header: str) -> int:
     return int(connection.execute(sa.text(sql), {"r": receiver, "h": header}).scalar_one())
 
 
-def operations(
+def operations_above(
     connection: Connection, receiver: str, header: str, above: int = 0, states: Iterable[str] = ()
 ) -> list[OperationRow]:
     """Of a group, above a version, in order; of these states, or of all."""
@@ -78,7 +78,7 @@ def operations(
     return [row for row in found if not wanted or row.state in wanted]
 
 
-def proposed(connection: Connection, receiver: str) -> list[OperationRow]:
+def proposed_operations(connection: Connection, receiver: str) -> list[OperationRow]:
     """Everything that waits for its commit, by group and version."""
     sql = f"SELECT {_COLUMNS} FROM group_operation WHERE receiver = :r AND state = 'proposed' ORDER BY header, version"
     return [OperationRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver})]
@@ -142,7 +142,7 @@ def _require_committed(connection: Connection, wanted: set[tuple[str, str, int]]
                 )
 
 
-def applied(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
+def applied_versions(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
     """(header, node) → the version up to which the member has everything."""
     sql = "SELECT header, node, applied FROM group_member WHERE receiver = :r"
     return {(row[0], row[1]): int(row[2]) for row in connection.execute(sa.text(sql), {"r": receiver})}

@@ -60,7 +60,7 @@ class ChangeRow:
     ended: float | None = None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self.state not in ("done", "rolled_back")
 
 
@@ -100,7 +100,7 @@ def require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
 
     It stays in force until the transaction ends: a swap waits for it. So only in a short `Ledger.write()`.
     """
-    ledger_sql.share(connection, _epoch_lock(receiver))
+    ledger_sql.share_lock(connection, _epoch_lock(receiver))
     _require_epoch(connection, receiver, epoch)
 
 
@@ -123,7 +123,7 @@ def swap_table(connection: Connection, row: TableRow) -> None:
 
     Waits for transactions that called `require_epoch`; who calls it afterwards waits for this one.
     """
-    ledger_sql.hold(connection, _epoch_lock(row.receiver))  # whoever commits by the table before is through with it
+    ledger_sql.hold_locks(connection, _epoch_lock(row.receiver))  # whoever commits by the table before is through with it
     _require_epoch(connection, row.receiver, row.epoch - 1)
     _insert_table(connection, row)
 
@@ -146,12 +146,12 @@ def _insert_table(connection: Connection, row: TableRow) -> None:
 
 def restore_table(connection: Connection, row: TableRow) -> None:
     """The table that nodes kept, into a ledger that has none. StaleEpochError where it has one."""
-    ledger_sql.hold(connection, _epoch_lock(row.receiver))
+    ledger_sql.hold_locks(connection, _epoch_lock(row.receiver))
     _require_epoch(connection, row.receiver, 0)
     _insert_table(connection, row)
 
 
-def nodes(connection: Connection, receiver: str, states: Iterable[str] = ()) -> list[NodeRow]:
+def nodes_of_receiver(connection: Connection, receiver: str, states: Iterable[str] = ()) -> list[NodeRow]:
     """The nodes by name; of these `states`, of all without any."""
     wanted = frozenset(states)
     sql = (
@@ -236,7 +236,7 @@ def set_change_state(connection: Connection, change_id: str, state: str, ended: 
         )
 
 
-def changes(connection: Connection, receiver: str, limit: int = 100) -> list[ChangeRow]:
+def newest_changes(connection: Connection, receiver: str, limit: int = 100) -> list[ChangeRow]:
     """The newest first."""
     sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r ORDER BY begun DESC, change_id LIMIT :l"
     return [ChangeRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver, "l": limit})]

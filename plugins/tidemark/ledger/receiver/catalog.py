@@ -101,7 +101,7 @@ def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[
     if not files:
         return []
     file_ids = _new_ids(connection, len(files))
-    write_rows(connection, _INSERT, [_values(file_id, one.file) for file_id, one in zip(file_ids, files, strict=True)])
+    write_rows(connection, _INSERT, [_row_values(file_id, one.file) for file_id, one in zip(file_ids, files, strict=True)])
     rows = [
         {"f": file_id, "d": d.device, "s": d.start, "e": d.end, "p": d.points}
         for file_id, one in zip(file_ids, files, strict=True)
@@ -147,9 +147,9 @@ def sources_of_paths(
         sa.bindparam("many", expanding=True), sa.bindparam("states", expanding=True)
     )
     found: list[CatalogFile] = []
-    for many in _chunks(sorted(set(paths))):
+    for many in _split_chunks(sorted(set(paths))):
         values = {"receiver": receiver, "site": site_id, "many": many, "states": list(states)}
-        found.extend(_file(row) for row in connection.execute(query, values).mappings())
+        found.extend(_file_of_row(row) for row in connection.execute(query, values).mappings())
     return found
 
 
@@ -159,7 +159,7 @@ def kept_sources(connection: Connection, receiver: str, site_id: str) -> list[Ca
         "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.state = 'live' AND f.rank_unsequence < 0"
     )
     query = sa.text(f"{_SELECT} WHERE {where} ORDER BY f.path, f.generation, f.file_id")
-    return [_file(row) for row in connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()]
+    return [_file_of_row(row) for row in connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()]
 
 
 def sources_beside(connection: Connection, file: CatalogFile) -> list[CatalogFile]:
@@ -171,7 +171,7 @@ def sources_beside(connection: Connection, file: CatalogFile) -> list[CatalogFil
     query = sa.text(f"{_SELECT} WHERE {where} ORDER BY f.path, f.generation, f.file_id")
     values: dict[str, object] = {"receiver": file.receiver, "site": file.site_id, "database": file.database}
     values |= {"first": file.partition_from, "last": file.partition_to}
-    return [_file(row) for row in connection.execute(query, values).mappings()]
+    return [_file_of_row(row) for row in connection.execute(query, values).mappings()]
 
 
 def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[CatalogFile]:
@@ -180,8 +180,8 @@ def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[Catalog
         sa.bindparam("many", expanding=True)
     )
     found: list[CatalogFile] = []
-    for many in _chunks(sorted(set(file_ids))):
-        found.extend(_file(row) for row in connection.execute(query, {"many": many}).mappings())
+    for many in _split_chunks(sorted(set(file_ids))):
+        found.extend(_file_of_row(row) for row in connection.execute(query, {"many": many}).mappings())
     return found
 
 
@@ -200,13 +200,13 @@ def visible_files(
     order = ", ".join(("f.site_id", *("f." + r for r in _RANKS), "f.file_id"))
     query = sa.text(f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY {order}")
     values = {"receiver": receiver, "site": site_id, "database": database, "role": role}
-    return [_file(row) for row in connection.execute(query, values).mappings()]
+    return [_file_of_row(row) for row in connection.execute(query, values).mappings()]
 
 
 def live_files(connection: Connection, receiver: str) -> list[CatalogFile]:
     """Everything the catalog keeps, seen or hidden behind merged files, by id."""
     query = sa.text(f"{_SELECT} WHERE f.receiver = :receiver AND f.state = 'live' ORDER BY f.file_id")
-    return [_file(row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
+    return [_file_of_row(row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
 
 
 def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[int, tuple[CatalogDevice, ...]]:
@@ -216,7 +216,7 @@ def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[in
         "ORDER BY file_id, device"
     ).bindparams(sa.bindparam("many", expanding=True))
     found: dict[int, list[CatalogDevice]] = {}
-    for many in _chunks(sorted(set(file_ids))):
+    for many in _split_chunks(sorted(set(file_ids))):
         for row in connection.execute(query, {"many": many}):
             found.setdefault(int(row[0]), []).append(CatalogDevice(row[1], int(row[2]), int(row[3]), int(row[4])))
     return {file_id: tuple(devices) for file_id, devices in found.items()}
@@ -230,13 +230,13 @@ def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, 
         "ORDER BY l.merged_id, l.source_id"
     ).bindparams(sa.bindparam("many", expanding=True))
     found: dict[int, set[int]] = {}
-    for many in _chunks(sorted(set(source_ids))):
+    for many in _split_chunks(sorted(set(source_ids))):
         for merged_id, source_id in connection.execute(query, {"many": many}):
             found.setdefault(int(merged_id), set()).add(int(source_id))
     return {merged_id: tuple(sorted(sources)) for merged_id, sources in found.items()}
 
 
-def databases(connection: Connection, receiver: str) -> list[str]:
+def list_databases(connection: Connection, receiver: str) -> list[str]:
     """Every database of which there is, or was, a file."""
     sql = "SELECT DISTINCT database_name FROM catalog_file WHERE receiver = :r ORDER BY database_name"
     return [row[0] for row in connection.execute(sa.text(sql), {"r": receiver})]
@@ -256,7 +256,7 @@ def locations_in_use(connection: Connection, receiver: str, locations: Iterable[
         query = sa.text(
             f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND state = 'live' AND {column} IN :many"
         ).bindparams(sa.bindparam("many", expanding=True))
-        for many in _chunks(sorted(set(locations) - {""})):
+        for many in _split_chunks(sorted(set(locations) - {""})):
             found.update(row[0] for row in connection.execute(query, {"receiver": receiver, "many": many}))
     return found
 
@@ -269,7 +269,7 @@ def known_places(connection: Connection, receiver: str, locations: Iterable[str]
             f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND state <> 'reclaimed'"
             f" AND {column} IN :many"
         ).bindparams(sa.bindparam("many", expanding=True))
-        for many in _chunks(sorted(set(locations) - {""})):
+        for many in _split_chunks(sorted(set(locations) - {""})):
             found.update(row[0] for row in connection.execute(query, {"receiver": receiver, "many": many}))
     return found
 
@@ -292,7 +292,7 @@ def table_widths(connection: Connection, receiver: str) -> dict[tuple[str, str, 
     return {(r[0], r[1], r[2]): int(r[3]) for r in connection.execute(query, {"receiver": receiver})}
 
 
-def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _split_chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(values), _CHUNK):
         yield values[start : start + _CHUNK]
 
@@ -306,7 +306,7 @@ def _new_ids(connection: Connection, count: int) -> list[int]:
     return sorted(int(file_id) for file_id in connection.execute(sa.text(sql), {"count": count}).scalars())
 
 
-def _values(file_id: int, file: CatalogFile) -> dict[str, Any]:
+def _row_values(file_id: int, file: CatalogFile) -> dict[str, Any]:
     values = {column: getattr(file, name) for column, name in _PLAIN} | {"file_id": file_id}
     values |= zip(_RANKS, file.rank, strict=True)
     values["visible"] = int(file.visible)
@@ -314,7 +314,7 @@ def _values(file_id: int, file: CatalogFile) -> dict[str, Any]:
     return values
 
 
-def _file(row: Mapping[Any, Any]) -> CatalogFile:
+def _file_of_row(row: Mapping[Any, Any]) -> CatalogFile:
     values = {
         f.name: row[_RENAMED.get(f.name, f.name)] for f in fields(CatalogFile) if f.name not in ("rank", "undecodable")
     }

@@ -84,7 +84,7 @@ def left_files(connection: Connection, target: Target) -> list[int]:
     return [int(r[0]) for r in connection.execute(sa.text(sql), vars(target))]
 
 
-def neighbours(connection: Connection, target: Target, databases: Iterable[str], span: tuple[int, int]) -> list[int]:
+def neighbour_files(connection: Connection, target: Target, databases: Iterable[str], span: tuple[int, int]) -> list[int]:
     """Files of these databases that touch catalog partitions `span` (first, last) and that the server has."""
     query = sa.text(
         "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
@@ -103,7 +103,7 @@ def partition_files(connection: Connection, target: Target, database: str, numbe
         " AND i.state = 'given' AND f.database_name = :database AND f.partition_from IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))
     found: list[int] = []
-    for many in _chunks(sorted(set(numbers))):
+    for many in _split_chunks(sorted(set(numbers))):
         values = {**vars(target), "database": database, "many": many}
         found += [int(r[0]) for r in connection.execute(query, values)]
     return found
@@ -116,7 +116,7 @@ def file_rows(connection: Connection, target: Target, file_ids: Iterable[int]) -
         " AND file_id IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))
     found = {}
-    for many in _chunks(sorted(set(file_ids))):
+    for many in _split_chunks(sorted(set(file_ids))):
         for r in connection.execute(query, {**vars(target), "many": many}):
             found[int(r[0])] = FileRow(int(r[0]), r[1], r[2], r[3], int(r[4]))
     return found
@@ -158,7 +158,7 @@ def raise_fences(connection: Connection, target: Target, partitions: Iterable[tu
     )
 
 
-def partitions(connection: Connection, target: Target, states: Sequence[str]) -> list[PartitionRow]:
+def partitions_in(connection: Connection, target: Target, states: Sequence[str]) -> list[PartitionRow]:
     """The partitions in one of these states, by database and partition."""
     query = sa.text(
         "SELECT database_name, partition, fence, counted, state, reason FROM iotdb_partition"
@@ -168,7 +168,7 @@ def partitions(connection: Connection, target: Target, states: Sequence[str]) ->
     return [PartitionRow(r[0], int(r[1]), int(r[2]), int(r[3]), r[4], r[5]) for r in found]
 
 
-def conclude(connection: Connection, target: Target, counted: Iterable[PartitionRow], at: float) -> None:
+def conclude_counts(connection: Connection, target: Target, counted: Iterable[PartitionRow], at: float) -> None:
     """These partitions were counted at their fence; whoever raised it meanwhile is counted again."""
     values = [
         {**vars(target), "d": r.database, "p": r.partition, "f": r.fence, "s": r.state, "r": r.reason, "at": at}
@@ -182,12 +182,12 @@ def conclude(connection: Connection, target: Target, counted: Iterable[Partition
     )
 
 
-def tally(connection: Connection, target: Target) -> Mapping[str, int]:
+def count_states(connection: Connection, target: Target) -> Mapping[str, int]:
     """How many files stand in which state."""
     sql = "SELECT state, count(*) FROM iotdb_file WHERE receiver = :receiver AND server = :server GROUP BY state"
     return {r[0]: int(r[1]) for r in connection.execute(sa.text(sql), vars(target))}
 
 
-def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _split_chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(values), _CHUNK):
         yield values[start : start + _CHUNK]

@@ -102,7 +102,7 @@ def put_site(connection: Connection, site: SiteRow, at: float) -> None:
     )
 
 
-def sites(connection: Connection) -> dict[str, SiteRow]:
+def read_sites(connection: Connection) -> dict[str, SiteRow]:
     """{site id: its row}."""
     query = sa.text("SELECT site_id, name, time_unit, partition_interval_ms FROM site")
     return {r["site_id"]: SiteRow(**r) for r in connection.execute(query).mappings()}
@@ -124,7 +124,7 @@ def put_landing(connection: Connection, row: LandingRow) -> None:
     )
 
 
-def landings(
+def read_landings(
     connection: Connection, receiver: str, site_id: str | None = None, open_only: bool = False
 ) -> dict[tuple[str, str], LandingRow]:
     """(site, landing) → its row, in sequence, of one site or of all; `open_only`: of those in which something is to be done.
@@ -260,7 +260,7 @@ def put_drops(connection: Connection, receiver: str, site_id: str, rows: Sequenc
     )
 
 
-def drops(
+def read_drops(
     connection: Connection, receiver: str, site_id: str, states: Sequence[str] = ("pending", "waiting", "done")
 ) -> list[DropRow]:
     """The site's vanished files in the order they were told."""

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.journal import record
+from tidemark.ledger.journal import record_event
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
@@ -27,7 +27,8 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """What `unmerge` did: merged files retired, sources visible again, and merged files that stand alone and could not."""
+    """What `unmerge_files` did: merged files retired, sources visible again, and merged files that stand alone and could
+    not."""
 
     retired: tuple[int, ...] = ()
     restored: tuple[int, ...] = ()
@@ -62,7 +63,7 @@ class Kept:
     reason: str
 
 
-def units(connection: Connection, receiver: str, database: str | None = None) -> list[CatalogFile]:
+def mergeable_files(connection: Connection, receiver: str, database: str | None = None) -> list[CatalogFile]:
     """What a merge may start from: live sources, seen or hidden, and merged files that stand alone; by site and rank."""
     where = (
         "f.receiver = :receiver AND f.state = 'live' AND (f.role = 'source' OR EXISTS "
@@ -73,7 +74,7 @@ def units(connection: Connection, receiver: str, database: str | None = None) ->
     return sorted(catalog_rows.files_by_id(connection, ids), key=lambda f: (f.site_id, f.database, f.rank, f.file_id))
 
 
-def unmerge(connection: Connection, receiver: str, file_ids: Iterable[int], at: float) -> Withdrawn:
+def unmerge_files(connection: Connection, receiver: str, file_ids: Iterable[int], at: float) -> Withdrawn:
     """Withdraw the merged files that these sources make wrong; their live sources are read again at once.
 
     `file_ids` may be sources that leave (retire them before or after, in the same transaction) and new sources (insert
@@ -84,10 +85,10 @@ def unmerge(connection: Connection, receiver: str, file_ids: Iterable[int], at: 
     ids = set(file_ids)
     hit = {merged for merged, sources in _live_lineage(connection, receiver).items() if ids & set(sources)}
     hit |= _ranked_above(connection, receiver, ids)
-    return _withdraw(connection, receiver, hit, at)
+    return _withdraw_merged(connection, receiver, hit, at)
 
 
-def publish(
+def publish_merged(
     connection: Connection,
     receiver: str,
     sources: Sequence[CatalogFile],
@@ -111,12 +112,12 @@ def publish(
     older = {m for m, made_from in _live_lineage(connection, receiver).items() if ids & set(made_from)} - ids
     catalog_rows.retire_files(connection, sorted(older), at)
     _set_visible(connection, sorted(ids), False)
-    made = tuple(_insert(connection, one, sorted(ids), batch, at) for one in merged)
+    made = tuple(_insert_merged(connection, one, sorted(ids), batch, at) for one in merged)
     judge_anew(connection, receiver, ids)
     return made
 
 
-def keep(connection: Connection, receiver: str, kept: Kept, digest: str, at: float) -> None:
+def remember_unmerged(connection: Connection, receiver: str, kept: Kept, digest: str, at: float) -> None:
     """Remember that these sources stay as they came, so that the same ones are not tried again."""
     judge_anew(connection, receiver, set(kept.file_ids))
     first = catalog_rows.files_by_id(connection, kept.file_ids[:1])[0]
@@ -178,12 +179,12 @@ def settle_due(connection: Connection, receiver: str, before: float) -> tuple[in
         "AND f.state = 'live' AND f.visible = 1 AND a.settled IS NULL AND a.at < :before"
     )
     due = {int(row[0]) for row in connection.execute(query, {"receiver": receiver, "before": before})}
-    lineage = _derived(connection, receiver)
+    lineage = _unsettled_lineage(connection, receiver)
     due -= {m for m in due if settled_rows.to_go(connection, lineage.get(m, ()))}
-    return tuple(sorted(m for m in due if _companions(lineage, {m}) <= due))
+    return tuple(sorted(m for m in due if _connected_merges(lineage, {m}) <= due))
 
 
-def settle(connection: Connection, merged_ids: Collection[int], at: float) -> tuple[int, ...]:
+def mark_settled(connection: Connection, merged_ids: Collection[int], at: float) -> tuple[int, ...]:
     """These merged files stand alone from now on; their sources retire. Returns the sources' file_ids."""
     sources: set[int] = set()
     for merged_id in sorted(set(merged_ids)):
@@ -197,35 +198,35 @@ def settle(connection: Connection, merged_ids: Collection[int], at: float) -> tu
         mine = sorted(int(row[0]) for row in rows)
         values = {"merged": merged_id, "at": at}
         connection.execute(sa.text("UPDATE merge_account SET settled = :at WHERE merged_id = :merged"), values)
-        _tell(connection, "merge.settled", merged_id, {"sources": mine})
+        _record_merge(connection, "merge.settled", merged_id, {"sources": mine})
         sources.update(mine)
     catalog_rows.retire_files(connection, sorted(sources), at)
     return tuple(sorted(sources))
 
 
-def overlapping(mine: Iterable[CatalogDevice], other: Iterable[CatalogDevice]) -> bool:
+def has_overlap(mine: Iterable[CatalogDevice], other: Iterable[CatalogDevice]) -> bool:
     """Whether two files have a device in common whose times touch."""
     extents = {d.device: (d.start, d.end) for d in mine}
     met = ((extents[device.device], device) for device in other if device.device in extents)
     return any(start <= device.end and device.start <= end for (start, end), device in met)
 
 
-def _withdraw(connection: Connection, receiver: str, hit: set[int], at: float) -> Withdrawn:
+def _withdraw_merged(connection: Connection, receiver: str, hit: set[int], at: float) -> Withdrawn:
     if not hit:
         return Withdrawn()
     lineage = _live_lineage(connection, receiver)
-    alone = hit & settled_rows.alone(connection, receiver)
-    going = _companions(_derived(connection, receiver), hit - alone)
+    alone = hit & settled_rows.settled_files(connection, receiver)
+    going = _connected_merges(_unsettled_lineage(connection, receiver), hit - alone)
     sources = {source for m in going for source in lineage[m]}
     live = [f.file_id for f in catalog_rows.files_by_id(connection, sources) if f.state == "live"]
     catalog_rows.retire_files(connection, sorted(going), at)
     _set_visible(connection, live, True)
     for merged_id in sorted(going):
-        _tell(connection, "merge.undone", merged_id, {"sources": sorted(lineage[merged_id])})
+        _record_merge(connection, "merge.undone", merged_id, {"sources": sorted(lineage[merged_id])})
     return Withdrawn(tuple(sorted(going)), tuple(sorted(live)), tuple(sorted(alone)))
 
 
-def _companions(lineage: Mapping[int, Sequence[int]], merged: set[int]) -> set[int]:
+def _connected_merges(lineage: Mapping[int, Sequence[int]], merged: set[int]) -> set[int]:
     """`merged` and every merged file that shares a source with it, directly or through others."""
     found: set[int] = set()
     todo = {m for m in merged if m in lineage}
@@ -255,7 +256,7 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
                 continue
             if file.file_id in lineage.get(other.file_id, ()):
                 continue
-            if overlapping(devices.get(file.file_id, ()), devices.get(other.file_id, ())):
+            if has_overlap(devices.get(file.file_id, ()), devices.get(other.file_id, ())):
                 found.add(other.file_id)
     return found
 
@@ -270,7 +271,7 @@ def _came_between(connection: Connection, receiver: str, ids: set[int], merged: 
         return False
     mine = merged[0].file
     made = {m for m, sources in _live_lineage(connection, receiver).items() if ids & set(sources)}
-    derived = _derived(connection, receiver)
+    derived = _unsettled_lineage(connection, receiver)
     others = [
         source
         for f in catalog_rows.visible_files(connection, receiver, mine.site_id, mine.database)
@@ -278,12 +279,14 @@ def _came_between(connection: Connection, receiver: str, ids: set[int], merged: 
         for source in derived.get(f.file_id, (f.file_id,))
     ]
     devices = catalog_rows.devices_of_files(connection, [*ids, *others])
-    return any(overlapping(devices.get(one, ()), devices.get(other, ())) for other in others for one in ids)
+    return any(has_overlap(devices.get(one, ()), devices.get(other, ())) for other in others for one in ids)
 
 
-def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:
+def _insert_merged(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:
     merged_id = catalog_rows.add_file(connection, one.file, one.devices)
-    lineage = [{"m": merged_id, "s": source_id} for source_id in sorted({*source_ids, *_beneath(connection, source_ids)})]
+    lineage = [
+        {"m": merged_id, "s": source_id} for source_id in sorted({*source_ids, *_original_sources(connection, source_ids)})
+    ]
     write_rows(connection, "INSERT INTO lineage (merged_id, source_id) VALUES (:m, :s)", lineage)
     account = {
         "merged": merged_id,
@@ -303,16 +306,16 @@ def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], 
     )
     counts = {"in": one.account.points_in, "out": one.account.points_out}
     lost = {"overwritten": one.account.overwritten, "deleted": one.account.deleted}
-    _tell(connection, "merge.published", merged_id, counts | lost)
+    _record_merge(connection, "merge.published", merged_id, counts | lost)
     return merged_id
 
 
-def _beneath(connection: Connection, merged_ids: Sequence[int]) -> set[int]:
+def _original_sources(connection: Connection, merged_ids: Sequence[int]) -> set[int]:
     """What merged files that stand alone were made from in turn, to the very sources (each merge writes all of it down)."""
     query = sa.text("SELECT source_id FROM lineage WHERE merged_id IN :many").bindparams(
         sa.bindparam("many", expanding=True)
     )
-    return {int(row[0]) for many in _chunks(merged_ids) for row in connection.execute(query, {"many": list(many)})}
+    return {int(row[0]) for many in _split_chunks(merged_ids) for row in connection.execute(query, {"many": list(many)})}
 
 
 def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
@@ -327,9 +330,9 @@ def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int,
     return {merged_id: tuple(sources) for merged_id, sources in found.items()}
 
 
-def _derived(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
+def _unsettled_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
     """Live merged file → its sources, without those that stand alone: they share sources with what was merged of them."""
-    alone = settled_rows.alone(connection, receiver)
+    alone = settled_rows.settled_files(connection, receiver)
     return {m: sources for m, sources in _live_lineage(connection, receiver).items() if m not in alone}
 
 
@@ -337,15 +340,15 @@ def _set_visible(connection: Connection, file_ids: Sequence[int], visible: bool)
     query = sa.text("UPDATE catalog_file SET visible = :visible WHERE state = 'live' AND file_id IN :many").bindparams(
         sa.bindparam("many", expanding=True)
     )
-    for many in _chunks(file_ids):
+    for many in _split_chunks(file_ids):
         connection.execute(query, {"visible": int(visible), "many": list(many)})
 
 
-def _tell(connection: Connection, kind: str, merged_id: int, detail: dict[str, Any]) -> None:
+def _record_merge(connection: Connection, kind: str, merged_id: int, detail: dict[str, Any]) -> None:
     file = catalog_rows.files_by_id(connection, [merged_id])[0]
-    record(connection, kind, site_id=file.site_id, path=file.location, file_id=merged_id, **detail)
+    record_event(connection, kind, site_id=file.site_id, path=file.location, file_id=merged_id, **detail)
 
 
-def _chunks(values: Sequence[int]) -> Iterator[Sequence[int]]:
+def _split_chunks(values: Sequence[int]) -> Iterator[Sequence[int]]:
     for start in range(0, len(values), _CHUNK):
         yield values[start : start + _CHUNK]

@@ -39,7 +39,7 @@ class Place(NamedTuple):
     mods_location: str
 
 
-def places(connection: Connection, receiver: str) -> list[Place]:
+def catalog_places(connection: Connection, receiver: str) -> list[Place]:
     """Every file of the receiver's catalog, also retired ones, by its id."""
     sql = f"SELECT {', '.join(Place._fields)} FROM catalog_file WHERE receiver = :receiver ORDER BY file_id"
     return [Place(*row) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
@@ -52,7 +52,7 @@ def mark_gone(connection: Connection, file_ids: Iterable[int], at: float) -> Non
     write_rows(connection, sql, rows)
 
 
-def merges(connection: Connection, receiver: str) -> dict[str, bool]:
+def merged_places(connection: Connection, receiver: str) -> dict[str, bool]:
     """Place of every merged file the ledger ever knew → whether it stands alone, or went."""
     sql = (
         "SELECT f.location, f.state, a.settled FROM catalog_file f LEFT JOIN merge_account a ON a.merged_id = f.file_id"
@@ -71,13 +71,13 @@ def source_paths(connection: Connection, merged_ids: Iterable[int]) -> list[tupl
     return [(row[0], row[1]) for merged in merged_ids for row in connection.execute(sa.text(sql), {"merged": merged})]
 
 
-def resend(connection: Connection, link: str, path: str, reason: str) -> bool:
+def request_resend(connection: Connection, link: str, path: str, reason: str) -> bool:
     """A file that was acknowledged and that the site still has is sent again; whether it is one."""
     sql = "UPDATE file SET state = 'waiting', reason = :reason WHERE link = :link AND path = :path AND state = 'acked'"
     return bool(connection.execute(sa.text(sql), {"link": link, "path": path, "reason": reason}).rowcount)
 
 
-def partitions(connection: Connection, receiver: str) -> list[tuple[str, int]]:
+def catalog_partitions(connection: Connection, receiver: str) -> list[tuple[str, int]]:
     """(database, partition) in which a file of the catalog begins."""
     sql = "SELECT DISTINCT database_name, partition_from FROM catalog_file WHERE receiver = :receiver ORDER BY 1, 2"
     return [(str(row[0]), int(row[1])) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
@@ -101,7 +101,7 @@ def put_audit(connection: Connection, at: float, who: str, action: str, subject:
     connection.execute(sa.text(sql), values)
 
 
-def counts(connection: Connection) -> dict[str, int]:
+def count_rows(connection: Connection) -> dict[str, int]:
     """What a rebuilt ledger holds."""
     queries = {
         "sites": "SELECT COUNT(*) FROM site",
@@ -151,7 +151,7 @@ def put_mark(connection: Connection, receiver: str, mark: Mark) -> None:
     connection.execute(sa.text(sql), {"receiver": receiver, "mark": mark.mark, "changes": mark.changes})
 
 
-def knows(connection: Connection, receiver: str) -> bool:
+def knows_receiver(connection: Connection, receiver: str) -> bool:
     """Whether the ledger ever recorded a landing or a file of the receiver."""
     tables = ("catalog_file", "landing")
     sql = (f"SELECT 1 FROM {table} WHERE receiver = :receiver LIMIT 1" for table in tables)

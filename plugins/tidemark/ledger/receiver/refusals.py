@@ -101,7 +101,9 @@ def add_refusal(connection: Connection, row: RefusalRow) -> None:
     )
 
 
-def refusals(connection: Connection, receiver: str, state: str = "refused", site_id: str | None = None) -> list[RefusalRow]:
+def read_refusals(
+    connection: Connection, receiver: str, state: str = "refused", site_id: str | None = None
+) -> list[RefusalRow]:
     """Refused files in the order they came."""
     where = "receiver = :receiver AND state = :state" + (" AND site_id = :site" if site_id is not None else "")
     query = sa.text(f"SELECT {_REFUSAL_ALL} FROM refusal WHERE {where} ORDER BY refusal_id")
@@ -180,7 +182,7 @@ def add_quarantine(connection: Connection, row: QuarantineRow) -> int:
     return int(connection.execute(sa.text(f"{insert} RETURNING quarantine_id"), values).scalar_one())
 
 
-def quarantined(connection: Connection, receiver: str | None = None, state: str = "held") -> list[QuarantineRow]:
+def read_quarantine(connection: Connection, receiver: str | None = None, state: str = "held") -> list[QuarantineRow]:
     """Rows in one state in the order they came, of one receiver or of all."""
     where = "state = :state" + (" AND receiver = :receiver" if receiver is not None else "")
     query = sa.text(f"SELECT {_ALL} FROM quarantine WHERE {where} ORDER BY quarantine_id")

@@ -53,7 +53,7 @@ def series_of(connection: Connection, receiver: str, series: Iterable[str]) -> l
     found: list[SeriesRow] = []
     for start in range(0, len(wanted), _CHUNK):
         values = {"receiver": receiver, "many": wanted[start : start + _CHUNK]}
-        found += [_series(row) for row in connection.execute(query, values).mappings()]
+        found += [_series_of_row(row) for row in connection.execute(query, values).mappings()]
     return found
 
 
@@ -63,7 +63,7 @@ def series_of_site(connection: Connection, receiver: str, site_id: str) -> list[
         f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND site_id = :site ORDER BY series"
     )
     found = connection.execute(query, {"receiver": receiver, "site": site_id})
-    return [_series(row) for row in found.mappings()]
+    return [_series_of_row(row) for row in found.mappings()]
 
 
 def series_of_database(connection: Connection, receiver: str, database: str) -> list[SeriesRow]:
@@ -73,7 +73,7 @@ def series_of_database(connection: Connection, receiver: str, database: str) -> 
         " ORDER BY site_id, series"
     )
     found = connection.execute(query, {"receiver": receiver, "database": database})
-    return [_series(row) for row in found.mappings()]
+    return [_series_of_row(row) for row in found.mappings()]
 
 
 def put_series(connection: Connection, rows: Iterable[SeriesRow]) -> None:
@@ -110,5 +110,5 @@ def put_received(connection: Connection, receiver: str, site_id: str, logs: Iter
     )
 
 
-def _series(row: sa.RowMapping) -> SeriesRow:
+def _series_of_row(row: sa.RowMapping) -> SeriesRow:
     return SeriesRow(**{**row, "aligned": bool(row["aligned"])})

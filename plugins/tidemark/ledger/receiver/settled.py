@@ -26,7 +26,7 @@ _ACCOUNTS = "merge_account a JOIN catalog_file m ON m.file_id = a.merged_id"
 
 
 @dataclass(frozen=True)
-class Stand:
+class SettledSet:
     """`merged`: files that stand alone together; `roots`: the source rows they were made from, by path and generation;
     `waits`: {late path: why}, empty while nothing of it is late."""
 
@@ -35,14 +35,14 @@ class Stand:
     waits: Mapping[str, str]
 
 
-def alone(connection: Connection, receiver: str, site_id: str | None = None) -> set[int]:
+def settled_files(connection: Connection, receiver: str, site_id: str | None = None) -> set[int]:
     """The merged files that stand alone, of one site or of all."""
     of_site = "" if site_id is None else " AND m.site_id = :site"
     query = sa.text(f"SELECT m.file_id FROM {_ACCOUNTS} WHERE m.receiver = :receiver AND {_STANDS}{of_site}")
     return {int(row[0]) for row in connection.execute(query, {"receiver": receiver, "site": site_id})}
 
 
-def waiting(connection: Connection, receiver: str) -> dict[int, Mapping[str, str]]:
+def waiting_for_sources(connection: Connection, receiver: str) -> dict[int, Mapping[str, str]]:
     """Merged files of a receiver that are to go and wait for their sources → {late path: why}."""
     where = f"m.receiver = :receiver AND {_STANDS} AND a.waits IS NOT NULL"
     query = sa.text(f"SELECT m.file_id, a.waits FROM {_ACCOUNTS} WHERE {where}")
@@ -62,12 +62,12 @@ def made_from(connection: Connection, source_ids: Iterable[int]) -> set[int]:
     return {int(row[0]) for row in _in_chunks(connection, sql, source_ids)}
 
 
-def stands(connection: Connection, merged_ids: Iterable[int]) -> list[Stand]:
+def settled_sets(connection: Connection, merged_ids: Iterable[int]) -> list[SettledSet]:
     """The stands that these merged files belong to, each once, by their oldest merged file."""
     left = set(merged_ids)
-    found: list[Stand] = []
+    found: list[SettledSet] = []
     while left:
-        stand = _stand(connection, {min(left)})
+        stand = _settled_set_of(connection, {min(left)})
         left -= {file.file_id for file in stand.merged}
         found.append(stand)
     return found
@@ -90,7 +90,7 @@ def source_rows(connection: Connection, receiver: str, site_id: str, databases: 
     return catalog_rows.files_by_id(connection, [int(row[0]) for row in connection.execute(query, values)])
 
 
-def _stand(connection: Connection, merged: set[int]) -> Stand:
+def _settled_set_of(connection: Connection, merged: set[int]) -> SettledSet:
     sources: set[int] = set()
     todo = set(merged)
     while todo:
@@ -102,9 +102,9 @@ def _stand(connection: Connection, merged: set[int]) -> Stand:
     rows = catalog_rows.files_by_id(connection, sources)
     roots = sorted((row for row in rows if row.role == "source"), key=lambda row: (row.path, row.generation))
     files = catalog_rows.files_by_id(connection, merged)
-    waits = waiting(connection, files[0].receiver)
+    waits = waiting_for_sources(connection, files[0].receiver)
     late = {path: why for file in files for path, why in waits.get(file.file_id, {}).items()}
-    return Stand(tuple(files), tuple(roots), late)
+    return SettledSet(tuple(files), tuple(roots), late)
 
 
 def _in_chunks(connection: Connection, sql: str, ids: Iterable[int]) -> Iterator[Sequence[Any]]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.processes import Identity
 
 WORKING, DONE, RETRYING, FAILED = "working", "done", "retrying", "failed"
@@ -45,7 +45,7 @@ _WORKER = tuple(f.name for f in fields(Identity))
 
 def put_attempt(connection: Connection, link: str, attempt: Try, worker: Identity) -> None:
     """The newest try of the link replaces what was noted before."""
-    values = {"link": link, **asdict(attempt), **asdict(worker), "noted": now(connection)}
+    values = {"link": link, **asdict(attempt), **asdict(worker), "noted": database_time(connection)}
     connection.execute(
         sa.text(
             f"INSERT INTO link_attempt ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})"
@@ -60,7 +60,7 @@ def forget_attempt(connection: Connection, link: str) -> None:
     connection.execute(sa.text("DELETE FROM link_attempt WHERE link = :link"), {"link": link})
 
 
-def attempts(connection: Connection) -> dict[str, AttemptRow]:
+def newest_attempts(connection: Connection) -> dict[str, AttemptRow]:
     """{link: its newest try}."""
     found = {}
     for row in connection.execute(sa.text("SELECT * FROM link_attempt")).mappings():

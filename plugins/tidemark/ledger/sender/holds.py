@@ -11,7 +11,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.sql import write_rows
 
 HELD, RELEASED, DROPPED = "held", "released", "dropped"
@@ -55,9 +55,9 @@ def note_sent(connection: Connection, link: str, sent: Sequence[Sent]) -> None:
     """Remember those that are not verified at the source; forget those that are now."""
     weak = [s for s in sent if not s.verified]
     known = unverified_of(connection, link, [s.path for s in sent]) if any_unverified(connection, link) else frozenset()
-    settled(connection, link, [s.path for s in sent if s.verified and s.whole and s.path in known])
+    end_unverified(connection, link, [s.path for s in sent if s.verified and s.whole and s.path in known])
     grown = [s for s in sent if s.verified and not s.whole and s.path in known]
-    at = now(connection)
+    at = database_time(connection)
     rows = [{"link": link, "path": s.path, "generation": s.generation, "at": at} for s in (*weak, *grown)]
     write_rows(
         connection,
@@ -67,7 +67,7 @@ def note_sent(connection: Connection, link: str, sent: Sequence[Sent]) -> None:
     )
 
 
-def settled(connection: Connection, link: str, paths: Iterable[str]) -> None:
+def end_unverified(connection: Connection, link: str, paths: Iterable[str]) -> None:
     """These are proved, or gone."""
     rows = [{"link": link, "path": path} for path in paths]
     write_rows(connection, "DELETE FROM unverified WHERE link = :link AND path = :path", rows)
@@ -89,23 +89,23 @@ def unverified_of(connection: Connection, link: str, paths: Sequence[str]) -> fr
     return frozenset(path for (path,) in _in_chunks(connection, sql, link, paths))
 
 
-def hold(connection: Connection, held: Held) -> str:
+def quarantine_file(connection: Connection, held: Held) -> str:
     """Put a file into the link's quarantine (`quarantine_id` and `at` are made here); its name there."""
     end_held(connection, held.link, [held.path])
     names = [name for name in Held._fields if name != "quarantine_id"]
     insert = f"INSERT INTO link_quarantine ({', '.join(names)}) VALUES ({', '.join(':' + n for n in names)})"
-    values = {**{name: getattr(held, name) for name in names}, "at": now(connection)}
+    values = {**{name: getattr(held, name) for name in names}, "at": database_time(connection)}
     made = connection.execute(sa.text(f"{insert} RETURNING quarantine_id"), values).scalar_one()
     return held._replace(quarantine_id=int(made)).name
 
 
-def held(connection: Connection) -> list[Held]:
+def held_files(connection: Connection) -> list[Held]:
     """What waits for the operator, at any link."""
     sql = sa.text(f"SELECT {_HELD} FROM link_quarantine WHERE state = 'held' ORDER BY quarantine_id")
     return [Held(*row) for row in connection.execute(sql)]
 
 
-def kept(connection: Connection, link: str) -> list[Held]:
+def held_or_dropped(connection: Connection, link: str) -> list[Held]:
     """What no run of the link sends: held, or given up."""
     sql = f"SELECT {_HELD} FROM link_quarantine WHERE link = :link AND state IN ('held', 'dropped') ORDER BY quarantine_id"
     return [Held(*row) for row in connection.execute(sa.text(sql), {"link": link})]
@@ -118,7 +118,7 @@ def held_as(connection: Connection, quarantine_id: int) -> Held | None:
     return None if row is None else Held(*row)
 
 
-def decide(connection: Connection, quarantine_id: int, state: str) -> None:
+def decide_held(connection: Connection, quarantine_id: int, state: str) -> None:
     """The operator's decision: RELEASED (the next run sends it) or DROPPED (none does)."""
     sql = "UPDATE link_quarantine SET state = :state WHERE quarantine_id = :id"
     connection.execute(sa.text(sql), {"id": quarantine_id, "state": state})
@@ -139,7 +139,7 @@ def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]
         yield from connection.execute(statement, {"link": link, "paths": list(paths[at : at + _CHUNK])})
 
 
-def carried(connection: Connection, receiver: str, site_id: str, landing: str, manifest_sha256: str) -> bool:
+def has_carried(connection: Connection, receiver: str, site_id: str, landing: str, manifest_sha256: str) -> bool:
     """Whether a run of this ledger brought this landing of the site to the receiver. One that a rebuild found there did
     not: such runs have no fence."""
     sql = (

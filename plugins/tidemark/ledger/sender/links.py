@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.sql import read_tuples, write_rows, write_tuples
 
 Extent = tuple[tuple[str, int, int], ...]
@@ -83,7 +83,7 @@ def put_site(connection: Connection, site_id: str, name: str, time_unit: str, pa
             " VALUES (:id, :name, :unit, :interval, :at) ON CONFLICT (site_id) DO UPDATE SET"
             " name = excluded.name, time_unit = excluded.time_unit, partition_interval_ms = excluded.partition_interval_ms"
         ),
-        {"id": site_id, "name": name, "unit": time_unit, "interval": partition_interval_ms, "at": now(connection)},
+        {"id": site_id, "name": name, "unit": time_unit, "interval": partition_interval_ms, "at": database_time(connection)},
     )
 
 
@@ -151,13 +151,13 @@ def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
         Seen._fields,
         files,
         link=link,
-        at=now(connection),
+        at=database_time(connection),
     )
 
 
 def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, int]]) -> None:
     """Files that the receiving end has by other ways, with the size of their mods: acknowledged as generation 0."""
-    at = now(connection)
+    at = database_time(connection)
     rows = [{"link": link, "at": at, "mods_size": mods_size, **f._asdict()} for f, mods_size in files]
     write_rows(
         connection,
@@ -200,23 +200,23 @@ def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None
         Acked._fields,
         files,
         link=link,
-        at=now(connection),
+        at=database_time(connection),
     )
 
 
 def mark_gone(connection: Connection, link: str, paths: Iterable[str]) -> None:
     """Vanished and told."""
-    _update(connection, link, paths, "state = 'gone', reason = NULL")
+    _update_files(connection, link, paths, "state = 'gone', reason = NULL")
 
 
 def mark_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
     """Vanished, and told so; the drop waits for the operator."""
-    _update(connection, link, paths, "state = 'held'")
+    _update_files(connection, link, paths, "state = 'held'")
 
 
 def mark_back(connection: Connection, link: str, paths: Iterable[str]) -> None:
     """Listed again as they were acknowledged."""
-    _update(connection, link, paths, "state = 'acked'")
+    _update_files(connection, link, paths, "state = 'acked'")
 
 
 def held_paths(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
@@ -227,16 +227,16 @@ def held_paths(connection: Connection, link: str, paths: Sequence[str]) -> froze
 
 def mark_resend(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
     """Whatever is listed under these paths is sent again as a new generation."""
-    _update(connection, link, paths, "state = 'waiting', reason = :reason", reason=reason)
+    _update_files(connection, link, paths, "state = 'waiting', reason = :reason", reason=reason)
 
 
 def note_reason(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
     """Why these files are not in the centre although they were sent; the state stays."""
-    _update(connection, link, paths, "reason = :reason", reason=reason)
+    _update_files(connection, link, paths, "reason = :reason", reason=reason)
 
 
-def _update(connection: Connection, link: str, paths: Iterable[str], change: str, **values: str) -> None:
-    at = now(connection)
+def _update_files(connection: Connection, link: str, paths: Iterable[str], change: str, **values: str) -> None:
+    at = database_time(connection)
     rows = [{"link": link, "path": path, "at": at, **values} for path in paths]
     write_rows(connection, f"UPDATE file SET {change}, changed = :at WHERE link = :link AND path = :path", rows)
 
@@ -247,7 +247,7 @@ def count_live(connection: Connection, link: str) -> int:
     return int(connection.execute(sql, {"link": link}).scalar_one())
 
 
-def digests(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, tuple[str, str, int]]:
+def acked_digests(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, tuple[str, str, int]]:
     """{path: (sha256, mods_sha256, generation)} of what was acknowledged."""
     sql = "SELECT path, sha256, mods_sha256, generation FROM file WHERE link = :link AND path IN :paths"
     return {r[0]: (r[1], r[2], r[3]) for r in _in_chunks(connection, sql, link, paths)}
@@ -270,7 +270,7 @@ def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]
     )
 
 
-def extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, Extent]:
+def file_extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, Extent]:
     """{path: extent} for those of `paths` that have one."""
     sql = "SELECT path, extent FROM file_extent WHERE link = :link AND path IN :paths"
     found = _in_chunks(connection, sql, link, paths)
@@ -282,7 +282,7 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
     known = {path: one.reason for path, one in skipped_files(connection, link).items()}
     stale = [{"link": link, "path": p} for p, reason in known.items() if skipped.get(p) != reason]
     write_rows(connection, "DELETE FROM skipped_file WHERE link = :link AND path = :path", stale)
-    at = now(connection)
+    at = database_time(connection)
     fresh = [{"link": link, "path": p, "reason": r, "at": at} for p, r in skipped.items() if known.get(p) != r]
     write_rows(connection, "INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)", fresh)
 
@@ -340,7 +340,7 @@ def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPo
 
 def put_schema_positions(connection: Connection, link: str, positions: Iterable[SchemaPosition]) -> None:
     """The logs were sent so far; only forward within an epoch."""
-    at = now(connection)
+    at = database_time(connection)
     rows = [{"link": link, "at": at, **p._asdict()} for p in positions]
     write_rows(
         connection,

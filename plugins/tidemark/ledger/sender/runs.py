@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.sql import read_tuples, write_rows, write_tuples
 from tidemark.progress import Figures, Tick
 
@@ -135,7 +135,7 @@ def add_run(connection: Connection, run_id: str, link: str, fence: int, options:
             "INSERT INTO run (run_id, link, state, step, fence, started, options, files, bytes, sent_bytes, dropped,"
             " pending, schema_bytes) VALUES (:run, :link, 'running', 'opened', :fence, :at, :options, 0, 0, 0, 0, 0, 0)"
         ),
-        {"run": run_id, "link": link, "fence": fence, "at": now(connection), "options": json.dumps(options)},
+        {"run": run_id, "link": link, "fence": fence, "at": database_time(connection), "options": json.dumps(options)},
     )
 
 
@@ -203,11 +203,11 @@ def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> 
     columns = ", ".join(("run_id", *_ITEM))
     values = ", ".join(f":{name}" for name in ("run_id", *_ITEM))
     write_tuples(
-        connection, f"INSERT INTO run_item ({columns}) VALUES ({values})", _ITEM, map(_values, items), run_id=run_id
+        connection, f"INSERT INTO run_item ({columns}) VALUES ({values})", _ITEM, map(_item_values, items), run_id=run_id
     )
 
 
-def items(connection: Connection, run_id: str, *states: str, part: int | None = None) -> Iterator[RunItem]:
+def read_items(connection: Connection, run_id: str, *states: str, part: int | None = None) -> Iterator[RunItem]:
     """The run's items in one of `states` (all when none is given), ordered by path."""
     where = ["run_id = :run"]
     if states:
@@ -215,7 +215,9 @@ def items(connection: Connection, run_id: str, *states: str, part: int | None = 
     if part is not None:
         where.append("part = :part")
     sql = f"SELECT {', '.join(_ITEM)} FROM run_item WHERE {' AND '.join(where)} ORDER BY path"
-    return map(_item, read_tuples(connection, sql, {"run": run_id, "part": part} if part is not None else {"run": run_id}))
+    return map(
+        _item_of_row, read_tuples(connection, sql, {"run": run_id, "part": part} if part is not None else {"run": run_id})
+    )
 
 
 def items_at(connection: Connection, run_id: str, paths: Sequence[str]) -> Sequence[RunItem]:
@@ -225,11 +227,11 @@ def items_at(connection: Connection, run_id: str, paths: Sequence[str]) -> Seque
     statement = statement.bindparams(sa.bindparam("paths", expanding=True))
     for at in range(0, len(paths), _CHUNK):
         chunk = list(paths[at : at + _CHUNK])
-        wanted.update({i.path: i for i in map(_item, connection.execute(statement, {"run": run_id, "paths": chunk}))})
+        wanted.update({i.path: i for i in map(_item_of_row, connection.execute(statement, {"run": run_id, "paths": chunk}))})
     return [wanted[path] for path in paths if path in wanted]
 
 
-def sizes(connection: Connection, run_id: str) -> Sequence[tuple[str, int, str]]:
+def item_sizes(connection: Connection, run_id: str) -> Sequence[tuple[str, int, str]]:
     """(path, bytes with companions, state) of every item that travels."""
     size = f"CASE action WHEN '{MODS}' THEN mods_size ELSE size + mods_size + resource_size END"
     sql = f"SELECT path, {size}, state FROM run_item WHERE run_id = :run AND action IN ('{SEND}', '{MODS}')"
@@ -282,7 +284,7 @@ def remove_landing(connection: Connection, landing: str) -> None:
     )
 
 
-def landings(
+def sent_landings(
     connection: Connection, link: str, *, run_id: str | None = None, state: str | None = None
 ) -> Sequence[SentLanding]:
     """The link's landings in their sequence, of one run or in one state where asked."""
@@ -332,12 +334,12 @@ def set_schema_landed(connection: Connection, run_id: str) -> None:
     connection.execute(sa.text("UPDATE run_schema SET state = 'landed' WHERE run_id = :run"), {"run": run_id})
 
 
-def _item(row: Sequence[Any]) -> RunItem:
+def _item_of_row(row: Sequence[Any]) -> RunItem:
     covered_by = row[_COVERED_BY]
     return RunItem._make((*row[:_COVERED_BY], tuple(json.loads(covered_by)) if covered_by else (), *row[_COVERED_BY + 1 :]))
 
 
-def _values(item: RunItem) -> tuple[Any, ...]:
+def _item_values(item: RunItem) -> tuple[Any, ...]:
     """As the columns hold them."""
     covered_by = json.dumps(item.covered_by) if item.covered_by else None
     return (*item[:_COVERED_BY], covered_by, *item[_COVERED_BY + 1 :])
@@ -350,7 +352,7 @@ def put_progress(connection: Connection, link: str, run_id: str, figures: Figure
     """The newest figures of the link's run replace what was noted before."""
     t = figures.tick
     said = (t.phase, t.done, t.total, t.bytes_done, t.bytes_total, figures.rate, figures.left)
-    values = {"link": link, "run_id": run_id, **dict(zip(_COLUMNS, said, strict=True)), "noted": now(connection)}
+    values = {"link": link, "run_id": run_id, **dict(zip(_COLUMNS, said, strict=True)), "noted": database_time(connection)}
     connection.execute(
         sa.text(
             f"INSERT INTO link_progress ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})"

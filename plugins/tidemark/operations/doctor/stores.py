@@ -16,7 +16,7 @@ from pathlib import Path
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.settings.model import ReceiverSettings, SiteSettings
 from tidemark.stores.agent.disk import UNLISTED
-from tidemark.stores.listing import glance, told, unknown
+from tidemark.stores.listing import list_names, mark_unlisted, odd_paths_to_report
 from tidemark.stores.open import TIERS
 from tidemark.stores.protocol import Store, StoreAddress, Tier, local_root
 from tidemark.sync.notes import LET_LIST
@@ -42,7 +42,7 @@ def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> 
     """The receiver's store: reached, written to, space; of one on this machine, no symlink in the way of its files."""
     name = f"receiver {receiver.name}"
     address = StoreAddress.of(receiver)
-    found = list(looked_at(name, address, opener, lambda store: written_to(name, store, clock)))
+    found = list(check_store(name, address, opener, lambda store: check_writable(name, store, clock)))
     if address.url.startswith("file://"):
         found += _links_below(name, Path(local_root(address.url)))
     return found
@@ -54,34 +54,38 @@ def _links_below(name: str, root: Path) -> Iterator[Check]:
         for place in sorted(root.glob(where)):
             if place.is_symlink():
                 path = str(place.relative_to(root))
-                yield bad(f"{name}: {path}", PermanentError(f"{path} is a symlink; links are not followed"), NO_LINK)
+                yield fail_check(f"{name}: {path}", PermanentError(f"{path} is a symlink; links are not followed"), NO_LINK)
 
 
 def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
     """The site's store: reached, its folders there, hard links on every data disk."""
     name = f"site {site.name}"
     address = StoreAddress.of(site)
-    return looked_at(name, address, opener, lambda store: _site(name, site, store, clock))
+    return check_store(name, address, opener, lambda store: _check_site_folders(name, site, store, clock))
 
 
-def looked_at(name: str, address: StoreAddress, opener: Opener, look: Callable[[Store], Iterator[Check]]) -> Sequence[Check]:
+def check_store(
+    name: str, address: StoreAddress, opener: Opener, look: Callable[[Store], Iterator[Check]]
+) -> Sequence[Check]:
     """Open the store, say how it is reached, and `look` at it. Never raises what the far end does."""
     if address.connection:
         return [
-            good(name, f"logs in by the Airflow connection {address.connection}, which only Airflow's tasks know; not tried")
+            pass_check(
+                name, f"logs in by the Airflow connection {address.connection}, which only Airflow's tasks know; not tried"
+            )
         ]
     checks: list[Check] = []
     try:
         with closing(opener(address)) as store:
             links = "hard links" if store.properties.hard_links else "no hard links"
-            checks.append(good(name, f"{address.url}: {TOOLS[store.properties.tier]}; {links}"))
+            checks.append(pass_check(name, f"{address.url}: {TOOLS[store.properties.tier]}; {links}"))
             checks.extend(look(store))
     except TidemarkError as trouble:
-        checks.append(bad(name, trouble))
+        checks.append(fail_check(name, trouble))
     if address.tier != "auto":
-        checks.append(_tier(name, address, opener))
+        checks.append(_check_tier(name, address, opener))
     if address.key and _read_by_others(address.key):
-        checks.append(good(f"{name}: key", f"warning: others than its owner may read {address.key}: chmod 600 it"))
+        checks.append(pass_check(f"{name}: key", f"warning: others than its owner may read {address.key}: chmod 600 it"))
     return checks
 
 
@@ -93,78 +97,80 @@ def _read_by_others(key: str) -> bool:
     return False
 
 
-def _tier(name: str, address: StoreAddress, opener: Opener) -> Check:
+def _check_tier(name: str, address: StoreAddress, opener: Opener) -> Check:
     """What the settings force beside what a probe finds."""
     label = f"{name}: tier"
     try:
         with closing(opener(replace(address, tier="auto"))) as store:
             found = store.properties.tier
     except TidemarkError as trouble:
-        return bad(label, trouble)
+        return fail_check(label, trouble)
     forced = f'tier = "{address.tier}" is forced by the settings'
     if TIERS[address.tier] is found:
-        return good(label, f"{forced}, and is what the probe finds")
+        return pass_check(label, f"{forced}, and is what the probe finds")
     detail = f"{forced}; the probe finds {found.value} ({TOOLS[found]})"
     if list(TIERS.values()).index(TIERS[address.tier]) > list(TIERS.values()).index(found):
-        return good(label, detail)
-    return bad(
+        return pass_check(label, detail)
+    return fail_check(
         label, PermanentError(detail), f'set tier = "auto" for {name} in the settings, or install what is missing there'
     )
 
 
-def written_to(name: str, store: Store, clock: Clock) -> Iterator[Check]:
+def check_writable(name: str, store: Store, clock: Clock) -> Iterator[Check]:
     """A store that we write to: the right to, its clock, its space."""
     try:
         difference = _trial_write(store, "", clock)
     except PermanentError as refused:
-        yield bad(f"{name}: write", refused, refused.hint or "give the login the right to write there")
+        yield fail_check(f"{name}: write", refused, refused.hint or "give the login the right to write there")
         return
-    yield good(f"{name}: write", "a file was written, looked at and removed")
-    yield _clock(name, difference)
+    yield pass_check(f"{name}: write", "a file was written, looked at and removed")
+    yield _check_clock(name, difference)
     free = store.free_bytes()
     if free is not None and free < LOW_BYTES:
-        yield bad(f"{name}: space", DiskFullError(f"only {free / 1e9:,.1f} GB free"), "free space there before the next run")
+        yield fail_check(
+            f"{name}: space", DiskFullError(f"only {free / 1e9:,.1f} GB free"), "free space there before the next run"
+        )
     else:
-        yield good(f"{name}: space", "cannot be told" if free is None else f"{free / 1e9:,.1f} GB free")
+        yield pass_check(f"{name}: space", "cannot be told" if free is None else f"{free / 1e9:,.1f} GB free")
 
 
-def _site(name: str, site: SiteSettings, store: Store, clock: Clock) -> Iterator[Check]:
+def _check_site_folders(name: str, site: SiteSettings, store: Store, clock: Clock) -> Iterator[Check]:
     folders = [("data", folder) for folder in site.data] + ([("schema", site.schema)] if site.schema else [])
     for what, folder in folders:
-        yield _listed(f"{name}: {what}", site, store, folder)
+        yield _check_listing(f"{name}: {what}", site, store, folder)
     if not site.snapshot:
-        yield good(f"{name}: snapshot", 'snapshot = "": files are read in place, looked at before and after')
+        yield pass_check(f"{name}: snapshot", 'snapshot = "": files are read in place, looked at before and after')
         return
     difference = None
     for folder in site.data:
-        if _exists(store, folder):
+        if _has_folder(store, folder):
             check, difference = _trial_link(name, site, store, folder, clock)
             yield check
     if difference is not None:
-        yield _clock(name, difference)
+        yield _check_clock(name, difference)
 
 
-def _listed(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
+def _check_listing(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
     """Whether a run can see all that is in the folder: by the listing that it would make."""
-    listing = glance(store, [folder], RESOURCE)
+    listing = list_names(store, [folder], RESOURCE)
     if listing.missing:
         what = "data" if folder in site.data else "schema"
         missing = NotFoundError(f"{folder} is not there")
-        return bad(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
-    for path, why in told(listing.odd, site.data) if folder in site.data else unknown(listing.odd):
+        return fail_check(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
+    for path, why in odd_paths_to_report(listing.odd, site.data) if folder in site.data else mark_unlisted(listing.odd):
         if why.startswith(UNLISTED):
-            return bad(label, PermanentError(f"{path} {why}"), LET_LIST)
-    other = _forgotten(site, store, folder)
-    return good(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)
+            return fail_check(label, PermanentError(f"{path} {why}"), LET_LIST)
+    other = _find_other_half(site, store, folder)
+    return pass_check(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)
 
 
-def _forgotten(site: SiteSettings, store: Store, folder: str) -> str:
+def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:
     """Where IoTDB keeps the other half of what it keeps in `folder`, if that is there and no data folder; else ""."""
     parent, slash, name = folder.rstrip("/").rpartition("/")
     half = _HALVES.get(name, "")
     other = f"{parent}{slash}{half}"
     known = {data.rstrip("/") for data in site.data}
-    return other if half and other not in known and _exists(store, other) else ""
+    return other if half and other not in known and _has_folder(store, other) else ""
 
 
 def _trial_write(store: Store, folder: str, clock: Clock) -> float:
@@ -188,16 +194,20 @@ def _trial_link(name: str, site: SiteSettings, store: Store, data: str, clock: C
     place = f"{beside}/doctor-{secrets.token_hex(4)}"
     label = f"{name}: hard links for {data}"
     if not store.properties.hard_links:
-        return good(label, "the far end cannot link: files are read in place, looked at before and after"), None
+        return pass_check(label, "the far end cannot link: files are read in place, looked at before and after"), None
     try:
         difference = _trial_write(store, place, clock)
         sample = _any_file(store, data, DEPTH)
         if sample is None:
-            return good(label, f"{beside} can be written; no file in {data} yet to try a link with"), difference
+            return pass_check(label, f"{beside} can be written; no file in {data} yet to try a link with"), difference
         gone = store.link([(sample, f"{place}/link")])
-        return good(label, f"{beside} is on the same disk" if not gone else "the file tried was just removed"), difference
+        return pass_check(
+            label, f"{beside} is on the same disk" if not gone else "the file tried was just removed"
+        ), difference
     except PermanentError as refused:
-        return good(label, f"not possible, so files are read in place, looked at before and after: {refused.message}"), None
+        return pass_check(
+            label, f"not possible, so files are read in place, looked at before and after: {refused.message}"
+        ), None
     finally:
         with suppress(TidemarkError):
             store.remove_tree(place)
@@ -216,17 +226,17 @@ def _any_file(store: Store, folder: str, depth: int) -> str | None:
     return None
 
 
-def _exists(store: Store, folder: str) -> bool:
+def _has_folder(store: Store, folder: str) -> bool:
     """Whether the folder is there, also when it is empty."""
     parent, _, name = folder.rstrip("/").rpartition("/")
     return not name or name in store.list_folder(parent or ("/" if folder.startswith("/") else ""))
 
 
-def _clock(name: str, ahead: float) -> Check:
+def _check_clock(name: str, ahead: float) -> Check:
     detail = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} ours" if abs(ahead) >= 1 else "agrees with ours"
     if abs(ahead) > CLOCK_SECONDS:
-        return bad(f"{name}: clock", PermanentError(detail), "set both clocks by NTP")
-    return good(f"{name}: clock", detail)
+        return fail_check(f"{name}: clock", PermanentError(detail), "set both clocks by NTP")
+    return pass_check(f"{name}: clock", detail)
 
 
 @dataclass(frozen=True)
@@ -240,9 +250,9 @@ class Check:
     kind: int = 0
 
 
-def good(name: str, detail: str) -> Check:
+def pass_check(name: str, detail: str) -> Check:
     return Check(name, True, detail)
 
 
-def bad(name: str, trouble: TidemarkError, hint: str = "") -> Check:
+def fail_check(name: str, trouble: TidemarkError, hint: str = "") -> Check:
     return Check(name, False, trouble.message, hint or trouble.hint, trouble.kind)

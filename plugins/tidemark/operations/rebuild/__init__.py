@@ -1,6 +1,6 @@
 """A new ledger from manifests, receipts, records and the files themselves, when the old one is lost.
 
-Enter by `ledger.rebuild`; `ledger.backup` and `ledger.upgrade` are for a ledger that is there.
+Enter by `ledger.rebuild_ledger`; `ledger.backup_ledger` and `ledger.upgrade_ledger` are for a ledger that is there.
 
     answers     what a landing was answered, from its manifest, its receipt and the files that lie now; pure
     history     what a receiver kept, read in the order it came about

@@ -2,7 +2,7 @@
 
 For a ledger that is rebuilt: nothing is decided anew. The receipt says what became of each file, and where its bytes lie
 says what became of it later: a quarantined file whose bytes are among the data files was released, a refused one was
-taken after its device changed hands (`taken_later`). A loaded file whose bytes are gone was replaced, superseded or
+taken after its device changed hands (`find_taken_later`). A loaded file whose bytes are gone was replaced, superseded or
 settled later; its row is kept, its extent is what the site's `.resource` said. Source: DESIGN §4 "A lost ledger can be
 rebuilt".
 """
@@ -26,14 +26,14 @@ from tidemark.formats.layout import (
 )
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.receiver.landings import Extent
-from tidemark.receiver.load.admit import Admission, Hold, Known, Load, Origin, Owner, Refusal, Refused, admit
+from tidemark.receiver.load.admit import Admission, Hold, LedgerFacts, Load, Origin, Owner, Refusal, Refused, admit_files
 from tidemark.receiver.load.check import Examined
 from tidemark.tsfiles.companions.resource import ANY_DEVICE
-from tidemark.tsfiles.names import SourceName, parse_source_path, rank
+from tidemark.tsfiles.names import SourceName, parse_source_path, rank_of_source
 from tidemark.tsfiles.statistics import FileFacts
 
 
-class Traces:
+class StoredFiles:
     """The files at a receiver: path → bytes, with the data files by name."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -46,7 +46,7 @@ class Traces:
     def __contains__(self, path: str) -> bool:
         return path in self.sizes
 
-    def below(self, folder: str) -> list[str]:
+    def paths_below(self, folder: str) -> list[str]:
         return sorted(path for path in self.sizes if path.startswith(folder + "/"))
 
     def data_file(self, site_id: str, file: LandedFile, name: SourceName) -> str:
@@ -68,12 +68,12 @@ class Answered:
     facts: FileFacts | None = None
 
 
-def recall(
+def rebuild_admission(
     origin: Origin,
     files: Sequence[Answered],
-    known: Known,
+    known: LedgerFacts,
     extents: Mapping[str, Extent],
-    traces: Traces,
+    traces: StoredFiles,
     at: float,
 ) -> Admission:
     """The admission of a landing that was answered. `extents`: of its paths, from the site's inventory."""
@@ -81,7 +81,7 @@ def recall(
     made = Admission()
     for one in files:
         before = replace(known, owners=owners)
-        admission = _recall_one(origin, one, before, extents.get(one.file.path, ()), traces, at)
+        admission = _admit_answered(origin, one, before, extents.get(one.file.path, ()), traces, at)
         owners |= {device: Owner(origin.site_id, at) for load in admission.loads for device in load.claims}
         made = Admission(
             loads=made.loads + admission.loads,
@@ -97,7 +97,7 @@ def without_claims(admission: Admission) -> Admission:
     return replace(admission, loads=tuple(replace(load, claims=()) for load in admission.loads))
 
 
-def borne_out(admission: Admission, known: Known) -> Admission:
+def limit_claims(admission: Admission, known: LedgerFacts) -> Admission:
     """The same, giving only devices that nobody has, and only for files whose bytes are among the data files: what a paper
     says besides may be a lie."""
     loads = []
@@ -107,7 +107,7 @@ def borne_out(admission: Admission, known: Known) -> Admission:
     return replace(admission, loads=tuple(loads))
 
 
-def taken_later(origin: Origin, refusals: Iterable[Refusal], traces: Traces) -> Iterator[tuple[LandedFile, str]]:
+def find_taken_later(origin: Origin, refusals: Iterable[Refusal], traces: StoredFiles) -> Iterator[tuple[LandedFile, str]]:
     """Refused files that wait no more and whose bytes are among the data files: (file, where)."""
     for refusal in refusals:
         name = parse_source_path(refusal.file.path, origin.data)
@@ -116,16 +116,18 @@ def taken_later(origin: Origin, refusals: Iterable[Refusal], traces: Traces) -> 
             yield refusal.file, place
 
 
-def _recall_one(origin: Origin, one: Answered, known: Known, extent: Extent, traces: Traces, at: float) -> Admission:
+def _admit_answered(
+    origin: Origin, one: Answered, known: LedgerFacts, extent: Extent, traces: StoredFiles, at: float
+) -> Admission:
     file, answer = one.file, one.answer
     newest = known.newest.get(file.path)
     if newest is not None and newest.generation >= file.generation:
         return Admission(known=(file,))
     waiting = known.waiting.get(file.path)
     taken = bool(one.location) if file.tsfile else newest is not None and newest.sha256 == file.sha256
-    released = answer.outcome == "quarantined" and taken and not _waits(origin, one, traces)
+    released = answer.outcome == "quarantined" and taken and not _is_waiting(origin, one, traces)
     if answer.outcome == "loaded" or released:
-        return _loaded(origin, one, known, extent, at)
+        return _admit_loaded(origin, one, known, extent, at)
     whole = replace(file, tsfile=waiting.file.tsfile) if file.tsfile is None and waiting else file
     if answer.outcome == "refused":
         owner = known.owners.get(answer.device, Owner(answer.owner, at))
@@ -133,36 +135,39 @@ def _recall_one(origin: Origin, one: Answered, known: Known, extent: Extent, tra
         refused = Refused(answer.device, Owner(answer.owner, owner.since))
         return Admission(refusals=(Refusal(whole, refused, location if location in traces else ""),))
     location = quarantine_location(origin.site_id, origin.landing, file.path)
-    location = location if _any_below(location, whole, traces) else ""
+    location = location if _has_companion(location, whole, traces) else ""
     hold = Hold(whole, answer.reason, CorruptionError.kind, location, waiting, answer.resend)
     hold = replace(hold, awaits=answer.outcome == "awaited")
     return Admission(holds=(hold,))
 
 
-def _waits(origin: Origin, one: Answered, traces: Traces) -> bool:
+def _is_waiting(origin: Origin, one: Answered, traces: StoredFiles) -> bool:
     """Whether its bytes still wait where refused or held files do."""
     places = (refused_location, quarantine_location)
     paths = [part.path for part in (one.file.tsfile, one.file.mods) if part]
     return any(place(origin.site_id, origin.landing, path) in traces for place in places for path in paths)
 
 
-def _any_below(location: str, file: LandedFile, traces: Traces) -> bool:
+def _has_companion(location: str, file: LandedFile, traces: StoredFiles) -> bool:
     """Whether any companion of a held file came."""
     return any(location + end in traces for end in ("", ".resource", ".mods", ".mods2"))
 
 
-def _loaded(origin: Origin, one: Answered, known: Known, extent: Extent, at: float) -> Admission:
-    """As `admit` decided it then, whoever owns the devices now; what others own changes hands with it."""
+def _admit_loaded(origin: Origin, one: Answered, known: LedgerFacts, extent: Extent, at: float) -> Admission:
+    """As `admit_files` decided it then, whoever owns the devices now; what others own changes hands with it."""
     if one.facts is None and one.file.tsfile is not None:
-        load = _gone(origin, one.file, known, extent, at)
+        load = _make_gone_load(origin, one.file, known, extent, at)
         return Admission(loads=(load,)) if load else Admission()
     examined = Examined(one.file.path, one.file.generation, one.facts)
-    made = admit(origin, [(one.file, examined)], replace(known, owners={}), at)
-    loads = tuple(replace(load, claims=_new(origin, load.claims, known), row=_at(load.row, one)) for load in made.loads)
+    made = admit_files(origin, [(one.file, examined)], replace(known, owners={}), at)
+    loads = tuple(
+        replace(load, claims=_select_unowned(origin, load.claims, known), row=_with_location(load.row, one))
+        for load in made.loads
+    )
     return replace(made, loads=loads, placements=())
 
 
-def _at(row: CatalogFile, one: Answered) -> CatalogFile:
+def _with_location(row: CatalogFile, one: Answered) -> CatalogFile:
     """The row with the place where the file really lies."""
     if not one.location or one.location == row.location:
         return row
@@ -172,11 +177,11 @@ def _at(row: CatalogFile, one: Answered) -> CatalogFile:
     )
 
 
-def _new(origin: Origin, devices: Iterable[str], known: Known) -> tuple[str, ...]:
+def _select_unowned(origin: Origin, devices: Iterable[str], known: LedgerFacts) -> tuple[str, ...]:
     return tuple(d for d in devices if d not in known.owners or known.owners[d].site_id != origin.site_id)
 
 
-def _gone(origin: Origin, file: LandedFile, known: Known, extent: Extent, at: float) -> Load | None:
+def _make_gone_load(origin: Origin, file: LandedFile, known: LedgerFacts, extent: Extent, at: float) -> Load | None:
     """A file that was loaded and whose bytes are not here any more. None where its path says nothing."""
     name = parse_source_path(file.path, origin.data)
     if name is None or file.tsfile is None:
@@ -209,10 +214,10 @@ def _gone(origin: Origin, file: LandedFile, known: Known, extent: Extent, at: fl
         mods_location=mods_location(location, file.mods.sha256, file.mods.path) if file.mods else "",
         mods_sha256=file.mods.sha256 if file.mods else "",
         points=0,
-        rank=rank(name),
+        rank=rank_of_source(name),
         created=at,
         landing=origin.landing,
     )
     newest = known.newest.get(file.path)
     replaces = newest.file_id if newest is not None and newest.state == "live" else None
-    return Load(file, row, devices, _new(origin, (d.device for d in devices), known), None, replaces)
+    return Load(file, row, devices, _select_unowned(origin, (d.device for d in devices), known), None, replaces)

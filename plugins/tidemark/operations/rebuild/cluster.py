@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.migration.plan import plan
-from tidemark.cluster.nodes.schema_format import decode
+from tidemark.cluster.migration.plan import plan_moves
+from tidemark.cluster.nodes.schema_format import decode_schema
 from tidemark.cluster.slots.routing import home_slot, wanted_copies
 from tidemark.cluster.slots.states import SlotState
 from tidemark.cluster.slots.table import PartitionTable
@@ -38,7 +38,7 @@ from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.schemas import SeriesRow
-from tidemark.operations.rebuild.nodes import Survivors, named_digest
+from tidemark.operations.rebuild.nodes import SurvivingNodes, named_digest
 from tidemark.progress import Progress, Tick
 from tidemark.receiver.load.schema import write_unknown
 from tidemark.settings.model import ReceiverSettings
@@ -48,7 +48,7 @@ _WHO = "ledger rebuild"
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownFile:
     """What the catalog says of a location."""
 
     sha256: str  # "": only its name tells
@@ -57,7 +57,7 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _ProvedCopies:
     """Copies that are proved, and whether they lie as the table wants them."""
 
     copies: tuple[CopyRow, ...]
@@ -65,9 +65,9 @@ class _Placed:
     extra: bool
 
 
-def write_cluster(app: App, receiver: ReceiverSettings, nodes: Survivors, progress: Progress) -> None:
+def write_cluster(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes, progress: Progress) -> None:
     """After the receiver's catalog was rebuilt. What is not as it should be goes to the findings."""
-    table, paper = nodes.table, nodes.paper
+    table, paper = nodes.table, nodes.table_bytes
     if table is None or paper is None:
         names = ", ".join(sorted(nodes.rows))
         nodes.findings.troubles.append(
@@ -80,29 +80,31 @@ def write_cluster(app: App, receiver: ReceiverSettings, nodes: Survivors, progre
         if name not in nodes.rows
     ]
     with app.ledger.read() as connection:
-        ids = [row.file_id for row in rebuild_rows.places(connection, receiver.name) if row.state != "reclaimed"]
+        ids = [row.file_id for row in rebuild_rows.catalog_places(connection, receiver.name) if row.state != "reclaimed"]
         files = catalog_rows.files_by_id(connection, ids)
-    placed = _placed(nodes, table, files, app.clock(), progress)
+    placed = _prove_copies(nodes, table, files, app.clock(), progress)
     with app.ledger.write() as connection:
-        _write(connection, receiver.name, nodes, (table, paper), placed, app.clock())
+        _write_rows(connection, receiver.name, nodes, (table, paper), placed, app.clock())
     if not table.moving:
         nodes.findings.troubles += [
             f"node {name} lacks {count} files: ./tidemark cluster check --repair" for name, count in placed.lacking.items()
         ]
 
 
-def _placed(nodes: Survivors, table: PartitionTable, files: Sequence[CatalogFile], at: float, progress: Progress) -> _Placed:
-    known = _known(table, files)
+def _prove_copies(
+    nodes: SurvivingNodes, table: PartitionTable, files: Sequence[CatalogFile], at: float, progress: Progress
+) -> _ProvedCopies:
+    known = _index_locations(table, files)
     receiver = files[0].receiver if files else ""
     copies: list[CopyRow] = []
     for name, sizes in nodes.sizes.items():
         here = sorted(set(sizes) & set(known))
         for start in range(0, len(here), _AT_ONCE):
             some = {at: known[at].size for at in here[start : start + _AT_ONCE]}
-            for location, digest in nodes.stores.folder(name).digests(some).items():
+            for location, digest in nodes.stores.open_folder(name).compute_digests(some).items():
                 if isinstance(digest, int):
                     nodes.findings.troubles.append(f"node {name}: {location} has {digest} bytes, not those of the catalog")
-                elif digest and digest == (known[location].sha256 or _like(location, digest)):
+                elif digest and digest == (known[location].sha256 or _match_digest(location, digest)):
                     slot = known[location].slot
                     copies.append(CopyRow(receiver, name, location, slot, digest, sizes[location], "held", at))
                 else:
@@ -113,31 +115,31 @@ def _placed(nodes: Survivors, table: PartitionTable, files: Sequence[CatalogFile
     held = {name: {row.location for row in copies if row.node == name} & live for name in (*nodes.rows, *table.ring.names)}
     lacking = {name: len(wanted[name] - held[name]) for name in table.ring.names if wanted[name] - held[name]}
     extra = any(held[name] - wanted.get(name, set()) for name in held)
-    return _Placed(tuple(copies), lacking, extra)
+    return _ProvedCopies(tuple(copies), lacking, extra)
 
 
-def _known(table: PartitionTable, files: Iterable[CatalogFile]) -> dict[str, _Known]:
-    found: dict[str, _Known] = {}
+def _index_locations(table: PartitionTable, files: Iterable[CatalogFile]) -> dict[str, _KnownFile]:
+    found: dict[str, _KnownFile] = {}
     for file in files:
         slot = home_slot(table, file)
-        found[file.location] = _Known(file.sha256, slot, file.size)
+        found[file.location] = _KnownFile(file.sha256, slot, file.size)
         if file.mods_location:
-            found[file.mods_location] = _Known(file.mods_sha256, slot, 0)
+            found[file.mods_location] = _KnownFile(file.mods_sha256, slot, 0)
     return found
 
 
-def _like(location: str, digest: str) -> str:
+def _match_digest(location: str, digest: str) -> str:
     """The digest, where the name carries its first digits."""
     named = named_digest(location)
     return digest if named and digest.startswith(named) else ""
 
 
-def _write(
+def _write_rows(
     connection: Connection,
     receiver: str,
-    nodes: Survivors,
+    nodes: SurvivingNodes,
     newest: tuple[PartitionTable, bytes],
-    placed: _Placed,
+    placed: _ProvedCopies,
     at: float,
 ) -> None:
     table, paper = newest
@@ -158,12 +160,12 @@ def _write(
     else:
         for name in leaving:
             mine = [row.location for row in placed.copies if row.node == name]
-            copy_rows.mark_going(connection, receiver, name, mine, at)
+            copy_rows.mark_to_remove(connection, receiver, name, mine, at)
 
 
 def _move_again(connection: Connection, receiver: str, table: PartitionTable, at: float) -> None:
     """Everything the table moves, from the start: who has it all already only says so."""
-    for move in plan(table):
+    for move in plan_moves(table):
         move_rows.add_moves(
             connection, [MoveRow(receiver, move.epoch, slot, move.old, move.new, at=at) for slot in move.slots]
         )
@@ -173,18 +175,18 @@ def _move_again(connection: Connection, receiver: str, table: PartitionTable, at
         move_rows.put_slot_states(connection, receiver, states, move.epoch)
 
 
-def write_schemas(app: App, receiver: ReceiverSettings, nodes: Survivors) -> None:
+def write_schemas(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes) -> None:
     """After the receiver's papers were replayed. A torn paper goes to the findings."""
-    for database, kept in sorted(_papers(nodes).items()):
+    for database, kept in sorted(_read_schemas(nodes).items()):
         told = []
         for paper, node in kept.items():
             try:
-                told.append(decode(paper, receiver.name, f"node {node}"))
+                told.append(decode_schema(paper, receiver.name, f"node {node}"))
             except (CorruptionError, SchemaTooNewError) as odd:
                 nodes.findings.troubles.append(f"the schema of {database} at node {node}: {odd.message}")
         # Rows of series never go: a paper of before has fewer, or fewer that are deleted. Else the one that most nodes have.
-        rows = max(told, key=_age, default=[])
-        if sum(_age(one) == _age(rows) for one in told) > 1:
+        rows = max(told, key=_rank_schema, default=[])
+        if sum(_rank_schema(one) == _rank_schema(rows) for one in told) > 1:
             nodes.findings.troubles.append(f"nodes differ on the schema of {database}, none is newer: most nodes' was taken")
         with app.ledger.write() as connection:
             known = schema_rows.series_of(connection, receiver.name, [row.series for row in rows])
@@ -192,16 +194,16 @@ def write_schemas(app: App, receiver: ReceiverSettings, nodes: Survivors) -> Non
             write_unknown(connection, receiver.name, [row for row in rows if (row.site_id, row.series) not in keys])
 
 
-def _age(rows: Sequence[SeriesRow]) -> tuple[int, int]:
+def _rank_schema(rows: Sequence[SeriesRow]) -> tuple[int, int]:
     return len(rows), sum(row.state == "deleted" for row in rows)
 
 
-def _papers(nodes: Survivors) -> dict[str, dict[bytes, str]]:
+def _read_schemas(nodes: SurvivingNodes) -> dict[str, dict[bytes, str]]:
     """Database → its papers, those that most nodes have first → a node that has it."""
     count: Counter[tuple[str, bytes]] = Counter()
     where: dict[bytes, str] = {}
     for name in sorted(nodes.rows):
-        for kept in nodes.stores.folder(name).schemas():
+        for kept in nodes.stores.open_folder(name).read_schemas():
             if isinstance(kept, CorruptionError):
                 nodes.findings.troubles.append(f"node {name}: {kept.message}")
                 continue

@@ -1,6 +1,6 @@
 """Decisions and settled merges of before, written into a rebuilt ledger from their records.
 
-A refused file that was taken later loads when the decision comes that let it in (`Late`).
+A refused file that was taken later loads when the decision comes that let it in (`LateLoads`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tidemark.formats.landing import Answer
-from tidemark.formats.records import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper, SettledPaper
+from tidemark.formats.records import ADOPTED, APPROVE, GIVE_UP, TRANSFER, Decision, Settlement
 from tidemark.ledger.receiver import (
     catalog as catalog_rows,
 )
@@ -30,19 +30,19 @@ from tidemark.ledger.receiver import (
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.receiver.merges import Account, MergedFile
 from tidemark.ledger.receiver.refusals import OwnerRow
-from tidemark.operations.rebuild.answers import Answered, Traces, recall, taken_later
+from tidemark.operations.rebuild.answers import Answered, StoredFiles, find_taken_later, rebuild_admission
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import Admission, Origin
 from tidemark.receiver.load.record import known_before
 from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
-from tidemark.receiver.load.retry import take
+from tidemark.receiver.load.retry import record_retried
 from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.statistics import FileFacts
 
 _ANY = ("live", "retired", "reclaimed")
 
 
-def replay_decision(connection: Connection, receiver: str, paper: DecidedPaper) -> None:
+def replay_decision(connection: Connection, receiver: str, paper: Decision) -> None:
     """Its effect as far as there is still something to decide, and its line in the audit table."""
     detail = paper.detail
     if paper.action == TRANSFER:
@@ -56,7 +56,7 @@ def replay_decision(connection: Connection, receiver: str, paper: DecidedPaper) 
     elif paper.action == APPROVE:
         for site_id, drops in detail["drops"].items():
             named = {(path, generation) for path, generation in drops}
-            waiting = landing_rows.drops(connection, receiver, site_id, states=("waiting",))
+            waiting = landing_rows.read_drops(connection, receiver, site_id, states=("waiting",))
             due = [drop for drop in waiting if (drop.path, drop.generation) in named]
             leave_approved(connection, receiver, site_id, due, paper.at)
     elif paper.action == GIVE_UP:
@@ -72,14 +72,14 @@ def replay_decision(connection: Connection, receiver: str, paper: DecidedPaper) 
 def replay_settled(
     connection: Connection,
     receiver: ReceiverSettings,
-    papers: Sequence[SettledPaper],
+    papers: Sequence[Settlement],
     facts: Mapping[str, FileFacts],
-    traces: Traces,
+    traces: StoredFiles,
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Merged files of one group of sources stand alone again. Returns (troubles, (site, path) of sources some of whose
     points are in no file that can be read). Sources that stay live without their bytes are not among them."""
     first = papers[0]
-    sources = _sources(connection, receiver.name, first)
+    sources = _find_sources(connection, receiver.name, first)
     there = [paper for paper in papers if paper.location in facts]
     troubles = [
         f"merged file {paper.location}, the only copy of its sources' points, is not here as its paper says"
@@ -89,12 +89,12 @@ def replay_settled(
     if not there:
         return troubles, []
     live = [row for row in sources if row.state == "live"]
-    merged = [_merged(receiver, paper, facts[paper.location]) for paper in there]
-    ids = merge_rows.publish(connection, receiver.name, live, merged, first.batch, first.merged) if live else None
+    merged = [_make_merged_file(receiver, paper, facts[paper.location]) for paper in there]
+    ids = merge_rows.publish_merged(connection, receiver.name, live, merged, first.batch, first.merged) if live else None
     if ids is None:
         return [*troubles, f"merged file {first.location}: its sources are not what its paper says; it is not read"], []
-    merge_rows.settle(connection, ids, first.settled)
-    _own(connection, receiver.name, first, {d.device for paper in there for d in facts[paper.location].devices})
+    merge_rows.mark_settled(connection, ids, first.settled)
+    _claim_devices(connection, receiver.name, first, {d.device for paper in there for d in facts[paper.location].devices})
     for paper, one in zip(there, merged, strict=True):
         schema.write_observed(connection, one.file, facts[paper.location])
     tables = {(paper.database, table): tags for paper in there for table, tags in facts[paper.location].tables.items()}
@@ -103,23 +103,27 @@ def replay_settled(
     return troubles, gone if len(there) < len(papers) else []
 
 
-def _own(connection: Connection, receiver: str, paper: SettledPaper, devices: Collection[str]) -> None:
+def _claim_devices(connection: Connection, receiver: str, paper: Settlement, devices: Collection[str]) -> None:
     """Devices that nobody has, of a merged file whose sources are gone: they are its site's."""
     taken = refusal_rows.owners_of(connection, receiver, devices)
     rows = [OwnerRow(d, paper.site_id, paper.merged, "") for d in sorted(devices) if d not in taken]
     refusal_rows.put_owners(connection, receiver, rows)
 
 
-def _sources(connection: Connection, receiver: str, paper: SettledPaper) -> list[CatalogFile]:
+def _find_sources(connection: Connection, receiver: str, paper: Settlement) -> list[CatalogFile]:
     """The rows that a merged file was made from; one that stood alone itself is found by its place."""
     wanted = {(source.path, source.generation) for source in paper.sources if source.path}
     rows = catalog_rows.sources_of_paths(connection, receiver, paper.site_id, [path for path, _ in wanted], _ANY)
     places = {source.location for source in paper.sources if not source.path}
-    alone = [row.file_id for row in rebuild_rows.places(connection, receiver) if row.location in places] if places else []
+    alone = (
+        [row.file_id for row in rebuild_rows.catalog_places(connection, receiver) if row.location in places]
+        if places
+        else []
+    )
     return [*(row for row in rows if (row.path, row.generation) in wanted), *catalog_rows.files_by_id(connection, alone)]
 
 
-def _merged(receiver: ReceiverSettings, paper: SettledPaper, facts: FileFacts) -> MergedFile:
+def _make_merged_file(receiver: ReceiverSettings, paper: Settlement, facts: FileFacts) -> MergedFile:
     file = CatalogFile(
         receiver=receiver.name,
         site_id=paper.site_id,
@@ -145,23 +149,23 @@ def _merged(receiver: ReceiverSettings, paper: SettledPaper, facts: FileFacts) -
 
 
 @dataclass
-class Late:
+class LateLoads:
     """`waiting`: (site, path) → origin and file of refused files whose bytes are among the data files."""
 
     waiting: dict[tuple[str, str], tuple[Origin, Answered]] = field(default_factory=dict)
     facts: dict[str, FileFacts] = field(default_factory=dict)  # of refused files' data files, by place
 
-    def remember(self, origin: Origin, files: Sequence[Answered], admission: Admission, traces: Traces) -> None:
+    def remember_refused(self, origin: Origin, files: Sequence[Answered], admission: Admission, traces: StoredFiles) -> None:
         """Look at what a landing had refused; mods that came alone bring their TsFile's place with them."""
         self.facts |= {one.location: one.facts for one in files if one.answer.outcome == "refused" and one.facts}
         device = {one.file.path: one.answer.device for one in files}
-        for file, place in taken_later(origin, admission.refusals, traces):
+        for file, place in find_taken_later(origin, admission.refusals, traces):
             answer = Answer(file.path, file.generation, "loaded", device=device[file.path])
             if place in self.facts:
                 self.waiting[origin.site_id, file.path] = (origin, Answered(file, answer, place, self.facts[place]))
 
-    def take(
-        self, connection: Connection, receiver: ReceiverSettings, traces: Traces, at: float, whoever: bool = False
+    def load_transferred(
+        self, connection: Connection, receiver: ReceiverSettings, traces: StoredFiles, at: float, whoever: bool = False
     ) -> None:
         """Load those whose device belongs to their own site now; `whoever` owns it, where no paper tells of the handing
         over. `at` in seconds since 1970."""
@@ -171,19 +175,19 @@ class Late:
             owner = owners.get(one.answer.device)
             if whoever or (owner is not None and owner.site_id == site_id):
                 del self.waiting[site_id, path]
-                _load(connection, origin, one, traces, at)
+                _load_refused(connection, origin, one, traces, at)
 
 
-def _load(connection: Connection, origin: Origin, one: Answered, traces: Traces, at: float) -> None:
+def _load_refused(connection: Connection, origin: Origin, one: Answered, traces: StoredFiles, at: float) -> None:
     path, generation = one.file.path, one.file.generation
     refused = [
         row.refusal_id
-        for row in refusal_rows.refusals(connection, origin.receiver, site_id=origin.site_id)
+        for row in refusal_rows.read_refusals(connection, origin.receiver, site_id=origin.site_id)
         if (row.path, row.generation) == (path, generation)
     ]
     devices = {device.device for device in one.facts.devices} if one.facts else set()
     known = known_before(connection, origin, [one.file], devices)
     extents = landing_rows.extents_of(connection, origin.receiver, origin.site_id, [path])
-    take(connection, origin, recall(origin, [one], known, extents, traces, at), at)
+    record_retried(connection, origin, rebuild_admission(origin, [one], known, extents, traces, at), at)
     for refusal_id in refused:
         refusal_rows.end_refusal(connection, refusal_id, "replayed")

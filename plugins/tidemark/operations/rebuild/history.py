@@ -5,7 +5,7 @@ for itself (`formats.answered`). What lies in a landing may be anybody's: a mani
 that was answered; a receipt there is no answer. At a receiver where nothing was kept yet a receipt is *unproved*:
 believed as far as data files bear it out, and no device is given for it that anybody has.
 
-`chronicle` says in which order things came about: landings answered, decisions made, merged files settled. A rebuilt
+`order_moments` says in which order things came about: landings answered, decisions made, merged files settled. A rebuilt
 ledger replays them in this order, so that owners, superseded files and merged files come out as they were. Pure.
 """
 
@@ -19,12 +19,12 @@ from typing import TypeVar
 
 from tidemark.errors import CorruptionError
 from tidemark.formats import records
-from tidemark.formats.answered import altered, answered_landings, has_begun, kept_manifest, kept_receipt, read_landed
+from tidemark.formats.answered import answered_landings, has_begun, kept_manifest, kept_receipt, list_altered, read_landed
 from tidemark.formats.landing import Receipt, decode_receipt
 from tidemark.formats.layout import RECEIPT
-from tidemark.formats.records import DecidedPaper, SettledPaper
-from tidemark.operations.rebuild.answers import Traces
-from tidemark.receiver.load.landings import Folder, Paper, landing_folders, odd_landings, read_paper
+from tidemark.formats.records import Decision, Settlement
+from tidemark.operations.rebuild.answers import StoredFiles
+from tidemark.receiver.load.landings import Folder, FoundManifest, landing_folders, odd_landings, read_found_manifest
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Books:
+class ReceiverHistory:
     """All moments of a receiver. Manifests are read again when their moment comes: together they may be gigabytes."""
 
     root: Path
@@ -41,30 +41,30 @@ class Books:
     kept: Collection[tuple[str, str]]  # (site, landing) of which the receiver kept the answer itself
     files: Mapping[tuple[str, str], int]  # (site, landing) → files its manifest lists
     unanswered: Sequence[Folder]
-    settled: Sequence[records.SettledPaper]  # those too that do not count
+    settled: Sequence[records.Settlement]  # those too that do not count
     troubles: Sequence[str]
 
-    def papers_of(self, heard: Heard) -> tuple[Paper, Receipt | None, str]:
+    def read_records(self, heard: LandingRecord) -> tuple[FoundManifest, Receipt | None, str]:
         """The manifest, and the receipt decoded and as text (None and '' where there is none that can be read)."""
         key = (heard.site_id, heard.landing)
-        receipt, text = _receipt(self.root, self.folders[key], key in self.kept) if heard.answered else (None, "")
-        return _manifest(self.root, self.folders[key], receipt if key in self.kept else None), receipt, text
+        receipt, text = _read_receipt(self.root, self.folders[key], key in self.kept) if heard.answered else (None, "")
+        return _read_manifest(self.root, self.folders[key], receipt if key in self.kept else None), receipt, text
 
-    def is_kept(self, heard: Heard) -> bool:
+    def is_kept(self, heard: LandingRecord) -> bool:
         """Whether the answer is the receiver's own word."""
         return (heard.site_id, heard.landing) in self.kept
 
-    def weight(self, moment: Moment) -> int:
+    def count_files(self, moment: Moment) -> int:
         """Files to describe, about."""
-        if isinstance(moment.what, Heard):
+        if isinstance(moment.what, LandingRecord):
             return self.files[moment.what.site_id, moment.what.landing]
         return len(moment.what) if isinstance(moment.what, tuple) else 0
 
-    def to_load(self, traces: Traces) -> set[str]:
+    def to_load(self, traces: StoredFiles) -> set[str]:
         """Data files of landings that are still to load: a load that died placed them and did not record them."""
         found = set()
         for folder in self.unanswered:
-            manifest = read_paper(self.root, folder).manifest
+            manifest = read_found_manifest(self.root, folder).manifest
             for file in manifest.files if manifest else ():
                 name = parse_source_path(file.path, manifest.data) if manifest else None
                 if name and (place := traces.data_file(folder.site_id, file, name)):
@@ -72,18 +72,18 @@ class Books:
         return found
 
 
-def read_books(root: Path, store: Store, traces: Traces) -> Books:
+def read_history(root: Path, store: Store, traces: StoredFiles) -> ReceiverHistory:
     troubles = [f"{path}: {why}" for path, why in odd_landings(root)]
     kept, begun = answered_landings(root), has_begun(root)
     folders = {key: Folder(*key, answered=True, bulky=False) for key in sorted(kept)}
     folders |= {(folder.site_id, folder.landing): folder for folder in landing_folders(root)}
-    heard: list[Heard] = []
+    heard: list[LandingRecord] = []
     files: dict[tuple[str, str], int] = {}
     for key, folder in sorted(folders.items()):
-        receipt, _ = _receipt(root, folder, key in kept)
-        manifest = _manifest(root, folder, receipt if key in kept else None).manifest
+        receipt, _ = _read_receipt(root, folder, key in kept)
+        manifest = _read_manifest(root, folder, receipt if key in kept else None).manifest
         if key in kept:
-            answered, told = True, _kept_troubles(root, folder, receipt)
+            answered, told = True, _list_troubles(root, folder, receipt)
         elif begun and folder.answered:
             answered, told = False, [f"{folder.path}/{RECEIPT} is not of this receiver: it is not believed"]
         else:
@@ -94,52 +94,52 @@ def read_books(root: Path, store: Store, traces: Traces) -> Books:
         if not sequence:
             continue  # neither paper can be read; a load names it
         files[key] = len(manifest.files) if manifest else 0
-        heard.append(Heard(*key, sequence, receipt.loaded if receipt and answered else None, answered))
-    decisions = _read(store, traces.below(records.DECIDED_FOLDER), records.decode_decided, troubles)
-    merges = list(_read(store, traces.below(records.SETTLED_FOLDER), records.decode_settled, troubles))
-    moments, gaps = chronicle(heard, decisions, (paper for paper in merges if _counts(paper, traces)))
-    told_of = {(m.what.site_id, m.what.landing) for m in moments if isinstance(m.what, Heard)}
+        heard.append(LandingRecord(*key, sequence, receipt.loaded if receipt and answered else None, answered))
+    decisions = _decode_records(store, traces.paths_below(records.DECIDED_FOLDER), records.decode_decision, troubles)
+    merges = list(_decode_records(store, traces.paths_below(records.SETTLED_FOLDER), records.decode_settlement, troubles))
+    moments, gaps = order_moments(heard, decisions, (paper for paper in merges if _is_settled(paper, traces)))
+    told_of = {(m.what.site_id, m.what.landing) for m in moments if isinstance(m.what, LandingRecord)}
     unanswered = [folder for key, folder in folders.items() if key not in told_of]
-    return Books(root, moments, folders, kept, files, unanswered, merges, [*troubles, *gaps])
+    return ReceiverHistory(root, moments, folders, kept, files, unanswered, merges, [*troubles, *gaps])
 
 
 _BY_FILES = "its landing counts as loaded, by the files that lie here"
 
 
-def _kept_troubles(root: Path, folder: Folder, receipt: Receipt | None) -> list[str]:
+def _list_troubles(root: Path, folder: Folder, receipt: Receipt | None) -> list[str]:
     """What is wrong with a landing's papers: with the receiver's own, and with those in the landing."""
     if receipt is None:
         return [f"{kept_receipt(folder.site_id, folder.landing)} cannot be read: {_BY_FILES}"]
-    return altered(root, folder.site_id, folder.landing, receipt.manifest_sha256)
+    return list_altered(root, folder.site_id, folder.landing, receipt.manifest_sha256)
 
 
-def _manifest(root: Path, folder: Folder, receipt: Receipt | None) -> Paper:
+def _read_manifest(root: Path, folder: Folder, receipt: Receipt | None) -> FoundManifest:
     """The manifest that a kept `receipt` answers; without one, whatever lies in the landing."""
     if receipt is None:
-        return read_paper(root, folder)
-    paper = read_paper(root, folder, kept_manifest(folder.site_id, folder.landing))
+        return read_found_manifest(root, folder)
+    paper = read_found_manifest(root, folder, kept_manifest(folder.site_id, folder.landing))
     if paper.sha256 != receipt.manifest_sha256:  # gone, or damaged; or of before manifests were kept
-        paper = read_paper(root, folder)
+        paper = read_found_manifest(root, folder)
     if paper.sha256 == receipt.manifest_sha256:
         return paper
-    return Paper(folder, receipt.manifest_sha256, None, "the manifest that was loaded is nowhere")
+    return FoundManifest(folder, receipt.manifest_sha256, None, "the manifest that was loaded is nowhere")
 
 
-def _counts(paper: records.SettledPaper, traces: Traces) -> bool:
+def _is_settled(paper: records.Settlement, traces: StoredFiles) -> bool:
     """A paper is written before the settling is recorded. While every source is here, its sources are read instead."""
     return any(source.location not in traces for source in paper.sources)
 
 
-def _receipt(root: Path, folder: Folder, kept: bool) -> tuple[Receipt | None, str]:
+def _read_receipt(root: Path, folder: Folder, kept: bool) -> tuple[Receipt | None, str]:
     path = kept_receipt(folder.site_id, folder.landing) if kept else f"{folder.path}/{RECEIPT}"
     data = read_landed(root, path) if kept or folder.answered else None
     try:
         return (decode_receipt(data), data.decode()) if data is not None else (None, "")
     except CorruptionError:
-        return None, ""  # `read_books` names it
+        return None, ""  # `read_history` names it
 
 
-def _read(store: Store, paths: Sequence[str], decode: Callable[[bytes], T], troubles: list[str]) -> Iterator[T]:
+def _decode_records(store: Store, paths: Sequence[str], decode: Callable[[bytes], T], troubles: list[str]) -> Iterator[T]:
     for path, data in store.read_many([path for path in paths if path.endswith(".json")]):
         if data is None:
             continue
@@ -150,7 +150,7 @@ def _read(store: Store, paths: Sequence[str], decode: Callable[[bytes], T], trou
 
 
 @dataclass(frozen=True)
-class Heard:
+class LandingRecord:
     """A landing as its manifest and its receipt name it. `loaded`: the receipt's time, None without a readable receipt;
     `answered`: the receiver answered it, as far as anybody can tell."""
 
@@ -166,11 +166,11 @@ class Moment:
     """`what` happened at `at` (seconds since 1970). Merged files of the same sources settled together."""
 
     at: float
-    what: Heard | DecidedPaper | tuple[SettledPaper, ...]
+    what: LandingRecord | Decision | tuple[Settlement, ...]
 
 
-def chronicle(
-    heard: Iterable[Heard], decided: Iterable[DecidedPaper], settled: Iterable[SettledPaper]
+def order_moments(
+    heard: Iterable[LandingRecord], decided: Iterable[Decision], settled: Iterable[Settlement]
 ) -> tuple[list[Moment], list[str]]:
     """All moments in order, and the troubles: sequence numbers of which nothing is here.
 
@@ -178,26 +178,26 @@ def chronicle(
     """
     moments: list[Moment] = []
     troubles: list[str] = []
-    by_site: dict[str, list[Heard]] = defaultdict(list)
+    by_site: dict[str, list[LandingRecord]] = defaultdict(list)
     for one in heard:
         by_site[one.site_id].append(one)
     for site_id, landings in sorted(by_site.items()):
-        moments += _of_site(landings)
-        troubles += _gaps(site_id, landings)
+        moments += _order_landings(landings)
+        troubles += _find_gaps(site_id, landings)
     moments += [Moment(paper.at, paper) for paper in decided]
-    groups: dict[tuple[object, ...], list[SettledPaper]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[Settlement]] = defaultdict(list)
     for paper in settled:
         groups[(paper.site_id, paper.batch, paper.sources)].append(paper)
     moments += [Moment(max(p.settled for p in group), tuple(group)) for group in groups.values()]
-    return sorted(moments, key=_order), troubles
+    return sorted(moments, key=_moment_order), troubles
 
 
-def _order(moment: Moment) -> tuple[float, int]:
+def _moment_order(moment: Moment) -> tuple[float, int]:
     """Landings first where two have one time: a decision or a settling is about what is there."""
-    return moment.at, 0 if isinstance(moment.what, Heard) else 1
+    return moment.at, 0 if isinstance(moment.what, LandingRecord) else 1
 
 
-def _of_site(landings: list[Heard]) -> list[Moment]:
+def _order_landings(landings: list[LandingRecord]) -> list[Moment]:
     """The answered landings of a site in sequence, with times that never go back."""
     known = {one.sequence for one in landings if one.answered}
     last = max(known, default=0)
@@ -214,7 +214,7 @@ def _of_site(landings: list[Heard]) -> list[Moment]:
     return moments
 
 
-def _gaps(site_id: str, landings: list[Heard]) -> list[str]:
+def _find_gaps(site_id: str, landings: list[LandingRecord]) -> list[str]:
     last = max((one.sequence for one in landings if one.answered), default=0)
     missing = sorted(set(range(1, last + 1)) - {one.sequence for one in landings})
     return [f"landing {number} of site {site_id}: nothing of it is here; what it told is not known" for number in missing]

@@ -24,14 +24,14 @@ from tidemark.ledger import journal
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
 from tidemark.ledger.database import Ledger, make_folder
 from tidemark.ledger.leases import Leases, this_process
-from tidemark.ledger.migrations import migrate, schema_version
+from tidemark.ledger.migrations import migrate_ledger, schema_version
 from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.operations.rebuild.cluster import write_cluster, write_schemas
 from tidemark.operations.rebuild.links import rebuild_link
-from tidemark.operations.rebuild.nodes import surviving
+from tidemark.operations.rebuild.nodes import open_survivors
 from tidemark.operations.rebuild.receiver import rebuild_receiver
 from tidemark.operations.rebuild.result import Findings, Lost, RebuildResult
-from tidemark.progress import Progress, Tick, silent
+from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.merge.batch import Place
 from tidemark.settings.model import ReceiverSettings, Settings
 from tidemark.stores.open import open_store
@@ -71,26 +71,26 @@ class UpgradeResult:
         return {"ok": True, **asdict(self), "applied": list(self.applied)}
 
 
-def backup(app: App, out: Path | None = None) -> BackupResult:
+def backup_ledger(app: App, out: Path | None = None) -> BackupResult:
     """Copy the ledger as it is at this moment, in use or not, into an SQLite file (default: `var/backup/`)."""
-    target = out or app.settings.root / "var" / "backup" / f"ledger-{_stamp(app.clock())}.db"
+    target = out or app.settings.root / "var" / "backup" / f"ledger-{_format_stamp(app.clock())}.db"
     target = target if target.is_absolute() else Path.cwd() / target
     return BackupResult(str(target), back_up(app.ledger, target))
 
 
-def upgrade(settings: Settings) -> UpgradeResult:
+def upgrade_ledger(settings: Settings) -> UpgradeResult:
     """Apply the migrations that the ledger lacks. Raises SchemaTooNewError for a ledger of a newer Tidemark."""
     ledger = Ledger(settings.ledger.url, settings.root)
     try:
         found = schema_version(ledger)
-        applied = tuple(migrate(ledger))
+        applied = tuple(migrate_ledger(ledger))
         return UpgradeResult(found, schema_version(ledger), applied)
     finally:
         ledger.close()
 
 
-def rebuild(
-    settings: Settings, progress: Progress = silent, replace: bool = False, clock: Callable[[], float] = time.time
+def rebuild_ledger(
+    settings: Settings, progress: Progress = ignore_progress, replace: bool = False, clock: Callable[[], float] = time.time
 ) -> RebuildResult:
     """A new ledger from manifests, receipts, decisions and files at every receiver of the settings.
 
@@ -100,29 +100,29 @@ def rebuild(
     """
     target = Ledger(settings.ledger.url, settings.root)
     try:
-        migrate(target)
+        migrate_ledger(target)
         _require_idle(target)
         with target.read() as connection:
             stays = not replace and rebuild_rows.as_rebuilt(connection)
-        old = "" if stays else _make_way(settings, target, replace)
-        with _workshop(settings, clock) as app:
+        old = "" if stays else _keep_old_ledger(settings, target, replace)
+        with _open_scratch_app(settings, clock) as app:
             findings = Findings()
-            _build(app, findings, progress)
+            _build_ledger(app, findings, progress)
             with app.ledger.read() as connection:
-                counts = rebuild_rows.counts(connection)
+                counts = rebuild_rows.count_rows(connection)
             # CRASH WINDOW: all is in the workshop's file, the ledger is as it was: the next rebuild begins anew.
             progress(Tick("write"))
             if not stays:
                 copy_rows(app.ledger, target, replace)
         # CRASH WINDOW: the new ledger is ahead of its receivers' marks, which is no trouble: the next load writes them.
-        _tell_receivers(target, settings)
+        _write_marks(target, settings)
     finally:
         target.close()
     return RebuildResult(counts, findings, old)
 
 
 def _require_idle(target: Ledger) -> None:
-    if busy := Leases(target, this_process()).busy():
+    if busy := Leases(target, this_process()).list_busy():
         raise LeaseHeldError(
             f"{busy[0].name} is held by {busy[0].holder}: nobody may work with a ledger that is replaced",
             hint="./tidemark down, and wait for what runs",
@@ -130,7 +130,7 @@ def _require_idle(target: Ledger) -> None:
         )
 
 
-def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
+def _keep_old_ledger(settings: Settings, target: Ledger, replace: bool) -> str:
     """Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
     used = used_tables(target)
     if not used:
@@ -140,13 +140,13 @@ def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
             f"the ledger has rows already: {', '.join(used[:3])}{' …' if len(used) > 3 else ''}",
             hint="./tidemark ledger rebuild --replace puts a new one in its place and keeps a copy",
         )
-    path = settings.root / "var" / "backup" / f"ledger-before-rebuild-{_stamp(datetime.now(UTC).timestamp())}.db"
+    path = settings.root / "var" / "backup" / f"ledger-before-rebuild-{_format_stamp(datetime.now(UTC).timestamp())}.db"
     back_up(target, path)
     return str(path)
 
 
 @contextmanager
-def _workshop(settings: Settings, clock: Callable[[], float]) -> Iterator[App]:
+def _open_scratch_app(settings: Settings, clock: Callable[[], float]) -> Iterator[App]:
     """An app with an empty ledger of its own in `var/rebuild/`, which goes at the end; one rebuild at a time."""
     folder = settings.root / "var" / "rebuild"
     make_folder(folder)
@@ -156,15 +156,15 @@ def _workshop(settings: Settings, clock: Callable[[], float]) -> Iterator[App]:
         except BlockingIOError:
             raise LeaseHeldError(f"another rebuild runs here ({folder})", hint="wait for it") from None
         path = folder / "ledger.db"
-        _remove(path)  # what a rebuild that died left
+        _remove_database(path)  # what a rebuild that died left
         ledger = Ledger(f"sqlite:///{path}")
         sa.event.listen(ledger.engine, "connect", _without_syncs)
-        migrate(ledger)
+        migrate_ledger(ledger)
         try:
             yield App(settings=settings, ledger=ledger, identity=this_process(), clock=clock)
         finally:
             ledger.close()
-            _remove(path)
+            _remove_database(path)
 
 
 def _without_syncs(connection: Any, _record: object) -> None:
@@ -172,7 +172,7 @@ def _without_syncs(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=OFF")
 
 
-def _build(app: App, findings: Findings, progress: Progress) -> None:
+def _build_ledger(app: App, findings: Findings, progress: Progress) -> None:
     for link in app.settings.links.values():
         rebuild_link(app, link, findings, progress)
     for receiver in app.settings.receivers.values():
@@ -184,11 +184,11 @@ def _build(app: App, findings: Findings, progress: Progress) -> None:
         names = [f"link:{name}" for name in app.settings.links]
         for name in app.settings.receivers:
             names += [f"load:{name}", f"cluster:{name}"]
-            places = [Place(folder_name(d), number) for d, number in rebuild_rows.partitions(connection, name)]
+            places = [Place(folder_name(d), number) for d, number in rebuild_rows.catalog_partitions(connection, name)]
             names += [place.lease_name(name) for place in places]
         # Fences count from 1: seconds since 1970 are above all that the lost ledger gave, and that a rebuild before gave.
         rebuild_rows.put_fences(connection, names, int(app.clock()))
-        counts = rebuild_rows.counts(connection)
+        counts = rebuild_rows.count_rows(connection)
         told = {**counts, "lost": len(findings.lost), "troubles": len(findings.troubles)}
         journal.record_many(connection, rebuild_rows.REBUILT, [told])
         journal.record_decision(connection, "ledger rebuild", str(app.settings.path.name), **counts)
@@ -196,7 +196,7 @@ def _build(app: App, findings: Findings, progress: Progress) -> None:
 
 def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: Findings, progress: Progress) -> None:
     """With its data nodes, where it has any: what they keep and the receiver gave up comes back first."""
-    with surviving(app, receiver, findings) as nodes:
+    with open_survivors(app, receiver, findings) as nodes:
         if nodes is not None:
             with app.receiver_store(receiver) as store:
                 nodes.bring_back(store, progress)
@@ -209,7 +209,7 @@ def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: 
             write_cluster(app, receiver, nodes, progress)
 
 
-def _tell_receivers(ledger: Ledger, settings: Settings) -> None:
+def _write_marks(ledger: Ledger, settings: Settings) -> None:
     for receiver in settings.receivers.values():
         if receiver.store.startswith("file://"):
             with closing(open_store(StoreAddress.of(receiver))) as store:
@@ -221,9 +221,11 @@ def _send_again(app: App, findings: Findings) -> None:
     lost = sorted(set(findings.lost), key=lambda one: (one.receiver, one.site, one.path))
     findings.lost = []
     for one in lost:
-        links = [x for x in app.settings.links.values() if x.receiver == one.receiver and app.site(x.site).id == one.site]
+        links = [
+            x for x in app.settings.links.values() if x.receiver == one.receiver and app.site_settings(x.site).id == one.site
+        ]
         with app.ledger.write() as connection:
-            sent = [link.name for link in links if rebuild_rows.resend(connection, link.name, one.path, _GONE)]
+            sent = [link.name for link in links if rebuild_rows.request_resend(connection, link.name, one.path, _GONE)]
         findings.lost.append(_with_next(one, sent))
 
 
@@ -231,10 +233,10 @@ def _with_next(one: Lost, links: list[str]) -> Lost:
     return replace(one, next=f"./tidemark sync {links[0]}" if links else "")
 
 
-def _stamp(at: float) -> str:
+def _format_stamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def _remove(path: Path) -> None:
+def _remove_database(path: Path) -> None:
     for end in ("", "-wal", "-shm", "-journal"):
         Path(str(path) + end).unlink(missing_ok=True)

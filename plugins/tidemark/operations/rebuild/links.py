@@ -1,7 +1,7 @@
 """The link's side of a rebuilt ledger: read a link's manifests and receipts at its receiver, near or far.
 
 A manifest carries all that `file`, `file_extent`, `sent_landing` and `schema_position` need, but inodes, which never
-count alone, and the digest of a schema log's first bytes, which the receiver's copy gives. `recall` makes of the
+count alone, and the digest of a schema log's first bytes, which the receiver's copy gives. `replay_manifests` makes of the
 manifests in sequence what a link had told and what was acknowledged; it is pure. Interrupted landings at the
 receiver are removed, but not the one of the run that the next sync continues.
 """
@@ -48,23 +48,23 @@ class _Read:
 def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Progress) -> None:
     """Write the link's rows into the app's (empty) ledger. Interrupted landings at the receiver are removed, but the one
     of the run that the next sync continues."""
-    site = app.site(link.site)
-    with app.receiver_store(app.receiver(link.receiver)) as store:
-        read = _first_look(store, site.id, link.name, findings)
-        recalled = recall(_papers(store, site.id, read.landings, findings, progress))
+    site = app.site_settings(link.site)
+    with app.receiver_store(app.receiver_settings(link.receiver)) as store:
+        read = _list_landings(store, site.id, link.name, findings)
+        recalled = replay_manifests(_read_landings(store, site.id, read.landings, findings, progress))
         if not (recalled.landings or read.newest[0] or read.open):
             return
-        positions = [_position(store, site.id, path, log) for path, log in sorted(recalled.logs.items())]
-        adopted = _adopted(app, site, recalled)
+        positions = [_rebuild_position(store, site.id, path, log) for path, log in sorted(recalled.logs.items())]
+        adopted = _read_adopted(app, site, recalled)
         with app.ledger.write() as connection:
             link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
             _write_files(connection, link.name, recalled, adopted)
             link_rows.put_schema_positions(connection, link.name, positions)
             _write_runs(connection, link, site.id, recalled, read.newest)
-        _settle_open(app, store, link, site.id, recalled, read.open, findings)
+        _resolve_open(app, store, link, site.id, recalled, read.open, findings)
 
 
-def _first_look(store: Store, site_id: str, link: str, findings: Findings) -> _Read:
+def _list_landings(store: Store, site_id: str, link: str, findings: Findings) -> _Read:
     names = store.list_folder(f"landing/{site_id}")
     mine: list[tuple[int, str]] = []
     empty: list[str] = []
@@ -99,7 +99,7 @@ def _read_pairs(store: Store, site_id: str, names: Sequence[str]) -> Iterator[tu
         yield from zip(some, told, answers, strict=True)
 
 
-def _papers(
+def _read_landings(
     store: Store, site_id: str, landings: Sequence[str], findings: Findings, progress: Progress
 ) -> Iterator[tuple[Manifest, str, tuple[Receipt, str] | None, str]]:
     sequence = 0
@@ -114,10 +114,10 @@ def _papers(
             )
             continue
         sequence = manifest.sequence
-        yield manifest, sha256, _receipt(answer, sha256), landing_folder(site_id, name)
+        yield manifest, sha256, _decode_answer(answer, sha256), landing_folder(site_id, name)
 
 
-def _receipt(data: bytes | None, manifest_sha256: str) -> tuple[Receipt, str] | None:
+def _decode_answer(data: bytes | None, manifest_sha256: str) -> tuple[Receipt, str] | None:
     """The answer to exactly this manifest; any other is left to the next run, which names it."""
     if data is None:
         return None
@@ -128,7 +128,7 @@ def _receipt(data: bytes | None, manifest_sha256: str) -> tuple[Receipt, str] | 
     return (receipt, data.decode()) if receipt.manifest_sha256 == manifest_sha256 else None
 
 
-def _position(store: Store, site_id: str, path: str, log: Log) -> SchemaPosition:
+def _rebuild_position(store: Store, site_id: str, path: str, log: Log) -> SchemaPosition:
     """The log's position with the digest of what the receiver has of it: kept bytes, then pieces that are not loaded yet.
 
     Where a byte is missing the digest stays empty: the next run sends the log from its start under the next epoch.
@@ -137,17 +137,17 @@ def _position(store: Store, site_id: str, path: str, log: Log) -> SchemaPosition
     digest = hashlib.sha256()
     at = min(kept.size if kept else 0, log.position)
     if kept:
-        for data in store.chunks(kept.path, 0, at, _BLOCK):
+        for data in store.read_chunks(kept.path, 0, at, _BLOCK):
             digest.update(data)
     for piece in sorted(log.pieces):
         if piece.start <= at < piece.start + piece.size and store.stat(piece.path) is not None:
-            for data in store.chunks(piece.path, at - piece.start, piece.start + piece.size - at, _BLOCK):
+            for data in store.read_chunks(piece.path, at - piece.start, piece.start + piece.size - at, _BLOCK):
                 digest.update(data)
             at = piece.start + piece.size
     return SchemaPosition(path, log.position, -1, digest.hexdigest() if at == log.position else "", log.epoch)
 
 
-def _adopted(app: App, site: SiteSettings, recalled: Recalled) -> list[tuple[Seen, int]]:
+def _read_adopted(app: App, site: SiteSettings, recalled: LinkState) -> list[tuple[Seen, int]]:
     """Adopted files with the size of their mods, which no manifest carries: as they are at the site today."""
     if not recalled.adopted:
         return []
@@ -157,11 +157,11 @@ def _adopted(app: App, site: SiteSettings, recalled: Recalled) -> list[tuple[See
     return [(seen, mods.get(path, 0)) for path, seen in recalled.adopted.items()]
 
 
-def _write_files(connection: Connection, link: str, recalled: Recalled, adopted: Sequence[tuple[Seen, int]]) -> None:
+def _write_files(connection: Connection, link: str, recalled: LinkState, adopted: Sequence[tuple[Seen, int]]) -> None:
     link_rows.ack_files(connection, link, recalled.acked.values())
     link_rows.adopt_files(connection, link, adopted)
     link_rows.add_files(connection, link, recalled.waiting.values())
-    for path, reason in recalled.reasons().items():
+    for path, reason in recalled.list_reasons().items():
         link_rows.note_reason(connection, link, [path], reason)
     link_rows.mark_gone(connection, link, recalled.gone & recalled.acked.keys())
     link_rows.mark_held(connection, link, recalled.held & recalled.acked.keys())
@@ -171,12 +171,12 @@ def _write_files(connection: Connection, link: str, recalled: Recalled, adopted:
 
 
 def _write_runs(
-    connection: Connection, link: LinkSettings, site_id: str, recalled: Recalled, newest: tuple[int, str | None]
+    connection: Connection, link: LinkSettings, site_id: str, recalled: LinkState, newest: tuple[int, str | None]
 ) -> None:
     link_rows.add_link(connection, link.name, site_id, link.receiver)
     for run in recalled.runs.values():
         _write_run(connection, link.name, run)
-    for landing in recalled.answered():
+    for landing in recalled.list_answered():
         run_rows.add_landing(connection, landing)
         run_rows.set_landing(
             connection, landing.landing, landed=landing.created, state=landing.state, receipt=landing.receipt
@@ -194,7 +194,7 @@ def _write_runs(
     )
 
 
-def _write_run(connection: Connection, link: str, run: RunStory) -> None:
+def _write_run(connection: Connection, link: str, run: RunFacts) -> None:
     run_rows.add_run(connection, run.run_id, link, 0, {})
     run_rows.set_run(
         connection,
@@ -212,17 +212,17 @@ def _write_run(connection: Connection, link: str, run: RunStory) -> None:
     )
 
 
-def _settle_open(
-    app: App, store: Store, link: LinkSettings, site_id: str, recalled: Recalled, folders: Sequence[str], findings: Findings
+def _resolve_open(
+    app: App, store: Store, link: LinkSettings, site_id: str, recalled: LinkState, folders: Sequence[str], findings: Findings
 ) -> None:
     """Landings without a manifest: of a run that died with the ledger. One run is gone on with, the rest is removed."""
-    of_site = (one for one in app.settings.links.values() if app.site(one.site).id == site_id)
+    of_site = (one for one in app.settings.links.values() if app.site_settings(one.site).id == site_id)
     beside = ", ".join(one.name for one in of_site if one.receiver == link.receiver)
     if beside != link.name:
         told = "has no manifest, and any of these links may have begun it: remove it"
         findings.troubles += [f"landing {folder} of site {site_id} {told} ({beside})" for folder in folders]
         return
-    run, doomed = interrupted(recalled.runs, folders)
+    run, doomed = find_interrupted(recalled.runs, folders)
     for folder in doomed:
         store.remove_tree(landing_folder(site_id, folder))
     findings.removed += doomed
@@ -251,7 +251,7 @@ class Log:
 
 
 @dataclass
-class RunStory:
+class RunFacts:
     """A run as far as its manifests tell it. `ended`: its last part is here."""
 
     run_id: str
@@ -265,7 +265,7 @@ class RunStory:
 
 
 @dataclass
-class Recalled:
+class LinkState:
     """A link's state after the manifests taken in so far."""
 
     acked: dict[str, Acked] = field(default_factory=dict)
@@ -276,40 +276,40 @@ class Recalled:
     extents: dict[str, Extent] = field(default_factory=dict)
     logs: dict[str, Log] = field(default_factory=dict)
     unverified: dict[str, int] = field(default_factory=dict)  # of acknowledged paths: the generation
-    runs: dict[str, RunStory] = field(default_factory=dict)
+    runs: dict[str, RunFacts] = field(default_factory=dict)
     landings: list[SentLanding] = field(default_factory=list)
     receipts: dict[str, tuple[Receipt, str]] = field(default_factory=dict)  # by landing
     listed: float | None = None  # when the newest whole listing began that a manifest tells of
 
-    def take(self, manifest: Manifest, sha256: str, receipt: tuple[Receipt, str] | None, folder: str) -> None:
+    def add_manifest(self, manifest: Manifest, sha256: str, receipt: tuple[Receipt, str] | None, folder: str) -> None:
         """The next manifest of the sequence; `receipt`: decoded and as text, `folder`: the landing's."""
         self.listed = manifest.listed or self.listed
         for entry in manifest.added:
-            self._tell(Seen(entry.path, entry.size, entry.mtime, 0, entry.reason or None), entry.extent)
+            self._note_listed(Seen(entry.path, entry.size, entry.mtime, 0, entry.reason or None), entry.extent)
         for file in manifest.files:
-            self._ack(file, manifest.landing)
+            self._ack_file(file, manifest.landing)
         for vanished in (*manifest.superseded, *manifest.dropped):
-            self._forget(vanished.path)
+            self._forget_path(vanished.path)
         self.held |= {vanished.path for vanished in manifest.held}
         for path in manifest.removed:
             if path not in self.acked:  # never acknowledged; of others only the drop itself counts, it may wait for a cover
-                self._forget(path)
+                self._forget_path(path)
         for log in manifest.schema:
-            self._log(log.path, log.epoch, log.start, log.part, folder)
-        size = sum(part.size for file in manifest.files for part in _parts(file))
-        self._run(manifest, size)
-        self.landings.append(_sent(manifest, sha256, size))
+            self._extend_log(log.path, log.epoch, log.start, log.part, folder)
+        size = sum(part.size for file in manifest.files for part in _list_parts(file))
+        self._extend_run(manifest, size)
+        self.landings.append(_sent_landing_of(manifest, sha256, size))
         if receipt is not None:
             self.receipts[manifest.landing] = receipt
 
-    def answered(self) -> Iterable[SentLanding]:
+    def list_answered(self) -> Iterable[SentLanding]:
         """The landings with what is known of their answers, once all manifests are taken in."""
         for landing in self.landings:
             receipt = self.receipts.get(landing.landing)
-            known = receipt is not None and not self._asks(receipt[0])
+            known = receipt is not None and not self._may_ask_resend(receipt[0])
             yield replace(landing, state="answered", receipt=receipt[1]) if receipt and known else landing
 
-    def _tell(self, seen: Seen, extent: Extent) -> None:
+    def _note_listed(self, seen: Seen, extent: Extent) -> None:
         self.extents[seen.path] = extent
         self.gone.discard(seen.path)
         if seen.path in self.held:  # listed again: as it was, or its other content is in this manifest, or comes in the next
@@ -319,7 +319,7 @@ class Recalled:
         else:
             self.waiting[seen.path] = seen
 
-    def _ack(self, file: LandedFile, landing: str) -> None:
+    def _ack_file(self, file: LandedFile, landing: str) -> None:
         before = self.acked.get(file.path)
         size = file.tsfile.size if file.tsfile else before.size if before else 0
         mods_size, mods_sha256 = (file.mods.size, file.mods.sha256) if file.mods else (0, "")
@@ -330,20 +330,20 @@ class Recalled:
         self.acked[file.path] = Acked(
             file.path, size, file.mtime, 0, mods_size, file.generation, file.sha256, mods_sha256, landing
         )
-        self._settled(file.path)
+        self._clear_open(file.path)
 
-    def _settled(self, path: str) -> None:
+    def _clear_open(self, path: str) -> None:
         self.waiting.pop(path, None)
         self.adopted.pop(path, None)
         self.gone.discard(path)
 
-    def _forget(self, path: str) -> None:
-        self._settled(path)
+    def _forget_path(self, path: str) -> None:
+        self._clear_open(path)
         self.unverified.pop(path, None)
         self.held.discard(path)
         self.gone.add(path)
 
-    def _log(self, path: str, epoch: int, start: int, part: Part, folder: str) -> None:
+    def _extend_log(self, path: str, epoch: int, start: int, part: Part, folder: str) -> None:
         log = self.logs.get(path)
         if log is None or epoch > log.epoch:
             log = self.logs[path] = Log(epoch)
@@ -351,8 +351,8 @@ class Recalled:
             log.position = max(log.position, start + part.size)
             log.pieces.append(Piece(start, part.size, f"{folder}/{part.path}"))
 
-    def _run(self, manifest: Manifest, size: int) -> None:
-        run = self.runs.setdefault(manifest.run_id, RunStory(manifest.run_id, manifest.created, manifest.created))
+    def _extend_run(self, manifest: Manifest, size: int) -> None:
+        run = self.runs.setdefault(manifest.run_id, RunFacts(manifest.run_id, manifest.created, manifest.created))
         run.at = max(run.at, manifest.created)
         run.ended |= manifest.last
         run.files += len(manifest.files)
@@ -360,13 +360,13 @@ class Recalled:
         run.dropped += len(manifest.dropped)
         run.schema_bytes += sum(log.part.size for log in manifest.schema)
 
-    def reasons(self) -> Mapping[str, str]:
+    def list_reasons(self) -> Mapping[str, str]:
         """{path: why it is not in the centre} of what is acknowledged today and was refused, or waits there."""
         answers = (answer for receipt, _ in self.receipts.values() for answer in receipt.answers)
         told = (a for a in answers if a.outcome in ("refused", "awaited") and self._is_current(a.path, a.generation))
         return {answer.path: f"{answer.outcome}: {answer.reason}" for answer in told}
 
-    def _asks(self, receipt: Receipt) -> bool:
+    def _may_ask_resend(self, receipt: Receipt) -> bool:
         """Whether something may be sent again for it: then the next run's first step reads the receipt as it always does."""
         asked = any(self._is_current(one.path, one.generation) and one.path not in self.gone for one in receipt.resend)
         return asked or any(
@@ -379,15 +379,15 @@ class Recalled:
         return path in self.acked and self.acked[path].generation == generation
 
 
-def recall(papers: Iterable[tuple[Manifest, str, tuple[Receipt, str] | None, str]]) -> Recalled:
+def replay_manifests(papers: Iterable[tuple[Manifest, str, tuple[Receipt, str] | None, str]]) -> LinkState:
     """All of a link's manifests, in sequence, each with its digest, its receipt and its folder."""
-    recalled = Recalled()
+    recalled = LinkState()
     for manifest, sha256, receipt, folder in papers:
-        recalled.take(manifest, sha256, receipt, folder)
+        recalled.add_manifest(manifest, sha256, receipt, folder)
     return recalled
 
 
-def interrupted(runs: Mapping[str, RunStory], unfinished: Iterable[str]) -> tuple[str | None, list[str]]:
+def find_interrupted(runs: Mapping[str, RunFacts], unfinished: Iterable[str]) -> tuple[str | None, list[str]]:
     """(the run to go on with, landing folders to remove) of landings without a manifest.
 
     Only the newest run is continued, and only where none of its parts landed: what it sent counts then, and its selection
@@ -400,11 +400,11 @@ def interrupted(runs: Mapping[str, RunStory], unfinished: Iterable[str]) -> tupl
     return kept, [folder for folder in folders if run_of[folder] != kept or not folder.endswith("-1")]
 
 
-def _parts(file: LandedFile) -> list[Part]:
+def _list_parts(file: LandedFile) -> list[Part]:
     return [part for part in (file.tsfile, file.resource, file.mods) if part is not None]
 
 
-def _sent(manifest: Manifest, sha256: str, size: int) -> SentLanding:
+def _sent_landing_of(manifest: Manifest, sha256: str, size: int) -> SentLanding:
     return SentLanding(
         landing=manifest.landing,
         run_id=manifest.run_id,

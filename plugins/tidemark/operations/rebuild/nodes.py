@@ -16,9 +16,9 @@ from functools import cached_property
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import cluster_settings
-from tidemark.cluster.nodes.formats import NodePaper
-from tidemark.cluster.nodes.stores import NodeStores, node_row, unreachable
-from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.cluster.nodes.formats import NodeClaim
+from tidemark.cluster.nodes.stores import NodeStores, node_row, unreachable_error
+from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import CorruptionError, DiskFullError, PermanentError, UnreachableError
 from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.operations.rebuild.result import Findings
@@ -35,7 +35,7 @@ _ON_THE_WAY = (".part", ".part.blocks")
 
 
 @dataclass(frozen=True)
-class Survivors:
+class SurvivingNodes:
     """`rows`: the nodes whose folders are of one cluster, `identity`. `papers`: node → its newest whole table."""
 
     identity: str
@@ -45,20 +45,22 @@ class Survivors:
     findings: Findings
 
     @property
-    def paper(self) -> bytes | None:
+    def table_bytes(self) -> bytes | None:
         """The newest table any node has. One that was published and never came into force serves as well: what it moves is
         found where it lies."""
         return max(self.papers.values(), default=(0, None))[1]
 
     @property
     def table(self) -> PartitionTable | None:
-        return decode(self.paper) if self.paper is not None else None
+        return decode_table(self.table_bytes) if self.table_bytes is not None else None
 
     @cached_property
     def sizes(self) -> Mapping[str, Mapping[str, int]]:
         """Node → location → bytes, of what lies there whole."""
         return {
-            name: {at: size for at, size in self.stores.folder(name).sizes().items() if not at.endswith(_ON_THE_WAY)}
+            name: {
+                at: size for at, size in self.stores.open_folder(name).list_sizes().items() if not at.endswith(_ON_THE_WAY)
+            }
             for name in sorted(self.rows)
         }
 
@@ -80,7 +82,7 @@ class Survivors:
                     why[at] = f"node {name} has {sizes[at]} bytes, at most {most} can be taken"
                 else:
                     items.append(SendItem(at, at, sizes[at]))
-            for outcome in engine.send(self.stores.store(name), store, items) if items else ():
+            for outcome in engine.send_files(self.stores.open_store(name), store, items) if items else ():
                 at = outcome.item.target_path
                 if isinstance(outcome, Sent) and outcome.sha256.startswith(named_digest(at)):
                     missing.discard(at)
@@ -99,7 +101,7 @@ class Survivors:
 
 
 @contextmanager
-def surviving(app: App, receiver: ReceiverSettings, findings: Findings) -> Iterator[Survivors | None]:
+def open_survivors(app: App, receiver: ReceiverSettings, findings: Findings) -> Iterator[SurvivingNodes | None]:
     """None where the settings have no cluster of this receiver, or nobody claimed a folder of a node.
 
     Raises UnreachableError for a node that cannot be asked (one that is gone for good is taken out of the settings),
@@ -110,12 +112,12 @@ def surviving(app: App, receiver: ReceiverSettings, findings: Findings) -> Itera
         return
     rows = {name: node_row(app, receiver, name) for name in app.settings.nodes}
     with NodeStores(app, rows.values()) as stores:
-        identity, mine = _ours(stores, rows)
-        yield Survivors(identity, mine, _tables(stores, mine, findings), stores, findings) if mine else None
+        identity, mine = _identify_nodes(stores, rows)
+        yield SurvivingNodes(identity, mine, _read_tables(stores, mine, findings), stores, findings) if mine else None
 
 
-def _ours(stores: NodeStores, rows: Mapping[str, NodeRow]) -> tuple[str, dict[str, NodeRow]]:
-    owners = {name: owner for name in sorted(rows) if (owner := _owner(stores, name)) is not None}
+def _identify_nodes(stores: NodeStores, rows: Mapping[str, NodeRow]) -> tuple[str, dict[str, NodeRow]]:
+    owners = {name: owner for name in sorted(rows) if (owner := _read_owner(stores, name)) is not None}
     clusters = sorted({owner.cluster for owner in owners.values()})
     if len(clusters) > 1:
         told = ", ".join(f"{name} of {owner.cluster}" for name, owner in owners.items())
@@ -124,16 +126,16 @@ def _ours(stores: NodeStores, rows: Mapping[str, NodeRow]) -> tuple[str, dict[st
             hint="leave the nodes of one cluster in the settings, then run it again",
         )
     for name, owner in owners.items():
-        stores.folder(name).require(owner.cluster)  # exchanged folders
+        stores.open_folder(name).require_owner(owner.cluster)  # exchanged folders
     return (clusters[0] if clusters else ""), {name: rows[name] for name in owners}
 
 
-def _owner(stores: NodeStores, name: str) -> NodePaper | None:
+def _read_owner(stores: NodeStores, name: str) -> NodeClaim | None:
     try:
-        return stores.folder(name).owner()
+        return stores.open_folder(name).read_owner()
     except UnreachableError as away:
         hint = f"wait for it; or take [nodes.{name}] out of the settings: what only it has is then asked of its site again"
-        raise UnreachableError(unreachable(name, away).message, hint=hint, subject=name) from away
+        raise UnreachableError(unreachable_error(name, away).message, hint=hint, subject=name) from away
     except CorruptionError as torn:
         hint = (
             f"look whose disk it is; take [nodes.{name}] out of the settings, then run it again: the other nodes are asked"
@@ -141,12 +143,12 @@ def _owner(stores: NodeStores, name: str) -> NodePaper | None:
         raise CorruptionError(torn.message, hint=hint, subject=name) from torn
 
 
-def _tables(stores: NodeStores, rows: Mapping[str, NodeRow], findings: Findings) -> dict[str, tuple[int, bytes]]:
+def _read_tables(stores: NodeStores, rows: Mapping[str, NodeRow], findings: Findings) -> dict[str, tuple[int, bytes]]:
     found = {}
     for name in rows:
         try:
-            table = stores.folder(name).table()
-            if table is not None and decode(table[1]).epoch == table[0]:
+            table = stores.open_folder(name).read_table()
+            if table is not None and decode_table(table[1]).epoch == table[0]:
                 found[name] = table
         except CorruptionError as torn:
             findings.troubles.append(f"node {name}: {torn.message}")

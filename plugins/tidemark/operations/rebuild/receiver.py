@@ -16,23 +16,23 @@ from pathlib import Path
 from tidemark.app import App
 from tidemark.engines.choose import Engine, PoolEngine
 from tidemark.errors import CorruptionError, TaskLimitError
-from tidemark.formats.landing import Answer, Manifest, Receipt, encode
+from tidemark.formats.landing import Answer, Manifest, Receipt, encode_document
 from tidemark.formats.layout import FOLDERS
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.landings import LandingRow, SiteRow
 from tidemark.ledger.receiver.refusals import OwnerRow
-from tidemark.operations.rebuild.answers import Answered, Traces, borne_out, recall, without_claims
-from tidemark.operations.rebuild.decisions import Late, replay_decision, replay_settled
-from tidemark.operations.rebuild.history import Books, Heard, Moment, read_books
-from tidemark.operations.rebuild.result import Findings, Lost, Remains, conclude
+from tidemark.operations.rebuild.answers import Answered, StoredFiles, limit_claims, rebuild_admission, without_claims
+from tidemark.operations.rebuild.decisions import LateLoads, replay_decision, replay_settled
+from tidemark.operations.rebuild.history import LandingRecord, Moment, ReceiverHistory, read_history
+from tidemark.operations.rebuild.result import Findings, Lost, Remains, conclude_rebuild
 from tidemark.progress import Progress, Tick
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import Origin
 from tidemark.receiver.load.check import KeptTask
 from tidemark.receiver.load.examine import find_survivors
-from tidemark.receiver.load.record import drops_told, known_before, record_landing
-from tidemark.receiver.load.removal.survival import questions
+from tidemark.receiver.load.record import drops_of_manifest, known_before, record_landing
+from tidemark.receiver.load.removal.survival import list_questions
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
@@ -49,11 +49,11 @@ class _Work:
     receiver: ReceiverSettings
     root: Path
     store: Store
-    traces: Traces
-    books: Books
+    traces: StoredFiles
+    books: ReceiverHistory
     findings: Findings
     damaged: set[str] = field(default_factory=set)  # data files that cannot be read
-    late: Late = field(default_factory=Late)
+    late: LateLoads = field(default_factory=LateLoads)
 
 
 @dataclass(frozen=True)
@@ -72,48 +72,48 @@ def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings:
     """Write the receiver's rows into the app's (empty) ledger. At the receiver only data files that cannot be read are
     moved, below `quarantine/damaged/`: the same content, when it comes again, gets their name."""
     with app.receiver_store(receiver) as store:
-        traces = Traces({entry.path: entry.size for entry in all_files(store, FOLDERS)})
-        books = read_books(root, store, traces)
+        traces = StoredFiles({entry.path: entry.size for entry in all_files(store, FOLDERS)})
+        books = read_history(root, store, traces)
         findings.troubles += books.troubles
         work = _Work(app, receiver, root, store, traces, books, findings)
         done = 0
-        for moments in _batches(books):
-            landings = {m.what: _landed(work, m.what, m.at) for m in moments if isinstance(m.what, Heard)}
-            facts = _describe(work, moments, [one for one in landings.values() if one])
+        for moments in _batch_moments(books):
+            landings = {m.what: _read_landing(work, m.what, m.at) for m in moments if isinstance(m.what, LandingRecord)}
+            facts = _describe_files(work, moments, [one for one in landings.values() if one])
             for moment in moments:
-                _replay(work, moment, landings, facts)
+                _replay_moment(work, moment, landings, facts)
                 done += 1
                 progress(Tick(f"rebuild {receiver.name}", done, len(books.moments)))
         with app.ledger.write() as connection:
-            work.late.take(connection, receiver, traces, app.clock(), whoever=True)
+            work.late.load_transferred(connection, receiver, traces, app.clock(), whoever=True)
         for place in sorted(work.damaged):
             store.rename(place, f"quarantine/damaged/{place}")
         # CRASH WINDOW: out of the way and not recorded: the rebuild run again finds it gone, which comes to the same.
-        conclude(app, receiver, Remains(traces, books, frozenset(work.damaged)), findings)
+        conclude_rebuild(app, receiver, Remains(traces, books, frozenset(work.damaged)), findings)
 
 
-def _batches(books: Books) -> Iterator[list[Moment]]:
+def _batch_moments(books: ReceiverHistory) -> Iterator[list[Moment]]:
     batch: list[Moment] = []
     files = 0
     for moment in books.moments:
         batch.append(moment)
-        files += books.weight(moment)
+        files += books.count_files(moment)
         if files >= _BATCH_FILES:
             yield batch
             batch, files = [], 0
     yield batch
 
 
-def _landed(work: _Work, heard: Heard, at: float) -> _Landed | None:
+def _read_landing(work: _Work, heard: LandingRecord, at: float) -> _Landed | None:
     """The landing's papers and where its files lie; None where its manifest cannot be read."""
-    paper, receipt, text = work.books.papers_of(heard)
+    paper, receipt, text = work.books.read_records(heard)
     if paper.manifest is None:
         return None
     manifest = paper.manifest
     if receipt is None:
         answers = tuple(Answer(file.path, file.generation, "loaded") for file in manifest.files)
         receipt = Receipt(manifest.landing, manifest.sequence, paper.sha256, at, answers)
-        text = encode(receipt).decode()
+        text = encode_document(receipt).decode()
     told = {(answer.path, answer.generation): answer for answer in receipt.answers}
     files = []
     for file in manifest.files:
@@ -124,7 +124,7 @@ def _landed(work: _Work, heard: Heard, at: float) -> _Landed | None:
     return _Landed(manifest, paper.sha256, receipt, text, tuple(files), work.books.is_kept(heard))
 
 
-def _describe(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
+def _describe_files(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
     """What the data files hold that these moments speak of: location → facts. One that cannot be read is as good as gone."""
     wanted: dict[str, str] = {}
     for landed in landings:
@@ -138,7 +138,7 @@ def _describe(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed
     places = sorted(wanted)
     tasks = [KeptTask(UntrustedFile(str(work.root), place), wanted[place]) for place in places]
     facts: dict[str, FileFacts] = {}
-    for outcome in _engine().run("describe_kept", tasks) if tasks else ():
+    for outcome in _make_engine().run("describe_kept", tasks) if tasks else ():
         place = places[outcome.index]
         if outcome.error is None:
             facts[place] = outcome.value
@@ -151,13 +151,15 @@ def _describe(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed
     return facts
 
 
-def _engine() -> Engine:
+def _make_engine() -> Engine:
     return PoolEngine()
 
 
-def _replay(work: _Work, moment: Moment, landings: Mapping[Heard, _Landed | None], facts: Mapping[str, FileFacts]) -> None:
+def _replay_moment(
+    work: _Work, moment: Moment, landings: Mapping[LandingRecord, _Landed | None], facts: Mapping[str, FileFacts]
+) -> None:
     what = moment.what
-    if isinstance(what, Heard):
+    if isinstance(what, LandingRecord):
         landed = landings[what]
         if landed is None:
             _remember_unreadable(work, what, moment.at)
@@ -175,12 +177,12 @@ def _replay(work: _Work, moment: Moment, landings: Mapping[Heard, _Landed | None
             work.findings.lost += [Lost(work.receiver.name, site_id, path) for site_id, path in lost]
         else:
             replay_decision(connection, work.receiver.name, what)
-            work.late.take(connection, work.receiver, work.traces, moment.at)
+            work.late.load_transferred(connection, work.receiver, work.traces, moment.at)
 
 
 def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
     manifest, receiver = landed.manifest, work.receiver
-    origin = Origin.of(manifest, receiver.name, receiver.partition_interval_ms)
+    origin = Origin.from_manifest(manifest, receiver.name, receiver.partition_interval_ms)
     logs = schema.recall_logs(work.app.ledger, work.store, origin, manifest)
     extents = {entry.path: entry.extent for entry in manifest.added}
     paths = [file.path for file in manifest.files if file.path not in extents]
@@ -193,17 +195,17 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         extents |= landing_rows.extents_of(connection, receiver.name, manifest.site_id, paths)
         devices |= {device for path in paths for device, _, _ in extents.get(path, ())}
         known = known_before(connection, origin, manifest.files, devices)
-        admission = recall(origin, landed.files, known, extents, work.traces, at)
+        admission = rebuild_admission(origin, landed.files, known, extents, work.traces, at)
         claimed = landed.receipt.claimed if landed.kept else None
-        admission = borne_out(admission, known) if claimed is None else without_claims(admission)
-        asked = questions(connection, origin, drops_told(manifest, at), admission.loads)
+        admission = limit_claims(admission, known) if claimed is None else without_claims(admission)
+        asked = list_questions(connection, origin, drops_of_manifest(manifest, at), admission.loads)
         found = find_survivors(work.app, work.root, asked)
         record_landing(connection, origin, manifest, admission, logs, at, found)
         owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
         refusal_rows.put_owners(connection, receiver.name, owners)
         if landed.kept:
-            work.late.remember(origin, landed.files, admission, work.traces)
-        row = _row(work, manifest.landing, manifest.site_id, at)
+            work.late.remember_refused(origin, landed.files, admission, work.traces)
+        row = _make_landing_row(work, manifest.landing, manifest.site_id, at)
         landing_rows.put_landing(
             connection,
             replace(
@@ -222,20 +224,20 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         )
 
 
-def _remember_unreadable(work: _Work, heard: Heard, at: float) -> None:
+def _remember_unreadable(work: _Work, heard: LandingRecord, at: float) -> None:
     """Its manifest is damaged; the sequence goes on behind it all the same."""
-    paper, receipt, text = work.books.papers_of(heard)
+    paper, receipt, text = work.books.read_records(heard)
     work.findings.troubles.append(
         f"landing {heard.landing} of site {heard.site_id}: {paper.trouble}; what it told is not known"
     )
-    row = _row(work, heard.landing, heard.site_id, at)
+    row = _make_landing_row(work, heard.landing, heard.site_id, at)
     sha256 = receipt.manifest_sha256 if receipt else paper.sha256
     with work.app.ledger.write() as connection:
         row = replace(row, sequence=heard.sequence, manifest_sha256=sha256, receipt=text, reason=paper.trouble)
         landing_rows.put_landing(connection, row)
 
 
-def _row(work: _Work, landing: str, site_id: str, at: float) -> LandingRow:
+def _make_landing_row(work: _Work, landing: str, site_id: str, at: float) -> LandingRow:
     return LandingRow(
         receiver=work.receiver.name,
         landing=landing,

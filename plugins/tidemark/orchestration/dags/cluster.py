@@ -44,15 +44,15 @@ def scale_dags(settings: Settings) -> dict[str, DAG]:
         catchup=False,
         max_active_runs=1,
         tags={"tidemark", "cluster", f"receiver:{receiver}"},
-        params=form(sorted(settings.nodes)),
+        params=make_form(sorted(settings.nodes)),
         default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
     )
     with dag:
-        _steps(receiver)
+        _add_steps(receiver)
     return {DAG_ID: dag}
 
 
-def form(known: list[str]) -> dict[str, Param]:
+def make_form(known: list[str]) -> dict[str, Param]:
     """The fields of the trigger form. `known`: nodes of the settings, for the help."""
     names = f" The settings have: {', '.join(known)}." if known else ""
     text = ["string", "null"]
@@ -79,22 +79,22 @@ def form(known: list[str]) -> dict[str, Param]:
     }
 
 
-def _steps(receiver: str) -> None:
-    def step(name: str, **options: Any) -> Any:
+def _add_steps(receiver: str) -> None:
+    def make_step(name: str, **options: Any) -> Any:
         # One XCom a task: a key each would be a request each.
         return task(task_id=name, multiple_outputs=False, **options)(getattr(cluster, name))
 
-    planned = step("plan")(receiver=receiver)
+    planned = make_step("plan")(receiver=receiver)
     approval = Approval(
         task_id="approval",
         subject="{{ params.kind }} {{ params.node or '' }}: shall it begin?",
         body="{{ ti.xcom_pull(task_ids='plan')['said'] }}",
     )
-    batches = step("phase_one")(receiver=receiver)
+    batches = make_step("phase_one")(receiver=receiver)
     # One after another: a task moves with all the connections and the bandwidth that [cluster] allows.
-    move = step("migrate", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
+    move = make_step("migrate", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
     moved = move.partial(receiver=receiver).expand(batch=batches)
     # With nothing to move `migrate` is skipped, and the change has to end all the same; a rejected one skips both.
-    finished = step("finish", trigger_rule="none_failed_min_one_success")(receiver=receiver)
+    finished = make_step("finish", trigger_rule="none_failed_min_one_success")(receiver=receiver)
     planned >> approval >> batches >> moved >> finished
     batches >> finished

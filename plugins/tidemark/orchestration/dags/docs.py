@@ -16,7 +16,7 @@ def link_doc(link: LinkSettings) -> str:
     when = f"`{link.schedule}` ({link.timezone})" if link.schedule else "by hand only"
     return f"""### Link `{link.name}`: site `{link.site}` → receiver `{link.receiver}`
 
-Ships the site's sealed TsFiles, verified and once. Runs {when}{_window(link)}; one run at a time. A run that landed
+Ships the site's sealed TsFiles, verified and once. Runs {when}{_describe_window(link)}; one run at a time. A run that landed
 something triggers `tidemark_load`.
 
 | task | does | when it is red |
@@ -30,10 +30,10 @@ something triggers `tidemark_load`.
 | `cleanup` | removes pins, ends the run | drops wait for `./tidemark approve RUN`, or files were left out: see its log |
 
 Outside the link's window tasks are *skipped*, not red; the next run goes on. With "Dry run" only the plan is logged.
-{_unproved(link)}{_RERUN}"""
+{_describe_unverified(link)}{_RERUN}"""
 
 
-def _unproved(link: LinkSettings) -> str:
+def _describe_unverified(link: LinkSettings) -> str:
     why = "this link makes digests at the target only" if link.digest == "target" else "its site may offer SFTP alone"
     return (
         f"Files that are *not verified at the source* ({why}) are counted in the log of `cleanup` and"
@@ -41,7 +41,7 @@ def _unproved(link: LinkSettings) -> str:
     )
 
 
-def _window(link: LinkSettings) -> str:
+def _describe_window(link: LinkSettings) -> str:
     return f", inside {link.window}" if link.window else ""
 
 

@@ -48,15 +48,15 @@ def link_dag(link: LinkSettings) -> DAG:
         catchup=False,
         max_active_runs=1,
         tags={"tidemark", "sync", f"site:{link.site}", f"receiver:{link.receiver}"},
-        params=form(),
+        params=make_form(),
         default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
     )
     with dag:
-        _steps(link)
+        _add_steps(link)
     return dag
 
 
-def form() -> dict[str, Param]:
+def make_form() -> dict[str, Param]:
     """The fields of the trigger form; wrong types are refused by page, REST and command line alike."""
     return {
         "dry_run": Param(
@@ -81,21 +81,21 @@ def form() -> dict[str, Param]:
     }
 
 
-def _steps(link: LinkSettings) -> None:
-    def step(name: str, **options: Any) -> Any:
+def _add_steps(link: LinkSettings) -> None:
+    def make_step(name: str, **options: Any) -> Any:
         # One XCom a task: a key each would be a request each, about 15 ms of a step that has little else to do.
         return task(task_id=name, multiple_outputs=False, **options)(getattr(sync, name))
 
     news = [landed_alias(link.receiver)]
-    run = step("recover", outlets=news)(link=link.name, receiver=link.receiver)
-    batches = step("select_files")(link=link.name, run=run)
-    schema = step("sync_schema")(run=run)
-    deletes = step("transfer_deletes")(run=run)
+    run = make_step("recover", outlets=news)(link=link.name, receiver=link.receiver)
+    batches = make_step("select_files")(link=link.name, run=run)
+    schema = make_step("sync_schema")(run=run)
+    deletes = make_step("transfer_deletes")(run=run)
     # One after another: the engine inside one task owns the link's connections and its bandwidth.
-    transfer = step("transfer_files", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
+    transfer = make_step("transfer_files", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
     files = transfer.partial(run=run).expand(batch=batches)
     # A run without files skips transfer_files; its schema and drops still have to land.
-    finish = step("finish", outlets=news, trigger_rule="none_failed")
+    finish = make_step("finish", outlets=news, trigger_rule="none_failed")
     finished = finish(run=run, receiver=link.receiver)
-    cleaned = step("cleanup")(run=run)
+    cleaned = make_step("cleanup")(run=run)
     batches >> schema >> deletes >> files >> finished >> cleaned

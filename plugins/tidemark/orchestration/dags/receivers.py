@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Param, task, task_group
 
 from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
-from tidemark.orchestration.schedules import HOUSEKEEP_CLOCK, VERIFY_CLOCK, clock, load_schedule
+from tidemark.orchestration.schedules import HOUSEKEEP_CLOCK, VERIFY_CLOCK, load_schedule, make_timetable
 from tidemark.orchestration.tasks import cluster
 from tidemark.orchestration.tasks import receivers as tasks_receivers
 from tidemark.settings.model import Settings
@@ -29,15 +29,15 @@ def load_dag(settings: Settings) -> DAG:
     """`tidemark_load`: load, then merge, one map index a receiver; `load_iotdb` beside merge where one has an IoTDB."""
     receivers = local_receivers(settings)
     targets = any(settings.receivers[name].iotdb for name in receivers)
-    with _dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
+    with _make_dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
 
         def load_and_merge(receiver: str) -> None:
-            loaded = _task("load")(receiver=receiver)
+            loaded = _make_task("load")(receiver=receiver)
             # A load that left something is red, and what it loaded is merged all the same; `done` joins the two verdicts.
-            merged = _task("merge", trigger_rule="all_done")(receiver=receiver)
+            merged = _make_task("merge", trigger_rule="all_done")(receiver=receiver)
             tasks = [loaded, merged]
             if targets:  # also after a load that left something, and again by itself while the server is down
-                tasks.append(_task("load_iotdb", trigger_rule="all_done")(receiver=receiver))
+                tasks.append(_make_task("load_iotdb", trigger_rule="all_done")(receiver=receiver))
             tasks >> EmptyOperator(task_id="done")
             loaded >> tasks[1:]
 
@@ -52,8 +52,8 @@ def verify_dag(settings: Settings) -> DAG:
     site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
     live = Param(False, type="boolean", title="Live only", description="Deep: without files gone at their site and kept.")
     params = {"deep": deep, "live_only": live, "site": site}
-    with _dag("tidemark_verify", "proof", VERIFY_DOC, clock(VERIFY_CLOCK), params) as dag:
-        _task("verify").expand(receiver=local_receivers(settings))
+    with _make_dag("tidemark_verify", "proof", VERIFY_DOC, make_timetable(VERIFY_CLOCK), params) as dag:
+        _make_task("verify").expand(receiver=local_receivers(settings))
         if settings.cluster is not None:
             of = settings.cluster.receiver or next(iter(settings.receivers))
             task(task_id="cluster_check", multiple_outputs=False)(cluster.check)(receiver=of)
@@ -62,12 +62,12 @@ def verify_dag(settings: Settings) -> DAG:
 
 def housekeep_dag(settings: Settings) -> DAG:
     """`tidemark_housekeep`: settle, reclaim, trim, by the clock."""
-    with _dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, clock(HOUSEKEEP_CLOCK)) as dag:
-        _task("housekeep").expand(receiver=local_receivers(settings))
+    with _make_dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, make_timetable(HOUSEKEEP_CLOCK)) as dag:
+        _make_task("housekeep").expand(receiver=local_receivers(settings))
     return dag
 
 
-def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, Param] | None = None) -> DAG:
+def _make_dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, Param] | None = None) -> DAG:
     return DAG(
         dag_id=dag_id,
         description=doc.split("\n\n")[1].split(". ", maxsplit=1)[0].replace("\n", " ") + ".",
@@ -81,7 +81,7 @@ def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, P
     )
 
 
-def _task(name: str, **options: Any) -> Any:
+def _make_task(name: str, **options: Any) -> Any:
     shown = "{{ task.op_kwargs['receiver'] }}"
     # One XCom a task: a key each would be a request each.
     return task(task_id=name, multiple_outputs=False, map_index_template=shown, **options)(getattr(tasks_receivers, name))

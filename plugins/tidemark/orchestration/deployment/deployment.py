@@ -22,14 +22,22 @@ from urllib.parse import urlsplit
 from tidemark.errors import UsageError
 from tidemark.ledger.processes import Identity, is_alive, this_process
 from tidemark.orchestration.deployment import sessions
-from tidemark.orchestration.deployment.home import ADMIN, AirflowHome, Ports, environment, home_of, own_environment, prepare
+from tidemark.orchestration.deployment.home import (
+    ADMIN,
+    AirflowHome,
+    Ports,
+    home_of,
+    make_environment,
+    own_environment,
+    prepare_home,
+)
 from tidemark.orchestration.deployment.parts import (
     START_SECONDS,
     STOP_SECONDS,
     check_alive,
-    died,
+    no_answer_error,
+    part_died_error,
     running_parts,
-    silent,
     wait_healthy,
 )
 from tidemark.settings.model import Settings
@@ -69,8 +77,8 @@ def up(
     home = home_of(settings)
     _refuse_second(home)
     port = _free_port(port)
-    first = prepare(home)
-    values = environment(settings, Ports(port, _free_port(0)), os.environ)
+    first = prepare_home(home)
+    values = make_environment(settings, Ports(port, _free_port(0)), os.environ)
     mark = _Mark(this_process(), f"http://127.0.0.1:{port}", ready=False)
     _write_mark(home, mark)
     try:
@@ -78,7 +86,7 @@ def up(
             with running_parts(home, values, triggerer, stopped) as parts:
                 if wait_healthy(values, parts, home, stopped):
                     _write_mark(home, replace(mark, ready=True))
-                    on_ready(_deployment(home, mark, first))
+                    on_ready(_deployment_of(home, mark, first))
                 while not stopped():
                     check_alive(parts, home)
                     time.sleep(0.1)
@@ -95,7 +103,7 @@ def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deplo
         return found
     home = home_of(settings)
     port = _free_port(port)
-    first = prepare(home)
+    first = prepare_home(home)
     command = [sys.executable, "-m", "tidemark.orchestration.deployment.deployment", str(port)]
     command += [] if triggerer else ["--no-triggerer"]
     child = {**os.environ, **own_environment(settings, os.environ)}
@@ -107,32 +115,32 @@ def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deplo
     while time.monotonic() < deadline:
         mark = _read_mark(home)
         if mark and mark.owner.pid == owner.pid and mark.ready:
-            return _deployment(home, mark, first)
+            return _deployment_of(home, mark, first)
         if owner.poll() is not None:
-            raise died("up", home)
+            raise part_died_error("up", home)
         time.sleep(0.1)
     sessions.end_sessions({owner.pid}, reap=owner.poll)
-    raise silent(home)
+    raise no_answer_error(home)
 
 
-def running(settings: Settings) -> Deployment | None:
+def find_running(settings: Settings) -> Deployment | None:
     """The deployment of these settings when it runs."""
     home = home_of(settings)
     mark = _read_mark(home)
-    return _deployment(home, mark) if mark else None
+    return _deployment_of(home, mark) if mark else None
 
 
 def running_at(settings: Settings, port: int) -> Deployment | None:
-    """`running`, once it answers, where `port` (0: any) is its port. UsageError where it has another one."""
+    """`find_running`, once it answers, where `port` (0: any) is its port. UsageError where it has another one."""
     home = home_of(settings)
     deadline = time.monotonic() + START_SECONDS
     while mark := _read_mark(home):
         if port not in (0, urlsplit(mark.ui).port):
             _refuse_second(home)
         if mark.ready:
-            return _deployment(home, mark)
+            return _deployment_of(home, mark)
         if time.monotonic() > deadline:
-            raise silent(home)
+            raise no_answer_error(home)
         time.sleep(0.1)
     return None
 
@@ -154,7 +162,7 @@ def down(settings: Settings) -> Deployment | None:
         time.sleep(0.05)
     if is_alive(mark.owner):
         os.kill(mark.owner.pid, signal.SIGKILL)  # the starter ends the parts
-    return _deployment(home, mark)
+    return _deployment_of(home, mark)
 
 
 def _refuse_second(home: AirflowHome) -> None:
@@ -166,7 +174,7 @@ def _refuse_second(home: AirflowHome) -> None:
         )
 
 
-def _deployment(home: AirflowHome, mark: _Mark, first: bool = False) -> Deployment:
+def _deployment_of(home: AirflowHome, mark: _Mark, first: bool = False) -> Deployment:
     return Deployment(mark.ui, mark.owner.pid, ADMIN, str(home.passwords), first)
 
 
@@ -215,9 +223,11 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def _main() -> None:
-    from tidemark.settings.load import find
+    from tidemark.settings.load import find_settings
 
-    settings = Settings(path=find(None, os.environ)[0])  # Airflow needs their place only; DAGs show what is wrong in them
+    settings = Settings(
+        path=find_settings(None, os.environ)[0]
+    )  # Airflow needs their place only; DAGs show what is wrong in them
     up(settings, port=int(sys.argv[1]), triggerer="--no-triggerer" not in sys.argv)
 
 

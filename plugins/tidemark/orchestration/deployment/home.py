@@ -62,7 +62,7 @@ class AirflowHome:
         return self.folder / "secrets.json"
 
     @property
-    def migrated(self) -> Path:
+    def migration_mark(self) -> Path:
         """Which Airflow brought which database up."""
         return self.folder / "migrated.json"
 
@@ -76,7 +76,7 @@ def home_of(settings: Settings) -> AirflowHome:
     return AirflowHome(settings.root / "var" / "airflow")
 
 
-def prepare(home: AirflowHome) -> bool:
+def prepare_home(home: AirflowHome) -> bool:
     """Make the folders, the secrets and the admin's password where they are missing. True when the password is new."""
     for folder in (home.folder, home.folder / "logs", home.folder / "parts"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def prepare(home: AirflowHome) -> bool:
     return True
 
 
-def password(home: AirflowHome) -> str:
+def read_password(home: AirflowHome) -> str:
     """The admin's password."""
     return str(json.loads(home.passwords.read_text())[ADMIN])
 
@@ -105,7 +105,7 @@ class Ports:
     tasks: int
 
 
-def environment(settings: Settings, ports: Ports, inherited: Mapping[str, str]) -> dict[str, str]:
+def make_environment(settings: Settings, ports: Ports, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of every part and task. What `inherited` sets of AIRFLOW__… wins over the tuning and over SQLite
     (so PostgreSQL comes by AIRFLOW__DATABASE__SQL_ALCHEMY_CONN), never over what ties the parts to each other."""
     home = home_of(settings)

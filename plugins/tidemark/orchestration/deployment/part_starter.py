@@ -42,7 +42,7 @@ def main() -> int:
     if order["migrate"]:
         child = os.fork()
         if child == 0:
-            return _become(MIGRATE, order["logs"]["migrate"])
+            return _run_airflow(MIGRATE, order["logs"]["migrate"])
         if os.waitpid(child, 0)[1] != 0:
             print(json.dumps({"failed": "migrate"}), file=answers, flush=True)
             return 1
@@ -52,18 +52,18 @@ def main() -> int:
         child = os.fork()
         if child == 0:
             answers.close()
-            return _become(words, order["logs"][part])
+            return _run_airflow(words, order["logs"][part])
         children[part] = child
     with contextlib.suppress(BrokenPipeError):  # an owner that died meanwhile: the end of stdin comes next
         print(json.dumps({"parts": children}), file=answers, flush=True)
     _ignore_signals()
     while sys.stdin.readline():
         pass
-    sessions.end_parts(children, reap=_reap)
+    sessions.end_parts(children, reap=_reap_children)
     return 0
 
 
-def _become(words: Sequence[str], log: str) -> int:
+def _run_airflow(words: Sequence[str], log: str) -> int:
     """In the forked child: be `airflow WORDS…`, as the command itself would be; its exit code."""
     from setproctitle import setproctitle
 
@@ -86,7 +86,7 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _reap() -> None:
+def _reap_children() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

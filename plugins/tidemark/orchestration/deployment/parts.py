@@ -48,11 +48,11 @@ def running_parts(
     home: AirflowHome, values: Mapping[str, str], triggerer: bool, stopped: Callable[[], bool]
 ) -> Iterator[Parts]:
     """The parts; every process of them is gone when the block is left. Raises PermanentError when they do not start."""
-    starter = _launch(home, values)
+    starter = _launch_starter(home, values)
     leaders: Mapping[str, int] = {}
     try:
-        order = {"migrate": _must_migrate(home, values), "parts": _words(values, triggerer)}
-        answer = _ask(starter, home, order, stopped)
+        order = {"migrate": _must_migrate(home, values), "parts": _list_commands(values, triggerer)}
+        answer = _order_start(starter, home, order, stopped)
         if "failed" in answer:
             log = home.part_log("migrate")
             raise PermanentError(
@@ -70,10 +70,10 @@ def running_parts(
         except subprocess.TimeoutExpired:
             starter.kill()
             starter.wait()
-        sessions.kill({starter.pid, *leaders.values()})
+        sessions.kill_sessions({starter.pid, *leaders.values()})
 
 
-def _words(values: Mapping[str, str], triggerer: bool) -> dict[str, tuple[str, ...]]:
+def _list_commands(values: Mapping[str, str], triggerer: bool) -> dict[str, tuple[str, ...]]:
     """What each part is started with, after the word `airflow`."""
     tasks = urllib.parse.urlsplit(values[EXECUTION_API]).port
     words: dict[str, tuple[str, ...]] = {
@@ -88,7 +88,7 @@ def _words(values: Mapping[str, str], triggerer: bool) -> dict[str, tuple[str, .
     return words
 
 
-def _launch(home: AirflowHome, values: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _launch_starter(home: AirflowHome, values: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with home.part_log("starter").open("ab") as log:
         return subprocess.Popen(
             [
@@ -105,7 +105,7 @@ def _launch(home: AirflowHome, values: Mapping[str, str]) -> subprocess.Popen[by
         )
 
 
-def _ask(
+def _order_start(
     starter: subprocess.Popen[bytes], home: AirflowHome, order: Mapping[str, Any], stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     """Give the starter its order; its answer, or nothing where `stopped` came first."""
@@ -118,7 +118,7 @@ def _ask(
         if select.select([starter.stdout], [], [], 0.1)[0]:
             line = starter.stdout.readline()
             if not line:
-                raise died("starter", home)
+                raise part_died_error("starter", home)
             return dict(json.loads(line))
     return {}
 
@@ -128,14 +128,14 @@ def _must_migrate(home: AirflowHome, values: Mapping[str, str]) -> bool:
     address = values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
     if address.startswith("sqlite") and not (home.folder / "airflow.db").exists():
         return True
-    return not home.migrated.exists() or home.migrated.read_text() != _migrated(values)
+    return not home.migration_mark.exists() or home.migration_mark.read_text() != _encode_migration(values)
 
 
 def _mark_migrated(home: AirflowHome, values: Mapping[str, str]) -> None:
-    home.migrated.write_text(_migrated(values))
+    home.migration_mark.write_text(_encode_migration(values))
 
 
-def _migrated(values: Mapping[str, str]) -> str:
+def _encode_migration(values: Mapping[str, str]) -> str:
     digest = hashlib.sha256(values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].encode()).hexdigest()  # it may carry a password
     return json.dumps({"airflow": version("apache-airflow-core"), "database": digest})
 
@@ -153,7 +153,7 @@ def wait_healthy(values: Mapping[str, str], parts: Parts, home: AirflowHome, sto
         if tasks_served and all((health.get(part) or {}).get("status") == "healthy" for part in HEALTHY):
             return True
         if time.monotonic() > deadline:
-            raise silent(home)
+            raise no_answer_error(home)
         time.sleep(0.2)
     return False
 
@@ -170,13 +170,13 @@ def _ask_json(address: str) -> dict[str, Any]:
 def check_alive(parts: Parts, home: AirflowHome) -> None:
     """Raises PermanentError naming the part that ended by itself."""
     if parts.starter.poll() is not None:
-        raise died("starter", home)
+        raise part_died_error("starter", home)
     for part, leader in parts.leaders.items():
         if not sessions.is_live(leader):
-            raise died(part, home)
+            raise part_died_error(part, home)
 
 
-def died(part: str, home: AirflowHome) -> PermanentError:
+def part_died_error(part: str, home: AirflowHome) -> PermanentError:
     """The error for a part that ended by itself, with its last lines."""
     log = home.part_log(part)
     last = log.read_text(errors="replace").strip().splitlines()[-8:] if log.exists() else []
@@ -185,7 +185,7 @@ def died(part: str, home: AirflowHome) -> PermanentError:
     )
 
 
-def silent(home: AirflowHome) -> PermanentError:
+def no_answer_error(home: AirflowHome) -> PermanentError:
     """The error for an Airflow that does not answer in time."""
     where = home.folder / "parts"
     told = f"Airflow does not answer after {START_SECONDS:.0f} s"

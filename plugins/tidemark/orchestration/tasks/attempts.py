@@ -26,32 +26,32 @@ LINK_DAG = "tidemark_sync__"
 
 
 @contextmanager
-def noted(app: App) -> Iterator[None]:
+def record_attempt(app: App) -> Iterator[None]:
     """Around one try of a task: it works, then it is done, will be tried again, or has failed."""
     from airflow.sdk.exceptions import AirflowSkipException
 
     from tidemark.ledger.sender.attempts import DONE, WORKING, Try
 
-    found = _instance()
+    found = _find_instance()
     if found is None:
         yield
         return
     link, instance = found
     this = Try(instance.task_id, WORKING, instance.try_number, instance.max_tries + 1)
-    _note(app, link, this)
+    _store_attempt(app, link, this)
     # CRASH WINDOW: the worker dies: its try stays `working`, its identity tells that nobody works; the next try replaces it.
     try:
         yield
     except AirflowSkipException:
-        _note(app, link, replace(this, state=DONE))
+        _store_attempt(app, link, replace(this, state=DONE))
         raise
     except BaseException as error:
-        _note(app, link, _ended(this, error))
+        _store_attempt(app, link, _judge_ended(this, error))
         raise
-    _note(app, link, replace(this, state=DONE))
+    _store_attempt(app, link, replace(this, state=DONE))
 
 
-def _ended(this: Try, error: BaseException) -> Try:
+def _judge_ended(this: Try, error: BaseException) -> Try:
     """The try as Airflow will take it, by the answer that the policy gives Airflow."""
     from airflow.sdk.definitions.retry_policy import RetryAction
 
@@ -69,7 +69,7 @@ def _ended(this: Try, error: BaseException) -> Try:
     return replace(this, state=RETRYING, next_try=time.time() + delay.total_seconds())
 
 
-def _note(app: App, link: str, attempt: Try) -> None:
+def _store_attempt(app: App, link: str, attempt: Try) -> None:
     from tidemark.ledger.sender.attempts import put_attempt
 
     try:
@@ -79,7 +79,7 @@ def _note(app: App, link: str, attempt: Try) -> None:
         log.warning("the ledger did not take how this try goes: %s", trouble)
 
 
-def _instance() -> tuple[str, Any] | None:
+def _find_instance() -> tuple[str, Any] | None:
     """(link, task instance) of the task at work, None where it is no link's, or a dry run's."""
     from airflow.sdk import get_current_context
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidemark.orchestration.tasks.perform import counts, perform, shown
+from tidemark.orchestration.tasks.perform import counts_for_xcom, make_progress, perform_step
 from tidemark.orchestration.tasks.receivers import ENGINE, judged
 from tidemark.visible_log import VisibleLog
 
@@ -27,44 +27,44 @@ PLAN_LINES = 200
 
 def plan(receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
     """What the change would move, for the log and for whoever approves. Of a change that is known already: how far it is."""
-    return perform(lambda app: _plan(app, receiver, _wanted(params or {}, dag_run)))
+    return perform_step(lambda app: _plan_change(app, receiver, _parse_wanted(params or {}, dag_run)))
 
 
-def _plan(app: App, receiver: str, wanted: Wanted) -> dict[str, Any]:
+def _plan_change(app: App, receiver: str, wanted: Wanted) -> dict[str, Any]:
     from tidemark.cluster.membership.change import plan_change
-    from tidemark.progress import size, span
+    from tidemark.progress import format_duration, format_size
 
-    known = _known(app, receiver, wanted)
+    known = _find_change(app, receiver, wanted)
     if known is not None:
         log.info("%s %s is known already: %s", known.kind, known.node, known.state)
         return {"said": f"It goes on: it is {known.state}.", "state": known.state}
-    found = plan_change(app, app.receiver(receiver), wanted).as_json()
+    found = plan_change(app, app.receiver_settings(receiver), wanted).as_json()
     for move in found["moves"][:PLAN_LINES]:
         log.info("%s", move)
     if len(found["moves"]) > PLAN_LINES:
         log.info("… and %d more", len(found["moves"]) - PLAN_LINES)
-    takes = f", about {span(found['seconds'])}" if found["seconds"] else ""
-    said = f"{found['slots']:,} slots move, {size(found['bytes'])}{takes}. Loading and reading go on meanwhile."
+    takes = f", about {format_duration(found['seconds'])}" if found["seconds"] else ""
+    said = f"{found['slots']:,} slots move, {format_size(found['bytes'])}{takes}. Loading and reading go on meanwhile."
     log.info("%s %s: %s", wanted.kind, wanted.node, said)
-    return {**counts(found), "said": said}
+    return {**counts_for_xcom(found), "said": said}
 
 
 def phase_one(
     receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None, task_state_store: Any = None
 ) -> list[dict[str, Any]]:
     """Every node takes the new table, then it comes into force. Returns the batches of `migrate` that are left."""
-    progress = shown(task_state_store)
-    wanted = _wanted(params or {}, dag_run)
+    progress = make_progress(task_state_store)
+    wanted = _parse_wanted(params or {}, dag_run)
 
-    def act(app: App) -> list[dict[str, Any]]:
-        from tidemark.cluster.membership.change import change
+    def begin_change(app: App) -> list[dict[str, Any]]:
+        from tidemark.cluster.membership.change import change_nodes
         from tidemark.cluster.migration.migrate import open_batches
 
-        result = change(app, app.receiver(receiver), wanted, progress, wait=False)
+        result = change_nodes(app, app.receiver_settings(receiver), wanted, progress, wait=False)
         log.info("%s", result.as_json())
-        return batches_of([one for one in open_batches(app, app.receiver(receiver)) if one.epoch == result.epoch])
+        return batches_of([one for one in open_batches(app, app.receiver_settings(receiver)) if one.epoch == result.epoch])
 
-    return perform(act)
+    return perform_step(begin_change)
 
 
 def batches_of(found: Sequence[Batch], most: int = MOST_TASKS) -> list[dict[str, Any]]:
@@ -83,11 +83,11 @@ def batches_of(found: Sequence[Batch], most: int = MOST_TASKS) -> list[dict[str,
 
 def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
     """What is left of these slots. Of an epoch that has passed nothing is left."""
-    progress = shown(task_state_store)
-    slots = _slots(batch["ranges"])
+    progress = make_progress(task_state_store)
+    slots = _expand_slots(batch["ranges"])
 
-    def act(app: App) -> dict[str, Any]:
-        from tidemark.cluster.migration.migrate import migrate as run
+    def move_slots(app: App) -> dict[str, Any]:
+        from tidemark.cluster.migration.migrate import migrate_slots as run
         from tidemark.ledger.cluster.tables import current_epoch
 
         with app.ledger.read() as connection:
@@ -95,12 +95,12 @@ def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = Non
         if now != batch["epoch"]:
             log.info("epoch %s has passed, %s is in force: these slots moved long ago", batch["epoch"], now)
             return {"epoch": now, "slots": 0, "bytes": 0, "left": 0, "state": ""}
-        return counts(run(app, app.receiver(receiver), progress, slots, ENGINE).as_json())
+        return counts_for_xcom(run(app, app.receiver_settings(receiver), progress, slots, ENGINE).as_json())
 
-    return perform(act)
+    return perform_step(move_slots)
 
 
-def _slots(ranges: Iterable[Sequence[int]]) -> list[int]:
+def _expand_slots(ranges: Iterable[Sequence[int]]) -> list[int]:
     return [slot for first, last in ranges for slot in range(first, last + 1)]
 
 
@@ -108,33 +108,35 @@ def finish(
     receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None, task_state_store: Any = None
 ) -> dict[str, Any]:
     """Whatever the batches left, then the end of the change: its node has joined, or left. Counts of the whole change."""
-    progress = shown(task_state_store)
-    wanted = _wanted(params or {}, dag_run)
+    progress = make_progress(task_state_store)
+    wanted = _parse_wanted(params or {}, dag_run)
 
-    def act(app: App) -> dict[str, Any]:
-        from tidemark.cluster.membership.change import change
+    def end_change(app: App) -> dict[str, Any]:
+        from tidemark.cluster.membership.change import change_nodes
 
-        known = _known(app, receiver, wanted)
+        known = _find_change(app, receiver, wanted)
         if known is None or known.state == "rolled_back":
-            return {"state": _state(app, receiver, wanted) if known is None else known.state}
+            return {"state": _find_end_state(app, receiver, wanted) if known is None else known.state}
         # A task cleared long after would otherwise move what a later change is about, which is for that one's tasks.
         open_still = known.state != "done"
-        return counts(change(app, app.receiver(receiver), wanted, progress, wait=open_still, engine=ENGINE).as_json())
+        return counts_for_xcom(
+            change_nodes(app, app.receiver_settings(receiver), wanted, progress, wait=open_still, engine=ENGINE).as_json()
+        )
 
-    return perform(act)
+    return perform_step(end_change)
 
 
 def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     """Every node, every copy. Red when anything is not as the table says: the log lists it."""
-    from tidemark.cluster.health.check import check as run
+    from tidemark.cluster.health.check import check_cluster as run
 
-    report = perform(lambda app: run(app, app.receiver(receiver), shown(task_state_store)))
+    report = perform_step(lambda app: run(app, app.receiver_settings(receiver), make_progress(task_state_store)))
     for problem in report.problems:
         log.error("%s", problem.as_json())
     return judged(report.exit_code, {"error": f"{len(report.problems)} problems", **report.as_json()})
 
 
-def _wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
+def _parse_wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
     from tidemark.cluster.membership.change import Wanted
 
     kind, node = params.get("kind") or "rebalance", (params.get("node") or "").strip()
@@ -149,21 +151,21 @@ def _wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
     )
 
 
-def _state(app: App, receiver: str, wanted: Wanted) -> str:
+def _find_end_state(app: App, receiver: str, wanted: Wanted) -> str:
     """How the newest change ended that asked for the same: the batches ended one that somebody else had begun."""
     from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:
-        rows = table_rows.changes(connection, receiver, limit=10_000)
+        rows = table_rows.newest_changes(connection, receiver, limit=10_000)
     return next((row.state for row in rows if (row.kind, row.node) == (wanted.kind, wanted.node)), "")
 
 
-def _known(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:
+def _find_change(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:
     """The change of this DAG run; or the open one that asks for the same, whoever began it."""
     from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:
-        rows = table_rows.changes(connection, receiver, limit=10_000)
+        rows = table_rows.newest_changes(connection, receiver, limit=10_000)
         now = table_rows.open_change(connection, receiver)
     if now is not None and (now.kind, now.node) == (wanted.kind, wanted.node):
         return now

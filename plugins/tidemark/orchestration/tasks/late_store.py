@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.stores.retrying import TRIES, RetryingStore, plain
+from tidemark.stores.retrying import TRIES, RetryingStore, without_retries
 
 T = TypeVar("T")
 
@@ -41,12 +41,12 @@ class LateStore(RetryingStore):
             raise AttributeError(name)
         with self._opening:
             if "inner" not in vars(self):
-                self.inner = plain(open_store(self._address))
+                self.inner = without_retries(open_store(self._address))
         return vars(self)["inner"]
 
-    def _again(self, act: Callable[[], T]) -> T:
-        plain(self)  # opening has its own tries; one level retries one failure
-        return super()._again(act)
+    def _retry_call(self, act: Callable[[], T]) -> T:
+        without_retries(self)  # opening has its own tries; one level retries one failure
+        return super()._retry_call(act)
 
     def close(self) -> None:
         if "inner" in vars(self):

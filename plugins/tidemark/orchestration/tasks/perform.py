@@ -3,7 +3,7 @@
 Also progress. A closed window is a skip, not a failure. Everything else keeps its
 class, so that the retry policy can read it, and is logged with the next command.
 
-`shown` puts progress on Airflow's pages: a line in the log, and the task's state store for who opens its page. It is
+`make_progress` puts progress on Airflow's pages: a line in the log, and the task's state store for who opens its page. It is
 for display only (DESIGN §4): whether the store survives a clear depends on the version and on a box in the dialog.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.errors import TidemarkError, WindowOverError
-from tidemark.orchestration.settings import standing
-from tidemark.progress import Pace, Progress, Tick, said
-from tidemark.visible import visible
+from tidemark.orchestration.settings import load_sound_settings
+from tidemark.progress import Pace, Progress, Tick, format_figures
+from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -30,35 +30,35 @@ log = VisibleLog(__name__)
 T = TypeVar("T")
 
 
-def perform(act: Callable[[App], T]) -> T:
+def perform_step(act: Callable[[App], T]) -> T:
     """Run one step of a flow as an Airflow task. Raises AirflowSkipException when the link's window is over."""
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from tidemark.ledger.soundness import surprises_judged
-    from tidemark.orchestration.retry_policy import advice, soon
-    from tidemark.orchestration.tasks.attempts import noted
+    from tidemark.ledger.soundness import explain_surprises
+    from tidemark.orchestration.retry_policy import format_advice, retry_soon
+    from tidemark.orchestration.tasks.attempts import record_attempt
 
     try:
-        with opened() as app, noted(app), surprises_judged(app.ledger):
-            return soon(lambda: act(app))
+        with open_task_app() as app, record_attempt(app), explain_surprises(app.ledger):
+            return retry_soon(lambda: act(app))
     except WindowOverError as over:
-        raise AirflowSkipException(advice(over)) from over
+        raise AirflowSkipException(format_advice(over)) from over
     except TidemarkError as error:
-        log.error("%s: %s", type(error).__name__, advice(error))
-        error.args = (visible(error.message),)  # Airflow logs it with the traceback
+        log.error("%s: %s", type(error).__name__, format_advice(error))
+        error.args = (escape_invisible(error.message),)  # Airflow logs it with the traceback
         raise
 
 
 @contextmanager
-def opened() -> Iterator[App]:
+def open_task_app() -> Iterator[App]:
     """An App of the standing settings, its remote stores opened at their first use; its ledger is closed at the end."""
     from tidemark.app import open_app
     from tidemark.ledger.database import Ledger
-    from tidemark.ledger.soundness import surprises_judged
+    from tidemark.ledger.soundness import explain_surprises
     from tidemark.orchestration.tasks.late_store import open_late
 
-    settings = standing(os.environ)
-    with surprises_judged(Ledger(settings.ledger.url, settings.root)):
+    settings = load_sound_settings(os.environ)
+    with explain_surprises(Ledger(settings.ledger.url, settings.root)):
         app = replace(open_app(settings), opener=open_late)
     try:
         yield app
@@ -66,7 +66,7 @@ def opened() -> Iterator[App]:
         app.ledger.close()
 
 
-def counts(raw: Mapping[str, Any]) -> dict[str, Any]:
+def counts_for_xcom(raw: Mapping[str, Any]) -> dict[str, Any]:
     """What XCom may carry: ids and numbers; lists only as their length."""
     short: dict[str, Any] = {}
     for key, value in raw.items():
@@ -80,18 +80,18 @@ def counts(raw: Mapping[str, Any]) -> dict[str, Any]:
 EVERY_SECONDS = 5.0  # each showing is a request to the API server
 
 
-def shown(store: Any, clock: Callable[[], float] = time.monotonic) -> Progress:
+def make_progress(store: Any, clock: Callable[[], float] = time.monotonic) -> Progress:
     """A Progress that shows a tick at most every EVERY_SECONDS. `store`: Airflow's task_state_store, or None."""
     last = clock()
     pace = Pace()
 
-    def show(tick: Tick) -> None:
+    def report_tick(tick: Tick) -> None:
         nonlocal last
         now = clock()
         if now - last < EVERY_SECONDS:
             return
         last = now
-        line = said(pace.at(tick, now))
+        line = format_figures(pace.figures_at(tick, now))
         log.info("%s", line)
         if store is not None:
             try:
@@ -99,4 +99,4 @@ def shown(store: Any, clock: Callable[[], float] = time.monotonic) -> Progress:
             except Exception as trouble:
                 log.debug("progress is not shown: %s", trouble)
 
-    return show
+    return report_tick

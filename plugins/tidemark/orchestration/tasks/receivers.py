@@ -18,8 +18,8 @@ from tidemark.errors import (
     RetryableError,
     TidemarkError,
 )
-from tidemark.orchestration.tasks.perform import counts, perform
-from tidemark.visible import visible
+from tidemark.orchestration.tasks.perform import counts_for_xcom, perform_step
+from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
 
 log = VisibleLog(__name__)
@@ -32,7 +32,7 @@ def load(receiver: str) -> dict[str, Any]:
     """Load every landing of the receiver that is not loaded yet."""
     from tidemark.receiver.load.load import load as run
 
-    result = perform(lambda app: run(app, app.receiver(receiver), engine=ENGINE))
+    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE))
     for trouble in result.troubles:
         log.warning("%s %s %s: %s", trouble.what, trouble.landing, trouble.path, trouble.reason)
     for path, reason in result.pending:
@@ -44,7 +44,7 @@ def load_iotdb(receiver: str) -> dict[str, Any]:
     """Give the receiver's IoTDB what the catalog took; nothing where it has none."""
     from tidemark.receiver.iotdb.load import load_if_any
 
-    result = perform(lambda app: load_if_any(app, app.receiver(receiver)))
+    result = perform_step(lambda app: load_if_any(app, app.receiver_settings(receiver)))
     if result is None:
         return {}
     for trouble in result.troubles:
@@ -56,7 +56,7 @@ def merge(receiver: str) -> dict[str, Any]:
     """Merge what overlaps at the receiver."""
     from tidemark.receiver.merge.merge import merge as run
 
-    result = perform(lambda app: run(app, app.receiver(receiver), engine=ENGINE))
+    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE))
     for subject, error, _ in result.failed:
         log.error("not merged: %s: %s", subject, error)
     told = {
@@ -72,7 +72,7 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
 
     asked = params or {}
     site, deep, live = asked.get("site") or "", bool(asked.get("deep")), bool(asked.get("live_only"))
-    result = perform(lambda app: run(app, app.receiver(receiver), site=site, deep=deep, live_only=live))
+    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), site=site, deep=deep, live_only=live))
     raw = result.as_json()
     for difference in raw["differences"]:
         log.error("%s", difference)
@@ -89,15 +89,15 @@ def housekeep(receiver: str) -> dict[str, Any]:
     """Settle, reclaim, remove what is answered, trim events."""
     from tidemark.operations.housekeeping import housekeep as run
 
-    return counts(perform(lambda app: run(app, app.receiver(receiver))).as_json())
+    return counts_for_xcom(perform_step(lambda app: run(app, app.receiver_settings(receiver))).as_json())
 
 
 def judged(exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
     """What XCom carries of a flow that did all; for one that left something the error of its exit code's class."""
     if exit_code:
-        from tidemark.orchestration.retry_policy import advice
+        from tidemark.orchestration.retry_policy import format_advice
 
-        error = _CLASSES.get(exit_code, PermanentError)(visible(raw.get("error", "")), hint=raw.get("hint", ""))
-        log.error("%s", advice(error))
+        error = _CLASSES.get(exit_code, PermanentError)(escape_invisible(raw.get("error", "")), hint=raw.get("hint", ""))
+        log.error("%s", format_advice(error))
         raise error
-    return counts(raw)
+    return counts_for_xcom(raw)

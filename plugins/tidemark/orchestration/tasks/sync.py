@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidemark.orchestration.tasks.perform import counts, perform, shown
+from tidemark.orchestration.tasks.perform import counts_for_xcom, make_progress, perform_step
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def recover(
     if asked.get("dry_run"):
         log.info("dry run: no run is opened, the plan stands in the log of select_files")
         return ""
-    external, progress = f"{dag_run.dag_id}/{dag_run.run_id}", shown(task_state_store)
-    run, ended = perform(lambda app: _recover(app, link, external, (_options(asked), progress)))
+    external, progress = f"{dag_run.dag_id}/{dag_run.run_id}", make_progress(task_state_store)
+    run, ended = perform_step(lambda app: _open_run(app, link, external, (_parse_options(asked), progress)))
     if ended is not None and ended.landings:
-        _tell_landed(outlet_events, receiver, {"run": ended.run, "landings": ended.landings})
+        _emit_landed(outlet_events, receiver, {"run": ended.run, "landings": ended.landings})
     return run
 
 
-def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]) -> tuple[str, SyncResult | None]:
+def _open_run(app: App, link: str, external: str, asked: tuple[Options, Progress]) -> tuple[str, SyncResult | None]:
     from tidemark.ledger.sender import runs as sender_runs
     from tidemark.settings.window import require_window
     from tidemark.sync import run as sync_run
@@ -57,7 +57,7 @@ def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]
         known = sender_runs.run_of(connection, external)
     ended = None
     if known is None:
-        require_window(app.link(link), app.clock())
+        require_window(app.link_settings(link), app.clock())
         ended = sync_run.end_unfinished(app, link, progress)
         if ended is not None:
             log.info("run %s had stopped in its middle: it is ended now, %d landings", ended.run, ended.landings)
@@ -66,7 +66,7 @@ def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]
     return run, ended
 
 
-def _options(asked: Mapping[str, Any]) -> Options:
+def _parse_options(asked: Mapping[str, Any]) -> Options:
     from tidemark.sync.run import Options
 
     return Options(only_paths=tuple(asked.get("only_paths") or ()), send_all_again=bool(asked.get("send_all_again")))
@@ -75,14 +75,14 @@ def _options(asked: Mapping[str, Any]) -> Options:
 def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Pin what the run sends, or show the plan of a dry run. Returns the batches of transfer_files."""
     if not run:
-        from tidemark.sync.plan import plan
+        from tidemark.sync.plan import plan_sync
 
-        _show_plan(perform(lambda app: plan(app, link, _options(params or {}))))
+        _show_plan(perform_step(lambda app: plan_sync(app, link, _parse_options(params or {}))))
         return []
-    return perform(lambda app: _select(app, run))
+    return perform_step(lambda app: _select_batches(app, run))
 
 
-def _select(app: App, run: str) -> list[dict[str, Any]]:
+def _select_batches(app: App, run: str) -> list[dict[str, Any]]:
     from tidemark.sync import run as sync_run
 
     log.info("selected: %s", dict(sync_run.select_files(app, run)))
@@ -91,38 +91,38 @@ def _select(app: App, run: str) -> list[dict[str, Any]]:
 
 def sync_schema(run: str) -> dict[str, Any]:
     """Ship what the schema logs have gained."""
-    return _step("sync_schema", run)
+    return _run_step("sync_schema", run)
 
 
 def transfer_deletes(run: str) -> dict[str, Any]:
     """Decide which vanished files the receiver is told of."""
-    return _step("transfer_deletes", run)
+    return _run_step("transfer_deletes", run)
 
 
 def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
     """Send one batch; resumes within a file. Its progress is shown on the task's page and decides nothing."""
     from tidemark.sync.run import transfer_files as step
 
-    progress = shown(task_state_store)
-    return perform(lambda app: dict(step(app, run, batch["batch"], progress)))
+    progress = make_progress(task_state_store)
+    return perform_step(lambda app: dict(step(app, run, batch["batch"], progress)))
 
 
 def finish(run: str, receiver: str, outlet_events: Any = None) -> dict[str, Any]:
     """Close the landing by its manifest, and tell `tidemark_load` when something landed."""
     _skip_without(run)
-    done = perform(lambda app: _finish(app, run))
+    done = perform_step(lambda app: _close_landing(app, run))
     if done.get("landings"):
-        _tell_landed(outlet_events, receiver, {"run": run, **done})
+        _emit_landed(outlet_events, receiver, {"run": run, **done})
     return done
 
 
-def _tell_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) -> None:
-    from tidemark.orchestration.schedules import landed, landed_alias
+def _emit_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) -> None:
+    from tidemark.orchestration.schedules import landed_alias, landed_asset
 
-    outlet_events[landed_alias(receiver)].add(landed(receiver), extra=dict(extra))
+    outlet_events[landed_alias(receiver)].add(landed_asset(receiver), extra=dict(extra))
 
 
-def _finish(app: App, run: str) -> dict[str, Any]:
+def _close_landing(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import WindowOverError
     from tidemark.ledger.sender import runs as sender_runs
     from tidemark.sync import run as sync_run
@@ -140,10 +140,10 @@ def _finish(app: App, run: str) -> dict[str, Any]:
 
 def cleanup(run: str) -> dict[str, Any]:
     """Remove pins, end the run. Red when something of it waits for the operator: held drops, files left out."""
-    return perform(lambda app: _cleanup(app, run))
+    return perform_step(lambda app: _end_run(app, run))
 
 
-def _cleanup(app: App, run: str) -> dict[str, Any]:
+def _end_run(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import GuardError, PartialError
     from tidemark.sync import result as sync_result
     from tidemark.sync import run as sync_run
@@ -152,21 +152,21 @@ def _cleanup(app: App, run: str) -> dict[str, Any]:
     result = sync_run.run_result(app, run)
     for path, reason in result.left_out:
         log.warning("left out: %s: %s", path, reason)
-    for trouble in sync_result.kept_out(app, app.link(result.link))[:PLAN_LINES]:
+    for trouble in sync_result.kept_out(app, app.link_settings(result.link))[:PLAN_LINES]:
         log.warning("%s at the receiver: %s: %s", trouble.what, trouble.path, trouble.reason)
     for note in result.notes:
         log.warning("%s", note)
     if result.exit_code:
         error = GuardError if result.exit_code == GuardError.kind else PartialError
         raise error(result.error, hint=result.hint, subject=run)
-    return counts(result.as_json())
+    return counts_for_xcom(result.as_json())
 
 
-def _step(name: str, run: str) -> dict[str, Any]:
+def _run_step(name: str, run: str) -> dict[str, Any]:
     from tidemark.sync import run as sync_run
 
     _skip_without(run)
-    return perform(lambda app: dict(getattr(sync_run, name)(app, run)))
+    return perform_step(lambda app: dict(getattr(sync_run, name)(app, run)))
 
 
 def _skip_without(run: str | None) -> None:
@@ -186,4 +186,4 @@ def _show_plan(report: PlanReport) -> None:
             log.info("%s %s", what, entry)
         if len(raw[what]) > PLAN_LINES:
             log.info("… and %d more to %s", len(raw[what]) - PLAN_LINES, what)
-    get_current_context()["ti"].xcom_push(key="plan", value=counts(raw))
+    get_current_context()["ti"].xcom_push(key="plan", value=counts_for_xcom(raw))

@@ -1,6 +1,6 @@
 """A receiver's cluster as a person sees it: values, lines, a page, and why.
 
-Enter by `show.show`, `show.route`, `page.page` and `why.explain_part`.
+Enter by `show.show_cluster`, `show.find_route`, `page.page` and `why.explain_part`.
 
     view   nodes, groups, what moves and how far it is; values
     show   the cluster from the ledger alone; no node is asked

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
 
-from tidemark.progress import size
+from tidemark.progress import format_size
 from tidemark.proof.cluster.view import ClusterView, MovingView, NodeView, spans_text
-from tidemark.proof.page_style import STYLE, escape
+from tidemark.proof.page_style import STYLE, escape_html
 
 _WIDE, _ROW, _TOP = 880, 26, 34
 _NAMES = 120  # pixels for a node's name and state
@@ -27,7 +27,7 @@ _SAID = {HEADS: "heads them", COPY: "has a copy", COMING: "on their way to it"}
 _RANK = (COMING, HEADS, COPY, "")
 
 
-def page(view: ClusterView) -> str:
+def render_page(view: ClusterView) -> str:
     """The whole HTML page. Pure."""
     at = datetime.fromtimestamp(view.made, UTC).strftime("%Y-%m-%d %H:%M UTC")
     counts = [node.slots for node in view.nodes if node.state in ("serving", "joining")] or [0]
@@ -36,16 +36,17 @@ def page(view: ClusterView) -> str:
         ("", f"{view.slots:,} × {view.replicas}", "slots × copies"),
         ("", f"{min(counts):,} to {max(counts):,}", "slots a node heads"),
         ("", f"{view.moving_slots:,}", "slots move"),
-        ("", f"{size(view.moved_bytes)} of {size(view.moving_bytes)}", "have come"),
+        ("", f"{format_size(view.moved_bytes)} of {format_size(view.moving_bytes)}", "have come"),
     ]
     boxes = "".join(f'<div class="{kind}"><b>{number}</b>{text}</div>' for kind, number, text in totals)
-    change = f"<div class='gap'>{escape(view.change.said)} is {view.change.state}</div>" if view.change else ""
+    change = f"<div class='gap'>{escape_html(view.change.command)} is {view.change.state}</div>" if view.change else ""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        f"<title>Tidemark cluster: {escape(view.receiver)}</title><style>{STYLE}{_MORE}</style></head><body><main>"
-        f"<h1>Cluster of {escape(view.receiver)}</h1><div class='faint'>slots by node · {at}</div>"
-        f"<div class='totals'>{boxes}</div>{change}{_LEGEND}{_map(view)}{_nodes(view)}{_ways(view)}</main></body></html>\n"
+        f"<title>Tidemark cluster: {escape_html(view.receiver)}</title><style>{STYLE}{_MORE}</style></head><body><main>"
+        f"<h1>Cluster of {escape_html(view.receiver)}</h1><div class='faint'>slots by node · {at}</div>"
+        f"<div class='totals'>{boxes}</div>{change}{_LEGEND}"
+        f"{_render_map(view)}{_render_nodes(view)}{_render_moves(view)}</main></body></html>\n"
     )
 
 
@@ -58,33 +59,33 @@ _LEGEND = (
 )
 
 
-def _map(view: ClusterView) -> str:
+def _render_map(view: ClusterView) -> str:
     height = _TOP + _ROW * len(view.nodes) + 6
     names: list[str] = []
     rows: list[str] = []
     for number, node in enumerate(view.nodes):
         y = _TOP + number * _ROW
-        names.append(f"<text x='10' y='{y + 16}'>{escape(node.name)}</text>")
-        rows.extend(_rect(node, view, run, y) for run in runs(view, node.name))
+        names.append(f"<text x='10' y='{y + 16}'>{escape_html(node.name)}</text>")
+        rows.extend(_render_run(node, view, run, y) for run in group_columns(view, node.name))
     return (
         f"<div class='map'><div class='names'><svg width='{_NAMES}' height='{height}'>{''.join(names)}</svg></div>"
         f"<div class='cells'><svg width='{_WIDE + 24}' height='{height}' role='img' aria-label='slots by node'>"
-        f"{''.join(_ticks(view.slots, height))}<g class='rows'>{''.join(rows)}</g></svg></div></div>"
+        f"{''.join(_render_ticks(view.slots, height))}<g class='rows'>{''.join(rows)}</g></svg></div></div>"
     )
 
 
-def runs(view: ClusterView, node: str) -> Iterator[tuple[int, int, str]]:
+def group_columns(view: ClusterView, node: str) -> Iterator[tuple[int, int, str]]:
     """(first slot, last slot, kind) of neighbouring columns in which the node has the same part; none where it has none."""
     step = -(-view.slots // _COLUMNS)
-    parts = _parts(view, node)
-    columns = [_worst(parts, start, min(start + step, view.slots)) for start in range(0, view.slots, step)]
+    parts = _list_parts(view, node)
+    columns = [_pick_worst(parts, start, min(start + step, view.slots)) for start in range(0, view.slots, step)]
     for kind, run in groupby(enumerate(columns), key=lambda column: column[1]):
         places = [place for place, _ in run]
         if kind:
             yield places[0] * step, min((places[-1] + 1) * step, view.slots) - 1, kind
 
 
-def _parts(view: ClusterView, node: str) -> list[str]:
+def _list_parts(view: ClusterView, node: str) -> list[str]:
     """By slot: what of it the node has."""
     members: Mapping[str, tuple[str, ...]] = {group.header: group.members for group in view.groups}
     parts = [HEADS if owner == node else COPY if node in members.get(owner, ()) else "" for owner in view.owners]
@@ -95,15 +96,15 @@ def _parts(view: ClusterView, node: str) -> list[str]:
     return parts
 
 
-def _worst(parts: list[str], start: int, end: int) -> str:
+def _pick_worst(parts: list[str], start: int, end: int) -> str:
     """Of several slots in one column the part that asks for most attention."""
     return min(parts[start:end], key=_RANK.index)
 
 
-def _rect(node: NodeView, view: ClusterView, run: tuple[int, int, str], y: int) -> str:
+def _render_run(node: NodeView, view: ClusterView, run: tuple[int, int, str], y: int) -> str:
     first, last, kind = run
     x, right = (4 + slot * _WIDE / view.slots for slot in (first, last + 1))
-    title = f"<title>{escape(node.name)}\nslots {first} to {last}\n{_SAID[kind]}</title>"
+    title = f"<title>{escape_html(node.name)}\nslots {first} to {last}\n{_SAID[kind]}</title>"
     box = f"x='{x:.1f}' y='{y + 3}' width='{max(1.0, right - x - 0.5):.1f}' height='{_ROW - 6}'"
     if kind != COMING:
         return f"<rect {box} class='{kind}'>{title}</rect>"
@@ -111,38 +112,39 @@ def _rect(node: NodeView, view: ClusterView, run: tuple[int, int, str], y: int) 
     return f"<g><rect {box} class='some'>{title}</rect><path d='{stroke}' class='stroke' pointer-events='none'/></g>"
 
 
-def _ticks(slots: int, height: int) -> Iterator[str]:
+def _render_ticks(slots: int, height: int) -> Iterator[str]:
     for tenth in range(0, 10, 2):
         x = 4 + tenth * _WIDE / 10
         yield f"<path d='M{x:.1f} {_TOP - 10}V{height}' class='rule'/>"
         yield f"<text x='{x:.1f}' y='{_TOP - 14}' class='tick'>{slots * tenth // 10:,}</text>"
 
 
-def _nodes(view: ClusterView) -> str:
+def _render_nodes(view: ClusterView) -> str:
     head = "<tr><th>node</th><th>heads</th><th>copies of</th><th>bytes</th><th>state</th><th>folder</th></tr>"
     rows = "".join(
-        f"<tr><td class='mono'>{escape(n.name)}</td><td>{n.slots:,}</td><td>{n.holds:,}</td><td>{size(n.bytes)}</td>"
-        f"<td>{escape(n.state)}</td><td class='mono'>{escape(n.store)}</td></tr>"
+        f"<tr><td class='mono'>{escape_html(n.name)}</td><td>{n.slots:,}</td><td>{n.holds:,}</td>"
+        f"<td>{format_size(n.bytes)}</td>"
+        f"<td>{escape_html(n.state)}</td><td class='mono'>{escape_html(n.store)}</td></tr>"
         for n in view.nodes
     )
     return f"<table>{head}{rows}</table>"
 
 
-def _ways(view: ClusterView) -> str:
+def _render_moves(view: ClusterView) -> str:
     if not view.moving:
         return ""
-    rows = "".join(_way(one) for one in view.moving[:_WAYS])
+    rows = "".join(_render_move(one) for one in view.moving[:_WAYS])
     hidden = len(view.moving) - _WAYS
     more = f"<p class='faint'>{hidden:,} more; all of them: ./tidemark cluster show --json</p>" if hidden > 0 else ""
     head = "<tr><th>slots</th><th>number</th><th>bytes</th><th>how far</th><th>from</th><th>to</th></tr>"
     return f"<h2>What moves</h2><table>{head}{rows}</table>{more}"
 
 
-def _way(one: MovingView) -> str:
+def _render_move(one: MovingView) -> str:
     percent = 100 if one.done >= one.bytes else int(100 * one.done / one.bytes)
     far = "all there" if one.state == "acknowledged" else f"<div class='bar'><i style='width:{percent}%'></i></div>"
     return (
         f"<tr><td class='mono'>{spans_text(one.spans)}</td><td>{one.slots:,}</td>"
-        f"<td>{size(one.done)} of {size(one.bytes)}</td><td>{far}</td>"
-        f"<td>{escape(', '.join(one.old) or 'the receiver')}</td><td>{escape(', '.join(one.new))}</td></tr>"
+        f"<td>{format_size(one.done)} of {format_size(one.bytes)}</td><td>{far}</td>"
+        f"<td>{escape_html(', '.join(one.old) or 'the receiver')}</td><td>{escape_html(', '.join(one.new))}</td></tr>"
     )

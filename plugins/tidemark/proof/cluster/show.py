@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.migration.pull import roads_of
+from tidemark.cluster.migration.pull import paths_of_change
 from tidemark.cluster.replicas.catch_up import late_members
 from tidemark.cluster.slots.hash_ring import schema_slot
 from tidemark.cluster.slots.routing import slots_of
-from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import CorruptionError, NotFoundError
 from tidemark.formats.layout import catalog_partition
 from tidemark.ledger.cluster import copies as copy_rows
@@ -24,10 +24,10 @@ from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
 from tidemark.proof.cluster.view import ChangeView, ClusterView, GroupView, MovingView, NodeView, RouteView, spans_of
 from tidemark.proof.status import ClusterStatus
 from tidemark.settings.model import ReceiverSettings
-from tidemark.tsfiles.times import moment
+from tidemark.tsfiles.times import parse_time_bound
 
 
-def show(app: App, receiver: ReceiverSettings) -> ClusterView:
+def show_cluster(app: App, receiver: ReceiverSettings) -> ClusterView:
     """The table in force, who holds how much, what moves. NotFoundError before `cluster init`, CorruptionError for a damaged
     table."""
     with app.ledger.read() as connection:
@@ -35,22 +35,24 @@ def show(app: App, receiver: ReceiverSettings) -> ClusterView:
 
 
 def view_of(connection: Connection, receiver: str, at: float, with_left: bool = False) -> ClusterView:
-    """As `show`, in a transaction of the caller's; `with_left`: nodes that left and hold nothing, too."""
+    """As `show_cluster`, in a transaction of the caller's; `with_left`: nodes that left and hold nothing, too."""
     table = table_of(connection, receiver)
-    moves = move_rows.moves(connection, receiver, table.epoch, open_only=True)
+    moves = move_rows.moves_of_epoch(connection, receiver, table.epoch, open_only=True)
     change = table_rows.open_change(connection, receiver)
-    nodes = _nodes(table, table_rows.nodes(connection, receiver), copy_rows.bytes_by_node(connection, receiver))
+    nodes = _build_nodes(
+        table, table_rows.nodes_of_receiver(connection, receiver), copy_rows.bytes_by_node(connection, receiver)
+    )
     return ClusterView(
         receiver=receiver,
         epoch=table.epoch,
         replicas=table.replicas,
         owners=table.owners,
         nodes=tuple(one for one in nodes if with_left or one.state != "left" or one.bytes),
-        groups=_groups(table),
-        moving=_moving(moves, copy_rows.bytes_by_slot(connection, receiver)),
-        change=_change(change),
+        groups=_build_groups(table),
+        moving=_group_moves(moves, copy_rows.bytes_by_slot(connection, receiver)),
+        change=_build_change(change),
         made=at,
-        roads=roads_of(connection, receiver, table.epoch),
+        roads=paths_of_change(connection, receiver, table.epoch),
     )
 
 
@@ -70,13 +72,13 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
         moving=view.moving_slots,
         bytes=view.moving_bytes,
         done=view.moved_bytes,
-        change=view.change.said if view.change else "",
+        change=view.change.command if view.change else "",
         change_state=view.change.state if view.change else "",
         behind=tuple(sorted(behind)),
     )
 
 
-def route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -> RouteView:
+def find_route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -> RouteView:
     """Where data of a database at a time is written, without a time its schema. A device is taken for its database.
 
     `time`: ISO 8601, or an integer in the unit of the receiver's sites (milliseconds where they differ). NotFoundError
@@ -84,11 +86,13 @@ def route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -
     """
     with app.ledger.read() as connection:
         table = table_of(connection, receiver.name)
-        left = {move.slot: move.old for move in move_rows.moves(connection, receiver.name, table.epoch, open_only=True)}
-        known = _databases(connection, receiver.name)
+        left = {
+            move.slot: move.old for move in move_rows.moves_of_epoch(connection, receiver.name, table.epoch, open_only=True)
+        }
+        known = _read_databases(connection, receiver.name)
     named = _database_of(database, known)
-    unit = _unit(app, receiver)
-    at = moment(time, unit)
+    unit = _find_time_unit(app, receiver)
+    at = parse_time_bound(time, unit)
     if at is None:
         partition, slot = None, schema_slot(named, table.slots, table.hash)
     else:
@@ -106,15 +110,15 @@ def table_of(connection: Connection, receiver: str) -> PartitionTable:
             hint="./tidemark cluster init, with [cluster] and [nodes.NAME] in the settings",
             subject=receiver,
         )
-    return decode(row.paper)
+    return decode_table(row.paper)
 
 
-def _nodes(table: PartitionTable, rows: Sequence[NodeRow], sizes: Mapping[str, int]) -> tuple[NodeView, ...]:
+def _build_nodes(table: PartitionTable, rows: Sequence[NodeRow], sizes: Mapping[str, int]) -> tuple[NodeView, ...]:
     owned: dict[str, int] = defaultdict(int)
     for name in table.owners:
         owned[name] += 1
     held: dict[str, int] = defaultdict(int)
-    for header, members in table.groups().items():
+    for header, members in table.groups_by_header().items():
         for name in members:
             held[name] += owned[header]
     return tuple(
@@ -123,14 +127,14 @@ def _nodes(table: PartitionTable, rows: Sequence[NodeRow], sizes: Mapping[str, i
     )
 
 
-def _groups(table: PartitionTable) -> tuple[GroupView, ...]:
+def _build_groups(table: PartitionTable) -> tuple[GroupView, ...]:
     slots: dict[str, list[int]] = defaultdict(list)
     for slot, name in enumerate(table.owners):
         slots[name].append(slot)
-    return tuple(GroupView(header, members, spans_of(slots[header])) for header, members in table.groups().items())
+    return tuple(GroupView(header, members, spans_of(slots[header])) for header, members in table.groups_by_header().items())
 
 
-def _moving(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingView, ...]:
+def _group_moves(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingView, ...]:
     """Together what goes the same way and is as far."""
     ways: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[MoveRow]] = defaultdict(list)
     for move in moves:
@@ -146,11 +150,11 @@ def _moving(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingV
     return tuple(sorted(found, key=lambda one: one.spans))
 
 
-def _change(row: ChangeRow | None) -> ChangeView | None:
+def _build_change(row: ChangeRow | None) -> ChangeView | None:
     return None if row is None else ChangeView(row.change_id, row.kind, row.node, row.state, row.actor, row.begun)
 
 
-def _databases(connection: Connection, receiver: str) -> frozenset[str]:
+def _read_databases(connection: Connection, receiver: str) -> frozenset[str]:
     sql = "SELECT DISTINCT database_name FROM catalog_file WHERE receiver = :r"
     return frozenset(str(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver}))
 
@@ -163,7 +167,7 @@ def _database_of(named: str, known: frozenset[str]) -> str:
     return max(inside, key=len, default=named)
 
 
-def _unit(app: App, receiver: ReceiverSettings) -> str:
+def _find_time_unit(app: App, receiver: ReceiverSettings) -> str:
     sites = {link.site for link in app.settings.links.values() if link.receiver == receiver.name}
     units = {app.settings.sites[name].time_unit for name in sites}
     return units.pop() if len(units) == 1 else "ms"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.cluster.migration.pull import RoadView
-from tidemark.proof.as_of import iso
+from tidemark.proof.as_of import format_iso
 
 Span = tuple[int, int]
 """Slots from one to another, both inclusive."""
@@ -43,7 +43,7 @@ class GroupView:
 
     @property
     def slots(self) -> int:
-        return counted(self.spans)
+        return count_slots(self.spans)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -67,7 +67,7 @@ class MovingView:
 
     @property
     def slots(self) -> int:
-        return counted(self.spans)
+        return count_slots(self.spans)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -93,11 +93,11 @@ class ChangeView:
     begun: float
 
     @property
-    def said(self) -> str:
+    def command(self) -> str:
         return f"{self.kind} {self.node}".strip()
 
     def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "begun": iso(self.begun)}
+        return {**vars(self), "begun": format_iso(self.begun)}
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def spans_of(slots: Iterable[int]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def counted(spans: Iterable[Span]) -> int:
+def count_slots(spans: Iterable[Span]) -> int:
     return sum(last - first + 1 for first, last in spans)
 
 

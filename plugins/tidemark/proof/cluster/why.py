@@ -21,10 +21,10 @@ from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.cluster.tables import NodeRow
-from tidemark.progress import size
+from tidemark.progress import format_size
 from tidemark.proof.cluster.show import table_of, view_of
 from tidemark.proof.cluster.view import ChangeView, NodeView
-from tidemark.proof.explanation import Explanation, listed, when
+from tidemark.proof.explanation import Explanation, format_time, join_names
 from tidemark.settings.model import ReceiverSettings
 
 PARTS = ("node:", "slot:")
@@ -35,21 +35,21 @@ def explain_part(app: App, subject: str) -> Explanation:
     """`node:NAME` or `slot:N`, where the settings have a cluster. NotFoundError for one that is not there."""
     receiver = next(r for r in app.settings.receivers.values() if cluster_settings(app, r) is not None)
     kind, _, name = subject.partition(":")
-    return (_node if kind == "node" else _slot)(app, receiver, name)
+    return (_explain_named_node if kind == "node" else _explain_named_slot)(app, receiver, name)
 
 
-def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
+def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
     with app.ledger.read() as connection:
         view = view_of(connection, receiver.name, app.clock(), with_left=True)
         shown = next((node for node in view.nodes if node.name == name), None)
         if shown is None:
-            raise _unknown(f"node:{name}", "nodes", ", ".join(node.name for node in view.nodes))
+            raise _not_found_error(f"node:{name}", "nodes", ", ".join(node.name for node in view.nodes))
         states = move_rows.slot_states(connection, receiver.name, name)
         going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
         late = late_members(connection, receiver.name, table_of(connection, receiver.name))
         behind = as_now(connection, {name: late.get(name, [])})[name]
-        row = next(row for row in table_rows.nodes(connection, receiver.name) if row.node == name)
-    away, free, behind = ("", None, behind) if row.state == "left" else _asked(app, receiver, row, behind)
+        row = next(row for row in table_rows.nodes_of_receiver(connection, receiver.name) if row.node == name)
+    away, free, behind = ("", None, behind) if row.state == "left" else _ask_node(app, receiver, row, behind)
     return explain_node(
         NodeFacts(
             node=shown,
@@ -64,7 +64,7 @@ def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
     )
 
 
-def _asked(
+def _ask_node(
     app: App, receiver: ReceiverSettings, row: NodeRow, late: list[OperationRow]
 ) -> tuple[str, int | None, list[OperationRow]]:
     """Why it cannot be worked with, its free bytes, and which of these operations it lacks: of schemas its folder says."""
@@ -72,27 +72,27 @@ def _asked(
         identity = table_rows.cluster_identity(connection, receiver.name)
     with NodeStores(app, [row]) as stores:
         try:
-            folder = stores.folder(row.node)
+            folder = stores.open_folder(row.node)
             if row.state != "joining":
-                folder.require(identity)
+                folder.require_owner(identity)
             lacks = [o for o in late if o.kind == "put" or schema_digest(folder, o.subject) != o.sha256]
             return "", folder.free_bytes(), lacks
         except TidemarkError as trouble:
             return trouble.message, None, late
 
 
-def _slot(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
+def _explain_named_slot(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
     with app.ledger.read() as connection:
         view = view_of(connection, receiver.name, app.clock())
         table = table_of(connection, receiver.name)
         if not name.isdecimal() or not 0 <= int(name) < table.slots:
-            raise _unknown(f"slot:{name}", "slots", f"0 to {table.slots - 1}")
+            raise _not_found_error(f"slot:{name}", "slots", f"0 to {table.slots - 1}")
         slot = int(name)
-        moves = move_rows.moves(connection, receiver.name, table.epoch, open_only=True)
+        moves = move_rows.moves_of_epoch(connection, receiver.name, table.epoch, open_only=True)
         move = next((one for one in moves if one.slot == slot), None)
-        told = move_rows.acknowledged(connection, receiver.name, table.epoch).get(slot, frozenset())
+        told = move_rows.acknowledged_nodes(connection, receiver.name, table.epoch).get(slot, frozenset())
         states = move_rows.slot_states(connection, receiver.name)
-        files, held = _copy(connection, receiver.name, slot)
+        files, held = _measure_copy(connection, receiver.name, slot)
     return explain_slot(
         SlotFacts(
             slot=slot,
@@ -110,15 +110,15 @@ def _slot(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
     )
 
 
-def _copy(connection: Connection, receiver: str, slot: int) -> tuple[int, int]:
+def _measure_copy(connection: Connection, receiver: str, slot: int) -> tuple[int, int]:
     """Files and bytes of one copy of a slot."""
-    nodes = table_rows.nodes(connection, receiver)
+    nodes = table_rows.nodes_of_receiver(connection, receiver)
     rows = [row for node in nodes for row in copy_rows.copies_at(connection, receiver, node.node, [slot])]
     sizes = {row.location: row.size for row in rows if row.state == "held"}
     return len(sizes), sum(sizes.values())
 
 
-def _unknown(subject: str, what: str, known: str) -> NotFoundError:
+def _not_found_error(subject: str, what: str, known: str) -> NotFoundError:
     return NotFoundError(f"there is no {subject}; {what}: {known}", hint="./tidemark cluster show", subject=subject)
 
 
@@ -158,7 +158,7 @@ class SlotFacts:
     change: ChangeView | None = None
 
     @property
-    def lacking(self) -> tuple[str, ...]:
+    def lacking_members(self) -> tuple[str, ...]:
         """Members that did not say yet that they have all of it."""
         return tuple(name for name in self.members if name not in self.acknowledged)
 
@@ -167,23 +167,23 @@ def explain_node(f: NodeFacts) -> Explanation:
     """A data node: whether it serves, what it lacks, what it still has to give."""
     node = f.node
     evidence = [
-        f"{node.store}: heads {node.slots:,} slots, holds copies of {node.holds:,}, {size(node.bytes)}",
-        _table(f),
+        f"{node.store}: heads {node.slots:,} slots, holds copies of {node.holds:,}, {format_size(node.bytes)}",
+        _describe_table(f),
         *(f"{count:,} slots are {state}" for state, count in sorted(f.states.items())),
         *(f"it lacks: {operation}" for operation in f.behind[:_SHOWN]),
     ]
     if f.going[0]:
-        evidence.append(f"{f.going[0]:,} files ({size(f.going[1])}) go when their grace is over")
+        evidence.append(f"{f.going[0]:,} files ({format_size(f.going[1])}) go when their grace is over")
     if f.free is not None:
-        evidence.append(f"{size(f.free)} free")
+        evidence.append(f"{format_size(f.free)} free")
     if f.change is not None:
-        evidence.append(_change(f.change))
+        evidence.append(_describe_change(f.change))
     state, cause, following, wait = _node_state(f)
     final = state in ("serving", "left")
     return Explanation(f"node:{node.name}", "node", state, cause, tuple(evidence), following, wait, final)
 
 
-def _table(f: NodeFacts) -> str:
+def _describe_table(f: NodeFacts) -> str:
     if f.node.state == "left" and not f.node.epoch:
         return "its folder was let go: nothing of ours lies there"
     return f"table {f.node.epoch} lies in its folder, {f.epoch} is in force"
@@ -191,7 +191,7 @@ def _table(f: NodeFacts) -> str:
 
 def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
     """(state, cause, next, if you wait)."""
-    node, go_on = f.node, _go_on(f.change)
+    node, go_on = f.node, _change_command(f.change)
     coming = f.states.get("pulling", 0) + f.states.get("pulling_writable", 0)
     if node.state == "left":
         return "left", "everything it had is with others, proved", "", ""
@@ -229,30 +229,30 @@ def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
 def explain_slot(f: SlotFacts) -> Explanation:
     """A slot: who has it, and what its move waits for."""
     evidence = [
-        f"group {', '.join(f.members)} at epoch {f.epoch}; {f.files:,} files, {size(f.bytes)} a copy",
+        f"group {', '.join(f.members)} at epoch {f.epoch}; {f.files:,} files, {format_size(f.bytes)} a copy",
         *(f"at {node} it is {state}" for node, state in sorted(f.states.items())),
     ]
     if f.before:
         evidence.append(f"before this epoch: {', '.join(f.before)}")
     if f.move:
-        evidence.append(f"{size(f.done)} came; acknowledged by {', '.join(f.acknowledged) or 'nobody'}")
+        evidence.append(f"{format_size(f.done)} came; acknowledged by {', '.join(f.acknowledged) or 'nobody'}")
     if f.change is not None:
-        evidence.append(_change(f.change))
+        evidence.append(_describe_change(f.change))
     subject = f"slot:{f.slot}"
     if not f.move:
         return Explanation(subject, "slot", "settled", "every member of its group is its owner", tuple(evidence), final=True)
-    go_on = _go_on(f.change)
-    if f.lacking and f.move == "moving":
-        cause = f"{listed(f.lacking)} did not acknowledge it yet"
+    go_on = _change_command(f.change)
+    if f.lacking_members and f.move == "moving":
+        cause = f"{join_names(f.lacking_members)} did not acknowledge it yet"
         wait = "readers ask both groups; the migration at work goes on, one that died waits for that command"
         return Explanation(subject, "slot", "moving", cause, tuple(evidence), go_on, wait)
     cause = "its new group has all of it; what the old one has is to be removed"
     return Explanation(subject, "slot", "acknowledged", cause, tuple(evidence), go_on, "the old files go after their grace")
 
 
-def _go_on(change: ChangeView | None) -> str:
-    return f"./tidemark cluster {change.said}" if change is not None else _SHOW
+def _change_command(change: ChangeView | None) -> str:
+    return f"./tidemark cluster {change.command}" if change is not None else _SHOW
 
 
-def _change(change: ChangeView) -> str:
-    return f"{change.said} of {change.actor}, begun {when(change.begun)}, is {change.state}"
+def _describe_change(change: ChangeView) -> str:
+    return f"{change.command} of {change.actor}, begun {format_time(change.begun)}, is {change.state}"

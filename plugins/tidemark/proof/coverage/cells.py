@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from tidemark.errors import DIFFERENCES_FOUND, PartialError
-from tidemark.proof.as_of import NEVER, AsOf, day_of, day_text, iso
+from tidemark.proof.as_of import NEVER, AsOf, day_of, day_text, format_iso
 from tidemark.proof.coverage.presence import CatalogView, Expected, why_absent
 from tidemark.proof.explanation import SHOWN, KeptFile
 from tidemark.tsfiles.companions.resource import ANY_DEVICE
@@ -51,7 +51,7 @@ class Stretch:
         return self.last - self.first + 1
 
     @property
-    def red(self) -> bool:
+    def is_red(self) -> bool:
         return self.present < self.expected
 
 
@@ -76,15 +76,15 @@ class SiteCoverage:
 
     @property
     def unknown_cells(self) -> int:
-        return sum(s.days for s in self.stretches if s.unknown and not s.red)
+        return sum(s.days for s in self.stretches if s.unknown and not s.is_red)
 
     @property
     def known_cells(self) -> int:
-        return sum(s.days for s in self.stretches if s.red or not s.unknown)
+        return sum(s.days for s in self.stretches if s.is_red or not s.unknown)
 
     @property
     def red_cells(self) -> int:
-        return sum(s.days for s in self.stretches if s.red)
+        return sum(s.days for s in self.stretches if s.is_red)
 
 
 @dataclass(frozen=True)
@@ -108,23 +108,23 @@ class Coverage:
         return sum(s.unknown_cells for s in self.sites)
 
     @property
-    def stale(self) -> tuple[SiteCoverage, ...]:
+    def stale_sites(self) -> tuple[SiteCoverage, ...]:
         """Sites whose last whole listing is too old to prove anything of today."""
         return tuple(s for s in self.sites if s.as_of.stale)
 
     @property
-    def lacking(self) -> bool:
+    def is_lacking(self) -> bool:
         """Whether something that is known to be at a site is not here."""
         return bool(self.red_cells or any(s.gaps for s in self.sites))
 
     @property
-    def complete(self) -> bool:
-        return not self.lacking and not self.stale
+    def is_complete(self) -> bool:
+        return not self.is_lacking and not self.stale_sites
 
     @property
     def exit_code(self) -> int:
         """20 where something lacks; 23 where all is there that is known, and what is known of a site is stale; else 0."""
-        return DIFFERENCES_FOUND if self.lacking else PartialError.kind if self.stale else 0
+        return DIFFERENCES_FOUND if self.is_lacking else PartialError.kind if self.stale_sites else 0
 
     @property
     def share(self) -> float:
@@ -134,20 +134,20 @@ class Coverage:
         return float(not self.unknown_cells) if total == 0 else (known - self.red_cells) / total
 
     def as_json(self) -> dict[str, Any]:
-        red = [r for site in self.sites for r in red_list(site)]
+        red = [r for site in self.sites for r in list_red_cells(site)]
         return {
-            **(self._told(red) or self._told_stale()),
+            **(self._encode_red_error(red) or self._encode_stale_error()),
             "receiver": self.receiver,
             "cells": self.cells,
-            "complete": self.complete,
+            "complete": self.is_complete,
             "share": math.floor(self.share * 1e6) / 1e6,  # never rounded up to 1
             "red_cells": self.red_cells,
             "unknown_cells": self.unknown_cells,
-            "stale": [s.site for s in self.stale],
+            "stale": [s.site for s in self.stale_sites],
             "sites": [
                 {
                     "site": s.site,
-                    "as_of": iso(s.as_of.at),
+                    "as_of": format_iso(s.as_of.at),
                     "stale": s.as_of.stale,
                     "cells": s.cells,
                     "red_cells": s.red_cells,
@@ -162,15 +162,15 @@ class Coverage:
             "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
         }
 
-    def _told_stale(self) -> dict[str, str]:
-        if not self.stale:
+    def _encode_stale_error(self) -> dict[str, str]:
+        if not self.stale_sites:
             return {}
-        more = f" (and {len(self.stale) - 1} more)" if len(self.stale) > 1 else ""
-        first = self.stale[0]
+        more = f" (and {len(self.stale_sites) - 1} more)" if len(self.stale_sites) > 1 else ""
+        first = self.stale_sites[0]
         return {"error": f"{first.site}: {first.as_of.text}{more}", "hint": f"./tidemark why {shlex.quote(first.site)}"}
 
     @staticmethod
-    def _told(red: Sequence[dict[str, Any]]) -> dict[str, str]:
+    def _encode_red_error(red: Sequence[dict[str, Any]]) -> dict[str, str]:
         """`error` and `hint` of a report that is not complete."""
         if not red:
             return {}
@@ -181,7 +181,7 @@ class Coverage:
         return {"error": error, "hint": f"./tidemark why {shlex.quote(subject)}"}
 
 
-def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterator[Claim]:
+def claim_days(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterator[Claim]:
     """One claim a device of each file. A .resource without devices claims `**`: every device of the file."""
     for file in expected:
         why = why_absent(file, view)
@@ -190,21 +190,23 @@ def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterat
             yield Claim(name, day_of(start, unit), day_of(end, unit), file.path, why)
 
 
-def unplaced(expected: Iterable[Expected], view: CatalogView) -> Iterator[str]:
+def list_unplaced(expected: Iterable[Expected], view: CatalogView) -> Iterator[str]:
     """Files that are not present and whose .resource tells no device and day: gaps, since no cell can show them."""
     for file in expected:
         if not file.extent and (why := why_absent(file, view)):
             yield f"{file.path}: {why}"
 
 
-def stretches(found: Iterable[Claim], first: int | None = None, last: int | None = None) -> tuple[Stretch, ...]:
+def build_stretches(found: Iterable[Claim], first: int | None = None, last: int | None = None) -> tuple[Stretch, ...]:
     """The claims of a site as stretches of days, by device and day, within [`first`, `last`] where given."""
-    cut = (_cut(c, first, last) for c in found)
+    cut = (_clip_claim(c, first, last) for c in found)
     by_device = sorted((c for c in cut if c is not None), key=lambda c: (c.device, c.first, c.last, c.path))
-    return tuple(s for device, group in groupby(by_device, key=lambda c: c.device) for s in _sweep(device, list(group)))
+    return tuple(
+        s for device, group in groupby(by_device, key=lambda c: c.device) for s in _sweep_claims(device, list(group))
+    )
 
 
-def dated(found: Sequence[Stretch], known: int | None, until: int) -> tuple[Stretch, ...]:
+def mark_unknown_days(found: Sequence[Stretch], known: int | None, until: int) -> tuple[Stretch, ...]:
     """The stretches of a site, where `known` is the last day of which anything is known (None: of no day).
 
     Days after it are unknown, those up to `until` for every device, whether or not a file tells of them.
@@ -231,13 +233,13 @@ def dated(found: Sequence[Stretch], known: int | None, until: int) -> tuple[Stre
     return tuple(out)
 
 
-def red_list(site: SiteCoverage) -> Iterator[dict[str, Any]]:
+def list_red_cells(site: SiteCoverage) -> Iterator[dict[str, Any]]:
     """The red cells as CONTRACT §1 lists them, at most RED_SHOWN; a gap has no device and no day."""
     for gap in site.gaps:
         yield {"site": site.site, "device": "*", "day": "*", "expected": 1, "present": 0, "why": gap}
     left = RED_SHOWN
     for stretch in site.stretches:
-        if not stretch.red:
+        if not stretch.is_red:
             continue
         why = "; ".join(stretch.whys[:3]) + (f"; and {len(stretch.whys) - 3} more" if len(stretch.whys) > 3 else "")
         for day in range(stretch.first, min(stretch.last, stretch.first + left - 1) + 1):
@@ -252,13 +254,13 @@ def red_list(site: SiteCoverage) -> Iterator[dict[str, Any]]:
             }
 
 
-def _cut(claim: Claim, first: int | None, last: int | None) -> Claim | None:
+def _clip_claim(claim: Claim, first: int | None, last: int | None) -> Claim | None:
     start = claim.first if first is None else max(claim.first, first)
     end = claim.last if last is None else min(claim.last, last)
     return None if start > end else Claim(claim.device, start, end, claim.path, claim.why)
 
 
-def _sweep(device: str, found: list[Claim]) -> Iterator[Stretch]:
+def _sweep_claims(device: str, found: list[Claim]) -> Iterator[Stretch]:
     borders = sorted({c.first for c in found} | {c.last + 1 for c in found})
     waiting = iter(found)
     upcoming = next(waiting, None)

@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.leases import Identity, expired, this_process
+from tidemark.ledger.leases import Identity, has_expired, this_process
 from tidemark.ledger.sender import holds as hold_rows
-from tidemark.ledger.sender.attempts import AttemptRow, attempts
+from tidemark.ledger.sender.attempts import AttemptRow, newest_attempts
 from tidemark.ledger.sender.runs import progress_of
-from tidemark.ledger.sql import Row, report
+from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.coverage.presence import CatalogView, Expected, Held, account_trouble
 from tidemark.proof.explanation import KeptFile, kept_files
 from tidemark.proof.status import LinkFacts
@@ -25,7 +25,7 @@ from tidemark.sync.notes import passed_over
 
 def expected_files(connection: Connection, receiver: str, site_id: str) -> list[Expected]:
     """What the site has, by the manifests that were loaded."""
-    rows = report(connection, "site_inventory", receiver=receiver, site=site_id)
+    rows = run_report(connection, "site_inventory", receiver=receiver, site=site_id)
     return [Expected(r["path"], int(r["size"]), int(r["generation"]), extent_of(r["extent"]), r["landing"]) for r in rows]
 
 
@@ -39,8 +39,8 @@ def catalog_view(
 ) -> CatalogView:
     """Everything of the site in the catalog. `wrong`: location → what is wrong with its bytes; `names`: {site id: name}."""
     place = {"receiver": receiver, "site": site_id}
-    rows = report(connection, "catalog_held", **place)
-    held = {int(r["file_id"]): _held(r) for r in rows}
+    rows = run_report(connection, "catalog_held", **place)
+    held = {int(r["file_id"]): _parse_held(r) for r in rows}
     broken = {int(r["file_id"]): wrong.get(r["location"]) or wrong.get(r["mods_location"]) or "" for r in rows}
     late = late_paths(connection, site_id, receiver)
     shadowed = {file_id: late[row.path] for file_id, row in held.items() if row.state == "live" and row.path in late}
@@ -50,22 +50,22 @@ def catalog_view(
         if row.path:
             by_path[row.path].append(row)
     merged_over: dict[int, list[int]] = defaultdict(list)
-    for r in report(connection, "catalog_lineage", **place):
+    for r in run_report(connection, "catalog_lineage", **place):
         merged_over[int(r["source_id"])].append(int(r["merged_id"]))
     account = {
         int(r["merged_id"]): account_trouble(
             int(r["merged_id"]), int(r["points_in"]), int(r["points_out"]), int(r["overwritten"]), int(r["deleted"])
         )
-        for r in report(connection, "merge_accounts", **place)
+        for r in run_report(connection, "merge_accounts", **place)
     }
-    trouble = late | {r["path"]: _trouble(r, names) for r in report(connection, "site_troubles", **place)}
+    trouble = late | {r["path"]: _format_trouble(r, names) for r in run_report(connection, "site_troubles", **place)}
     return CatalogView(held, dict(by_path), dict(merged_over), account, broken, trouble, late)
 
 
 def late_paths(connection: Connection, site_id: str, receiver: str = "") -> dict[str, str]:
     """Path → why its newest content is not read yet: settled files hold it back. At one receiver, or at any."""
     found: dict[str, str] = {}
-    for r in report(connection, "settled_waits", site=site_id):
+    for r in run_report(connection, "settled_waits", site=site_id):
         if receiver in ("", r["receiver"]):
             found |= json.loads(r["waits"])
     return found
@@ -74,7 +74,7 @@ def late_paths(connection: Connection, site_id: str, receiver: str = "") -> dict
 def waiting_files(connection: Connection, link: str, expected: Mapping[str, Expected]) -> list[tuple[Expected, str]]:
     """Files that this ledger's link has seen and no landing has carried, with why; not those the manifests told of."""
     found = []
-    for r in report(connection, "waiting_extents", link=link):
+    for r in run_report(connection, "waiting_extents", link=link):
         if r["path"] in expected and expected[r["path"]].size == int(r["size"]):
             continue
         why = r["reason"] or f"link {link} has not sent it yet"
@@ -87,21 +87,21 @@ def link_facts(
 ) -> list[LinkFacts]:
     """One value a link that ever ran. `clock` is the lease clock; `names` {site id: name}; files whose reason to stay
     behind begins with `without` (left out by the link's own patterns) are no backlog."""
-    counts = {(r["receiver"], r["site_id"]): r for r in report(connection, "site_counts")}
+    counts = {(r["receiver"], r["site_id"]): r for r in run_report(connection, "site_counts")}
     facts = []
-    tried = attempts(connection)
+    tried = newest_attempts(connection)
     noted, unverified = progress_of(connection), hold_rows.count_unverified(connection)
-    distrusted = Counter(one.link for one in hold_rows.held(connection))
+    distrusted = Counter(one.link for one in hold_rows.held_files(connection))
     kept: dict[str, Mapping[str, tuple[KeptFile, ...]]] = {}
     damaged: dict[str, Sequence[Row]] = {}
-    for r in report(connection, "link_status"):
-        unsent = [u for u in report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
+    for r in run_report(connection, "link_status"):
+        unsent = [u for u in run_report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
         at_receiver = counts.get((r["receiver"], r["site_id"]), {})
-        found = _link_facts(r, unsent, at_receiver, _holder(r, alive, clock), names)
+        found = _link_facts(r, unsent, at_receiver, _find_live_holder(r, alive, clock), names)
         skipped = passed_over(connection, found.link)
         if found.receiver not in kept:
             kept[found.receiver] = kept_files(connection, found.receiver)
-            damaged[found.receiver] = report(connection, "damaged_files", receiver=found.receiver)
+            damaged[found.receiver] = run_report(connection, "damaged_files", receiver=found.receiver)
         facts.append(
             replace(
                 found,
@@ -112,7 +112,7 @@ def link_facts(
                 kept=kept[found.receiver].get(r["site_id"], ()),
                 damaged=tuple(x["location"] for x in damaged[found.receiver] if x["site_id"] == r["site_id"]),
                 progress=noted.get(found.holder),
-                **_attempt(tried.get(found.link), alive),
+                **_read_attempt(tried.get(found.link), alive),
             )
         )
     return facts
@@ -160,7 +160,7 @@ def _link_facts(
     )
 
 
-def _attempt(row: AttemptRow | None, alive: Callable[[Identity], bool]) -> dict[str, Any]:
+def _read_attempt(row: AttemptRow | None, alive: Callable[[Identity], bool]) -> dict[str, Any]:
     """What a scheduler's newest try says, as `LinkFacts` has it."""
     if row is None:
         return {}
@@ -169,20 +169,20 @@ def _attempt(row: AttemptRow | None, alive: Callable[[Identity], bool]) -> dict[
     return {"attempt": row.attempt, "attempted": row.noted, "worker": lives if known else None}
 
 
-def _holder(r: Row, alive: Callable[[Identity], bool], clock: float) -> str:
-    if not r["holder"] or expired(r["expires"], clock):
+def _find_live_holder(r: Row, alive: Callable[[Identity], bool], clock: float) -> str:
+    if not r["holder"] or has_expired(r["expires"], clock):
         return ""
     identity = Identity(r["host"], r["boot_id"], int(r["pid"]), r["process_start"])
     return r["holder"] if identity.pid == 0 or alive(identity) else ""
 
 
-def _held(r: Row) -> Held:
+def _parse_held(r: Row) -> Held:
     return Held(
         int(r["file_id"]), r["path"], int(r["generation"]), int(r["size"]), r["state"], bool(r["visible"]), r["location"]
     )
 
 
-def _trouble(r: Row, names: Mapping[str, str]) -> str:
+def _format_trouble(r: Row, names: Mapping[str, str]) -> str:
     why: str = r["why"]
     for site_id, name in names.items():
         word = rf"(?<![\w/-]){re.escape(site_id)}(?![\w/-])"  # in a path it is the name of a folder

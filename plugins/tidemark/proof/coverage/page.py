@@ -15,7 +15,7 @@ from itertools import groupby
 
 from tidemark.proof.as_of import day_text
 from tidemark.proof.coverage.cells import Coverage, SiteCoverage, Stretch
-from tidemark.proof.page_style import STYLE, escape
+from tidemark.proof.page_style import STYLE, escape_html
 
 _COLUMNS = 420  # drawn at most; beyond, a column is a week, a month, a year …
 _STEPS = (1, 7, 28, 91, 364)
@@ -34,7 +34,7 @@ class Axis:
     cuts: tuple[int, ...]
     width: int
 
-    def columns(self, stretch: Stretch) -> range:
+    def columns_of(self, stretch: Stretch) -> range:
         return range(stretch.first // self.step, stretch.last // self.step + 1)
 
 
@@ -49,24 +49,24 @@ class Bar:
     unknown: bool = False
 
 
-def page(coverage: Coverage) -> str:
+def render_page(coverage: Coverage) -> str:
     """The whole HTML page. Pure."""
     at = datetime.fromtimestamp(coverage.made, UTC).strftime("%Y-%m-%d %H:%M UTC")
     gaps = sum(len(s.gaps) for s in coverage.sites)
     totals = [
-        ("ok" if coverage.complete else "bad", _percent(coverage.share), "of device-days complete"),
+        ("ok" if coverage.is_complete else "bad", _format_percent(coverage.share), "of device-days complete"),
         ("", f"{coverage.cells:,}", "device-days expected"),
         ("bad" if coverage.red_cells else "", f"{coverage.red_cells:,}", "missing or incomplete"),
         ("bad" if gaps else "", f"{gaps:,}", "gaps in what was told"),
         ("unsure" if coverage.unknown_cells else "", f"{coverage.unknown_cells:,}", "unknown: after the last whole listing"),
     ]
     boxes = "".join(f'<div class="{kind}"><b>{number}</b>{text}</div>' for kind, number, text in totals)
-    sites = "".join(_site(site) for site in coverage.sites) or "<p>No site has told anything yet.</p>"
+    sites = "".join(_render_site(site) for site in coverage.sites) or "<p>No site has told anything yet.</p>"
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        f"<title>Tidemark coverage: {escape(coverage.receiver)}</title><style>{STYLE}</style></head><body><main>"
-        f"<h1>Coverage of {escape(coverage.receiver)}</h1>"
+        f"<title>Tidemark coverage: {escape_html(coverage.receiver)}</title><style>{STYLE}</style></head><body><main>"
+        f"<h1>Coverage of {escape_html(coverage.receiver)}</h1>"
         f"<div class='faint'>device × day (UTC) · expected by the sites' inventories, present in the catalog · {at}</div>"
         f"<div class='totals'>{boxes}</div>{_LEGEND}{sites}</main></body></html>\n"
     )
@@ -86,26 +86,27 @@ _LEGEND = (
 )
 
 
-def _site(site: SiteCoverage) -> str:
-    red = sum(1 for s in site.stretches if s.red)
+def _render_site(site: SiteCoverage) -> str:
+    red = sum(1 for s in site.stretches if s.is_red)
     known = site.known_cells
     share = 1.0 - site.red_cells / known if known else float(not site.unknown_cells)
-    date = f"<span class='{'late' if site.as_of.stale else 'faint'}'>{escape(site.as_of.text)}</span>"
-    head = f"<h2>{escape(site.site)} <span class='faint'>{_percent(share)} of {known:,} device-days</span> {date}</h2>"
-    gaps = "".join(f"<div class='gap'>{escape(gap)}</div>" for gap in site.gaps)
-    gaps += "".join(f"<p class='faint'>{escape(note)}</p>" for note in site.notes)
+    date = f"<span class='{'late' if site.as_of.stale else 'faint'}'>{escape_html(site.as_of.text)}</span>"
+    days = f"<span class='faint'>{_format_percent(share)} of {known:,} device-days</span>"
+    head = f"<h2>{escape_html(site.site)} {days} {date}</h2>"
+    gaps = "".join(f"<div class='gap'>{escape_html(gap)}</div>" for gap in site.gaps)
+    gaps += "".join(f"<p class='faint'>{escape_html(note)}</p>" for note in site.notes)
     if not site.stretches:
         return f"{head}{gaps}<p class='faint'>Nothing is expected of this site.</p>"
     by_device = {d: list(group) for d, group in groupby(site.stretches, key=lambda s: s.device)}
-    shown = sorted(by_device, key=lambda d: (not any(s.red for s in by_device[d]), d))[:_ROWS]
+    shown = sorted(by_device, key=lambda d: (not any(s.is_red for s in by_device[d]), d))[:_ROWS]
     more = (
         f"<p class='faint'>{len(by_device) - len(shown):,} more devices are complete.</p>" if len(by_device) > _ROWS else ""
     )
-    table = _table(site) if red else ""
-    return head + gaps + _map({d: by_device[d] for d in sorted(shown)}) + more + table
+    table = _render_table(site) if red else ""
+    return head + gaps + _render_map({d: by_device[d] for d in sorted(shown)}) + more + table
 
 
-def _map(devices: Mapping[str, Sequence[Stretch]]) -> str:
+def _render_map(devices: Mapping[str, Sequence[Stretch]]) -> str:
     axis = axis_of([s for found in devices.values() for s in found])
     height = _TOP + _ROW * len(devices) + 6
     wide = f"{max(len(d) for d in devices) * 6.7 + 22:.0f}"
@@ -113,21 +114,21 @@ def _map(devices: Mapping[str, Sequence[Stretch]]) -> str:
     rows: list[str] = []
     for number, (device, found) in enumerate(devices.items()):
         y = _TOP + number * _ROW
-        bad = " class='bad'" if any(s.red for s in found) else ""
-        names.append(f"<text x='10' y='{y + 13}'{bad}>{escape(device)}</text>")
-        rows.extend(_rect(device, bar, y, axis) for bar in bars(found, axis))
+        bad = " class='bad'" if any(s.is_red for s in found) else ""
+        names.append(f"<text x='10' y='{y + 13}'{bad}>{escape_html(device)}</text>")
+        rows.extend(_render_bar(device, bar, y, axis) for bar in build_bars(found, axis))
     return (
         f"<div class='map'><div class='names'><svg width='{wide}' height='{height}'>{''.join(names)}</svg></div>"
         f"<div class='cells'><svg width='{axis.width + 12}' height='{height}' role='img' aria-label='coverage map'>"
-        f"{''.join(_ticks(axis, height))}<g class='rows'>{''.join(rows)}</g></svg></div></div>"
+        f"{''.join(_render_ticks(axis, height))}<g class='rows'>{''.join(rows)}</g></svg></div></div>"
     )
 
 
 def axis_of(found: Sequence[Stretch]) -> Axis:
     """Only columns that hold something; the finest step that leaves few enough of them."""
-    days = sum(last - first + 1 for first, last in _spans(found, 1))
+    days = sum(last - first + 1 for first, last in _merge_columns(found, 1))
     for step in (*_STEPS, 364 * (days // (364 * _COLUMNS) + 1)):
-        spans = _spans(found, step)
+        spans = _merge_columns(found, step)
         if sum(last - first + 1 for first, last in spans) <= _COLUMNS:
             break
     place: dict[int, int] = {}
@@ -144,13 +145,13 @@ def axis_of(found: Sequence[Stretch]) -> Axis:
     return Axis(step, place, tuple(cuts), x)
 
 
-def bars(found: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
+def build_bars(found: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
     """The stretches of one device as bars; where a column holds several days, its worst one counts."""
     worst: dict[int, tuple[int, int, bool]] = {}
     for stretch in found:
-        for column in axis.columns(stretch):
+        for column in axis.columns_of(stretch):
             cell = (stretch.expected, stretch.present, stretch.unknown)
-            if column not in worst or _badness(cell) > _badness(worst[column]):
+            if column not in worst or _rank_badness(cell) > _rank_badness(worst[column]):
                 worst[column] = cell
     bar: Bar | None = None
     for column in sorted(worst):
@@ -165,13 +166,13 @@ def bars(found: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
         yield bar
 
 
-def _badness(cell: tuple[int, int, bool]) -> tuple[int, bool]:
+def _rank_badness(cell: tuple[int, int, bool]) -> tuple[int, bool]:
     """More is worse: files that lack before what is unknown."""
     expected, present, unknown = cell
     return expected - present, unknown
 
 
-def _spans(found: Sequence[Stretch], step: int) -> list[tuple[int, int]]:
+def _merge_columns(found: Sequence[Stretch], step: int) -> list[tuple[int, int]]:
     """Runs of columns with something in them, ordered."""
     spans: list[tuple[int, int]] = []
     for first, last in sorted((s.first // step, s.last // step) for s in found):
@@ -182,14 +183,14 @@ def _spans(found: Sequence[Stretch], step: int) -> list[tuple[int, int]]:
     return spans
 
 
-def _rect(device: str, bar: Bar, y: int, axis: Axis) -> str:
+def _render_bar(device: str, bar: Bar, y: int, axis: Axis) -> str:
     x, right = axis.place[bar.first], axis.place[bar.last] + _CELL
     first, last = day_text(bar.first * axis.step), day_text((bar.last + 1) * axis.step - 1)
     days = first if first == last else f"{first} … {last}"
     files = f"{bar.present} of {bar.expected} file{'s' if bar.expected != 1 else ''}"
     if bar.unknown:
         files = f"{files}, and nobody knows what else" if bar.expected else "unknown: after the last whole listing"
-    title = f"<title>{escape(device)}\n{days}\n{files}</title>"
+    title = f"<title>{escape_html(device)}\n{days}\n{files}</title>"
     box = f"x='{x}' y='{y + 2}' width='{right - x - 2}' height='{_ROW - 4}' rx='2'"
     if bar.present == bar.expected:
         return f"<rect {box} class='{'unsure' if bar.unknown else 'ok'}'>{title}</rect>"
@@ -199,7 +200,7 @@ def _rect(device: str, bar: Bar, y: int, axis: Axis) -> str:
     return f"<g><rect {box} class='{kind}'>{title}</rect><path d='{strokes}' class='stroke' pointer-events='none'/></g>"
 
 
-def _ticks(axis: Axis, height: int) -> Iterator[str]:
+def _render_ticks(axis: Axis, height: int) -> Iterator[str]:
     """Dates over the columns, as many as fit, and the marks of left-out days."""
     free = -1
     previous = None
@@ -216,15 +217,15 @@ def _ticks(axis: Axis, height: int) -> Iterator[str]:
         yield f"<path d='M{x - 1} {_TOP - 6}V{height}' class='cut'/>"
 
 
-def _table(site: SiteCoverage) -> str:
-    red = [s for s in site.stretches if s.red]
+def _render_table(site: SiteCoverage) -> str:
+    red = [s for s in site.stretches if s.is_red]
     rows = []
     for s in red[:_WHYS]:
         days = day_text(s.first) if s.first == s.last else f"{day_text(s.first)} … {day_text(s.last)}"
-        whys = [escape(why) for why in s.whys[:3]]
+        whys = [escape_html(why) for why in s.whys[:3]]
         whys += [f"and {len(s.whys) - 3} more"] if len(s.whys) > 3 else []
         counts = f"{s.present} of {s.expected}"
-        cells = f"<td class='mono'>{escape(s.device)}</td><td>{days}</td><td>{counts}</td><td>{'<br>'.join(whys)}</td>"
+        cells = f"<td class='mono'>{escape_html(s.device)}</td><td>{days}</td><td>{counts}</td><td>{'<br>'.join(whys)}</td>"
         rows.append(f"<tr>{cells}</tr>")
     hidden = len(red) - len(rows)
     more = f"<p class='faint'>{hidden:,} more; all of them: ./tidemark coverage --json</p>" if hidden else ""
@@ -232,5 +233,5 @@ def _table(site: SiteCoverage) -> str:
     return f"<table>{head}{''.join(rows)}</table>{more}"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return "100 %" if share == 1.0 else f"{min(int(share * 10_000), 9_999) / 100:.2f} %"

@@ -51,7 +51,7 @@ class CatalogView:
     trouble: Mapping[str, str] = field(default_factory=dict)
     late: Mapping[str, str] = field(default_factory=dict)
 
-    def knowing(self, trouble: Mapping[str, str]) -> CatalogView:
+    def with_troubles(self, trouble: Mapping[str, str]) -> CatalogView:
         """The same with other troubles."""
         return replace(self, trouble=trouble)
 

@@ -1,7 +1,7 @@
 """Coverage of one site at a receiver on this machine: inventory, landings not loaded yet, gaps, the catalog, the bytes.
 
 What lies in landings is taken from their manifests, for landings that no load has taken yet; in loaded ones
-`altered_papers` names manifests and receipts that are not what was loaded and answered. Which sites a receiver knows
+`find_altered_records` names manifests and receipts that are not what was loaded and answered. Which sites a receiver knows
 comes from the settings and from what manifests told (`sites_of`). Only for a receiver here.
 """
 
@@ -15,16 +15,16 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError, PermissionDeniedError, UsageError
-from tidemark.formats.answered import altered, kept_manifest, landing_sign, landings_of, read_manifest
+from tidemark.formats.answered import kept_manifest, landing_sign, landings_of, list_altered, read_manifest
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
-from tidemark.ledger.receiver.landings import sites as known_sites
+from tidemark.ledger.receiver.landings import read_sites as known_sites
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender.links import get_link
-from tidemark.ledger.sender.runs import landings
-from tidemark.ledger.sql import Row, report
+from tidemark.ledger.sender.runs import sent_landings
+from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.as_of import AsOf, day_of, parse_time
-from tidemark.proof.coverage.cells import SiteCoverage, claims, dated, stretches, unplaced
+from tidemark.proof.coverage.cells import SiteCoverage, build_stretches, claim_days, list_unplaced, mark_unknown_days
 from tidemark.proof.coverage.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.coverage.presence import CatalogView, Expected
 from tidemark.proof.explanation import given_up_note, kept_files, kept_note
@@ -35,7 +35,7 @@ from tidemark.sync.notes import not_verified, passed_over
 LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
 
 
-def landed_parts(
+def list_landed_parts(
     root: Path, site_id: str, loaded: Collection[str], unread: dict[str, str]
 ) -> list[tuple[Recorded, str, str]]:
     """(record, path of the TsFile, source path of the part) of every file in landings that are not in `loaded`.
@@ -60,13 +60,13 @@ def landed_parts(
     return found
 
 
-def altered_papers(root: Path, site_id: str, loaded: Sequence[Row], trusting: bool) -> Iterator[tuple[str, str]]:
+def find_altered_records(root: Path, site_id: str, loaded: Sequence[Row], trusting: bool) -> Iterator[tuple[str, str]]:
     """(landing, what is wrong) of `loaded` landings of a site whose papers somebody changed since. `loaded`: rows of
     `loaded_landings`; `trusting`: a landing that nobody touched is not read."""
     for row in loaded:
         sign = int(row["folder_mtime"])
         if not (trusting and sign and sign == landing_sign(root, site_id, row["landing"])):
-            for what in altered(root, site_id, row["landing"], row["manifest_sha256"]):
+            for what in list_altered(root, site_id, row["landing"], row["manifest_sha256"]):
                 yield row["landing"], what
 
 
@@ -81,7 +81,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Scene:
+class CoverageScope:
     """What is the same for every site of a report. `broken`: location → what is wrong with its bytes."""
 
     receiver: str
@@ -94,15 +94,15 @@ class Scene:
     clock: float = 0.0  # now
 
 
-def cover_site(connection: Connection, scene: Scene, site: Site, known: AsOf) -> SiteCoverage:
+def cover_site(connection: Connection, scene: CoverageScope, site: Site, known: AsOf) -> SiteCoverage:
     """Decide every cell of one site, of which `known` says until when it was listed. Raises UsageError where `since` or
     `until` is no time."""
     expected = {e.path: e for e in expected_files(connection, scene.receiver, site.site_id)}
     view = catalog_view(connection, scene.receiver, site.site_id, scene.broken, scene.names)
     trouble = dict(view.trouble)
     gaps: list[str] = []
-    apart = _set_apart(scene, site, [e for e in expected.values() if not e.generation or _changed(e, view)])
-    for manifest in _not_loaded(connection, scene, site, gaps):
+    apart = _find_unexpected(scene, site, [e for e in expected.values() if not e.generation or _has_changed(e, view)])
+    for manifest in _read_unloaded(connection, scene, site, gaps):
         why = f"landing {manifest.landing} (sequence {manifest.sequence}) is not loaded yet"
         for entry in manifest.added:
             apart |= {entry.path: entry.reason} if entry.reason else {}
@@ -117,27 +117,29 @@ def cover_site(connection: Connection, scene: Scene, site: Site, known: AsOf) ->
     apart = {path: why for path, why in apart.items() if path in expected}
     for path in apart:
         del expected[path]
-    loaded = report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)
-    gaps += [what for _, what in altered_papers(scene.root, site.site_id, loaded, trusting=True)]
+    loaded = run_report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)
+    gaps += [what for _, what in find_altered_records(scene.root, site.site_id, loaded, trusting=True)]
     gaps += _missing_landings(connection, scene, site) or _lost_landings(connection, scene, site)
     skipped = passed_over(connection, site.link)
     gaps += [f"{path} {why}: nobody knows what is there" for path, why in skipped.unlisted]
-    view = view.knowing(trouble)
-    gaps += unplaced(expected.values(), view)
-    found = claims(expected.values(), view, site.unit)
+    view = view.with_troubles(trouble)
+    gaps += list_unplaced(expected.values(), view)
+    found = claim_days(expected.values(), view, site.unit)
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
-    notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
+    notes = (*_list_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
     unverified = hold_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()
     kept = kept_files(connection, scene.receiver).get(site.site_id, ())
     notes += (*kept_note(kept), *given_up_note(connection, scene.receiver, site.site_id))
     today = day_of(int(scene.clock * 1000), "ms")
-    shown = dated(stretches(found, first, last), known.last_day, today if last is None else min(today, last))
+    shown = mark_unknown_days(
+        build_stretches(found, first, last), known.last_day, today if last is None else min(today, last)
+    )
     return SiteCoverage(site.name, shown, tuple(gaps), notes, known, kept)
 
 
-def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran: str) -> tuple[str, ...]:
+def _list_notes(apart: Mapping[str, str], view: CatalogView, scene: CoverageScope, never_ran: str) -> tuple[str, ...]:
     """What a reader of the report must know though no cell shows it. `apart`: {path: why it is not expected}."""
     left_out = [path for path, why in apart.items() if why.startswith(scene.left_out)]
     older = sum(any(h.state == "live" for h in view.by_path.get(path, ())) for path in left_out)
@@ -152,19 +154,19 @@ def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran:
     return tuple(notes)
 
 
-def _lost_landings(connection: Connection, scene: Scene, site: Site) -> Sequence[str]:
+def _lost_landings(connection: Connection, scene: CoverageScope, site: Site) -> Sequence[str]:
     """Landings that this ledger's link made, that nobody loaded, and whose manifest is gone or cannot be looked at, where
     no later one waits for them: then no paper here tells of them."""
-    loaded = {r["landing"] for r in report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)}
-    made = landings(connection, site.link, state="landed") if site.link else ()
+    loaded = {r["landing"] for r in run_report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)}
+    made = sent_landings(connection, site.link, state="landed") if site.link else ()
     folder = scene.root / "landing" / site.site_id
-    troubles = {one: _trouble(folder / one.landing / MANIFEST) for one in made if one.landing not in loaded}
+    troubles = {one: _check_manifest(folder / one.landing / MANIFEST) for one in made if one.landing not in loaded}
     return [
         f"landing {one.landing} (sequence {one.sequence}, {one.files} files): {why}" for one, why in troubles.items() if why
     ]
 
 
-def _trouble(paper: Path) -> str:
+def _check_manifest(paper: Path) -> str:
     """Why a manifest that should be there cannot be read, "" where it is there."""
     try:
         paper.lstat()
@@ -183,13 +185,13 @@ def _never_ran(connection: Connection, site: Site) -> str:
     return f"link {site.link} never ran: nothing is known of what the site has"
 
 
-def _changed(file: Expected, view: CatalogView) -> bool:
+def _has_changed(file: Expected, view: CatalogView) -> bool:
     """Whether the site's file is not what the catalog took of it."""
     rows = view.by_path.get(file.path, ())
     return bool(rows) and max(rows, key=lambda h: h.file_id).size != file.size
 
 
-def _set_apart(scene: Scene, site: Site, not_carried: Sequence[Expected]) -> dict[str, str]:
+def _find_unexpected(scene: CoverageScope, site: Site, not_carried: Sequence[Expected]) -> dict[str, str]:
     """Which of these the manifests that listed them told not to expect, with the reason: the link's own patterns leave
     them out, or they were adopted."""
     told: dict[str, dict[str, str]] = {}
@@ -205,15 +207,15 @@ def _set_apart(scene: Scene, site: Site, not_carried: Sequence[Expected]) -> dic
     return {file.path: told[file.landing][file.path] for file in not_carried if file.path in told[file.landing]}
 
 
-def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str]) -> Iterator[Manifest]:
+def _read_unloaded(connection: Connection, scene: CoverageScope, site: Site, gaps: list[str]) -> Iterator[Manifest]:
     """Manifests on disk that a load has yet to take, in sequence; what cannot be read goes to `gaps`.
 
     One that was rejected, or that a load has gone past, tells nothing of what the site has: a copy of an old landing.
     """
     place = {"receiver": scene.receiver, "site": site.site_id}
-    loaded = report(connection, "loaded_landings", **place)
+    loaded = run_report(connection, "loaded_landings", **place)
     newest = max((int(r["sequence"]) for r in loaded), default=0)
-    rejected = [r for r in report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
+    rejected = [r for r in run_report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
     decided = {r["landing"] for r in (*loaded, *rejected)}
     found = []
     try:
@@ -231,10 +233,10 @@ def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str
     yield from sorted((m for m in found if m.sequence > newest), key=lambda m: (m.sequence, m.landing))
 
 
-def _missing_landings(connection: Connection, scene: Scene, site: Site) -> Sequence[str]:
+def _missing_landings(connection: Connection, scene: CoverageScope, site: Site) -> Sequence[str]:
     """What the sequence says never came. A landing whose folder is being copied counts as not come."""
     place = {"receiver": scene.receiver, "site": site.site_id}
-    unloaded = report(connection, "unloaded_landings", **place)
+    unloaded = run_report(connection, "unloaded_landings", **place)
     return [
         r["reason"] or f"landing {r['landing']} is {r['state']}" for r in unloaded if r["state"] in ("waiting", "rejected")
     ]
@@ -259,8 +261,8 @@ def sites_of(app: App, connection: Connection, receiver: ReceiverSettings, wante
     names = site_names(app, connection)
     units = {s.id: s.time_unit for s in app.settings.sites.values()}
     units |= {site_id: row.time_unit for site_id, row in known_sites(connection).items()}
-    links = {app.site(x.site).id: x.name for x in app.settings.links.values() if x.receiver == receiver.name}
-    told = {r["site_id"] for r in report(connection, "sites_at_receiver", receiver=receiver.name)}
+    links = {app.site_settings(x.site).id: x.name for x in app.settings.links.values() if x.receiver == receiver.name}
+    told = {r["site_id"] for r in run_report(connection, "sites_at_receiver", receiver=receiver.name)}
     every = [Site(s, names.get(s, s), units.get(s, "ms"), links.get(s, "")) for s in told | set(links)]
     found = sorted((s for s in every if wanted in ("", s.name, s.site_id)), key=lambda s: s.name)
     if wanted and not found:

@@ -24,16 +24,16 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.replicas.cache import feeding, through
+from tidemark.cluster.replicas.cache import feed_steps, open_feed
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.ledger.sql import report
+from tidemark.ledger.sql import run_report
 from tidemark.progress import Progress, Tick
 from tidemark.proof.coverage.gather import expected_files
 from tidemark.proof.coverage.site import Site
 from tidemark.proof.verify.differences import KEPT, POINTS, Difference, SourceChecked
-from tidemark.proof.verify.points import ALL_TIMES, FOREIGN, LIVE, Origin, SitePoints, Span, compare
+from tidemark.proof.verify.points import ALL_TIMES, FOREIGN, LIVE, Origin, SitePoints, Span, compare_columns
 from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, seen_devices
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
@@ -71,7 +71,7 @@ class _Shown:
     behind: frozenset[str]  # paths of which the site has another content than the catalog, or none since the newest run
     same: frozenset[str]  # paths that are compared
 
-    def origin(self, layer: Layer) -> Origin | None:
+    def origin_of(self, layer: Layer) -> Origin | None:
         """What a layer tells of; None where it is left out."""
         sources = self.sources.get(layer.file.file_id)
         if sources is None:
@@ -96,30 +96,30 @@ def compare_points(proof: Proof, store: Store, source: SourceChecked, present: s
     """Compare every point of `present`, paths of the site that are the same there as acknowledged and in the catalog."""
     found, kept = Found(), _Kept()
     with proof.app.ledger.read() as connection:
-        shown = _shown(connection, proof, source, frozenset(present))
+        shown = _read_visible(connection, proof, source, frozenset(present))
         bounds = {site.site_id: None for site in catalog_rows.visible_files(connection, proof.receiver.name)}
     mine = {path: source.same[path] for path in present}
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch,
-        feeding(proof.cluster, proof.root) as feed,
+        open_feed(proof.cluster, proof.root) as feed,
         CatalogReader(proof.root, feed) as reader,
         SitePoints(store, mine, Path(scratch)) as points,
     ):
         names = sorted({*points.devices(), *shown.devices})
-        steps = ((name, _layers(shown, name)) for name in names)
+        steps = ((name, _select_layers(shown, name)) for name in names)
         needed = ((step, [layer.file for layer, _ in step[1]]) for step in steps)
-        for number, (name, layers) in enumerate(through(feed, needed), 1):
+        for number, (name, layers) in enumerate(feed_steps(feed, needed), 1):
             proof.progress(Tick(f"points of {proof.site.name}", done=number, total=len(names)))
-            at_site = points.columns(name)
+            at_site = points.read_columns(name)
             seen = SeenDevice(name, tuple(layer for layer, _ in layers))
             origins = {layer.file.file_id: origin for layer, origin in layers}
-            at_centre = dict(reader.layered_columns(seen, bounds, bounds)) if layers else {}
+            at_centre = dict(reader.read_layered_columns(seen, bounds, bounds)) if layers else {}
             for measurement in sorted({*at_site, *at_centre}):
                 found.series += 1
                 there = at_centre.get(measurement, [])
                 told = [origins[file.file_id] for file, _ in there]
-                compared = compare(at_site.get(measurement, []), [column for _, column in there], told)
-                kept.add(compared.kept)
+                compared = compare_columns(at_site.get(measurement, []), [column for _, column in there], told)
+                kept.add_counts(compared.kept)
                 if compared.trouble:
                     series, following = f"{name}.{measurement}", f"./tidemark why {shlex.quote(name)}"
                     found.differences.append(
@@ -127,7 +127,7 @@ def compare_points(proof: Proof, store: Store, source: SourceChecked, present: s
                     )
         found.not_read.update(points.not_read)
         found.not_read.update(reader.unread.found)
-    found.differences += kept.differences(proof.site.name)
+    found.differences += kept.list_differences(proof.site.name)
     return found
 
 
@@ -138,11 +138,11 @@ class _Kept:
         self._points: Counter[str] = Counter()
         self._series: Counter[str] = Counter()
 
-    def add(self, kept: Mapping[str, int]) -> None:
+    def add_counts(self, kept: Mapping[str, int]) -> None:
         self._points.update(kept)
         self._series.update(kept.keys())
 
-    def differences(self, site: str) -> Iterator[Difference]:
+    def list_differences(self, site: str) -> Iterator[Difference]:
         """One a file, by path."""
         for path, count in sorted(self._points.items()):
             of = f"{count:,} points in {self._series[path]:,} series"
@@ -150,27 +150,27 @@ class _Kept:
             yield Difference(KEPT, site, path, "catalog", told, next=f"./tidemark why {shlex.quote(path)}")
 
 
-def _shown(connection: Connection, proof: Proof, source: SourceChecked, same: frozenset[str]) -> _Shown:
+def _read_visible(connection: Connection, proof: Proof, source: SourceChecked, same: frozenset[str]) -> _Shown:
     receiver, site_id = proof.receiver.name, proof.site.site_id
     files = [f for f in catalog_rows.visible_files(connection, receiver) if not (proof.live_only and f.kept)]
     held = catalog_rows.devices_of_files(connection, [f.file_id for f in files])
     owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver)}
     ours = [f for f in files if f.site_id == site_id]
-    sources = _sources(connection, receiver, site_id, ours)
+    sources = _trace_sources(connection, receiver, site_id, ours)
     behind = source.sealed | {file.path for file in expected_files(connection, receiver, site_id)}
     devices = {d.name: d for d in seen_devices(files, held, owners, {}) if any(x.file.site_id == site_id for x in d.layers)}
     below = [file_id for found in sources.values() for file_id, path in found if path not in same]
     return _Shown(devices, sources, catalog_rows.devices_of_files(connection, below), frozenset(behind - same), same)
 
 
-def _sources(
+def _trace_sources(
     connection: Connection, receiver: str, site_id: str, visible: Sequence[CatalogFile]
 ) -> Mapping[int, Sequence[tuple[int, str]]]:
     """Of which source files (id, path) each visible file tells, itself or through all that it was merged from."""
     place = {"receiver": receiver, "site": site_id}
-    paths = {int(r["file_id"]): r["path"] for r in report(connection, "catalog_held", **place) if r["role"] == "source"}
+    paths = {int(r["file_id"]): r["path"] for r in run_report(connection, "catalog_held", **place) if r["role"] == "source"}
     made: dict[int, list[int]] = defaultdict(list)
-    for r in report(connection, "catalog_lineage", **place):
+    for r in run_report(connection, "catalog_lineage", **place):
         made[int(r["merged_id"])].append(int(r["source_id"]))
     found: dict[int, Sequence[tuple[int, str]]] = {}
     for file in visible:
@@ -187,7 +187,7 @@ def _sources(
     return found
 
 
-def _layers(shown: _Shown, name: str) -> list[tuple[Layer, Origin]]:
+def _select_layers(shown: _Shown, name: str) -> list[tuple[Layer, Origin]]:
     """The layers of a device that are compared, each with what it tells of."""
     layers = shown.devices[name].layers if name in shown.devices else ()
-    return [(layer, origin) for layer in layers if (origin := shown.origin(layer)) is not None]
+    return [(layer, origin) for layer in layers if (origin := shown.origin_of(layer)) is not None]

@@ -13,9 +13,9 @@ from typing import Any
 
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, PartialError, PermanentError, TidemarkError, UnreachableError
 from tidemark.ledger.sql import Row
-from tidemark.proof.as_of import iso, moment
+from tidemark.proof.as_of import format_iso, format_moment
 from tidemark.stores.agent.disk import UNLISTED
-from tidemark.stores.listing import classify_files, told
+from tidemark.stores.listing import classify_files, odd_paths_to_report
 from tidemark.stores.protocol import Range, Store
 from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.names import SourceName
@@ -59,7 +59,7 @@ UNSENT_SHOWN = 10_000
 """Unsent files listed one by one; `unsent_files` counts all."""
 
 
-def told_of(errors: Sequence[tuple[str, TidemarkError]]) -> dict[str, Any]:
+def encode_unreachable(errors: Sequence[tuple[str, TidemarkError]]) -> dict[str, Any]:
     """`unreachable` and `refused` of a report: what sites and nodes answered, first those that need somebody."""
     away = sorted(errors, key=lambda one: not isinstance(one[1], _NEEDS_SOMEBODY))
     needs = [error.hint or _AGAIN for _, error in away if isinstance(error, _NEEDS_SOMEBODY)]
@@ -99,14 +99,14 @@ class VerifyReport:
             return DIFFERENCES_FOUND
         if self.unreachable:
             return PermanentError.kind if self.refused else UnreachableError.kind
-        return PartialError.kind if self.held or self.not_read or self._overdue else 0
+        return PartialError.kind if self.held or self.not_read or self._overdue_files else 0
 
     @property
-    def _overdue(self) -> list[Unsent]:
+    def _overdue_files(self) -> list[Unsent]:
         return [one for one in self.unsent if one.overdue]
 
     @property
-    def told(self) -> dict[str, str]:
+    def error_fields(self) -> dict[str, str]:
         """`error` and `hint` of a report that is not clean."""
         standing = [d for d in self.differences if not d.repaired]
         if standing:
@@ -124,16 +124,18 @@ class VerifyReport:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 subject = shlex.quote(found[0][0].partition(" ")[0])
                 return {"error": f"{found[0][0]} is {what}: {found[0][1]}{more}", "hint": f"./tidemark why {subject}"}
-        if late := self._overdue:
+        if late := self._overdue_files:
             more = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
-            told = f"{late[0].site}: {late[0].path} is sealed since {moment(late[0].sealed_at)} and was not sent{more}"
+            told = (
+                f"{late[0].site}: {late[0].path} is sealed since {format_moment(late[0].sealed_at)} and was not sent{more}"
+            )
             return {"error": told, "hint": f"./tidemark why {shlex.quote(late[0].site)}"}
         return {}
 
     def as_json(self) -> dict[str, Any]:
         return {
             "ok": self.exit_code == 0,
-            **self.told,
+            **self.error_fields,
             "receiver": self.receiver,
             "checked": self.checked,
             "series": self.series,
@@ -147,7 +149,7 @@ class VerifyReport:
             "adopted": self.adopted,
             "unreachable": [{"site": site, "error": error} for site, error in self.unreachable],
             "not_read": [{"what": what, "reason": reason} for what, reason in self.not_read],
-            "unsent": [{**vars(one), "sealed_at": iso(one.sealed_at)} for one in self.unsent[:UNSENT_SHOWN]],
+            "unsent": [{**vars(one), "sealed_at": format_iso(one.sealed_at)} for one in self.unsent[:UNSENT_SHOWN]],
             "unsent_files": len(self.unsent),
             "unsent_bytes": sum(one.bytes for one in self.unsent),
             "elsewhere": [{"site": site, "reason": reason} for site, reason in self.elsewhere],
@@ -191,23 +193,23 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     listing = store.list_files(data)
     sealed = {f.entry.path: f for f in classify_files(store, listing.entries, data).sealed}
     known = {r["path"]: r for r in acked}
-    unchanged = [path for path, r in known.items() if path in sealed and _unchanged(sealed[path], r)]
+    unchanged = [path for path, r in known.items() if path in sealed and _is_unchanged(sealed[path], r)]
     sent = [path for path in unchanged if int(known[path]["generation"])]
     asked = [_source_file(sealed[path], known[path]) for path in sent]
     ranges = [Range(f.path, 0, f.size) for f in asked]
     ranges += [Range(f.mods_path, 0, f.mods_size) for f in asked if f.mods_size]
-    found = dict(zip(ranges, store.digests(ranges), strict=True))
+    found = dict(zip(ranges, store.digest_ranges(ranges), strict=True))
     same: dict[str, SourceFile] = {}
     differences = [
         Difference(SOURCE, site, path, "source", f"{path} {why}: nothing there can be compared", next=LET_LIST)
-        for path, why in told(listing.odd, data)
+        for path, why in odd_paths_to_report(listing.odd, data)
         if why.startswith(UNLISTED)
     ]
     other_mods = set()
     for file in asked:
-        wrong = _wrong(file.path, file.sha256, found[Range(file.path, 0, file.size)])
+        wrong = _describe_mismatch(file.path, file.sha256, found[Range(file.path, 0, file.size)])
         if file.mods_size and not wrong:
-            wrong = _wrong(file.mods_path, file.mods_sha256, found[Range(file.mods_path, 0, file.mods_size)])
+            wrong = _describe_mismatch(file.mods_path, file.mods_sha256, found[Range(file.mods_path, 0, file.mods_size)])
             other_mods |= {file.path} if wrong else set()
         if wrong:
             advice = _AS_IT_IS if file.path in other_mods else _ROTTEN
@@ -219,7 +221,7 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     return SourceChecked(same, tuple(differences), len(ranges), pending, frozenset(other_mods), adopted, frozenset(sealed))
 
 
-def _unchanged(file: SealedFile, row: Row) -> bool:
+def _is_unchanged(file: SealedFile, row: Row) -> bool:
     size, mtime = (file.mods.size, file.mods.mtime) if file.mods else (0, 0)
     if size < int(row["mods_size"]) or (size == int(row["mods_size"]) and int(row["mods_mtime"]) not in (0, mtime)):
         return False
@@ -238,7 +240,7 @@ def _source_file(file: SealedFile, row: Row) -> SourceFile:
     )
 
 
-def _wrong(path: str, recorded: str, found: str | None) -> str:
+def _describe_mismatch(path: str, recorded: str, found: str | None) -> str:
     if found == recorded:
         return ""
     if found is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas import plan
 from tidemark.cluster.replicas.catch_up import catch_up
-from tidemark.cluster.replicas.deliver import Parcel, bring
+from tidemark.cluster.replicas.deliver import Delivery, bring_to_node
 from tidemark.cluster.replicas.plan import Piece
 from tidemark.errors import TidemarkError
 from tidemark.ledger.cluster import copies as copy_rows
@@ -38,7 +38,7 @@ class NodesChecked:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _NodeCopies:
     """What is to be compared: pieces of live files, whose they are, who holds them as the ledger says, what moves."""
 
     pieces: Mapping[str, Piece]
@@ -56,54 +56,56 @@ def verify_nodes(
     found = NodesChecked()
     if store is not None:
         catch_up(cluster, store)
-    look = _look(cluster, sites)
+    look = _read_copies(cluster, sites)
     good: dict[str, list[str]] = {location: [] for location in look.pieces}
     wrong: list[tuple[str, str, str]] = []
     for node in sorted({node for nodes in look.copies.values() for node in nodes}):
         progress(Tick(f"verify node {node}"))
         mine = {location: look.sizes[location] for location, nodes in look.copies.items() if node in nodes}
         try:
-            for location, digest in _digests(cluster, node, mine):
+            for location, digest in _read_digests(cluster, node, mine):
                 found.checked += 1
                 if digest == look.pieces[location].sha256:
                     good[location].append(node)
                 else:
-                    wrong.append((node, location, _why(node, digest, look.pieces[location].sha256)))
+                    wrong.append((node, location, _describe_mismatch(node, digest, look.pieces[location].sha256)))
         except TidemarkError as away:  # whatever it is: the other nodes are verified
             found.away.append((node, away))
     for node, location, why in wrong:
         told = Difference(DAMAGED, names.get(look.sites[location], look.sites[location]), location, f"node {node}", why)
-        found.differences.append(_repaired(cluster, store, told, node, look.pieces[location], good))
-    found.differences += _short(cluster, look, names, store, good)
+        found.differences.append(_repair_copy(cluster, store, told, node, look.pieces[location], good))
+    found.differences += _find_shortages(cluster, look, names, store, good)
     return found
 
 
-def _look(cluster: Cluster, sites: Collection[str]) -> _Look:
+def _read_copies(cluster: Cluster, sites: Collection[str]) -> _NodeCopies:
     receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
         files = [file for file in catalog_rows.live_files(connection, receiver) if file.site_id in sites]
         pieces = {piece.location: piece for piece in plan.pieces_of(cluster.table, files)}
         copies = copy_rows.copies_of(connection, receiver, pieces)
         epoch = table_rows.current_epoch(connection, receiver)
-        moves = move_rows.moves(connection, receiver, epoch, open_only=True)  # of the first table no paper says what moves
+        moves = move_rows.moves_of_epoch(
+            connection, receiver, epoch, open_only=True
+        )  # of the first table no paper says what moves
     held = {at: tuple(row.node for row in copies.get(at, ()) if row.state == "held") for at in pieces}
     sizes = {at: max((row.size for row in copies.get(at, ()) if row.state == "held"), default=0) for at in pieces}
-    return _Look(pieces, dict(_whose(files)), held, sizes, frozenset(move.slot for move in moves))
+    return _NodeCopies(pieces, dict(_pair_with_sites(files)), held, sizes, frozenset(move.slot for move in moves))
 
 
-def _whose(files: Collection[CatalogFile]) -> Iterator[tuple[str, str]]:
+def _pair_with_sites(files: Collection[CatalogFile]) -> Iterator[tuple[str, str]]:
     for file in files:
         yield file.location, file.site_id
         yield file.mods_location, file.site_id
 
 
-def _digests(cluster: Cluster, node: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, str | int | None]]:
-    folder, locations = cluster.folder(node), list(sizes)
+def _read_digests(cluster: Cluster, node: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, str | int | None]]:
+    folder, locations = cluster.open_folder(node), list(sizes)
     for start in range(0, len(locations), _AT_ONCE):
-        yield from folder.digests({at: sizes[at] for at in locations[start : start + _AT_ONCE]}).items()
+        yield from folder.compute_digests({at: sizes[at] for at in locations[start : start + _AT_ONCE]}).items()
 
 
-def _why(node: str, digest: str | int | None, recorded: str) -> str:
+def _describe_mismatch(node: str, digest: str | int | None, recorded: str) -> str:
     if digest is None:
         return f"it is gone from node {node}"
     if isinstance(digest, int):
@@ -111,31 +113,31 @@ def _why(node: str, digest: str | int | None, recorded: str) -> str:
     return f"at node {node} it has digest {digest[:12]}…, {recorded[:12]}… was recorded"
 
 
-def _short(
-    cluster: Cluster, look: _Look, names: Mapping[str, str], store: Store | None, good: Mapping[str, list[str]]
+def _find_shortages(
+    cluster: Cluster, look: _NodeCopies, names: Mapping[str, str], store: Store | None, good: Mapping[str, list[str]]
 ) -> Iterator[Difference]:
     """Files of which fewer than a quorum have a copy, as the ledger says; what moves is no difference."""
     held = {at: dict.fromkeys(nodes, look.pieces[at].sha256) for at, nodes in look.copies.items()}
     still = [piece for piece in look.pieces.values() if look.moving.isdisjoint(piece.slots)]
     for piece in still:
-        for short in plan.shortages(cluster.table, [piece], held, cluster.quorum):
+        for short in plan.find_shortages(cluster.table, [piece], held, cluster.quorum):
             why = f"{len(short.holders)} of the group {', '.join(short.members)} hold it, {cluster.quorum} are to"
             told = Difference(
                 MISSING, names.get(look.sites[piece.location], ""), piece.location, f"node {short.header}", why
             )
             for node in short.members:
                 if node not in short.holders:
-                    told = _repaired(cluster, store, told, node, piece, good)
+                    told = _repair_copy(cluster, store, told, node, piece, good)
             yield told
 
 
-def _repaired(
+def _repair_copy(
     cluster: Cluster, store: Store | None, told: Difference, node: str, piece: Piece, good: Mapping[str, list[str]]
 ) -> Difference:
     """The difference with what was done about it; "" where nothing could be."""
     following = "./tidemark verify --repair" if store is None else "./tidemark cluster check"
     if store is not None:
-        brought = bring(cluster, store, Parcel(node, {}, (piece,)), {piece.location: good[piece.location]})
+        brought = bring_to_node(cluster, store, Delivery(node, {}, (piece,)), {piece.location: good[piece.location]})
         if brought.error is None:
             good[piece.location].append(node)
             return Difference(

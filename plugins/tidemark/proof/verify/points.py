@@ -21,7 +21,7 @@ from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.proof.verify.differences import SourceFile
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
-from tidemark.tsfiles.names import rank
+from tidemark.tsfiles.names import rank_of_source
 from tidemark.tsfiles.points import column
 from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
@@ -72,7 +72,7 @@ def newest_wins(columns: Sequence[Column]) -> Series:
     if not filled:
         return Series(np.empty(0, np.int64), np.empty(0, np.object_), np.empty(0, np.int64))
     texts = np.empty(sum(len(c) for _, c in filled), np.object_)
-    texts[:] = [f"{c.type.name} {text}" for _, c in filled for text in column.text(c.type, c.values)]
+    texts[:] = [f"{c.type.name} {text}" for _, c in filled for text in column.format_values(c.type, c.values)]
     times = np.concatenate([c.times for _, c in filled])
     layers = np.repeat([number for number, _ in filled], [len(c) for _, c in filled])
     backwards = len(times) - 1
@@ -80,15 +80,15 @@ def newest_wins(columns: Sequence[Column]) -> Series:
     return Series(unique, texts[backwards - first], layers[backwards - first])
 
 
-def compare(source: Sequence[Column], catalog: Sequence[Column], origins: Sequence[Origin] = ()) -> Compared:
+def compare_columns(source: Sequence[Column], catalog: Sequence[Column], origins: Sequence[Origin] = ()) -> Compared:
     """Compare what the site has with what readers see; columns lowest rank first, `origins` those of `catalog`'s (none: all
     `LIVE`)."""
-    if _alike(source, catalog):
+    if _is_identical(source, catalog):
         return Compared("")
     mine, theirs = newest_wins(source), newest_wins(catalog)
     excused = np.zeros(len(theirs.times), np.bool_)
     for number, origin in enumerate(origins):
-        excused |= (theirs.layers == number) & _within(theirs.times, origin.free)
+        excused |= (theirs.layers == number) & _mask_within(theirs.times, origin.free)
     times, at_mine, at_theirs = np.intersect1d(mine.times, theirs.times, assume_unique=True, return_indices=True)
     troubles = []
     missing = np.setdiff1d(mine.times, theirs.times, assume_unique=True)
@@ -98,7 +98,7 @@ def compare(source: Sequence[Column], catalog: Sequence[Column], origins: Sequen
     kept: Counter[str] = Counter()
     for number, origin in enumerate(origins):
         for path, spans in origin.gone.items():
-            found = alone & (theirs.layers == number) & _within(theirs.times, spans)
+            found = alone & (theirs.layers == number) & _mask_within(theirs.times, spans)
             kept[path] += int(found.sum())
             alone &= ~found
     extra = theirs.times[alone]
@@ -112,14 +112,14 @@ def compare(source: Sequence[Column], catalog: Sequence[Column], origins: Sequen
     return Compared("; ".join(troubles), {path: count for path, count in kept.items() if count})
 
 
-def _within(times: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.bool_]:
+def _mask_within(times: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.bool_]:
     found = np.zeros(len(times), np.bool_)
     for first, last in spans:
         found |= (times >= first) & (times <= last)
     return found
 
 
-def _alike(source: Sequence[Column], catalog: Sequence[Column]) -> bool:
+def _is_identical(source: Sequence[Column], catalog: Sequence[Column]) -> bool:
     """The quick answer for two single columns of one type, bit for bit."""
     if len(source) != 1 or len(catalog) != 1 or source[0].type is not catalog[0].type:
         return False
@@ -149,9 +149,9 @@ class SitePoints:
         self.not_read: dict[str, str] = {}
 
     def __enter__(self) -> SitePoints:
-        for path in sorted(self._files, key=lambda p: rank(self._files[p].name)):
-            if (opened := self._opened(path)) is not None:
-                for device in opened[0].devices():
+        for path in sorted(self._files, key=lambda p: rank_of_source(self._files[p].name)):
+            if (opened := self._open_file(path)) is not None:
+                for device in opened[0].list_devices():
                     self._by_device[device].append(path)
         return self
 
@@ -166,29 +166,29 @@ class SitePoints:
         """The files that hold a device, lowest rank first."""
         return self._by_device[device]
 
-    def columns(self, device: str) -> Mapping[str, list[Column]]:
+    def read_columns(self, device: str) -> Mapping[str, list[Column]]:
         """Measurement → its columns, deletions applied, lowest rank first."""
         found: dict[str, list[Column]] = defaultdict(list)
         for path in self._by_device[device]:
-            opened = self._opened(path)
+            opened = self._open_file(path)
             if opened is None:
                 continue
-            for measurement in opened[0].measurements(device):
+            for measurement in opened[0].list_measurements(device):
                 try:
-                    found[measurement].append(opened[0].column(device, measurement, deletions=opened[1]))
+                    found[measurement].append(opened[0].read_column(device, measurement, deletions=opened[1]))
                 except UnsupportedError as broken:
                     self.not_read[f"{device}.{measurement}"] = broken.message
                 except CorruptionError as broken:
                     self.not_read[f"{path} {device}.{measurement}"] = broken.message
         return found
 
-    def _opened(self, path: str) -> _Opened | None:
+    def _open_file(self, path: str) -> _Opened | None:
         if path in self._open:
             self._open.move_to_end(path)
             return self._open[path]
         file = self._files[path]
         try:
-            opened = TsFile(self._fetched(path, file.size), file.name.database), self._deletions(file)
+            opened = TsFile(self._fetch_file(path, file.size), file.name.database), self._read_deletions(file)
         except CorruptionError as broken:
             self.not_read[path] = broken.message
             return None
@@ -197,7 +197,7 @@ class SitePoints:
             self._open.popitem(last=False)[1][0].close()
         return opened
 
-    def _deletions(self, file: SourceFile) -> Deletions:
+    def _read_deletions(self, file: SourceFile) -> Deletions:
         if not file.mods_size:
             return NO_DELETIONS
         if file.mods_size > MOST_MODS:
@@ -205,13 +205,13 @@ class SitePoints:
         form: Literal["mods", "mods2"] = "mods2" if file.mods_path.endswith(".mods2") else "mods"
         return parse_mods(self._store.read(file.mods_path, 0, file.mods_size), form, file.mods_path)
 
-    def _fetched(self, path: str, size: int) -> Path | UntrustedFile:
+    def _fetch_file(self, path: str, size: int) -> Path | UntrustedFile:
         if self._local is not None:
             return UntrustedFile(str(self._local), path)
         copy = self._scratch / path.lstrip("/")
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open("wb") as target:
-                for piece in self._store.chunks(path, 0, size, _BLOCK):
+                for piece in self._store.read_chunks(path, 0, size, _BLOCK):
                     target.write(piece)
         return copy

@@ -17,11 +17,11 @@ from tidemark.errors import SourceVanishedError
 from tidemark.formats.answered import kept_manifest, kept_receipt, read_landed
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
 from tidemark.ledger import journal
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.sender import links as link_rows
-from tidemark.ledger.sql import forget_file_checks, report
+from tidemark.ledger.sql import forget_file_checks, run_report
 from tidemark.proof.verify.differences import SourceChecked
 from tidemark.receiver.proved_files import Recorded
 from tidemark.settings.model import ReceiverSettings
@@ -54,20 +54,20 @@ class Repairs:
         self._lease = lease
         self._derive: set[str] = set()
 
-    def put_back(self, damage: Damage, link: str, store: Store | None, source: SourceChecked | None) -> str:
+    def restore_file(self, damage: Damage, link: str, store: Store | None, source: SourceChecked | None) -> str:
         """What was done, '' where nothing could be. `store`, `source`: the site's, where it can be asked."""
         if damage.file_id and not damage.path:
-            return self._withdraw(damage, link, source)
-        if store is None or not damage.source or not self._fetch(store, damage):
+            return self._withdraw_merged(damage, link, source)
+        if store is None or not damage.source or not self._fetch_bytes(store, damage):
             return ""
         with self._app.ledger.write() as connection:
-            check_in(connection, self._lease)
+            assert_held(connection, self._lease)
             forget_file_checks(connection, self._receiver.name, [damage.record.location])
             merge_rows.judge_anew(connection, self._receiver.name, [damage.file_id])
             journal.record_decision(connection, "verify repair", damage.path, fetched=damage.record.location)
         return "fetched again from the site"
 
-    def put_papers_back(self, root: Path, site_id: str, landing: str) -> str:
+    def restore_records(self, root: Path, site_id: str, landing: str) -> str:
         """Write a loaded landing's manifest and receipt again, as the receiver kept them; '' where it has not got them."""
         kept = (kept_manifest(site_id, landing), kept_receipt(site_id, landing))
         papers = [read_landed(root, path) for path in kept]
@@ -76,7 +76,7 @@ class Repairs:
                 if data is not None:
                     store.publish(f"{landing_folder(site_id, landing)}/{name}", data)
         with self._app.ledger.write() as connection:
-            check_in(connection, self._lease)
+            assert_held(connection, self._lease)
             journal.record_decision(
                 connection, "verify repair", landing, site=site_id, papers=sum(data is not None for data in papers)
             )
@@ -85,7 +85,7 @@ class Repairs:
     def send_again(self, link: str, paths: Sequence[str], why: str) -> str:
         """Mark paths, so that the link's next run sends each as a new generation."""
         with self._app.ledger.write() as connection:
-            check_in(connection, self._lease)
+            assert_held(connection, self._lease)
             link_rows.mark_resend(connection, link, paths, f"verify: {why}")
             journal.record_many(connection, "file.resend", [{"link": link, "path": path, "why": why} for path in paths])
             for path in paths:
@@ -99,11 +99,11 @@ class Repairs:
         for database in sorted(self._derive):
             merge(self._app, self._receiver, database)
 
-    def _withdraw(self, damage: Damage, link: str, source: SourceChecked | None) -> str:
+    def _withdraw_merged(self, damage: Damage, link: str, source: SourceChecked | None) -> str:
         with self._app.ledger.write() as connection:
-            check_in(connection, self._lease)
-            made_from = report(connection, "sources_of_merged", file_id=damage.file_id)
-            merge_rows.unmerge(connection, self._receiver.name, [r["file_id"] for r in made_from], self._app.clock())
+            assert_held(connection, self._lease)
+            made_from = run_report(connection, "sources_of_merged", file_id=damage.file_id)
+            merge_rows.unmerge_files(connection, self._receiver.name, [r["file_id"] for r in made_from], self._app.clock())
             (row,) = catalog_rows.files_by_id(connection, [damage.file_id])
             journal.record_decision(connection, "verify repair", damage.record.location, withdrawn=row.state != "live")
         if row.state != "live":
@@ -114,14 +114,14 @@ class Repairs:
             return ""  # it stands alone, and the site does not have all of its sources any more
         return self.send_again(link, paths, f"the merged file that stands alone for it is damaged: {damage.record.location}")
 
-    def _fetch(self, store: Store, damage: Damage) -> bool:
+    def _fetch_bytes(self, store: Store, damage: Damage) -> bool:
         """Put the site's bytes in place; False where they are not the recorded ones, or gone."""
         record, part = damage.record, damage.record.location + PART
-        size = record.size or self._size(store, damage)
+        size = record.size or self._find_size(store, damage)
         digest = hashlib.sha256()
 
-        def hashed() -> Iterator[bytes]:
-            for piece in store.chunks(damage.source, 0, size, _BLOCK):
+        def hash_pieces() -> Iterator[bytes]:
+            for piece in store.read_chunks(damage.source, 0, size, _BLOCK):
                 digest.update(piece)
                 yield piece
 
@@ -129,7 +129,7 @@ class Repairs:
             # CRASH WINDOW: a `.part` beside the damaged file: the next repair writes it anew, nobody reads it.
             try:
                 target.remove([part])
-                target.write_part(part, 0, hashed())
+                target.write_part(part, 0, hash_pieces())
             except SourceVanishedError:
                 return False
             if digest.hexdigest() != record.sha256:
@@ -138,6 +138,6 @@ class Repairs:
             target.seal_parts([(part, record.location)])
         return True
 
-    def _size(self, store: Store, damage: Damage) -> int:
+    def _find_size(self, store: Store, damage: Damage) -> int:
         """Bytes of a mods file, which the catalog does not record: what the site has, cut at what was acknowledged."""
         return damage.size or (entry.size if (entry := store.stat(damage.source)) else 0)

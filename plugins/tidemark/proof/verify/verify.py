@@ -4,7 +4,7 @@ With `deep` they are compared by points too. Nothing remembered is trusted: ever
 lies. What a quarantine or an owner keeps out is named as held, it is no difference. What changed or came since the
 newest run is counted as pending. Repairs: `repair`.
 
-Landings whose files are not what they were (`lost_landings`, `changed_papers`): those that a link made, that its
+Landings whose files are not what they were (`find_lost_landings`, `find_changed_records`): those that a link made, that its
 receiver has not answered, and that are not there any more; and loaded ones in which somebody changed the manifest or
 the receipt. All later ones of the site wait for a lost one for ever. Where nobody brings its folder back, its
 manifest is made again from the ledger. Its files are then missing in it like any that a disk lost: where the
@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster, opened
-from tidemark.cluster.replicas.cache import restore
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
+from tidemark.cluster.replicas.cache import restore_file
 from tidemark.errors import (
     HostKeyError,
     NotFoundError,
@@ -39,18 +39,18 @@ from tidemark.errors import (
 from tidemark.formats.layout import MANIFEST, landing_folder
 from tidemark.ledger import journal
 from tidemark.ledger.cluster.copies import held_somewhere
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import MODS, SEND, SentLanding, item_bytes
-from tidemark.ledger.sql import Row, put_file_checks, report
-from tidemark.progress import Progress, Tick, silent
-from tidemark.proof.as_of import overdue
+from tidemark.ledger.sql import Row, put_file_checks, run_report
+from tidemark.progress import Progress, Tick, ignore_progress
+from tidemark.proof.as_of import is_overdue
 from tidemark.proof.coverage.gather import catalog_view, expected_files
 from tidemark.proof.coverage.presence import why_unread
-from tidemark.proof.coverage.site import LOST, Site, altered_papers, landed_parts, sites_of
+from tidemark.proof.coverage.site import LOST, Site, find_altered_records, list_landed_parts, sites_of
 from tidemark.proof.verify.deep import Proof, compare_points
 from tidemark.proof.verify.differences import (
     DAMAGED,
@@ -60,19 +60,19 @@ from tidemark.proof.verify.differences import (
     Unsent,
     VerifyReport,
     check_source,
-    told_of,
+    encode_unreachable,
 )
 from tidemark.proof.verify.nodes import verify_nodes
 from tidemark.proof.verify.repair import Damage, Repairs
 from tidemark.receiver.kept_damage import kept_id
 from tidemark.receiver.proved_files import Recorded, check_files, site_names
 from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
-from tidemark.settings.window import opens
+from tidemark.settings.window import next_opening
 from tidemark.stores.protocol import Store
 from tidemark.sync import session
 from tidemark.sync.select.choose import Selection
-from tidemark.sync.select.select_files import look
-from tidemark.sync.send.manifest import paper_of
+from tidemark.sync.select.select_files import make_selection
+from tidemark.sync.send.manifest import manifest_of
 from tidemark.sync.session import Options
 
 
@@ -115,7 +115,7 @@ def verify(
     site: str = "",
     deep: bool = False,
     repair: bool = False,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     *,
     live_only: bool = False,
 ) -> VerifyReport:
@@ -127,14 +127,16 @@ def verify(
     with app.ledger.read() as connection:
         names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
     tally = _Tally()
-    with opened(app, receiver) as cluster:
+    with open_cluster(app, receiver) as cluster:
         root = app.receiver_root(receiver)
         if not repair:
             works = [_Work(app, receiver, root, one, names, None, tally, progress, cluster, live_only) for one in wanted]
             _verify_all(works, cluster, None, deep)
         else:
             with (
-                Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", f"verify-{uuid.uuid4().hex[:12]}") as lease,
+                Leases(app.ledger, app.identity).hold_lease(
+                    f"load:{receiver.name}", f"verify-{uuid.uuid4().hex[:12]}"
+                ) as lease,
                 app.receiver_store(receiver) as store,
             ):
                 repairs = Repairs(app, receiver, lease)
@@ -151,7 +153,7 @@ def verify(
         held=tuple(tally.held),
         pending=tally.pending,
         adopted=tally.adopted,
-        **told_of(tally.unreachable),
+        **encode_unreachable(tally.unreachable),
         not_read=tuple(tally.not_read.items()),
         elsewhere=tuple(tally.elsewhere),
         proved=tally.proved,
@@ -181,45 +183,47 @@ def _verify_site(work: _Work, deep: bool) -> None:
     work.progress(Tick(f"verify {work.site.name}"))
     if not work.site.link:
         work.tally.elsewhere.append((work.site.name, "its files are sent by another Tidemark: run verify there for them"))
-        _receiver_side(work, None, None)
-        return _held_here(work)
-    settings = work.app.site(work.app.link(work.site.link).site)
+        _verify_receiver(work, None, None)
+        return _note_held_files(work)
+    settings = work.app.site_settings(work.app.link_settings(work.site.link).site)
     with work.app.ledger.read() as connection:
-        acked = report(connection, "acked_files", link=work.site.link)
+        acked = run_report(connection, "acked_files", link=work.site.link)
     source: SourceChecked | None = None
     try:
         with work.app.site_store(settings) as store:
             source = check_source(store, work.site.name, settings.data, acked)
-            _source_side(work, source)
+            _verify_source(work, source)
             add_unsent(work.app, work.site, store, (work.tally.unsent, work.tally.unreachable))
-            _proved(work, source)
-            for lost in lost_landings(work.app, work.app.link(work.site.link), repair=work.repairs is not None):
-                _differ(work, lost, lost.repaired)  # its files are then looked for, and fetched where that can be
-            _receiver_side(work, store, source)
-            present = _present(work, source, acked)
+            _record_proved(work, source)
+            for lost in find_lost_landings(
+                work.app, work.app.link_settings(work.site.link), repair=work.repairs is not None
+            ):
+                _record_difference(work, lost, lost.repaired)  # its files are then looked for, and fetched where that can be
+            _verify_receiver(work, store, source)
+            present = _find_present(work, source, acked)
             if deep and work.root is not None:
-                _deep(work, work.root, store, (source, present))
+                _verify_points(work, work.root, store, (source, present))
     except (UnreachableError, HostKeyError, PermissionDeniedError) as error:
         work.tally.unreachable.append((work.site.name, error))
         if source is None:
-            _receiver_side(work, None, None)
+            _verify_receiver(work, None, None)
     with work.app.ledger.read() as connection:
         work.tally.unverified += hold_rows.count_unverified(connection).get(work.site.link, 0)
-        kept = report(connection, "kept_files", receiver=work.receiver.name)
+        kept = run_report(connection, "kept_files", receiver=work.receiver.name)
         work.tally.kept_files += sum(r["site_id"] == work.site.site_id for r in kept)
     return None
 
 
-def _deep(work: _Work, root: Path, store: Store, checked: tuple[SourceChecked, set[str]]) -> None:
+def _verify_points(work: _Work, root: Path, store: Store, checked: tuple[SourceChecked, set[str]]) -> None:
     proof = Proof(work.app, work.receiver, root, work.site, work.cluster, work.live_only, work.progress)
     found = compare_points(proof, store, *checked)
     work.tally.series += found.series
     work.tally.not_read.update(found.not_read)
     for difference in found.differences:
-        _differ(work, difference)
+        _record_difference(work, difference)
 
 
-def _source_side(work: _Work, source: SourceChecked) -> None:
+def _verify_source(work: _Work, source: SourceChecked) -> None:
     work.tally.checked += source.checked
     work.tally.pending += source.pending
     work.tally.adopted += source.adopted
@@ -227,49 +231,51 @@ def _source_side(work: _Work, source: SourceChecked) -> None:
         again = ""
         if work.repairs and difference.path in source.other_mods:
             again = work.repairs.send_again(work.site.link, [difference.path], difference.detail)
-        _differ(work, difference, again)
+        _record_difference(work, difference, again)
 
 
-def _proved(work: _Work, source: SourceChecked) -> None:
+def _record_proved(work: _Work, source: SourceChecked) -> None:
     """What was sent without a digest of the source, and was found there now with the one it has at the receiver."""
     link = work.site.link
     with work.app.ledger.write() as connection:
         same = hold_rows.unverified_of(connection, link, list(source.same))
-        hold_rows.settled(connection, link, same)
+        hold_rows.end_unverified(connection, link, same)
         journal.record_many(connection, "file.verified", [{"link": link, "path": path} for path in sorted(same)])
     work.tally.proved += len(same)
 
 
-def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | None) -> None:
+def _verify_receiver(work: _Work, store: Store | None, source: SourceChecked | None) -> None:
     """What landed and what the catalog keeps of the site, byte by byte."""
     if work.root is None:
         return
     place = {"receiver": work.receiver.name}
     with work.app.ledger.read() as connection:
-        kept = [r for r in report(connection, "live_bytes", **place) if r["site_id"] == work.site.site_id]
-        loaded = report(connection, "loaded_landings", **place, site=work.site.site_id)
+        kept = [r for r in run_report(connection, "live_bytes", **place) if r["site_id"] == work.site.site_id]
+        loaded = run_report(connection, "loaded_landings", **place, site=work.site.site_id)
         elsewhere = held_somewhere(connection, work.receiver.name)
-    for other in changed_papers(work.root, work.site, loaded, work.repairs):
-        _differ(work, other, other.repaired)
-    damage = {d.record.location: d for d in (*_kept(kept, source), *_landed(work, loaded))}
+    for other in find_changed_records(work.root, work.site, loaded, work.repairs):
+        _record_difference(work, other, other.repaired)
+    damage = {d.record.location: d for d in (*_list_catalog_files(kept, source), *_list_landed_files(work, loaded))}
     checked = check_files(work.root, [d.record for d in damage.values()], {}, elsewhere)
     with work.app.ledger.write() as connection:  # so that coverage knows what was found, however old the file looks
         catalog = {d.record.location for d in damage.values() if d.where == "catalog"}
-        put_file_checks(connection, work.receiver.name, [c for c in checked.fresh if c.location in catalog], now(connection))
+        put_file_checks(
+            connection, work.receiver.name, [c for c in checked.fresh if c.location in catalog], database_time(connection)
+        )
     work.tally.checked += checked.files
     for location, why in checked.wrong.items():
         found = damage[location]
         lost = f"./tidemark quarantine drop {kept_id(found.file_id)}" if found.kept and work.repairs else ""
         difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why, next=lost)
         repaired = ""
-        if work.repairs and restore(work.cluster, location, found.record.sha256):
+        if work.repairs and restore_file(work.cluster, location, found.record.sha256):
             repaired = "fetched again from a data node"
         elif work.repairs:
-            repaired = work.repairs.put_back(found, work.site.link, store, source)
-        _differ(work, difference, repaired)
+            repaired = work.repairs.restore_file(found, work.site.link, store, source)
+        _record_difference(work, difference, repaired)
 
 
-def _kept(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
+def _list_catalog_files(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
     found = []
     for r in rows:
         kept = bool(r["path"]) and int(r["rank_unsequence"]) < 0 and bool(r["visible"])
@@ -283,13 +289,13 @@ def _kept(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
     return found
 
 
-def _landed(work: _Work, loaded: Sequence[Row]) -> list[Damage]:
+def _list_landed_files(work: _Work, loaded: Sequence[Row]) -> list[Damage]:
     assert work.root is not None
-    parts = landed_parts(work.root, work.site.site_id, {r["landing"] for r in loaded}, work.tally.not_read)
+    parts = list_landed_parts(work.root, work.site.site_id, {r["landing"] for r in loaded}, work.tally.not_read)
     return [Damage(record, path, "landing", source) for record, path, source in parts]
 
 
-def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[str]:
+def _find_present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[str]:
     """Paths whose acknowledged generation readers read; the others are named: held, pending, or missing."""
     if work.root is None:  # what its receipts told
         told = ("refused", "quarantined")
@@ -297,7 +303,7 @@ def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[st
         return set()
     with work.app.ledger.read() as connection:
         view = catalog_view(connection, work.receiver.name, work.site.site_id, {}, work.names)
-        unloaded = report(connection, "unloaded_landings", receiver=work.receiver.name, site=work.site.site_id)
+        unloaded = run_report(connection, "unloaded_landings", receiver=work.receiver.name, site=work.site.site_id)
         at_site = {file.path for file in expected_files(connection, work.receiver.name, work.site.site_id)}
     present: set[str] = set()
     for r in acked:
@@ -314,19 +320,19 @@ def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[st
         elif not rows and held:
             again = work.repairs.send_again(work.site.link, [path], held) if work.repairs and "quarantine" in held else ""
             work.tally.held.append((path, f"{held}; {again}" if again else held))
-        elif not rows and _on_its_way(work, path, unloaded):
+        elif not rows and _is_on_its_way(work, path, unloaded):
             work.tally.pending += 1
         else:
             why = why or f"generation {r['generation']} was acknowledged and is not in the catalog"
             repaired = work.repairs.send_again(work.site.link, [path], why) if work.repairs else ""
-            _differ(work, Difference(MISSING, work.site.name, path, "catalog", why), repaired)
+            _record_difference(work, Difference(MISSING, work.site.name, path, "catalog", why), repaired)
     for path in sorted(view.late.keys() & at_site):  # the next sync puts it right, or the operator; no repair is needed
         following = f"./tidemark sync {work.site.link}"
-        _differ(work, Difference(MISSING, work.site.name, path, "catalog", view.late[path], next=following))
+        _record_difference(work, Difference(MISSING, work.site.name, path, "catalog", view.late[path], next=following))
     return present
 
 
-def _held_here(work: _Work) -> None:
+def _note_held_files(work: _Work) -> None:
     """Files of a site that another Tidemark sends, which came and are kept out of the catalog."""
     if work.root is None:
         return
@@ -338,21 +344,21 @@ def _held_here(work: _Work) -> None:
                 work.tally.held.append((file.path, view.trouble[file.path]))
 
 
-def _on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:
+def _is_on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:
     """Whether the landing that carried the path is not loaded yet, known to a load or still to be found by one."""
     with work.app.ledger.read() as connection:
-        links = report(connection, "path_at_links", site=work.site.site_id, path=path)
+        links = run_report(connection, "path_at_links", site=work.site.site_id, path=path)
         landing = next((link["landing"] for link in links if link["link"] == work.site.link), "")
-        loaded = report(connection, "landing_story", landing=landing)
+        loaded = run_report(connection, "landing_story", landing=landing)
     return landing in {r["landing"] for r in unloaded} or not any(r["side"] == "receiver" for r in loaded)
 
 
-def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
+def _record_difference(work: _Work, difference: Difference, repaired: str = "") -> None:
     following = "" if repaired else difference.next or "./tidemark verify --repair"
     found = replace(difference, repaired=repaired, next=following)
     work.tally.differences.append(found)
     with work.app.ledger.write() as connection:
-        journal.record(
+        journal.record_event(
             connection,
             "verify.repaired" if repaired else "verify.difference",
             site_id=work.site.site_id,
@@ -365,56 +371,56 @@ def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
 MADE_AGAIN = "its manifest was made again: what is not fetched from the site is sent by link {link} after the next load"
 
 
-def lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[Difference]:
+def find_lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[Difference]:
     """One for each landing of `link` whose manifest is gone, made again where `repair`.
 
     Raises UnreachableError and what else opening the receiver's store raises.
     """
-    site = app.site(link.site)
-    waiting = _waiting(app, link)
+    site = app.site_settings(link.site)
+    waiting = _read_unanswered(app, link)
     if not waiting:
         return
-    with app.receiver_store(app.receiver(link.receiver)) as store:
-        found = store.stat_many([_manifest(site, landing) for landing in waiting])
+    with app.receiver_store(app.receiver_settings(link.receiver)) as store:
+        found = store.stat_many([_manifest_path(site, landing) for landing in waiting])
         lost = {one.landing for one, entry in zip(waiting, found, strict=True) if entry is None}
-        for landing in _waiting(app, link) if lost else ():  # one may have been answered meanwhile, and taken away
+        for landing in _read_unanswered(app, link) if lost else ():  # one may have been answered meanwhile, and taken away
             if landing.landing in lost:
-                again = _made_again(app, link, landing, store) if repair else ""
+                again = _remake_manifest(app, link, landing, store) if repair else ""
                 yield Difference(MISSING, site.name, landing.landing, "landing", LOST, again)
 
 
-def changed_papers(root: Path, site: Site, loaded: Sequence[Row], repairs: Repairs | None) -> Iterator[Difference]:
+def find_changed_records(root: Path, site: Site, loaded: Sequence[Row], repairs: Repairs | None) -> Iterator[Difference]:
     """One for each paper in a loaded landing that is not what was loaded or answered; `repairs` puts it back from what the
     receiver kept of it."""
-    for landing, what in list(altered_papers(root, site.site_id, loaded, trusting=False)):
-        again = repairs.put_papers_back(root, site.site_id, landing) if repairs else ""
+    for landing, what in list(find_altered_records(root, site.site_id, loaded, trusting=False)):
+        again = repairs.restore_records(root, site.site_id, landing) if repairs else ""
         yield Difference(DAMAGED, site.name, landing, "landing", what, again)
 
 
-def _waiting(app: App, link: LinkSettings) -> Sequence[SentLanding]:
+def _read_unanswered(app: App, link: LinkSettings) -> Sequence[SentLanding]:
     with app.ledger.read() as connection:
-        return run_rows.landings(connection, link.name, state="landed")
+        return run_rows.sent_landings(connection, link.name, state="landed")
 
 
-def _made_again(app: App, link: LinkSettings, landing: SentLanding, store: Store) -> str:
+def _remake_manifest(app: App, link: LinkSettings, landing: SentLanding, store: Store) -> str:
     """What was done; "" where the ledger does not know any more what the landing carried."""
-    site = app.site(link.site)
+    site = app.site_settings(link.site)
     with app.ledger.read() as connection:
-        contents, data = paper_of(connection, link, site, landing)
+        contents, data = manifest_of(connection, link, site, landing)
     if len(contents.files) != landing.files:  # a ledger that was rebuilt
         return ""
     digest = hashlib.sha256(data).hexdigest()
     with app.ledger.write() as connection:  # before anybody can answer it
         run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
         place = {"link": link.name, "run_id": landing.run_id, "landing": landing.landing}
-        journal.record(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
+        journal.record_event(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
         journal.record_decision(connection, "verify repair", landing.landing, link=link.name)
     # CRASH WINDOW: recorded, and no manifest: it is still a lost landing, and this is done again.
-    store.publish(_manifest(site, landing), data)
+    store.publish(_manifest_path(site, landing), data)
     return MADE_AGAIN.format(link=link.name)
 
 
-def _manifest(site: SiteSettings, landing: SentLanding) -> str:
+def _manifest_path(site: SiteSettings, landing: SentLanding) -> str:
     return f"{landing_folder(site.id, landing.landing)}/{MANIFEST}"
 
 
@@ -441,9 +447,9 @@ def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]
     """The files that the next run of the site's link would send, and those that wait for a compaction, by path; and why a
     folder or disk of the site seems to be away, "" where none does. A listing that shows nothing new is the site's newest
     whole one, and noted so. Raises what looking at a site raises."""
-    link = app.link(site.link)
+    link = app.link_settings(site.link)
     began = app.clock()
-    selection = look(session.Site(app.ledger, link, app.site(link.site), store), Options())
+    selection = make_selection(session.Site(app.ledger, link, app.site_settings(link.site), store), Options())
     sending = [*(item for item in selection.items if item.action in (SEND, MODS)), *selection.waiting]
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
@@ -453,9 +459,9 @@ def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]
     for item in sending:
         mtime = float(item.mods_mtime if item.action == MODS else item.mtime)
         sealed = sealed_at(mtime, since.get(item.path), selected, began)
-        late = overdue(link, opens(link.window, link.timezone, sealed), began)
+        late = is_overdue(link, next_opening(link.window, link.timezone, sealed), began)
         found.append(Unsent(site.name, item.path, item_bytes(item), sealed, late))
-    if known is not None and _nothing_new(selection):
+    if known is not None and _has_nothing_new(selection):
         with app.ledger.write() as connection:
             link_rows.note_listed(connection, link.name, began)
     return sorted(found, key=lambda one: one.path), selection.guard if selection.lost else ""
@@ -474,7 +480,7 @@ def sealed_at(mtime: float, waiting: float | None, selected: float | None, clock
     return mtime if floor <= mtime <= clock else floor
 
 
-def _nothing_new(selection: Selection) -> bool:
+def _has_nothing_new(selection: Selection) -> bool:
     """Whether the ledger knew of everything that the listing showed."""
     news: Sequence[object] = (*selection.items, *selection.seen, *selection.added, *selection.removed, *selection.forgotten)
     return selection.whole and not news

@@ -1,6 +1,6 @@
 """Why is it as it is: rules over rows, the first that fits answers.
 
-Enter by `subjects.explain`: it finds out what was named (link, site, run, landing, path, device), reads it, and
+Enter by `subjects.explain_subject`: it finds out what was named (link, site, run, landing, path, device), reads it, and
 asks.
 
     file       one file: the rules in one order, over what its links and its receivers know

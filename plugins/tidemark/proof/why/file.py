@@ -1,6 +1,6 @@
 """Why is this file where it is? Rules from the most pressing state to the final ones. Pure.
 
-The first rule that fits answers. `FileStory` is all that the ledger says of one file, and `Told` the shape of a
+The first rule that fits answers. `FileFacts` is all that the ledger says of one file, and `Finding` the shape of a
 rule's answer. The table of the rules stands here in its order. Rules over what its links know: held by the guard,
 told by a receipt, skipped, under way, left to the next run, waiting, adopted, gone. Rules over what its receivers
 know: a drop waits, refused, quarantined, given up, held back, landed, in the catalog, retired, never came. Each
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tidemark.ledger.receiver.landings import GIVEN_UP
 from tidemark.ledger.sql import Row
-from tidemark.proof.explanation import Explanation, listed, when
+from tidemark.proof.explanation import Explanation, format_time, join_names
 from tidemark.proof.status import LinkStatus
 from tidemark.settings.model import SiteSettings
 from tidemark.stores.agent.disk import UNLISTED
@@ -26,11 +26,11 @@ from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 
 
-def drop_waits(story: FileStory) -> Told | None:
+def explain_pending_drop(story: FileFacts) -> Finding | None:
     for kind in ("superseded", "dropped"):
-        if row := story.trouble(kind, ("waiting",)):
+        if row := story.find_trouble(kind, ("waiting",)):
             run = row["landing"].rpartition("-")[0]
-            return Told(
+            return Finding(
                 "waiting for approval",
                 row["reason"] or f"the site's {kind} file waits for the operator",
                 f"./tidemark approve {run}",
@@ -38,50 +38,50 @@ def drop_waits(story: FileStory) -> Told | None:
             )
         if story.late:
             continue  # what it waits for is known better there
-        if row := story.trouble(kind, ("pending",)):
+        if row := story.find_trouble(kind, ("pending",)):
             by = json.loads(row["covered_by"])
-            return Told(
+            return Finding(
                 "superseded, swap pending" if kind == "superseded" else "drop pending",
                 row["reason"] or "not every file that covers it is loaded",
                 f"./tidemark why {by[0]}" if by else "./tidemark load",
                 "it leaves the catalog in the same transaction that brings the last file that covers it",
-                evidence=(f"covered by {listed(by)}",) if by else (),
+                evidence=(f"covered by {join_names(by)}",) if by else (),
             )
     return None
 
 
-def refused(story: FileStory) -> Told | None:
-    row = story.trouble("refusal", ("refused",))
+def explain_refused(story: FileFacts) -> Finding | None:
+    row = story.find_trouble("refusal", ("refused",))
     if row is None:
         return None
-    owner = story.named(row["owner_site"])
-    return Told(
+    owner = story.name_of_site(row["owner_site"])
+    return Finding(
         "refused",
-        f"device {row['device']} belongs to site {owner} since {when(row['owner_since'])}; this file holds it too",
-        f"./tidemark owners transfer {_word(row['device'])} --to {story.site} --receiver {row['receiver']}",
+        f"device {row['device']} belongs to site {owner} since {format_time(row['owner_since'])}; this file holds it too",
+        f"./tidemark owners transfer {_quote_word(row['device'])} --to {story.site} --receiver {row['receiver']}",
         "this file alone stays out; its bytes are kept and are loaded when the device is transferred",
-        evidence=(f"refused at {row['receiver']} on {when(row['at'])}, landing {row['landing']}",),
+        evidence=(f"refused at {row['receiver']} on {format_time(row['at'])}, landing {row['landing']}",),
     )
 
 
-def quarantined(story: FileStory) -> Told | None:
-    row = story.trouble("quarantine", ("held",))
+def explain_quarantined(story: FileFacts) -> Finding | None:
+    row = story.find_trouble("quarantine", ("held",))
     if row is None:
         return None
-    following, wait = _healing(story, row) or (
+    following, wait = _advise_resend(story, row) or (
         f"./tidemark quarantine release {row['id']}   or   ./tidemark quarantine drop {row['id']}",
         "it stays out of the catalog; a newer generation of the file takes its place by itself",
     )
-    return Told(
+    return Finding(
         "in quarantine",
         row["reason"],
         following,
         wait,
-        evidence=(f"quarantine {row['id']} at {row['receiver']} since {when(row['at'])}, landing {row['landing']}",),
+        evidence=(f"quarantine {row['id']} at {row['receiver']} since {format_time(row['at'])}, landing {row['landing']}",),
     )
 
 
-def _healing(story: FileStory, row: Row) -> tuple[str, str] | None:
+def _advise_resend(story: FileFacts, row: Row) -> tuple[str, str] | None:
     """(next, if you wait) of a held file that its link brings again by itself, None where nobody does."""
     link = story.link
     if link is None or link["receiver"] != row["receiver"]:
@@ -99,12 +99,12 @@ def _healing(story: FileStory, row: Row) -> tuple[str, str] | None:
     return None
 
 
-def given_up(story: FileStory) -> Told | None:
-    row = story.trouble("quarantine", ("dropped",))
+def explain_given_up(story: FileFacts) -> Finding | None:
+    row = story.find_trouble("quarantine", ("dropped",))
     held = int(story.newest["generation"]) if story.newest else 0
-    if row is None or max(story.carried, held) > int(row["generation"]):
+    if row is None or max(story.landed_generation, held) > int(row["generation"]):
         return None
-    return Told(
+    return Finding(
         "given up",
         f"the operator dropped it from quarantine: {row['reason']}",
         "./tidemark verify shows whether the site still has it; a newer generation of it is sent as any other",
@@ -113,13 +113,13 @@ def given_up(story: FileStory) -> Told | None:
     )
 
 
-def held_back(story: FileStory) -> Told | None:
+def explain_held_back(story: FileFacts) -> Finding | None:
     """It came, and a settled file stands before it."""
     if not story.late:
         return None
     link = story.link["link"] if story.link else ""
     asks = "approve" in story.late
-    return Told(
+    return Finding(
         "waiting for settled files",
         story.late,
         "./tidemark status" if asks else f"./tidemark sync {link}".rstrip(),
@@ -128,7 +128,7 @@ def held_back(story: FileStory) -> Told | None:
     )
 
 
-def landed(story: FileStory) -> Told | None:
+def explain_landed(story: FileFacts) -> Finding | None:
     """A newer generation landed than the catalog holds."""
     held = int(story.newest["generation"]) if story.newest else 0
     link = story.link
@@ -136,14 +136,14 @@ def landed(story: FileStory) -> Told | None:
         return None
     if link["receiver"] in story.remote:
         if link["landing_state"] == "answered":
-            return Told("loaded", f"receiver {link['receiver']} answered: loaded", final=True)
-        return Told(
+            return Finding("loaded", f"receiver {link['receiver']} answered: loaded", final=True)
+        return Finding(
             "landed",
             f"landing {link['landing']} is whole at {link['receiver']}, which has not answered yet",
             "./tidemark load, on the machine of the receiver",
             "the load DAG there takes it; the next run reads the answer",
         )
-    return Told(
+    return Finding(
         "landed, not loaded",
         f"landing {link['landing']} (sequence {link['sequence']}) waits to be loaded at {link['receiver']}",
         "./tidemark load",
@@ -152,42 +152,42 @@ def landed(story: FileStory) -> Told | None:
     )
 
 
-def in_catalog(story: FileStory) -> Told | None:
+def explain_in_catalog(story: FileFacts) -> Finding | None:
     row = story.newest
-    if row is None or row["state"] != "live" or int(row["generation"]) < story.carried:
+    if row is None or row["state"] != "live" or int(row["generation"]) < story.landed_generation:
         return None
     if int(row["rank_unsequence"]) < 0:
-        return _kept(story)
+        return _explain_kept(story)
     if row["undecodable"]:
-        return Told(
+        return Finding(
             "in the catalog, partly unreadable",
-            f"no reader of Tidemark decodes: {listed(json.loads(row['undecodable']))}; the file is kept as it came",
+            f"no reader of Tidemark decodes: {join_names(json.loads(row['undecodable']))}; the file is kept as it came",
             "upgrade Tidemark when it learns the encoding",
             "all other series of it are read; these are named by every read",
         )
     if story.clashes:
         clash = story.clashes[0]
-        return Told(
+        return Finding(
             "in the catalog, a type clashes",
             f"series {clash['series']} is {clash['type']} here and {clash['clash']} in another source",
             "agree on one type at the sites; both are kept as they came",
             "both are read, each with its own type; wide output writes them as text",
         )
     if not row["visible"]:
-        return _merged(story)
+        return _explain_merged(story)
     if story.kept_apart:
         kept = story.kept_apart[0]
-        return Told(
+        return Finding(
             "in the catalog, not merged", f"{kept['subject']}: {kept['reason']}", "", "readers see it; newest wins", True
         )
-    return Told("in the catalog", f"readers see it as {row['location']}", final=True)
+    return Finding("in the catalog", f"readers see it as {row['location']}", final=True)
 
 
-def _kept(story: FileStory) -> Told:
+def _explain_kept(story: FileFacts) -> Finding:
     """It is gone at the site, and ranks below all that the site has."""
-    drop = story.trouble("dropped", ("done",))
-    since = f" (told by landing {drop['landing']}, {when(drop['at'])})" if drop else ""
-    return Told(
+    drop = story.find_trouble("dropped", ("done",))
+    since = f" (told by landing {drop['landing']}, {format_time(drop['at'])})" if drop else ""
+    return Finding(
         "kept after a drop",
         f'gone at the site since{since}; kept because its link has deletes = "keep". It never wins over a file that the site'
         " has: it only fills times at which those have nothing",
@@ -198,69 +198,69 @@ def _kept(story: FileStory) -> Told:
     )
 
 
-def _merged(story: FileStory) -> Told:
+def _explain_merged(story: FileFacts) -> Finding:
     above = [m for m in story.above if m["visible"]]
     if not above:
-        return Told(
+        return Finding(
             "hidden", "no merged file that readers see stands for it", "./tidemark verify --repair", "it stays unread"
         )
-    counts = [f"{m['location']}: {_account(m)}" for m in above]
-    return Told("merged", f"merged file {above[0]['location']} stands for it", final=True, evidence=tuple(counts))
+    counts = [f"{m['location']}: {_format_account(m)}" for m in above]
+    return Finding("merged", f"merged file {above[0]['location']} stands for it", final=True, evidence=tuple(counts))
 
 
-def retired(story: FileStory) -> Told | None:
+def explain_retired(story: FileFacts) -> Finding | None:
     row = story.newest
-    if row is None or row["state"] == "live" or int(row["generation"]) < story.carried:
+    if row is None or row["state"] == "live" or int(row["generation"]) < story.landed_generation:
         return None
     gone = "its bytes go after the grace" if row["state"] == "retired" else "its bytes were removed after the grace"
     if any(m["settled"] for m in story.above):
-        if drop := story.trouble("dropped", ("done",)):
+        if drop := story.find_trouble("dropped", ("done",)):
             kept = drop["reason"] or "the link keeps what its site drops; its points stay in a merged file"
-            return Told("kept after a drop", f"{kept}; {gone}", final=True)
-        return Told("settled", f"a merged file stands alone for it; {gone}", final=True)
+            return Finding("kept after a drop", f"{kept}; {gone}", final=True)
+        return Finding("settled", f"a merged file stands alone for it; {gone}", final=True)
     for kind, word in (("superseded", "superseded"), ("dropped", "removed")):
-        if row_ := story.trouble(kind, ("done",)):
+        if row_ := story.find_trouble(kind, ("done",)):
             by = json.loads(row_["covered_by"])
             why = (
-                f"other files of the site cover it now: {listed(by)}"
+                f"other files of the site cover it now: {join_names(by)}"
                 if by
                 else row_["reason"] or 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
             )
             proof = (f"it lives on: {row_['reason']}",) if by and row_["reason"] else ()
             given_up = (row_["reason"] or "").startswith(GIVEN_UP)
-            return Told("given up" if given_up else word, f"{why}; {gone}", final=True, evidence=proof)
-    return Told("replaced", f"a newer generation took its place; {gone}", final=True)
+            return Finding("given up" if given_up else word, f"{why}; {gone}", final=True, evidence=proof)
+    return Finding("replaced", f"a newer generation took its place; {gone}", final=True)
 
 
-def never_came(story: FileStory) -> Told | None:
+def explain_never_sent(story: FileFacts) -> Finding | None:
     for row in story.receivers:
         if row["live"]:
-            return Told(
+            return Finding(
                 "never came",
                 f"the site listed it in landing {row['landing']}, and no landing has carried it",
                 "at the sender: ./tidemark why " + story.path,
                 "the sender's next run sends it, unless something there holds it back",
             )
-        return Told("gone at the site", "the site had it and removed it before any landing carried it", final=True)
+        return Finding("gone at the site", "the site had it and removed it before any landing carried it", final=True)
     return None
 
 
-def _account(merged: Row) -> str:
+def _format_account(merged: Row) -> str:
     lost = f"{merged['overwritten']} overwritten + {merged['deleted']} deleted"
     return f"{merged['points_in']} in = {merged['points_out']} out + {lost}"
 
 
-def _word(text: str) -> str:
+def _quote_word(text: str) -> str:
     return text if all(c.isalnum() or c in "._-/" for c in text) else "'" + text.replace("'", "'\\''") + "'"
 
 
-def held_by_guard(story: FileStory) -> Told | None:
+def explain_guard_hold(story: FileFacts) -> Finding | None:
     link = story.link
     if link is None or link["item_state"] != "held":
         return None
     if link["state"] == "gone" or story.status is None or not story.status.facts.guard:
         return None  # decided since
-    return Told(
+    return Finding(
         "drop waits for approval",
         f"it vanished at the site, and the guard holds drops back: {link['item_reason'] or story.status.facts.guard}",
         f"./tidemark approve {link['run_id']}",
@@ -268,14 +268,14 @@ def held_by_guard(story: FileStory) -> Told | None:
     )
 
 
-def told_by_receipt(story: FileStory) -> Told | None:
+def explain_receipt(story: FileFacts) -> Finding | None:
     """Refused or quarantined by a receiver whose ledger is not this one."""
     link = story.link
     reason = (link["reason"] or "") if link else ""
     if link is None or link["state"] != "acked" or not reason.startswith(("refused", "quarantined")):
         return None
     state = "refused" if reason.startswith("refused") else "in quarantine"
-    return Told(
+    return Finding(
         f"{state} at {link['receiver']}",
         reason,
         f"decide at the receiver: ./tidemark {'owners list' if state == 'refused' else 'quarantine list'}",
@@ -283,7 +283,7 @@ def told_by_receipt(story: FileStory) -> Told | None:
     )
 
 
-def skipped(story: FileStory) -> Told | None:
+def explain_skipped(story: FileFacts) -> Finding | None:
     link = story.link
     if link is None or not link["skipped"]:
         return None
@@ -295,7 +295,7 @@ def skipped(story: FileStory) -> Told | None:
     if reason.startswith("in quarantine as "):  # sync.select.quarantine
         following = f"./tidemark quarantine release {reason.split()[3].rstrip(':')}"
         wait = "no run sends this content; another content of the file is sent as any is"
-    return Told(
+    return Finding(
         "in quarantine"
         if reason.startswith("in quarantine")
         else "waits for a compaction"
@@ -306,7 +306,7 @@ def skipped(story: FileStory) -> Told | None:
         reason,
         following,
         wait,
-        evidence=(f"skipped by link {link['link']} since {when(link['skipped_since'])}",),
+        evidence=(f"skipped by link {link['link']} since {format_time(link['skipped_since'])}",),
     )
 
 
@@ -333,24 +333,24 @@ _ADVICE_SKIPPED = {
 }
 
 
-def under_way(story: FileStory) -> Told | None:
+def explain_under_way(story: FileFacts) -> Finding | None:
     link = story.link
     if link is None or link["run_state"] in (None, "finished") or link["item_state"] in (None, "landed", "held"):
         return None
     status = story.status
     doing = f"run {link['run_id']} has it as {link['action']}, {link['item_state']}"
     if status is None or status.state == "running":
-        return Told("under way", doing, "", "the run that works now brings it to its end")
-    return Told(
+        return Finding("under way", doing, "", "the run that works now brings it to its end")
+    return Finding(
         f"waiting: {status.state}", f"{doing}; {status.reason}", status.next, "the next run goes on where this one stopped"
     )
 
 
-def left_to_next(story: FileStory) -> Told | None:
+def explain_failed_send(story: FileFacts) -> Finding | None:
     link = story.link
     if link is None or link["item_state"] not in ("failed", "vanished") or link["state"] != "waiting":
         return None
-    return Told(
+    return Finding(
         "failed" if link["item_state"] == "failed" else "vanished while it was sent",
         link["item_reason"] or f"run {link['run_id']} could not send it",
         f"./tidemark sync {link['link']}",
@@ -358,13 +358,13 @@ def left_to_next(story: FileStory) -> Told | None:
     )
 
 
-def waiting(story: FileStory) -> Told | None:
+def explain_waiting(story: FileFacts) -> Finding | None:
     link = story.link
     if link is None or link["state"] != "waiting":
         return None
     reason: str = link["reason"] or ""
     if reason.startswith(story.left_out):
-        return Told(
+        return Finding(
             "left out",
             reason,
             f"change include or exclude of [links.{link['link']}] in tidemark.toml",
@@ -372,7 +372,7 @@ def waiting(story: FileStory) -> Told | None:
         )
     status = story.status
     blocked = status is not None and status.state in ("window", "failed", "interrupted", "retrying", "running")
-    return Told(
+    return Finding(
         "waiting to be sent" if not reason else "waiting to be sent again",
         reason or (f"the link is {status.state}: {status.reason}" if status and blocked else "no run has sent it yet"),
         f"./tidemark sync {link['link']}",
@@ -380,12 +380,12 @@ def waiting(story: FileStory) -> Told | None:
     )
 
 
-def adopted(story: FileStory) -> Told | None:
+def explain_adopted(story: FileFacts) -> Finding | None:
     """Known without ever being sent: generation 0 is acknowledged by `adopt` alone."""
     link = story.link
     if link is None or link["state"] != "acked" or int(link["generation"]) or story.newest is not None:
         return None
-    return Told(
+    return Finding(
         "adopted",
         link["reason"] or "brought to the receiving end before Tidemark, by another tool",
         "to have it in the catalog, adopt the folder at the receiver that holds it: ./tidemark adopt LINK DIR",
@@ -394,15 +394,15 @@ def adopted(story: FileStory) -> Told | None:
     )
 
 
-def gone(story: FileStory) -> Told | None:
+def explain_gone(story: FileFacts) -> Finding | None:
     link = story.link
     if link is None or link["state"] != "gone":
         return None
     if not int(link["generation"]):
-        return Told("gone before it was sent", "the site removed it before any run could send it", final=True)
+        return Finding("gone before it was sent", "the site removed it before any run could send it", final=True)
     if story.newest is None and link["receiver"] in story.remote:
-        return Told("gone at the site", f"the receiver {link['receiver']} was told", final=True)
-    return Told(
+        return Finding("gone at the site", f"the receiver {link['receiver']} was told", final=True)
+    return Finding(
         "gone at the site",
         "the site has it no more and the receiver was told; it is not in the catalog here",
         "./tidemark load",
@@ -410,7 +410,7 @@ def gone(story: FileStory) -> Told | None:
     )
 
 
-def explain_file(story: FileStory, events: tuple[str, ...] = ()) -> Explanation:
+def explain_file(story: FileFacts, events: tuple[str, ...] = ()) -> Explanation:
     """The first rule that fits, with everything that is known as evidence."""
     told = next(answer for rule in _RULES if (answer := rule(story)) is not None)
     return Explanation(
@@ -418,50 +418,51 @@ def explain_file(story: FileStory, events: tuple[str, ...] = ()) -> Explanation:
         kind="file",
         state=told.state,
         cause=told.cause,
-        evidence=(*told.evidence, *_facts(story), *events),
+        evidence=(*told.evidence, *_list_evidence(story), *events),
         next=told.next,
         if_you_wait=told.if_you_wait,
         final=told.final,
     )
 
 
-def _else(story: FileStory) -> Told:
-    return Told("known", "the ledger names it, and nothing is open for it", "./tidemark verify", "", True)
+def _explain_otherwise(story: FileFacts) -> Finding:
+    return Finding("known", "the ledger names it, and nothing is open for it", "./tidemark verify", "", True)
 
 
-_RULES: Sequence[Callable[[FileStory], Told | None]] = (
-    drop_waits,
-    held_by_guard,
-    refused,
-    quarantined,
-    held_back,
-    skipped,
-    under_way,
-    left_to_next,
-    waiting,
-    given_up,
-    told_by_receipt,
-    adopted,
-    landed,
-    in_catalog,
-    retired,
-    gone,
-    never_came,
-    _else,
+_RULES: Sequence[Callable[[FileFacts], Finding | None]] = (
+    explain_pending_drop,
+    explain_guard_hold,
+    explain_refused,
+    explain_quarantined,
+    explain_held_back,
+    explain_skipped,
+    explain_under_way,
+    explain_failed_send,
+    explain_waiting,
+    explain_given_up,
+    explain_receipt,
+    explain_adopted,
+    explain_landed,
+    explain_in_catalog,
+    explain_retired,
+    explain_gone,
+    explain_never_sent,
+    _explain_otherwise,
 )
 
 
-def _facts(story: FileStory) -> tuple[str, ...]:
+def _list_evidence(story: FileFacts) -> tuple[str, ...]:
     facts = []
     for link in story.links:
         if link["state"]:
             facts.append(
-                f"link {link['link']}: {link['state']}, generation {link['generation']}, changed {when(link['changed'])}"
+                f"link {link['link']}: {link['state']}, generation {link['generation']}, "
+                f"changed {format_time(link['changed'])}"
             )
         if link["unverified_since"]:
             facts.append(
-                f"not verified at the source since {when(link['unverified_since'])}: its digest was made at the target only;"
-                f" ./tidemark verify --site {story.site} proves it"
+                f"not verified at the source since {format_time(link['unverified_since'])}: "
+                f"its digest was made at the target only; ./tidemark verify --site {story.site} proves it"
             )
     for r in story.receivers:
         live = "has it" if r["live"] else "has it no more"
@@ -475,7 +476,7 @@ def _facts(story: FileStory) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class FileStory:
+class FileFacts:
     """All that the ledger says of one path of one site; rows as the queries of that name give them.
 
     `above`: merged files that stand for the newest source row; `late`: why its newest content is not read yet, though it
@@ -508,19 +509,19 @@ class FileStory:
         return self.sources[0] if self.sources else None
 
     @property
-    def carried(self) -> int:
+    def landed_generation(self) -> int:
         """The newest generation that landed, as far as this ledger knows."""
         return max([0, *(int(r["generation"] or 0) for r in (*self.links, *self.receivers))])
 
-    def trouble(self, what: str, states: Sequence[str]) -> Row | None:
+    def find_trouble(self, what: str, states: Sequence[str]) -> Row | None:
         return next((t for t in self.troubles if t["what"] == what and t["state"] in states), None)
 
-    def named(self, site_id: str) -> str:
+    def name_of_site(self, site_id: str) -> str:
         return self.names.get(site_id, site_id)
 
 
 @dataclass(frozen=True)
-class Told:
+class Finding:
     state: str
     cause: str
     next: str = ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tidemark.ledger.sender.links import Skipped
 from tidemark.ledger.sql import Row
-from tidemark.proof.explanation import Explanation, kept_note, listed, when
+from tidemark.proof.explanation import Explanation, format_time, join_names, kept_note
 from tidemark.proof.status import LinkStatus, damage_note
 
 
@@ -24,7 +24,9 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
     evidence += [*kept_note(f.kept), *damage_note(f.damaged)]
     if f.run:
         evidence.append(f"what the site has is known {f.as_of.text}")
-    evidence.append(f"newest run {f.run or 'none'} ({f.run_state or 'never ran'}), last success {when(f.last_success)}")
+    evidence.append(
+        f"newest run {f.run or 'none'} ({f.run_state or 'never ran'}), last success {format_time(f.last_success)}"
+    )
     return Explanation(
         subject=f.link,
         kind="link",
@@ -57,7 +59,7 @@ _LINK_WAIT = {
 def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, events: tuple[str, ...]) -> Explanation:
     """One run. `status` is that of its link, whose newest run may be another."""
     facts = [f"{i['files']} × {i['action']}: {i['state']}" + (f" ({i['reason']})" if i["reason"] else "") for i in items]
-    facts.append(f"link {run['link']}, started {when(run['started'])}, step {run['step']}")
+    facts.append(f"link {run['link']}, started {format_time(run['started'])}, step {run['step']}")
     held = sum(int(i["files"]) for i in items if i["state"] == "held")
     sync = f"./tidemark sync {run['link']}"
     state, cause, following, wait, final = "finished", "it did all it had to do", "", "", True
@@ -81,7 +83,7 @@ def explain_landing(landing: str, rows: Sequence[Row], names: Mapping[str, str],
     where that is not at the receiver any more though nothing of it was loaded."""
     facts = [
         f"{r['side']} {r['place']}: {r['state']}, sequence {r['sequence']} after {r['previous'] or 'nothing'}, "
-        f"{r['files']} files, {r['bytes']} bytes, since {when(r['at'])}"
+        f"{r['files']} files, {r['bytes']} bytes, since {format_time(r['at'])}"
         for r in rows
     ]
     row = rows[0]  # the receiver's, where this ledger has one
@@ -128,7 +130,7 @@ def explain_site(site: str, links: Sequence[LinkStatus], counts: Sequence[Row], 
     if worst is not None and worst.state != "idle":
         return Explanation(site, "site", worst.state, worst.reason, evidence, worst.next, _LINK_WAIT[worst.state])
     for c in counts:
-        if told := _held_back(c):
+        if told := _describe_held_back(c):
             state, cause, following, wait = told
             return Explanation(site, "site", state, cause, evidence, following, wait)
     return Explanation(site, "site", "idle", "nothing is open", evidence, final=True)
@@ -144,7 +146,7 @@ _OPEN = {
 }
 
 
-def _held_back(c: Row) -> tuple[str, str, str, str] | None:
+def _describe_held_back(c: Row) -> tuple[str, str, str, str] | None:
     """(state, cause, next, if you wait) of what a receiver holds back of a site."""
     if c["behind_gap"] or c["rejected"]:
         return "gap", c["reason"] or "a landing is missing", "./tidemark load", _LINK_WAIT["gap"]
@@ -176,7 +178,8 @@ def explain_device(
 ) -> Explanation:
     """A device: who owns it, what readers see of it, what is refused, still on its way, or of two types."""
     facts = [
-        f"owner at {c['receiver']}: site {names.get(c['site_id'], c['site_id'])} since {when(c['at'])} ({c['landing']})"
+        f"owner at {c['receiver']}: site {names.get(c['site_id'], c['site_id'])} since {format_time(c['at'])} "
+        f"({c['landing']})"
         for c in claims
         if c["what"] == "owner"
     ]
@@ -206,7 +209,7 @@ def explain_device(
             device,
             "device",
             "not all of it arrived",
-            f"{len(paths)} files that hold it are not acknowledged: {listed(paths)}",
+            f"{len(paths)} files that hold it are not acknowledged: {join_names(paths)}",
             tuple(facts),
             f"./tidemark why {paths[0]}",
             "the next run sends what it can",
@@ -221,7 +224,7 @@ def explain_device(
             device,
             "device",
             "in the catalog, a type clashes",
-            f"{len(clashes)} of its series have two types: {listed([c['series'] for c in clashes])}",
+            f"{len(clashes)} of its series have two types: {join_names([c['series'] for c in clashes])}",
             tuple(facts),
             "agree on one type at the sites; both are kept as they came",
             "both are read, each with its own type; wide output writes them as text",

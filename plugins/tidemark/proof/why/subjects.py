@@ -13,11 +13,11 @@ from sqlalchemy.engine import Connection
 
 from tidemark.formats.layout import landing_folder
 from tidemark.ledger.sender.links import skipped_files
-from tidemark.ledger.sql import Row, report
+from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.coverage.gather import late_paths
-from tidemark.proof.explanation import Explanation, told
+from tidemark.proof.explanation import Explanation, format_events
 from tidemark.proof.status import LinkStatus
-from tidemark.proof.why.file import FileStory, explain_file
+from tidemark.proof.why.file import FileFacts, explain_file
 from tidemark.proof.why.others import explain_device, explain_landing, explain_link, explain_run, explain_site
 from tidemark.tsfiles.sealed import MODS_SUFFIXES
 
@@ -26,7 +26,7 @@ _NAMES = 5_000  # of each sort, looked through for what was meant
 
 
 @dataclass(frozen=True)
-class Desk:
+class LookupContext:
     """What every lookup needs. `roots`: folders of local stores, cut off from paths that somebody pastes whole; `here`:
     receiver → its folder, of those on this machine."""
 
@@ -39,24 +39,24 @@ class Desk:
     here: Mapping[str, Path] = field(default_factory=dict)
 
 
-def explain(desk: Desk, subject: str) -> Explanation | None:
+def explain_subject(desk: LookupContext, subject: str) -> Explanation | None:
     """The answer for what `subject` names, None where the ledger knows nothing of that name."""
-    for look in (_link, _site, _run, _holder, _landing, _file, _device):
+    for look in (_lookup_link, _lookup_site, _lookup_run, _lookup_holder, _lookup_landing, _lookup_file, _lookup_device):
         answer = look(desk, subject)
         if answer is not None:
             return answer
     return None
 
 
-def nearest(desk: Desk, subject: str) -> list[str]:
+def suggest_names(desk: LookupContext, subject: str) -> list[str]:
     """Names that somebody may have meant."""
-    known = {str(r["name"]) for r in report(desk.connection, "known_names", most=_NAMES)} | set(desk.links)
+    known = {str(r["name"]) for r in run_report(desk.connection, "known_names", most=_NAMES)} | set(desk.links)
     ends = {name.rpartition("/")[2]: name for name in known}
     found = difflib.get_close_matches(subject, [*known, *ends], n=3, cutoff=0.5)
     return list(dict.fromkeys(ends.get(name, name) for name in found))
 
 
-def bare_path(desk: Desk, subject: str) -> str:
+def bare_path(desk: LookupContext, subject: str) -> str:
     """The path of the TsFile meant: without a local store's folder, a landing's folder or a companion's ending."""
     path = subject
     for root in desk.roots:
@@ -68,43 +68,43 @@ def bare_path(desk: Desk, subject: str) -> str:
     return path
 
 
-def _link(desk: Desk, subject: str) -> Explanation | None:
+def _lookup_link(desk: LookupContext, subject: str) -> Explanation | None:
     status = desk.links.get(subject)
     if status is None:
         return None
     skipped = skipped_files(desk.connection, subject)
-    events = report(desk.connection, "events_of_run", run=status.facts.run, most=_EVENTS)
-    return explain_link(status, skipped, told(events))
+    events = run_report(desk.connection, "events_of_run", run=status.facts.run, most=_EVENTS)
+    return explain_link(status, skipped, format_events(events))
 
 
-def _site(desk: Desk, subject: str) -> Explanation | None:
+def _lookup_site(desk: LookupContext, subject: str) -> Explanation | None:
     site_id = next((s for s, name in desk.names.items() if subject in (s, name)), None)
     if site_id is None:
         return None
     name = desk.names[site_id]
-    counts = [c for c in report(desk.connection, "site_counts") if c["site_id"] == site_id]
+    counts = [c for c in run_report(desk.connection, "site_counts") if c["site_id"] == site_id]
     gaps = [
         f"{c['receiver']}: landing {r['landing']} {r['state']}: {r['reason']}"
         for c in counts
-        for r in report(desk.connection, "unloaded_landings", receiver=c["receiver"], site=site_id)
+        for r in run_report(desk.connection, "unloaded_landings", receiver=c["receiver"], site=site_id)
         if r["reason"]
     ]
     return explain_site(name, [s for s in desk.links.values() if s.facts.site == name], counts, gaps)
 
 
-def _run(desk: Desk, subject: str) -> Explanation | None:
-    alias = _rows(desk, "SELECT run_id FROM run_alias WHERE external = :name", subject)
+def _lookup_run(desk: LookupContext, subject: str) -> Explanation | None:
+    alias = _query_rows(desk, "SELECT run_id FROM run_alias WHERE external = :name", subject)
     run_id = alias[0]["run_id"] if alias else subject
-    found = report(desk.connection, "run_story", run=run_id)
+    found = run_report(desk.connection, "run_story", run=run_id)
     if not found:
         return None
-    items = report(desk.connection, "run_items", run=run_id)
-    events = report(desk.connection, "events_of_run", run=run_id, most=_EVENTS)
-    return explain_run(found[0], items, desk.links.get(found[0]["link"]), told(events))
+    items = run_report(desk.connection, "run_items", run=run_id)
+    events = run_report(desk.connection, "events_of_run", run=run_id, most=_EVENTS)
+    return explain_run(found[0], items, desk.links.get(found[0]["link"]), format_events(events))
 
 
-def _holder(desk: Desk, subject: str) -> Explanation | None:
-    held = _rows(desk, "SELECT * FROM lease WHERE holder = :name OR name = :name", subject)
+def _lookup_holder(desk: LookupContext, subject: str) -> Explanation | None:
+    held = _query_rows(desk, "SELECT * FROM lease WHERE holder = :name OR name = :name", subject)
     if not held or not held[0]["holder"]:
         return None
     lease = held[0]
@@ -121,13 +121,13 @@ def _holder(desk: Desk, subject: str) -> Explanation | None:
     )
 
 
-def _landing(desk: Desk, subject: str) -> Explanation | None:
+def _lookup_landing(desk: LookupContext, subject: str) -> Explanation | None:
     name = subject.rstrip("/").rpartition("/")[2] if subject.startswith("landing/") else subject
-    rows = report(desk.connection, "landing_story", landing=name)
-    return explain_landing(name, rows, desk.names, _taken_away(desk, name, rows)) if rows else None
+    rows = run_report(desk.connection, "landing_story", landing=name)
+    return explain_landing(name, rows, desk.names, _find_missing_folder(desk, name, rows)) if rows else None
 
 
-def _taken_away(desk: Desk, landing: str, rows: Sequence[Row]) -> str:
+def _find_missing_folder(desk: LookupContext, landing: str, rows: Sequence[Row]) -> str:
     """The folder of a landing that is not loaded yet and is not at its receiver any more, '' where it is there."""
     row = rows[0]
     status = desk.links.get(row["place"]) if row["side"] == "sender" else None
@@ -138,9 +138,9 @@ def _taken_away(desk: Desk, landing: str, rows: Sequence[Row]) -> str:
     return "" if (root / folder).is_dir() else folder
 
 
-def _file(desk: Desk, subject: str) -> Explanation | None:
-    found = _paths_named(desk, bare_path(desk, subject)) or _paths_named(desk, subject)  # a companion without a TsFile
-    answers = [_one_file(desk, r["site_id"], r["path"]) for r in found[:20]]
+def _lookup_file(desk: LookupContext, subject: str) -> Explanation | None:
+    found = _find_paths(desk, bare_path(desk, subject)) or _find_paths(desk, subject)  # a companion without a TsFile
+    answers = [_explain_path(desk, r["site_id"], r["path"]) for r in found[:20]]
     if not answers:
         return None
     answers.sort(key=lambda a: a.final)  # what is still open first
@@ -149,65 +149,65 @@ def _file(desk: Desk, subject: str) -> Explanation | None:
     return Explanation(**{**vars(first), "evidence": (*first.evidence, *others)})
 
 
-def _paths_named(desk: Desk, path: str) -> Sequence[Row]:
+def _find_paths(desk: LookupContext, path: str) -> Sequence[Row]:
     escaped = path.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return report(desk.connection, "paths_named", path=path, ending=f"%/{escaped}")
+    return run_report(desk.connection, "paths_named", path=path, ending=f"%/{escaped}")
 
 
-def _one_file(desk: Desk, site_id: str, path: str) -> Explanation:
+def _explain_path(desk: LookupContext, site_id: str, path: str) -> Explanation:
     place = {"site": site_id, "path": path}
-    sources = report(desk.connection, "path_in_catalog", **place)
-    links = report(desk.connection, "path_at_links", **place)
+    sources = run_report(desk.connection, "path_in_catalog", **place)
+    links = run_report(desk.connection, "path_at_links", **place)
     newest = int(sources[0]["file_id"]) if sources else 0
-    story = FileStory(
+    story = FileFacts(
         path=path,
         site=desk.names.get(site_id, site_id),
         links=links,
-        receivers=report(desk.connection, "path_at_receivers", **place),
-        troubles=report(desk.connection, "path_troubles", **place),
+        receivers=run_report(desk.connection, "path_at_receivers", **place),
+        troubles=run_report(desk.connection, "path_troubles", **place),
         sources=sources,
-        above=report(desk.connection, "stands_for", file_id=newest) if newest else (),
-        clashes=_clashes(desk, site_id, newest) if newest else (),
+        above=run_report(desk.connection, "stands_for", file_id=newest) if newest else (),
+        clashes=_read_clashes(desk, site_id, newest) if newest else (),
         late=late_paths(desk.connection, site_id).get(path, ""),
-        kept_apart=_kept_apart(desk, site_id, newest) if newest else (),
+        kept_apart=_read_kept_apart(desk, site_id, newest) if newest else (),
         status=desk.links.get(links[0]["link"]) if links else None,
         names=dict(desk.names),
         left_out=desk.left_out,
         remote=desk.remote,
     )
-    return explain_file(story, told(report(desk.connection, "events_of_path", path=path, most=_EVENTS)))
+    return explain_file(story, format_events(run_report(desk.connection, "events_of_path", path=path, most=_EVENTS)))
 
 
-def _clashes(desk: Desk, site_id: str, file_id: int) -> list[Row]:
-    devices = {r["device"] for r in _rows(desk, "SELECT device FROM catalog_device WHERE file_id = :name", file_id)}
-    clashes = report(desk.connection, "series_clashes", site=site_id)
+def _read_clashes(desk: LookupContext, site_id: str, file_id: int) -> list[Row]:
+    devices = {r["device"] for r in _query_rows(desk, "SELECT device FROM catalog_device WHERE file_id = :name", file_id)}
+    clashes = run_report(desk.connection, "series_clashes", site=site_id)
     return [c for c in clashes if any(c["series"].startswith(d + ".") for d in devices)]
 
 
-def _kept_apart(desk: Desk, site_id: str, file_id: int) -> list[Row]:
-    return [r for r in report(desk.connection, "merges_kept", site=site_id) if file_id in json.loads(r["files"])]
+def _read_kept_apart(desk: LookupContext, site_id: str, file_id: int) -> list[Row]:
+    return [r for r in run_report(desk.connection, "merges_kept", site=site_id) if file_id in json.loads(r["files"])]
 
 
-def _device(desk: Desk, subject: str) -> Explanation | None:
-    held = report(desk.connection, "device_story", device=subject)
-    claims = report(desk.connection, "device_claims", device=subject)
+def _lookup_device(desk: LookupContext, subject: str) -> Explanation | None:
+    held = run_report(desk.connection, "device_story", device=subject)
+    claims = run_report(desk.connection, "device_claims", device=subject)
     escaped = subject.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    waiting = report(desk.connection, "device_not_there", pattern=f'%["{escaped}",%')
+    waiting = run_report(desk.connection, "device_not_there", pattern=f'%["{escaped}",%')
     if not (held or claims or waiting):
-        return _series(desk, subject)
+        return _lookup_series(desk, subject)
     sites = sorted({row["site_id"] for row in held})
-    clashes = [c for site in sites for c in report(desk.connection, "series_clashes", site=site)]
+    clashes = [c for site in sites for c in run_report(desk.connection, "series_clashes", site=site)]
     mine = [c for c in clashes if c["series"].startswith(subject + ".")]
     return explain_device(subject, held, claims, waiting, desk.names, mine)
 
 
-def _series(desk: Desk, subject: str) -> Explanation | None:
+def _lookup_series(desk: LookupContext, subject: str) -> Explanation | None:
     """A series is explained by its device; nodes may be quoted, so each point that could end the device is tried."""
-    known = _rows(desk, "SELECT series FROM schema_series WHERE series = :name", subject)
+    known = _query_rows(desk, "SELECT series FROM schema_series WHERE series = :name", subject)
     ends = [at for at, letter in enumerate(subject) if letter == "."][::-1]
     devices = (subject[:end] for end in ends if known)
-    return next((answer for device in devices if (answer := _device(desk, device)) is not None), None)
+    return next((answer for device in devices if (answer := _lookup_device(desk, device)) is not None), None)
 
 
-def _rows(desk: Desk, sql: str, name: object) -> list[Row]:
+def _query_rows(desk: LookupContext, sql: str, name: object) -> list[Row]:
     return [dict(r) for r in desk.connection.execute(sa.text(sql), {"name": name}).mappings()]

@@ -13,17 +13,17 @@ from pathlib import Path
 from tidemark.errors import PartialError, PermanentError, RetryableError, TidemarkError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.journal import record_many
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.iotdb import FileRow, Target
 from tidemark.receiver.iotdb import server as iotdb_server
 from tidemark.receiver.iotdb.count import count_devices, count_table
-from tidemark.receiver.iotdb.plan import Batch, Gone, Held, Standing
+from tidemark.receiver.iotdb.plan import Batch, Gone, Held, SourceStatus
 from tidemark.receiver.iotdb.points import Mended, Mender, table_name
 from tidemark.receiver.iotdb.server import Span, load_into
 from tidemark.receiver.iotdb.session import RefusedError
-from tidemark.receiver.iotdb.staging import sound
+from tidemark.receiver.iotdb.staging import require_unchanged
 
 _REFUSALS = 10  # of single files in a row: then it is the server that takes none (its disk is full, it sees no path)
 
@@ -53,20 +53,20 @@ class Giver:
     made: set[tuple[str, bool]]
     refusals: int = 0  # one after another
 
-    def settle(self, one: Standing) -> Standing:
+    def resolve_outcome(self, one: SourceStatus) -> SourceStatus:
         """Ask what came of a file: `given` where the server now agrees, `new` where it has nothing of it."""
         try:
-            found = self.mender.compare(one.file, one.devices)
+            found = self.mender.compare_devices(one.file, one.devices)
         except RetryableError:
             raise
         except TidemarkError as trouble:
-            self.hold(one.file, trouble)
+            self.hold_file(one.file, trouble)
             return replace(one, state="unknown")
         if any(d.missing for d in found.values()) and not any(d.alike or d.other for d in found.values()):
             return replace(one, state="new")
-        return replace(one, state="given" if self.points(one) else "unknown")
+        return replace(one, state="given" if self.give_missing_points(one) else "unknown")
 
-    def there_before(self, batch: Batch) -> bool:
+    def has_earlier_points(self, batch: Batch) -> bool:
         """Whether the server has points where this load comes for the first time: somebody gave them to it."""
         devices = sorted({d.device for one in batch.files for d in one.devices})
         extents = [d for one in batch.files for d in one.devices]
@@ -78,114 +78,116 @@ class Giver:
             return any(count_table(self.mender.server, batch.database, name, span) for name in sorted(names))
         return any(count_devices(self.mender.server, devices, span).values())
 
-    def give(self, batch: Batch) -> list[Standing]:
+    def load_batch(self, batch: Batch) -> list[SourceStatus]:
         """LOAD a batch as it is; what the server refused is returned as `unknown`, to be settled."""
         files = self._sound_ones(batch)
         if not files:
             return []
-        self._begin([one.file for one in files])
+        self._record_giving([one.file for one in files])
         # CRASH WINDOW: written down and maybe LOADed: the next load asks the server (settle) before it gives them again.
         try:
-            self._database(batch)
-            self.mender.stage.clear()
-            folder = self.mender.stage.place([one.file for one in files])
+            self._create_database(batch)
+            self.mender.stage.clear_folder()
+            folder = self.mender.stage.place_files([one.file for one in files])
             load_into(self.mender.server, folder, batch.database, batch.table)
             passed = self._passed_over(files)
             for one in files:
                 if self._leaves_deletions(one.file):
-                    self.mender.forget(one.file, one.devices)
+                    self.mender.delete_unseen_points(one.file, one.devices)
         except RefusedError as refused:
             if len(files) == 1:
-                return self._refused(files[0], refused)
+                return self._handle_refusal(files[0], refused)
             return [replace(one, state="unknown") for one in files]
         files = [one for one in files if one not in passed]
         # CRASH WINDOW: LOADed, not written down: the same.
-        self._record([FileRow(one.file.file_id, "given", "file") for one in files], "iotdb.given", files)
+        self._record_outcome([FileRow(one.file.file_id, "given", "file") for one in files], "iotdb.given", files)
         self.done.files += len(files)
         self.refusals = 0
-        return self._again(passed, len(batch.files))
+        return self._retry_passed_over(passed, len(batch.files))
 
-    def points(self, one: Standing) -> bool:
+    def give_missing_points(self, one: SourceStatus) -> bool:
         """Give what readers see of a file and the server lacks; whether the server agrees now."""
-        self._begin([one.file])
+        self._record_giving([one.file])
         # CRASH WINDOW: some of it may be there: the next load compares again and gives the rest.
         try:
-            self._database(Batch(one.file.database, one.file.model == "table", (one,)))
-            mended = self.mender.mend(one.file, one.devices, self._leaves_deletions(one.file))
+            self._create_database(Batch(one.file.database, one.file.model == "table", (one,)))
+            mended = self.mender.mend_file(one.file, one.devices, self._leaves_deletions(one.file))
         except RetryableError:
             raise
         except TidemarkError as trouble:
-            self.hold(one.file, trouble)
+            self.hold_file(one.file, trouble)
             return False
-        self._tell(one.file, mended)
+        self._record_mended(one.file, mended)
         return True
 
-    def take_away(self, gone: Gone) -> None:
+    def delete_gone_points(self, gone: Gone) -> None:
         """Make the server forget what only a file brought that left the catalog."""
         try:
-            mended = self.mender.mend(gone.file, gone.devices, leaves=True)
+            mended = self.mender.mend_file(gone.file, gone.devices, leaves=True)
         except RetryableError:
             raise
         except TidemarkError as trouble:
-            self.hold(gone.file, trouble)
+            self.hold_file(gone.file, trouble)
             return
         # CRASH WINDOW: taken away, not written down: the next load finds nothing left to take away.
-        self._record([FileRow(gone.file.file_id, "gone")], "iotdb.gone", [Standing(gone.file, gone.devices, "given")])
+        self._record_outcome(
+            [FileRow(gone.file.file_id, "gone")], "iotdb.gone", [SourceStatus(gone.file, gone.devices, "given")]
+        )
         self.done.gone += 1
         self.done.deleted += mended.deleted
 
-    def hold(self, file: CatalogFile, trouble: TidemarkError) -> None:
+    def hold_file(self, file: CatalogFile, trouble: TidemarkError) -> None:
         """Write down why a file is not at the server; the next load tries again."""
-        self.hold_all([Held(file, trouble.message)], trouble.kind)
+        self.hold_files([Held(file, trouble.message)], trouble.kind)
 
-    def hold_all(self, held: Sequence[Held], kind: int) -> None:
+    def hold_files(self, held: Sequence[Held], kind: int) -> None:
         rows = [FileRow(one.file.file_id, "held", "", one.reason, kind) for one in held]
         with self.ledger.write() as connection:
-            check_in(connection, self.lease)
+            assert_held(connection, self.lease)
             known = iotdb_rows.file_rows(connection, self.target, [row.file_id for row in rows])
             iotdb_rows.put_files(connection, self.target, rows, self.clock())
             fresh = [h for h, row in zip(held, rows, strict=True) if known.get(row.file_id) != row]
-            record_many(connection, "iotdb.held", [{**_place(h.file), "reason": h.reason} for h in fresh])
+            record_many(connection, "iotdb.held", [{**_event_fields(h.file), "reason": h.reason} for h in fresh])
 
-    def _passed_over(self, files: Sequence[Standing]) -> list[Standing]:
+    def _passed_over(self, files: Sequence[SourceStatus]) -> list[SourceStatus]:
         """Files that an old server did not take though it says that it did: two of one name, of one time partition."""
-        if not self.mender.server.version.moves:
+        if not self.mender.server.version.moves_files:
             return []
-        left = {file.file_id for file in self.mender.stage.left([one.file for one in files])}
+        left = {file.file_id for file in self.mender.stage.find_left_files([one.file for one in files])}
         return [one for one in files if one.file.file_id in left]
 
-    def _again(self, passed: Sequence[Standing], together: int) -> list[Standing]:
+    def _retry_passed_over(self, passed: Sequence[SourceStatus], together: int) -> list[SourceStatus]:
         """Those passed over are to be given one by one; one that was alone is held."""
         if passed and together == 1:
-            self.hold(passed[0].file, PartialError("the server says that it took the file, and did not"))
+            self.hold_file(passed[0].file, PartialError("the server says that it took the file, and did not"))
             return []
         return [replace(one, state="unknown") for one in passed]
 
     def _leaves_deletions(self, file: CatalogFile) -> bool:
         """Old servers take a file and not the deletions beside it: they are told those."""
-        return self.mender.server.version.moves and bool(file.mods_location)
+        return self.mender.server.version.moves_files and bool(file.mods_location)
 
-    def _sound_ones(self, batch: Batch) -> list[Standing]:
+    def _sound_ones(self, batch: Batch) -> list[SourceStatus]:
         """The files of a batch that are byte for byte what the load checked."""
         found = []
         for one in batch.files:
             try:
-                sound(self.root, one.file)
+                require_unchanged(self.root, one.file)
             except RetryableError:
                 raise
             except TidemarkError as trouble:
-                self.hold(one.file, trouble)
+                self.hold_file(one.file, trouble)
             else:
                 found.append(one)
         return found
 
-    def _refused(self, one: Standing, refused: RefusedError) -> list[Standing]:
+    def _handle_refusal(self, one: SourceStatus, refused: RefusedError) -> list[SourceStatus]:
         """An error is not "nothing happened": what is there is looked up before the file is held."""
-        found = self.mender.compare(one.file, one.devices)
+        found = self.mender.compare_devices(one.file, one.devices)
         if any(d.alike or d.other for d in found.values()):
-            self.points(one)
+            self.give_missing_points(one)
             return []
-        self.hold(one.file, refused)
+        self.hold_file(one.file, refused)
         self.refusals += 1
         if self.refusals == _REFUSALS:
             hint = "mend the server, then ./tidemark load: it goes on where it stopped"
@@ -194,7 +196,7 @@ class Giver:
             )
         return []
 
-    def _database(self, batch: Batch) -> None:
+    def _create_database(self, batch: Batch) -> None:
         """The database is made by its own name: LOAD would make one of its first nodes."""
         key = (batch.database, batch.table)
         if key in self.made:
@@ -203,30 +205,30 @@ class Giver:
         try:
             server.run(iotdb_server.database_statement(server.version, batch.database, batch.table), batch.table)
         except RefusedError as refused:
-            if not iotdb_server.is_there(refused.message):
+            if not iotdb_server.is_already_there(refused.message):
                 raise
         self.made.add(key)
 
-    def _begin(self, files: Sequence[CatalogFile]) -> None:
+    def _record_giving(self, files: Sequence[CatalogFile]) -> None:
         at = self.clock()
         with self.ledger.write() as connection:
-            check_in(connection, self.lease)
+            assert_held(connection, self.lease)
             iotdb_rows.put_files(connection, self.target, [FileRow(f.file_id, "giving") for f in files], at)
             touched = {(f.database, f.partition_from) for f in files}
             iotdb_rows.raise_fences(connection, self.target, touched, at)
 
-    def _tell(self, file: CatalogFile, mended: Mended) -> None:
+    def _record_mended(self, file: CatalogFile, mended: Mended) -> None:
         how = "points" if mended.written else "found"
         self.done.points += mended.written > 0
         self.done.found += mended.written == 0
-        self._record([FileRow(file.file_id, "given", how)], "iotdb.given", [Standing(file, (), "given")])
+        self._record_outcome([FileRow(file.file_id, "given", how)], "iotdb.given", [SourceStatus(file, (), "given")])
 
-    def _record(self, rows: Iterable[FileRow], event: str, of: Sequence[Standing]) -> None:
+    def _record_outcome(self, rows: Iterable[FileRow], event: str, of: Sequence[SourceStatus]) -> None:
         with self.ledger.write() as connection:
-            check_in(connection, self.lease)
+            assert_held(connection, self.lease)
             iotdb_rows.put_files(connection, self.target, rows, self.clock())
-            record_many(connection, event, [{**_place(one.file), "server": self.target.server} for one in of])
+            record_many(connection, event, [{**_event_fields(one.file), "server": self.target.server} for one in of])
 
 
-def _place(file: CatalogFile) -> dict[str, object]:
+def _event_fields(file: CatalogFile) -> dict[str, object]:
     return {"site_id": file.site_id, "landing": file.landing, "path": file.path, "file_id": file.file_id}

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from tidemark.app import App
 from tidemark.errors import DIFFERENCES_FOUND, RetryableError, TidemarkError
-from tidemark.ledger.journal import record
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.journal import record_event
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
@@ -25,7 +25,7 @@ from tidemark.receiver.iotdb.points import TOO_WIDE, Mender, server_points, tabl
 from tidemark.receiver.iotdb.server import Answering, Span
 from tidemark.receiver.iotdb.session import RefusedError
 from tidemark.receiver.load.result import Trouble
-from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, points
+from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, overlay_points
 
 _DEVICES = 50  # of one question
 DIGEST_POINTS = 100_000  # compared value by value in one load; `verify --deep` compares what a site has with the catalog
@@ -46,14 +46,14 @@ class Extents:
 
     held: Mapping[int, Mapping[str, CatalogDevice]]
 
-    def of(self, layer: Layer) -> CatalogDevice:
+    def extent_of(self, layer: Layer) -> CatalogDevice:
         return self.held[layer.file.file_id][layer.name]
 
 
 def known_points(seen: SeenDevice, extents: Extents, span: Span) -> int | None:
     """A device's points within a span by its files' own statistics; None where those cannot know: files that overlap, have
     deletions or reach out of the span."""
-    layers = [(extents.of(layer), layer.file.mods_location) for layer in seen.layers]
+    layers = [(extents.extent_of(layer), layer.file.mods_location) for layer in seen.layers]
     inside = [(d, mods) for d, mods in layers if d.start <= span.end and span.start <= d.end]
     if any(mods or d.start < span.start or d.end > span.end for d, mods in inside):
         return None
@@ -67,7 +67,7 @@ def seen_points(reader: CatalogReader, seen: SeenDevice, span: Span) -> int:
     """A device's points within a span as readers see them: decoded."""
     sites = {layer.file.site_id for layer in seen.layers}
     start, end = dict.fromkeys(sites, span.start), dict.fromkeys(sites, span.end + 1)
-    return sum(len(points(columns).times) for _, columns in reader.columns(seen, start, end))
+    return sum(len(overlay_points(columns).times) for _, columns in reader.read_columns(seen, start, end))
 
 
 def count_devices(server: Answering, devices: Sequence[str], span: Span) -> dict[str, int]:
@@ -98,7 +98,7 @@ def count_table(server: Answering, database: str, name: str, span: Span) -> int:
     return sum(int(cell.values[0]) for cell in told.cells if len(cell.values))
 
 
-def count(mender: Mender, database: str, devices: Iterable[SeenDevice], extents: Extents, span: Span) -> Counted:
+def count_database(mender: Mender, database: str, devices: Iterable[SeenDevice], extents: Extents, span: Span) -> Counted:
     """Count the devices of one database within a span. What differs by statistics is decoded before it is called wrong."""
     tree = [seen for seen in devices if seen.layers[-1].file.model != "table"]
     tables: dict[str, list[SeenDevice]] = {}
@@ -110,16 +110,16 @@ def count(mender: Mender, database: str, devices: Iterable[SeenDevice], extents:
     total = sum(there.values())
     for seen in tree:
         name = seen.layers[-1].name
-        _judge(wrong, name, there[name], [seen], mender.reader, extents, span)
+        _note_wrong_count(wrong, name, there[name], [seen], mender.reader, extents, span)
     for name, members in sorted(tables.items()):
         found = count_table(mender.server, database, name, span)
         total += found
-        _judge(wrong, f"{database}.{name}", found, members, mender.reader, extents, span)
-    compared = _compare(mender, [*tree, *itertools.chain(*tables.values())], extents, span, wrong)
+        _note_wrong_count(wrong, f"{database}.{name}", found, members, mender.reader, extents, span)
+    compared = _compare_values(mender, [*tree, *itertools.chain(*tables.values())], extents, span, wrong)
     return Counted(total, compared, wrong)
 
 
-def _judge(
+def _note_wrong_count(
     wrong: dict[str, str],
     name: str,
     there: int,
@@ -136,11 +136,13 @@ def _judge(
         wrong[name] = f"the server has {there} points, the catalog {here}"
 
 
-def _compare(mender: Mender, devices: Sequence[SeenDevice], extents: Extents, span: Span, wrong: dict[str, str]) -> int:
+def _compare_values(
+    mender: Mender, devices: Sequence[SeenDevice], extents: Extents, span: Span, wrong: dict[str, str]
+) -> int:
     """Value by value, as many as fit into DIGEST_POINTS."""
     left = DIGEST_POINTS
     for seen in devices:
-        size = sum(extents.of(layer).points for layer in seen.layers)
+        size = sum(extents.extent_of(layer).points for layer in seen.layers)
         layer = seen.layers[-1]
         if size > left or layer.name in wrong:
             continue
@@ -168,22 +170,22 @@ def count_open(
     """Count every partition that is open, or differed last time; the points counted. `mender_of`: for what lies around
     these files."""
     with app.ledger.read() as connection:
-        rows = iotdb_rows.partitions(connection, target, ("open", "differs"))
+        rows = iotdb_rows.partitions_in(connection, target, ("open", "differs"))
     points = 0
     databases: dict[str, list[PartitionRow]] = {}
     for row in rows:
         databases.setdefault(row.database, []).append(row)
     for database, some in databases.items():
-        counted = _count(app, target, database, some, mender_of)
+        counted = _count_partitions(app, target, database, some, mender_of)
         points += counted.points
-        _record(app, target, lease, database, some, counted)
+        _record_counts(app, target, lease, database, some, counted)
         troubles += [
             Trouble("iotdb", "", name, f"{database}: {why}", DIFFERENCES_FOUND) for name, why in counted.wrong.items()
         ]
     return points
 
 
-def _count(
+def _count_partitions(
     app: App,
     target: Target,
     database: str,
@@ -208,18 +210,20 @@ def _count(
     seen: list[SeenDevice] = [mender.seen[name] for name in sorted(names & mender.seen.keys())]
     if any(one.layers[-1].file.model == "table" for one in seen):  # a table is counted whole
         seen = [one for one in mender.seen.values() if one.layers[-1].file.database == database]
-    return count(mender, database, seen, extents, span)
+    return count_database(mender, database, seen, extents, span)
 
 
-def _record(app: App, target: Target, lease: Lease, database: str, rows: Sequence[PartitionRow], counted: Counted) -> None:
+def _record_counts(
+    app: App, target: Target, lease: Lease, database: str, rows: Sequence[PartitionRow], counted: Counted
+) -> None:
     reason = "; ".join(f"{name}: {why}" for name, why in sorted(counted.wrong.items()))[:2000] or None
     state = "differs" if reason else "equal"
     # CRASH WINDOW: counted, not written down: the next load counts again.
     with app.ledger.write() as connection:
-        check_in(connection, lease)
+        assert_held(connection, lease)
         done = [replace(row, state=state, reason=reason) for row in rows]
-        iotdb_rows.conclude(connection, target, done, app.clock())
-        record(
+        iotdb_rows.conclude_counts(connection, target, done, app.clock())
+        record_event(
             connection,
             "iotdb.counted",
             path=database,

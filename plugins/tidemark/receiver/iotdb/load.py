@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster, opened
-from tidemark.cluster.replicas.cache import fetcher, recall
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
+from tidemark.cluster.replicas.cache import make_fetcher, recall_files
 from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.ledger.receiver import (
@@ -32,10 +32,10 @@ from tidemark.ledger.receiver import (
 )
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.receiver.iotdb import Target
-from tidemark.progress import Progress, Tick, silent
+from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.iotdb.apply import Done, Giver
 from tidemark.receiver.iotdb.count import count_open
-from tidemark.receiver.iotdb.plan import Batch, Gone, Limits, Standing, plan, unfit
+from tidemark.receiver.iotdb.plan import Batch, Gone, Limits, SourceStatus, plan_load, why_unfit
 from tidemark.receiver.iotdb.points import Mender
 from tidemark.receiver.iotdb.server import Answering, Connected
 from tidemark.receiver.iotdb.staging import Stage
@@ -49,7 +49,7 @@ from tidemark.stores.protocol import Store
 Connect = Callable[[Server], Answering]
 
 
-def with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progress: Progress = silent) -> LoadResult:
+def with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progress: Progress = ignore_progress) -> LoadResult:
     """A load's result together with what its receiver's IoTDB was given; unchanged where the settings name none."""
     if not receiver.iotdb:
         return loaded
@@ -63,7 +63,7 @@ def load_if_any(app: App, receiver: ReceiverSettings) -> IotdbResult | None:
 
 
 def load_iotdb(
-    app: App, receiver: ReceiverSettings, progress: Progress = silent, connect: Connect = Connected
+    app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress, connect: Connect = Connected
 ) -> IotdbResult:
     """Give the server everything of the catalog that it has not got, and count.
 
@@ -77,11 +77,11 @@ def load_iotdb(
     target = Target(receiver.name, server.name)
     leases = Leases(app.ledger, app.identity)
     with (
-        leases.hold(f"iotdb:{receiver.name}", f"iotdb-{uuid.uuid4().hex[:12]}") as lease,
+        leases.hold_lease(f"iotdb:{receiver.name}", f"iotdb-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
-        opened(app, receiver) as cluster,
+        open_cluster(app, receiver) as cluster,
     ):
-        if not _anything(app, target):
+        if not _has_work(app, target):
             return IotdbResult(server.name)
         done = Done()
         troubles: list[Trouble] = []
@@ -118,7 +118,7 @@ def server_of(receiver: ReceiverSettings) -> Server:
                 hint="see iotdb_password_file in the settings",
                 subject=receiver.name,
             ) from wrong
-    return Server.of(receiver.iotdb, password)
+    return Server.from_url(receiver.iotdb, password)
 
 
 @dataclass(frozen=True)
@@ -136,48 +136,48 @@ class _Work:
 
     def run(self, troubles: list[Trouble]) -> int:
         """Everything in its order; the points that were counted. Troubles are told also when an error ends it."""
-        stage = Stage(self.store, self.root, self.target.server, self.server.version.moves)
+        stage = Stage(self.store, self.root, self.target.server, self.server.version.moves_files)
         try:
-            with CatalogReader(self.root, fetcher(self.cluster)) as reader:
-                self._give(stage, reader)
-                stage.clear()
-                return count_open(self.app, self.target, self.lease, self._mender(stage, reader), troubles)
+            with CatalogReader(self.root, make_fetcher(self.cluster)) as reader:
+                self._apply_plan(stage, reader)
+                stage.clear_folder()
+                return count_open(self.app, self.target, self.lease, self._mender_factory(stage, reader), troubles)
         finally:
-            troubles[:0] = self._held()
+            troubles[:0] = self._held_troubles()
 
-    def _give(self, stage: Stage, reader: CatalogReader) -> None:
-        standings, gone = self._standings()
+    def _apply_plan(self, stage: Stage, reader: CatalogReader) -> None:
+        standings, gone = self._collect_statuses()
         files = [one.file for one in standings] + [one.file for one in gone]
-        seen = self._seen(files)
-        recall(self.cluster, [one.file for one in standings if one.state != "given"])
-        recall(self.cluster, [one.file for one in gone], if_any=True)
-        recall(self.cluster, (layer.file for one in seen.values() for layer in one.layers))
+        seen = self._devices_around(files)
+        recall_files(self.cluster, [one.file for one in standings if one.state != "given"])
+        recall_files(self.cluster, [one.file for one in gone], if_any=True)
+        recall_files(self.cluster, (layer.file for one in seen.values() for layer in one.layers))
         mender = Mender(self.server, stage, self.root, reader, seen)
         giver = Giver(self.app.ledger, self.target, self.lease, self.root, mender, self.app.clock, self.done, set())
-        limits = self._limits()
-        decided = plan(standings, gone, limits)
-        settled = {one.file.file_id: giver.settle(one) for one in decided.settle}
-        decided = plan([settled.get(one.file.file_id, one) for one in standings], gone, limits)
+        limits = self._server_limits()
+        decided = plan_load(standings, gone, limits)
+        settled = {one.file.file_id: giver.resolve_outcome(one) for one in decided.unresolved}
+        decided = plan_load([settled.get(one.file.file_id, one) for one in standings], gone, limits)
         if decided.held:
-            giver.hold_all(decided.held, 6)
-        fences = self._fences()
-        occupied = [self._is_new(batch, fences) and giver.there_before(batch) for batch in decided.batches]
+            giver.hold_files(decided.held, 6)
+        fences = self._known_fences()
+        occupied = [self._is_new(batch, fences) and giver.has_earlier_points(batch) for batch in decided.batches]
         number, total = 0, sum(len(batch.files) for batch in decided.batches) + len(decided.points)
         for batch, somebody in zip(decided.batches, occupied, strict=True):
-            unknown: Sequence[Standing] = batch.files if somebody else giver.give(batch)
+            unknown: Sequence[SourceStatus] = batch.files if somebody else giver.load_batch(batch)
             for one in unknown:
-                if giver.settle(one).state == "new":
-                    giver.give(replace(batch, files=(one,)))
+                if giver.resolve_outcome(one).state == "new":
+                    giver.load_batch(replace(batch, files=(one,)))
             number += len(batch.files)
             self.progress(Tick("iotdb", done=number, total=total))
         for one in decided.points:
-            giver.points(one)
+            giver.give_missing_points(one)
             number += 1
             self.progress(Tick("iotdb", done=number, total=total))
         for left in decided.gone:
-            giver.take_away(left)
+            giver.delete_gone_points(left)
 
-    def _standings(self) -> tuple[list[Standing], list[Gone]]:
+    def _collect_statuses(self) -> tuple[list[SourceStatus], list[Gone]]:
         """The files that are not at the server for sure, those around them that are, and those that left the catalog."""
         with self.app.ledger.read() as connection:
             merged = iotdb_rows.open_merged(connection, self.target)
@@ -187,28 +187,28 @@ class _Work:
             spans = [(f.partition_from, f.partition_to) for f in files.values()]
             span = (min((s[0] for s in spans), default=0), max((s[1] for s in spans), default=0))
             databases = {f.database for f in files.values()}
-            around = [i for i in iotdb_rows.neighbours(connection, self.target, databases, span) if i not in files]
+            around = [i for i in iotdb_rows.neighbour_files(connection, self.target, databases, span) if i not in files]
             files |= {f.file_id: f for f in catalog_rows.files_by_id(connection, around)}
             devices = catalog_rows.devices_of_files(connection, files)
             rows = iotdb_rows.file_rows(connection, self.target, files)
-        limits = self._limits()
-        gone = [Gone(files[i], devices.get(i, ())) for i in left if not unfit(files[i], limits)]
+        limits = self._server_limits()
+        gone = [Gone(files[i], devices.get(i, ())) for i in left if not why_unfit(files[i], limits)]
         replaced = {(one.file.site_id, one.file.path) for one in gone}
         standings = [
-            _standing(
+            _status_of_file(
                 files[i], devices.get(i, ()), rows[i].state if i in rows else "giving" if i in merged else "", gone, replaced
             )
             for i in (*wanted, *around)
         ]
         return standings, gone
 
-    def _limits(self) -> Limits:
+    def _server_limits(self) -> Limits:
         with self.app.ledger.read() as connection:
-            units = {row.site_id: row.time_unit for row in landing_rows.sites(connection).values()}
+            units = {row.site_id: row.time_unit for row in landing_rows.read_sites(connection).values()}
         version = self.server.version
-        return Limits(version.format, version.tables, self.server.unit, units)
+        return Limits(version.format, version.has_tables, self.server.unit, units)
 
-    def _seen(self, around: Sequence[CatalogFile]) -> dict[str, SeenDevice]:
+    def _devices_around(self, around: Sequence[CatalogFile]) -> dict[str, SeenDevice]:
         """Devices as readers see them, by the name that files give them, where these files are: their databases, their
         time partitions."""
         first = min((file.partition_from for file in around), default=0)
@@ -224,20 +224,20 @@ class _Work:
         owners = {name: row.site_id for name, row in known.items()}
         return {seen.layers[-1].name: seen for seen in seen_devices(files, held, owners, {})}
 
-    def _mender(self, stage: Stage, reader: CatalogReader) -> Callable[[Sequence[CatalogFile]], Mender]:
-        return lambda files: Mender(self.server, stage, self.root, reader, self._seen(files))
+    def _mender_factory(self, stage: Stage, reader: CatalogReader) -> Callable[[Sequence[CatalogFile]], Mender]:
+        return lambda files: Mender(self.server, stage, self.root, reader, self._devices_around(files))
 
     @staticmethod
     def _is_new(batch: Batch, fences: set[tuple[str, int]]) -> bool:
         """Whether any of it goes where nothing was given before, as far as this ledger knows."""
         return not {(one.file.database, one.file.partition_from) for one in batch.files} <= fences
 
-    def _fences(self) -> set[tuple[str, int]]:
+    def _known_fences(self) -> set[tuple[str, int]]:
         with self.app.ledger.read() as connection:
-            rows = iotdb_rows.partitions(connection, self.target, ("open", "equal", "differs"))
+            rows = iotdb_rows.partitions_in(connection, self.target, ("open", "equal", "differs"))
         return {(row.database, row.partition) for row in rows}
 
-    def _held(self) -> list[Trouble]:
+    def _held_troubles(self) -> list[Trouble]:
         with self.app.ledger.read() as connection:
             ids = [*iotdb_rows.open_files(connection, self.target), *iotdb_rows.open_merged(connection, self.target)]
             rows = iotdb_rows.file_rows(connection, self.target, ids)
@@ -254,17 +254,17 @@ class _Work:
         ]
 
 
-def _standing(
+def _status_of_file(
     file: CatalogFile, devices: tuple[CatalogDevice, ...], row: str, gone: Sequence[Gone], replaced: set[tuple[str, str]]
-) -> Standing:
+) -> SourceStatus:
     """`giving` and `held`: nobody knows what the server has of it; of a merged file it may have some of the sources."""
     if row == "given":
-        return Standing(file, devices, "given")
-    changed = (file.site_id, file.path) in replaced or _covers(devices, gone)
-    return Standing(file, devices, "unknown" if row else "new", changed)
+        return SourceStatus(file, devices, "given")
+    changed = (file.site_id, file.path) in replaced or _may_hold_gone_points(devices, gone)
+    return SourceStatus(file, devices, "unknown" if row else "new", changed)
 
 
-def _covers(devices: Sequence[CatalogDevice], gone: Sequence[Gone]) -> bool:
+def _may_hold_gone_points(devices: Sequence[CatalogDevice], gone: Sequence[Gone]) -> bool:
     """Whether it holds devices at times of a file that left: its points may be there already (compaction)."""
     left: Mapping[str, list[CatalogDevice]] = _by_device(gone)
     return any(d.start <= o.end and o.start <= d.end for d in devices for o in left.get(d.device, ()))
@@ -278,12 +278,12 @@ def _by_device(gone: Sequence[Gone]) -> dict[str, list[CatalogDevice]]:
     return found
 
 
-def _anything(app: App, target: Target) -> bool:
+def _has_work(app: App, target: Target) -> bool:
     """Whether the server is to be asked or given anything at all."""
     with app.ledger.read() as connection:
         return bool(
             iotdb_rows.open_files(connection, target)
             or iotdb_rows.open_merged(connection, target)
             or iotdb_rows.left_files(connection, target)
-            or iotdb_rows.partitions(connection, target, ("open", "differs"))
+            or iotdb_rows.partitions_in(connection, target, ("open", "differs"))
         )

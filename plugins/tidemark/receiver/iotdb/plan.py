@@ -21,7 +21,7 @@ _BATCH_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Standing:
+class SourceStatus:
     """A live source file of the catalog, and how the server stands to it.
 
     new: it was never given · unknown: it was being given when the process or the line died, or the server answered with
@@ -48,7 +48,7 @@ class Batch:
 
     database: str
     table: bool
-    files: tuple[Standing, ...]
+    files: tuple[SourceStatus, ...]
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Plan:
     """In this order: `settle` (ask what came of it), `batches` (LOAD as they are), `points` (LOAD what readers see of
     them), `gone` (take away what readers do not see any more)."""
 
-    settle: tuple[Standing, ...] = ()
+    unresolved: tuple[SourceStatus, ...] = ()
     batches: tuple[Batch, ...] = ()
-    points: tuple[Standing, ...] = ()
+    points: tuple[SourceStatus, ...] = ()
     gone: tuple[Gone, ...] = ()
     held: tuple[Held, ...] = ()
 
@@ -81,12 +81,12 @@ class Limits:
     units: Mapping[str, str] = field(default_factory=dict)  # site → its time unit
 
 
-def plan(standings: Iterable[Standing], gone: Sequence[Gone], limits: Limits) -> Plan:
+def plan_load(standings: Iterable[SourceStatus], gone: Sequence[Gone], limits: Limits) -> Plan:
     """Decide everything at once. `standings`: all live sources of the databases and partitions concerned."""
-    fit: list[Standing] = []
+    fit: list[SourceStatus] = []
     held: list[Held] = []
-    for one in sorted(standings, key=_order):
-        reason = "" if one.state == "given" else unfit(one.file, limits)
+    for one in sorted(standings, key=_sort_key):
+        reason = "" if one.state == "given" else why_unfit(one.file, limits)
         if reason:
             held.append(Held(one.file, reason))
         else:
@@ -95,24 +95,24 @@ def plan(standings: Iterable[Standing], gone: Sequence[Gone], limits: Limits) ->
     had, coming = _Index(), _Index()
     for one in fit:
         if one.state != "new":
-            had.add(one, 0)
-    points: list[Standing] = []
-    rounds: list[list[Standing]] = []
+            had.add_file(one, 0)
+    points: list[SourceStatus] = []
+    rounds: list[list[SourceStatus]] = []
     for one in (one for one in fit if one.state == "new"):
-        before = coming.meeting(one)
-        late = any(_outranks(other, one) for other, _ in had.meeting(one))
+        before = coming.find_overlapping(one)
+        late = any(_must_win_over(other, one) for other, _ in had.find_overlapping(one))
         if one.changed or late or not one.file.points or any(o.file.site_id != one.file.site_id for o, _ in before):
             points.append(one)
             continue
         place = max((number + 1 for _, number in before), default=0)
         rounds += [[]] if place == len(rounds) else []
         rounds[place].append(one)
-        coming.add(one, place)
-    batches = tuple(batch for files in rounds for batch in _batches(files))
+        coming.add_file(one, place)
+    batches = tuple(batch for files in rounds for batch in _cut_batches(files))
     return Plan(settle, batches, tuple(points), tuple(gone), tuple(held))
 
 
-def unfit(file: CatalogFile, limits: Limits) -> str:
+def why_unfit(file: CatalogFile, limits: Limits) -> str:
     """Why the server cannot take a file, '' where it can."""
     unit = limits.units.get(file.site_id, "")
     if file.format > limits.format:
@@ -130,16 +130,16 @@ class _Index:
     """Files by their devices and times, each with a number. Among thousands that follow each other it looks at few."""
 
     def __init__(self) -> None:
-        self._held: dict[str, list[tuple[int, int, int, Standing, int]]] = {}  # start, end, file_id: by start
+        self._held: dict[str, list[tuple[int, int, int, SourceStatus, int]]] = {}  # start, end, file_id: by start
         self._longest: dict[str, int] = {}
 
-    def add(self, one: Standing, number: int) -> None:
+    def add_file(self, one: SourceStatus, number: int) -> None:
         for device in one.devices:
             held = self._held.setdefault(device.device, [])
             bisect.insort(held, (device.start, device.end, one.file.file_id, one, number), key=itemgetter(0))
             self._longest[device.device] = max(self._longest.get(device.device, 0), device.end - device.start)
 
-    def meeting(self, one: Standing) -> list[tuple[Standing, int]]:
+    def find_overlapping(self, one: SourceStatus) -> list[tuple[SourceStatus, int]]:
         """Files that hold one of its devices at times that overlap."""
         found = {}
         for device in one.devices:
@@ -154,26 +154,26 @@ class _Index:
         return list(found.values())
 
 
-def _outranks(other: Standing, one: Standing) -> bool:
+def _must_win_over(other: SourceStatus, one: SourceStatus) -> bool:
     """Whether `other`, which meets `one`, must win. Between sites ownership decides, which points know and files do not."""
-    return other.file.site_id != one.file.site_id or _rank(other) > _rank(one)
+    return other.file.site_id != one.file.site_id or _rank_key(other) > _rank_key(one)
 
 
-def _rank(one: Standing) -> tuple[tuple[int, ...], int]:
+def _rank_key(one: SourceStatus) -> tuple[tuple[int, ...], int]:
     return one.file.rank, one.file.file_id
 
 
-def _order(one: Standing) -> tuple[str, tuple[int, ...], int]:
+def _sort_key(one: SourceStatus) -> tuple[str, tuple[int, ...], int]:
     return one.file.site_id, one.file.rank, one.file.file_id
 
 
-def _batches(files: Sequence[Standing]) -> Iterable[Batch]:
+def _cut_batches(files: Sequence[SourceStatus]) -> Iterable[Batch]:
     """The files of a round by database and model, cut to the size of one LOAD."""
-    groups: dict[tuple[str, bool], list[Standing]] = {}
+    groups: dict[tuple[str, bool], list[SourceStatus]] = {}
     for one in files:
         groups.setdefault((one.file.database, one.file.model == "table"), []).append(one)
     for (database, table), members in sorted(groups.items()):
-        batch: list[Standing] = []
+        batch: list[SourceStatus] = []
         size = 0
         for one in members:
             if batch and (len(batch) == _BATCH_FILES or size + one.file.size > _BATCH_BYTES):

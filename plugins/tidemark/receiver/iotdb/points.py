@@ -2,7 +2,7 @@
 
 For what cannot be LOADed as it is: late files, changed ones, those that left the catalog, deletions, and any whose
 LOAD nobody knows the outcome of. Of each the server gets the difference, point by point, exactly (`Mender`).
-Compared bit for bit, so that a comparison without a difference is the digest of both sides at once (`difference`,
+Compared bit for bit, so that a comparison without a difference is the digest of both sides at once (`compute_difference`,
 mostly pure). It may die anywhere and is simply done again: what is there already is no difference any more.
 """
 
@@ -22,9 +22,9 @@ from tidemark.receiver.iotdb.server import Answering, Span, load_into
 from tidemark.receiver.iotdb.session import RefusedError, Rows
 from tidemark.receiver.iotdb.staging import Stage
 from tidemark.receiver.view import CatalogReader, SeenDevice
-from tidemark.tsfiles.devices import split_nodes, table_segments, unquote
+from tidemark.tsfiles.devices import split_nodes, table_segments, unquote_node
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
 from tidemark.untrusted_files import UntrustedFile
 
@@ -50,7 +50,7 @@ class Difference:
         return bool(self.missing) or bool(self.extra)
 
 
-def difference(device: str, ours: Series, theirs: Series) -> Difference:
+def compute_difference(device: str, ours: Series, theirs: Series) -> Difference:
     """What differs between the catalog's columns of a device and the server's. Raises TypeDiffersError."""
     missing, extra, alike, values = {}, {}, 0, 0
     for name in sorted({*ours, *theirs}):
@@ -61,7 +61,7 @@ def difference(device: str, ours: Series, theirs: Series) -> Difference:
                 hint="give it one type: change the series at the server, then ./tidemark load",
                 subject=f"{device}.{name}",
             )
-        lacks, much, same = _compared(mine, other)
+        lacks, much, same = _compare_columns(mine, other)
         alike += same
         values += (len(other) if other is not None else 0) - len(much) - same
         if lacks is not None and len(lacks):
@@ -71,7 +71,7 @@ def difference(device: str, ours: Series, theirs: Series) -> Difference:
     return Difference(missing, extra, alike, values)
 
 
-def _compared(mine: Column | None, other: Column | None) -> tuple[Column | None, NDArray[np.int64], int]:
+def _compare_columns(mine: Column | None, other: Column | None) -> tuple[Column | None, NDArray[np.int64], int]:
     none = np.empty(0, np.int64)
     if mine is None or not len(mine):
         return None, none if other is None else other.times, 0
@@ -79,18 +79,18 @@ def _compared(mine: Column | None, other: Column | None) -> tuple[Column | None,
         return mine, none, 0
     places = np.minimum(np.searchsorted(other.times, mine.times), len(other) - 1)
     there = other.times[places] == mine.times
-    same = there & (_bits(mine) == _bits(other)[places])
-    return mine.where(~same), np.setdiff1d(other.times, mine.times, assume_unique=True), int(same.sum())
+    same = there & (_comparable_values(mine) == _comparable_values(other)[places])
+    return mine.select_where(~same), np.setdiff1d(other.times, mine.times, assume_unique=True), int(same.sum())
 
 
-def _bits(column: Column) -> NDArray[np.generic]:
+def _comparable_values(column: Column) -> NDArray[np.generic]:
     """Values that are equal where their bits are: NaN is NaN, 0.0 is not -0.0."""
     if column.type in (DataType.FLOAT, DataType.DOUBLE):
         return column.values.view(np.int32 if column.type is DataType.FLOAT else np.int64)
     return column.values
 
 
-def runs(extra: NDArray[np.int64], kept: Sequence[NDArray[np.int64]]) -> Iterator[Span]:
+def deletion_spans(extra: NDArray[np.int64], kept: Sequence[NDArray[np.int64]]) -> Iterator[Span]:
     """Spans that cover all times of `extra` and none of `kept`; ascending times."""
     if not len(extra):
         return
@@ -117,8 +117,8 @@ def table_of(server: Answering, database: str, name: str) -> Table | None:
         told = server.rows(iotdb_server.table_columns(database, name), table=True)
     except RefusedError:
         return None
-    names, kinds = told.column("ColumnName"), told.column("Category")
-    columns = list(zip(names.texts(), kinds.texts(), strict=True)) if names and kinds else []
+    names, kinds = told.find_column("ColumnName"), told.find_column("Category")
+    columns = list(zip(names.decode_texts(), kinds.decode_texts(), strict=True)) if names and kinds else []
     tags = tuple(str(n) for n, kind in columns if kind in ("TAG", "ID"))
     fields = tuple(str(n) for n, kind in columns if kind in ("FIELD", "MEASUREMENT"))
     return Table(database, name, tags, fields)
@@ -131,22 +131,24 @@ def server_points(
     `measurement`: only this one, of the tree model."""
     if table is not None:
         tags, fields, database = table.tags, table.fields, table.database
-        told = _within(server, lambda s: iotdb_server.table_points(device, tags, fields, database, s), span, table=True)
+        told = _query_within(
+            server, lambda s: iotdb_server.table_points(device, tags, fields, database, s), span, table=True
+        )
         time, *cells = told.cells
         times = time.values
         names = list(table.fields)
     else:
-        told = _within(server, lambda s: iotdb_server.points_of(device, s, measurement), span)
+        told = _query_within(server, lambda s: iotdb_server.points_of(device, s, measurement), span)
         cells, times = list(told.cells), told.times
-        names = [_measurement(cell.name, device) for cell in cells]
+        names = [_measurement_of_column(cell.name, device) for cell in cells]
     found = {}
     for name, cell in zip(names, cells, strict=True):
         if name and len(cell.values):
-            found[name] = Column(cell.type, times[cell.present], cell.values).between(span.start, span.end + 1)
+            found[name] = Column(cell.type, times[cell.present], cell.values).slice_between(span.start, span.end + 1)
     return {name: column for name, column in found.items() if len(column)}
 
 
-def _within(server: Answering, statement: Callable[[Span | None], str], span: Span, table: bool = False) -> Rows:
+def _query_within(server: Answering, statement: Callable[[Span | None], str], span: Span, table: bool = False) -> Rows:
     """A server reckons memory for every time partition of a span, and refuses one of many (a device with times far apart):
     then all of the device is asked for, and the caller cuts it."""
     try:
@@ -157,7 +159,7 @@ def _within(server: Answering, statement: Callable[[Span | None], str], span: Sp
     return server.rows(statement(None), table)
 
 
-def _measurement(name: str, device: str) -> str:
+def _measurement_of_column(name: str, device: str) -> str:
     """The measurement of a column `<device>.<measurement>`; '' for one of a deeper device (0.12: `*` is many nodes)."""
     nodes = split_nodes(name)
     return nodes[-1] if ".".join(nodes[:-1]) == device else ""
@@ -170,7 +172,7 @@ def table_name(device: str) -> str:
 
 def database_name(device: str) -> str:
     """The database of a canonical device of the table model."""
-    return unquote(split_nodes(device)[0])
+    return unquote_node(split_nodes(device)[0])
 
 
 @dataclass
@@ -193,51 +195,51 @@ class Mender:
     seen: Mapping[str, SeenDevice]
     tables: dict[tuple[str, str], Table | None] = field(default_factory=dict)
 
-    def compare(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> dict[str, Difference]:
+    def compare_devices(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> dict[str, Difference]:
         """What differs within the extents of a file's devices; devices without a difference too."""
         return {d.device: self.compare_device(file, d.device, Span(d.start, d.end)) for d in devices}
 
-    def mend(self, file: CatalogFile, devices: Sequence[CatalogDevice], leaves: bool = False) -> Mended:
+    def mend_file(self, file: CatalogFile, devices: Sequence[CatalogDevice], leaves: bool = False) -> Mended:
         """Make the server agree within the extents of a file's devices.
 
         `leaves`: points of this very file that readers see no more are taken away; else nothing is ever deleted. Raises
         TypeDiffersError, PartialError where the server still disagrees, UnsupportedError where we cannot read the points.
         """
-        found = self.compare(file, devices)
+        found = self.compare_devices(file, devices)
         done = Mended(alike=sum(one.alike for one in found.values()))
         missing = {device: one.missing for device, one in found.items() if one.missing}
         if missing:
-            self._write(file, missing)
+            self._write_missing(file, missing)
             done.written = sum(len(column) for series in missing.values() for column in series.values())
         if leaves:
-            done.deleted = self._delete(file, devices, found)
+            done.deleted = self._delete_extra(file, devices, found)
         if done.written or done.deleted:
-            for device, left in self.compare(file, devices).items():
+            for device, left in self.compare_devices(file, devices).items():
                 if left.missing:
                     some = sum(len(column) for column in left.missing.values())
                     raise PartialError(f"{device}: {some} points did not arrive as they are", subject=file.path)
         return done
 
-    def forget(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> int:
+    def delete_unseen_points(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> int:
         """Take away what this very file brought and readers do not see; the deletions that took."""
-        return self._delete(file, devices, self.compare(file, devices))
+        return self._delete_extra(file, devices, self.compare_devices(file, devices))
 
     def compare_device(self, file: CatalogFile, device: str, span: Span) -> Difference:
         """What differs of one device within a span; `file` holds it."""
-        table = self._table(file, device)
-        ours = self._ours(device, span)
+        table = self._cached_table(file, device)
+        ours = self._read_catalog_columns(device, span)
         if file.model == "table" and table is None:
-            return difference(device, ours, {})
+            return compute_difference(device, ours, {})
         theirs = server_points(self.server, device, span, table)
-        found = difference(device, ours, theirs)
+        found = compute_difference(device, ours, theirs)
         if not found.other or table is not None:
             return found
         # 2.0.1-beta answers old values of aligned devices where files overlap and it is asked for all series at once
         for measurement in found.missing.keys() & theirs.keys():
             theirs |= server_points(self.server, device, span, measurement=measurement)
-        return difference(device, ours, theirs)
+        return compute_difference(device, ours, theirs)
 
-    def _ours(self, device: str, span: Span) -> dict[str, Column]:
+    def _read_catalog_columns(self, device: str, span: Span) -> dict[str, Column]:
         seen = self.seen.get(device)
         if seen is None:
             return {}
@@ -245,11 +247,11 @@ class Mender:
         sites = {layer.file.site_id for layer in seen.layers}
         start, end = dict.fromkeys(sites, span.start), dict.fromkeys(sites, span.end + 1)
         found = {}
-        for measurement, columns in self.reader.columns(seen, start, end):
+        for measurement, columns in self.reader.read_columns(seen, start, end):
             if len({column.type for column in columns}) > 1:
                 raise UnsupportedError(f"{device}.{measurement}: its files disagree on its type", subject=device)
             if columns:
-                found[measurement] = overlay(columns)
+                found[measurement] = overlay_columns(columns)
         unread = {name: why for name, why in self.reader.unread.found.items() if name not in before}
         for name, why in unread.items():
             if name.startswith(f"{device}.") or name in {layer.file.location for layer in seen.layers}:
@@ -257,7 +259,7 @@ class Mender:
                 raise UnsupportedError(f"{name} cannot be compared: {why}", subject=name)
         return found
 
-    def _write(self, file: CatalogFile, missing: Mapping[str, Mapping[str, Column]]) -> None:
+    def _write_missing(self, file: CatalogFile, missing: Mapping[str, Mapping[str, Column]]) -> None:
         if self.server.version.format < 4:
             raise PermanentError(
                 "it comes late, and this server reads only TsFiles of version 3: its points cannot be given apart",
@@ -268,22 +270,22 @@ class Mender:
         tags: dict[str, Sequence[str]] = {}
         aligned = {}
         for device in missing:
-            with self._opened(device) as holder:
-                aligned[device] = table or holder.aligned(device)
+            with self._open_highest_file(device) as holder:
+                aligned[device] = table or holder.is_aligned(device)
                 if table:
                     name = table_name(device)
                     tags[name] = max(tags.get(name, ()), holder.tag_columns[name], key=len)  # a table gains tags
-        self.stage.clear()
-        path = self.stage.write(missing, aligned, tags)
+        self.stage.clear_folder()
+        path = self.stage.write_points(missing, aligned, tags)
         load_into(self.server, path, file.database, table)
         self.tables.clear()  # it may have made one
 
-    def _opened(self, device: str) -> TsFile:
+    def _open_highest_file(self, device: str) -> TsFile:
         """The highest file that holds a device."""
         layer = self.seen[device].layers[-1]
         return TsFile(UntrustedFile(str(self.root), layer.file.location), layer.file.database)
 
-    def _delete(self, file: CatalogFile, devices: Sequence[CatalogDevice], found: Mapping[str, Difference]) -> int:
+    def _delete_extra(self, file: CatalogFile, devices: Sequence[CatalogDevice], found: Mapping[str, Difference]) -> int:
         """Take away what the server has too much and `file` brought; the file's bytes say what it brought."""
         much = {device: one.extra for device, one in found.items() if one.extra}
         if not much:
@@ -296,22 +298,26 @@ class Mender:
         count = 0
         with brought:
             for device, extra in much.items():
-                held = set(brought.measurements(device)) if device in brought.devices() else set()
-                own = {m: times for m in sorted(held & extra.keys()) if len(times := _own(brought, device, m, extra[m]))}
+                held = set(brought.list_measurements(device)) if device in brought.list_devices() else set()
+                own = {
+                    m: times
+                    for m in sorted(held & extra.keys())
+                    if len(times := _times_in_file(brought, device, m, extra[m]))
+                }
                 count += self._delete_points(file, device, own, spans[device])
         return count
 
     def _delete_points(self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], span: Span) -> int:
         if file.model == "table":
-            there = server_points(self.server, device, span, self._table(file, device)) if own else {}
+            there = server_points(self.server, device, span, self._cached_table(file, device)) if own else {}
             return self._delete_rows(file, device, own, there)
         count = 0
         for measurement, times in own.items():
             there = server_points(self.server, device, span, measurement=measurement)  # as in `compare_device`: one by one
             held = there[measurement].times if measurement in there else times[:0]
             kept = np.setdiff1d(held, times, assume_unique=True)
-            for part in runs(times, [kept]):
-                self.server.run(iotdb_server.deletion(device, measurement, part))
+            for part in deletion_spans(times, [kept]):
+                self.server.run(iotdb_server.delete_statement(device, measurement, part))
                 count += 1
         return count
 
@@ -320,17 +326,17 @@ class Mender:
     ) -> int:
         """Tables delete whole rows: those of which every field leaves."""
         kept = [np.setdiff1d(c.times, own.get(m, np.empty(0, np.int64)), assume_unique=True) for m, c in there.items()]
-        table = self._table(file, device)
+        table = self._cached_table(file, device)
         if not own or table is None:
             return 0
         times = np.setdiff1d(np.unique(np.concatenate(list(own.values()))), np.concatenate(kept))
         count = 0
-        for part in runs(times, kept):
-            self.server.run(iotdb_server.table_deletion(device, table.tags, table.database, part), table=True)
+        for part in deletion_spans(times, kept):
+            self.server.run(iotdb_server.table_delete_statement(device, table.tags, table.database, part), table=True)
             count += 1
         return count
 
-    def _table(self, file: CatalogFile, device: str) -> Table | None:
+    def _cached_table(self, file: CatalogFile, device: str) -> Table | None:
         """None: the server has no such table, or has not all the tags that name the device, so nothing of it."""
         if file.model != "table":
             return None
@@ -341,6 +347,6 @@ class Mender:
         return table if table and len(table_segments(device)) <= len(table.tags) + 1 else None
 
 
-def _own(file: TsFile, device: str, measurement: str, extra: NDArray[np.int64]) -> NDArray[np.int64]:
-    times = file.column(device, measurement).times
+def _times_in_file(file: TsFile, device: str, measurement: str, extra: NDArray[np.int64]) -> NDArray[np.int64]:
+    times = file.read_column(device, measurement).times
     return np.intersect1d(times, extra, assume_unique=False)

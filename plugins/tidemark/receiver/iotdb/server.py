@@ -62,8 +62,8 @@ class Connected:
     def version(self) -> Version:
         if self._version is None:
             cells = self.rows("show version").cells
-            told = [text for cell in cells for text in cell.texts() if text]
-            self._version = Version.of(told[0] if told else "")
+            told = [text for cell in cells for text in cell.decode_texts() if text]
+            self._version = Version.parse_version(told[0] if told else "")
         return self._version
 
     @property
@@ -74,21 +74,21 @@ class Connected:
 
     def run(self, statement: str, table: bool = False) -> None:
         try:
-            self._session(table).run(statement)
+            self._open_session(table).run(statement)
         except OutcomeUnknownError:
-            self._forget(table)
+            self._close_session(table)
             raise
 
     def rows(self, statement: str, table: bool = False) -> Rows:
         """A question may be asked again: a session that broke since its last use is made anew once."""
         try:
-            return self._session(table).rows(statement)
+            return self._open_session(table).rows(statement)
         except OutcomeUnknownError:
-            self._forget(table)
+            self._close_session(table)
         try:
-            return self._session(table).rows(statement)
+            return self._open_session(table).rows(statement)
         except OutcomeUnknownError as away:
-            self._forget(table)
+            self._close_session(table)
             raise UnreachableError(away.message, hint=away.hint, subject=away.subject) from away
 
     def close(self) -> None:
@@ -96,12 +96,12 @@ class Connected:
             session.close()
         self._sessions.clear()
 
-    def _session(self, table: bool) -> Session:
+    def _open_session(self, table: bool) -> Session:
         if table not in self._sessions:
             self._sessions[table] = Session(self._server, table)
         return self._sessions[table]
 
-    def _forget(self, table: bool) -> None:
+    def _close_session(self, table: bool) -> None:
         self._sessions.pop(table).close()
 
     def _ask_unit(self) -> str:
@@ -109,7 +109,7 @@ class Connected:
             cells = self.rows("show variables").cells
         except RefusedError:
             return ""
-        told = dict(zip(*(cell.texts() for cell in cells[:2]), strict=True)) if len(cells) >= 2 else {}
+        told = dict(zip(*(cell.decode_texts() for cell in cells[:2]), strict=True)) if len(cells) >= 2 else {}
         return _UNITS.get(told.get("TimestampPrecision") or "", "")
 
 
@@ -120,7 +120,7 @@ def load_into(server: Answering, path: str, database: str, table: bool) -> None:
         try:
             return server.run(statement, table)
         except RefusedError as refused:
-            if not is_unread(refused.message):
+            if not is_syntax_error(refused.message):
                 raise
     return server.run(last, table)
 
@@ -137,7 +137,7 @@ class Version:
     minor: int
 
     @classmethod
-    def of(cls, text: str) -> Version:
+    def parse_version(cls, text: str) -> Version:
         """PermanentError for what is no version, or one whose LOAD nobody here knows."""
         found = _VERSION.search(text)
         version = cls(text, int(found[1]), int(found[2])) if found else cls(text, 0, 0)
@@ -146,7 +146,7 @@ class Version:
         return version
 
     @property
-    def tables(self) -> bool:
+    def has_tables(self) -> bool:
         """Whether it has the table model."""
         return self.major >= 2
 
@@ -156,39 +156,39 @@ class Version:
         return 4 if self.major >= 2 else 3
 
     @property
-    def moves(self) -> bool:
+    def moves_files(self) -> bool:
         """Whether LOAD takes the file away (it is given a copy then, never a link to ours) and leaves its deletions."""
         return self.major == 0
 
 
 def load_statements(version: Version, path: str, database: str, table: bool) -> list[str]:
     """LOAD of a file or of all files below a folder, in the forms that servers of that version may understand: the next is
-    said where one is not (`is_unread`). `path` as the server sees it."""
-    place = _text(version, path)
+    said where one is not (`is_syntax_error`). `path` as the server sees it."""
+    place = _quote_text(version, path)
     if version.major == 0:  # 0.12.0 has no names for options yet
-        level = _level(database)
+        level = _database_level(database)
         return [f"load {place} autoregister=true,sglevel={level},verify=true", f"load {place} true {level}"]
     if version.major == 1:
-        return [f"load {place} sglevel={_level(database)} verify=true onSuccess=none"]
+        return [f"load {place} sglevel={_database_level(database)} verify=true onSuccess=none"]
     options = {"on-success": "none", "convert-on-type-mismatch": "false"}
-    options |= {"database-name": database} if table else {"database-level": str(_level(database))}
-    told = ",".join(f"'{name}'={_text(version, value)}" for name, value in options.items())
+    options |= {"database-name": database} if table else {"database-level": str(_database_level(database))}
+    told = ",".join(f"'{name}'={_quote_text(version, value)}" for name, value in options.items())
     return [f"load {place} with ({told})"]
 
 
-def is_unread(message: str) -> bool:
+def is_syntax_error(message: str) -> bool:
     """Whether a refusal says that the statement was not understood, so that nothing of it was done."""
     return "parsing SQL" in message or "mismatched input" in message
 
 
 def database_statement(version: Version, database: str, table: bool) -> str:
-    """Make a database. One that is there already is refused (`is_there`)."""
+    """Make a database. One that is there already is refused (`is_already_there`)."""
     if table:
-        return f"create database if not exists {quoted(database)}"
+        return f"create database if not exists {quote_identifier(database)}"
     return f"set storage group to {database}" if version.major == 0 else f"create database {database}"
 
 
-def is_there(message: str) -> bool:
+def is_already_there(message: str) -> bool:
     """Whether the refusal of a new database says that there is one already."""
     said = ("already been created", "has been created", "already been set", "already exist")
     return any(words in message.lower() for words in said)
@@ -204,43 +204,43 @@ class Span:
 
 def counts_of(devices: Sequence[str], span: Span) -> str:
     """Points of each series of tree devices within a span: one row, a column `count(<series>)` each."""
-    return f"select count(*) from {', '.join(devices)} where {_when(span)}"
+    return f"select count(*) from {', '.join(devices)} where {_time_condition(span)}"
 
 
 def points_of(device: str, span: Span | None, measurement: str = "*") -> str:
     """One or every series of a tree device within a span (None: ever), a row a time."""
-    return f"select {measurement} from {device}" + (f" where {_when(span)}" if span else "")
+    return f"select {measurement} from {device}" + (f" where {_time_condition(span)}" if span else "")
 
 
 def table_counts(database: str, table: str, fields: Sequence[str], span: Span) -> str:
     """Points of each field of a table within a span: one row."""
-    told = ", ".join(f"count({quoted(field)})" for field in fields)
-    return f"select {told} from {quoted(database)}.{quoted(table)} where {_when(span)}"
+    told = ", ".join(f"count({quote_identifier(field)})" for field in fields)
+    return f"select {told} from {quote_identifier(database)}.{quote_identifier(table)} where {_time_condition(span)}"
 
 
 def table_columns(database: str, table: str) -> str:
-    return f"describe {quoted(database)}.{quoted(table)}"
+    return f"describe {quote_identifier(database)}.{quote_identifier(table)}"
 
 
 def table_points(device: str, tags: Sequence[str], fields: Sequence[str], database: str, span: Span | None) -> str:
     """The fields of one device of a table within a span (None: ever). `tags`: names of all tag columns, in order."""
-    told = ", ".join(["time", *map(quoted, fields)])
+    told = ", ".join(["time", *map(quote_identifier, fields)])
     table = table_segments(device)[0] or ""
-    named = f"{quoted(database)}.{quoted(table)}"
-    asked = [*_tagged(device, tags), *([_when(span)] if span else [])]
+    named = f"{quote_identifier(database)}.{quote_identifier(table)}"
+    asked = [*_tag_conditions(device, tags), *([_time_condition(span)] if span else [])]
     return f"select {told} from {named}" + (f" where {' and '.join(asked)}" if asked else "") + " order by time"
 
 
-def deletion(device: str, measurement: str, span: Span) -> str:
+def delete_statement(device: str, measurement: str, span: Span) -> str:
     """Deletes the points of one tree series within a span."""
-    return f"delete from {device}.{measurement} where {_when(span)}"
+    return f"delete from {device}.{measurement} where {_time_condition(span)}"
 
 
-def table_deletion(device: str, tags: Sequence[str], database: str, span: Span) -> str:
+def table_delete_statement(device: str, tags: Sequence[str], database: str, span: Span) -> str:
     """Deletes the rows of one device of a table within a span."""
     table = table_segments(device)[0] or ""
-    asked = " and ".join([*_tagged(device, tags), _when(span)])
-    return f"delete from {quoted(database)}.{quoted(table)} where {asked}"
+    asked = " and ".join([*_tag_conditions(device, tags), _time_condition(span)])
+    return f"delete from {quote_identifier(database)}.{quote_identifier(table)} where {asked}"
 
 
 def counted_device(name: str) -> str:
@@ -249,31 +249,31 @@ def counted_device(name: str) -> str:
     return ".".join(split_nodes(inner)[:-1])
 
 
-def quoted(identifier: str) -> str:
+def quote_identifier(identifier: str) -> str:
     """An identifier of the table model's SQL; quotes keep its case."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def _tagged(device: str, tags: Sequence[str]) -> list[str]:
+def _tag_conditions(device: str, tags: Sequence[str]) -> list[str]:
     given = list(table_segments(device)[1:])
     given += [None] * (len(tags) - len(given))
     parts = []
     for tag, value in zip(tags, given, strict=True):
         told = "is null" if value is None else "= '" + value.replace("'", "''") + "'"
-        parts.append(f"{quoted(tag)} {told}")
+        parts.append(f"{quote_identifier(tag)} {told}")
     return parts
 
 
-def _when(span: Span) -> str:
+def _time_condition(span: Span) -> str:
     return f"time >= {span.start} and time <= {span.end}"
 
 
-def _level(database: str) -> int:
+def _database_level(database: str) -> int:
     """Nodes of a database after `root`."""
     return max(1, len(split_nodes(database)) - 1)
 
 
-def _text(version: Version, text: str) -> str:
+def _quote_text(version: Version, text: str) -> str:
     """A text in quotes. The old grammars know no quote inside of one."""
     if version.major < 2 and "'" in text:
         raise PermanentError(f"IoTDB {version.text} cannot be told a path with a quote: {text}", subject=text)

@@ -52,7 +52,7 @@ class Cells:
     values: NDArray[Any]
     present: NDArray[np.bool_]
 
-    def texts(self) -> list[str | None]:
+    def decode_texts(self) -> list[str | None]:
         """Row by row, as people read them; None where there is none."""
         values = iter(self.values.tolist())
         told = (next(values) if there else None for there in self.present.tolist())
@@ -68,7 +68,7 @@ class Rows:
     times: NDArray[np.int64]
     cells: tuple[Cells, ...]
 
-    def column(self, name: str) -> Cells | None:
+    def find_column(self, name: str) -> Cells | None:
         return next((one for one in self.cells if one.name.casefold() == name.casefold()), None)
 
 
@@ -89,7 +89,7 @@ class Session:
                 subject=server.name,
             ) from away
         try:
-            self.session_id, self._statement = self._login(table)
+            self.session_id, self._statement = self._log_in(table)
         except BaseException:
             self._wire.close()
             raise
@@ -106,11 +106,11 @@ class Session:
 
     def run(self, statement: str) -> None:
         """A statement without rows."""
-        self.ask("executeUpdateStatement", self._said(statement), statement)
+        self.send_request("executeUpdateStatement", self._statement_fields(statement), statement)
 
     def rows(self, statement: str) -> Rows:
         """All rows of a question."""
-        parts = list(self.parts(statement))
+        parts = list(self.iterate_parts(statement))
         if len(parts) == 1:
             return parts[0]
         cells = tuple(
@@ -124,34 +124,34 @@ class Session:
         )
         return Rows(np.concatenate([part.times for part in parts]), cells)
 
-    def parts(self, statement: str) -> Iterator[Rows]:
+    def iterate_parts(self, statement: str) -> Iterator[Rows]:
         """The rows of a question in pieces, at least one."""
-        answer = self.ask("executeQueryStatement", self._said(statement), statement)
-        shape = _shape(answer)
-        yield _rows(answer.get(7, {}), shape)
+        answer = self.send_request("executeQueryStatement", self._statement_fields(statement), statement)
+        shape = _parse_shape(answer)
+        yield _parse_rows(answer.get(7, {}), shape)
         more = answer.get(14, 1)
         while more:
             words = [Field(1, I64, self.session_id), Field(2, STRING, statement.encode()), Field(3, I32, _ROWS)]
             words += [
                 Field(4, I64, answer[2]),
                 Field(5, BOOL, 1),
-                Field(6, I64, _milliseconds()),
+                Field(6, I64, _timeout_ms()),
                 Field(7, I64, self._statement),
             ]
-            found = self.ask("fetchResults", words, statement)
+            found = self.send_request("fetchResults", words, statement)
             if not found.get(2) or not found.get(4, {}).get(1):
                 return
-            yield _rows(found[4], shape)
+            yield _parse_rows(found[4], shape)
             more = found.get(7, 1)
 
-    def _login(self, table: bool) -> tuple[int, int]:
+    def _log_in(self, table: bool) -> tuple[int, int]:
         server = self.server
         words = [Field(1, I32, _PROTOCOL_V3), Field(2, STRING, b"UTC")]
         words += [Field(3, STRING, server.user.encode()), Field(4, STRING, server.password.encode())]
         dialect = b"table" if table else b"tree"
         words.append(Field(5, MAP, {b"version": _CLIENT, b"sql_dialect": dialect}))
         try:
-            session: int = self.ask("openSession", words, "login")[3]
+            session: int = self.send_request("openSession", words, "login")[3]
         except RefusedError as refused:
             kind = PermissionDeniedError if refused.code in _LOGIN_REFUSED else PermanentError
             raise kind(
@@ -159,25 +159,25 @@ class Session:
                 hint="see iotdb and iotdb_password_file of the receiver in the settings",
                 subject=server.name,
             ) from refused
-        statement: int = self._call("requestStatementId", [Field(1, I64, session)], "login")
+        statement: int = self._call_server("requestStatementId", [Field(1, I64, session)], "login")
         return session, statement
 
-    def _said(self, statement: str) -> list[Field]:
+    def _statement_fields(self, statement: str) -> list[Field]:
         words = [Field(1, I64, self.session_id), Field(2, STRING, statement.encode()), Field(3, I64, self._statement)]
-        return [*words, Field(4, I32, _ROWS), Field(5, I64, _milliseconds())]
+        return [*words, Field(4, I32, _ROWS), Field(5, I64, _timeout_ms())]
 
-    def ask(self, method: str, request: Sequence[Field], what: str) -> dict[int, Any]:
+    def send_request(self, method: str, request: Sequence[Field], what: str) -> dict[int, Any]:
         """A call whose argument is one request and whose answer is a status, or holds one as its first field."""
-        answer: dict[int, Any] = self._call(method, [Field(1, STRUCT, request)], what)
+        answer: dict[int, Any] = self._call_server(method, [Field(1, STRUCT, request)], what)
         status = answer.get(1)
         if not isinstance(status, dict):
             status = answer
         code = int(status.get(1, 0))
         if code not in _DONE:
-            raise self._refused(code, status)
+            raise self._refused_error(code, status)
         return answer
 
-    def _call(self, method: str, arguments: Sequence[Field], what: str) -> Any:
+    def _call_server(self, method: str, arguments: Sequence[Field], what: str) -> Any:
         try:
             return self._wire.call(method, arguments)
         except (OSError, WireError) as broken:
@@ -189,7 +189,7 @@ class Session:
                 subject=self.server.name,
             ) from broken
 
-    def _refused(self, code: int, status: Mapping[int, Any]) -> RefusedError:
+    def _refused_error(self, code: int, status: Mapping[int, Any]) -> RefusedError:
         told = [str(code), status.get(2, b"").decode("utf-8", "replace")]
         told += [s.get(2, b"").decode("utf-8", "replace") for s in status.get(3, ()) if int(s.get(1, 200)) not in _DONE]
         message = " ".join(" ".join(filter(None, dict.fromkeys(told))).split())[:600]
@@ -198,11 +198,11 @@ class Session:
         return error
 
 
-def _milliseconds() -> int:
+def _timeout_ms() -> int:
     return int(ANSWER_SECONDS * 1000)
 
 
-def _shape(answer: Mapping[int, Any]) -> list[tuple[str, DataType, int]]:
+def _parse_shape(answer: Mapping[int, Any]) -> list[tuple[str, DataType, int]]:
     """Name, type and place of each column of an answer."""
     names = [name.decode() for name in answer.get(3, ())]
     types = [DataType[name.decode()] for name in answer.get(6, ())]
@@ -210,11 +210,11 @@ def _shape(answer: Mapping[int, Any]) -> list[tuple[str, DataType, int]]:
     return [(name, types[i], places.get(name, i)) for i, name in enumerate(names)]
 
 
-def _rows(data: Mapping[int, Any], shape: Sequence[tuple[str, DataType, int]]) -> Rows:
+def _parse_rows(data: Mapping[int, Any], shape: Sequence[tuple[str, DataType, int]]) -> Rows:
     times = np.frombuffer(data.get(1, b""), ">i8").astype(np.int64)
     cells = []
     for name, kind, place in shape:
-        values = _values(kind, data[2][place]) if data.get(2) else np.empty(0, VALUE_DTYPES[kind])
+        values = _decode_values(kind, data[2][place]) if data.get(2) else np.empty(0, VALUE_DTYPES[kind])
         present = np.ones(len(times), np.bool_)
         if len(values) < len(times):
             present = np.unpackbits(np.frombuffer(data[3][place], np.uint8))[: len(times)].astype(np.bool_)
@@ -222,7 +222,7 @@ def _rows(data: Mapping[int, Any], shape: Sequence[tuple[str, DataType, int]]) -
     return Rows(times, tuple(cells))
 
 
-def _values(kind: DataType, data: bytes) -> NDArray[Any]:
+def _decode_values(kind: DataType, data: bytes) -> NDArray[Any]:
     if kind in _STORED:
         return np.frombuffer(data, _STORED[kind]).astype(VALUE_DTYPES[kind])
     found: list[bytes] = []

@@ -24,7 +24,7 @@ _BLOCK = 4 << 20
 FOLDER = "staging/iotdb"
 
 
-def sound(root: Path, file: CatalogFile) -> None:
+def require_unchanged(root: Path, file: CatalogFile) -> None:
     """Raises CorruptionError where the bytes are not those of the catalog, SourceVanishedError where they are gone."""
     wanted = [(file.location, file.sha256, file.size)]
     wanted += [(file.mods_location, file.mods_sha256, MOST_MODS)] if file.mods_location else []
@@ -57,16 +57,16 @@ class Stage:
         self._placed: dict[int, str] = {}
         self.folder = f"{FOLDER}/{hashlib.sha256(server.encode()).hexdigest()[:12]}"
 
-    def clear(self) -> None:
+    def clear_folder(self) -> None:
         """Nothing is on its way; also what a load that died left."""
         self._store.remove_tree(self.folder)
 
-    def place(self, files: Sequence[CatalogFile]) -> str:
+    def place_files(self, files: Sequence[CatalogFile]) -> str:
         """A folder with these files under their own names, deletions beside; as the server names it.
 
         A TsFile is a second name of the catalog's own: nobody writes into one. Deletions are a copy: a server appends.
         """
-        names = {file.file_id: f"{self.folder}/{number}/{self._name(file)}" for number, file in enumerate(files)}
+        names = {file.file_id: f"{self.folder}/{number}/{self._name_for_server(file)}" for number, file in enumerate(files)}
         self._placed = names
         links = [(file.location, names[file.file_id]) for file in files]
         if self._store.properties.hard_links and not self._copies:
@@ -75,19 +75,19 @@ class Stage:
                 raise SourceVanishedError(f"{gone[0]} is gone from the receiver", hint="./tidemark verify", subject=gone[0])
         else:
             for file in files:
-                self._copy(file.location, names[file.file_id], file.size)
+                self._copy_file(file.location, names[file.file_id], file.size)
         for file in files:
             if file.mods_location:
                 end = mods_form(file.mods_location)
                 self._store.publish(f"{names[file.file_id]}.{end}", self._store.read(file.mods_location))
         return str(self._root / self.folder)
 
-    def left(self, files: Sequence[CatalogFile]) -> list[CatalogFile]:
+    def find_left_files(self, files: Sequence[CatalogFile]) -> list[CatalogFile]:
         """Of what was placed last: what a server that takes files away did not take."""
         there = self._store.stat_many([self._placed[file.file_id] for file in files])
         return [file for file, entry in zip(files, there, strict=True) if entry is not None]
 
-    def write(
+    def write_points(
         self, devices: Mapping[str, Mapping[str, Column]], aligned: Mapping[str, bool], tags: Mapping[str, Sequence[str]]
     ) -> str:
         """A new TsFile of these points; its path as the server names it. `tags`: table → names of its tag columns."""
@@ -97,19 +97,19 @@ class Stage:
         tables = {str(segments[d][0]) for d in devices if is_table([d])}
         with TsFileWriter(path, {table: tags[table] for table in sorted(tables)}) as writer:
             for device in sorted(devices, key=lambda d: device_order(segments[d])):
-                writer.write(segments[device], devices[device], aligned.get(device, False))
+                writer.write_device(segments[device], devices[device], aligned.get(device, False))
         return str(path)
 
-    def _copy(self, source: str, target: str, size: int) -> None:
+    def _copy_file(self, source: str, target: str, size: int) -> None:
         self._store.remove([target])
         try:
-            self._store.write_part(target, 0, self._store.chunks(source, 0, size, _BLOCK))
+            self._store.write_part(target, 0, self._store.read_chunks(source, 0, size, _BLOCK))
         except NotFoundError as gone:
             raise SourceVanishedError(
                 f"{source} is gone from the receiver", hint="./tidemark verify", subject=source
             ) from gone
 
-    def _name(self, file: CatalogFile) -> str:
+    def _name_for_server(self, file: CatalogFile) -> str:
         """As its site called it; a merged file as the catalog does. A server that takes files away keeps their names, passes
         over a name that it has without a word, and lets the higher version win: there names rise from LOAD to LOAD."""
         if not self._copies:

@@ -25,7 +25,7 @@ class Server:
     password: str
 
     @classmethod
-    def of(cls, url: str, password: str) -> Server:
+    def from_url(cls, url: str, password: str) -> Server:
         """From `iotdb://user@host:port` (checked by the settings)."""
         parts = urlsplit(url)
         return cls(parts.hostname or "", parts.port or 6667, parts.username or "root", password)
@@ -73,12 +73,12 @@ class Wire:
     def call(self, method: str, arguments: Sequence[Field]) -> Any:
         """The method's result: a number, or a struct as {field number: value} with strings as bytes."""
         self._socket.sendall(encode_call(method, arguments))
-        (size,) = struct.unpack(">i", self._exactly(4))
+        (size,) = struct.unpack(">i", self._receive_exactly(4))
         if not 0 < size <= _LONGEST_ANSWER:
             raise WireError(f"{method}: an answer of {size} bytes")
-        return decode_reply(method, self._exactly(size))
+        return decode_reply(method, self._receive_exactly(size))
 
-    def _exactly(self, size: int) -> bytes:
+    def _receive_exactly(self, size: int) -> bytes:
         found = bytearray(size)
         view, at = memoryview(found), 0
         while at < size:
@@ -92,7 +92,7 @@ class Wire:
 def encode_call(method: str, arguments: Sequence[Field]) -> bytes:
     """The frame of a call."""
     name = method.encode()
-    message = struct.pack(">Ii", _CALL, len(name)) + name + struct.pack(">i", 0) + _packed(STRUCT, arguments)
+    message = struct.pack(">Ii", _CALL, len(name)) + name + struct.pack(">i", 0) + _encode_value(STRUCT, arguments)
     return struct.pack(">i", len(message)) + message
 
 
@@ -100,10 +100,10 @@ def decode_reply(method: str, frame: bytes) -> Any:
     """What a frame without its length says. WireError where it is no reply."""
     reader = _Reader(frame)
     try:
-        kind = reader.number(">I")
-        reader.bytes()  # the method's name
-        reader.number(">i")
-        result = reader.struct()
+        kind = reader.read_number(">I")
+        reader.read_binary()  # the method's name
+        reader.read_number(">i")
+        result = reader.read_struct()
     except (struct.error, IndexError, RecursionError) as torn:
         raise WireError(f"{method}: the answer cannot be read: {torn}") from torn
     if kind != _REPLY or 0 not in result:
@@ -111,7 +111,7 @@ def decode_reply(method: str, frame: bytes) -> Any:
     return result[0]
 
 
-def _packed(kind: int, value: Any) -> bytes:
+def _encode_value(kind: int, value: Any) -> bytes:
     if kind in _FIXED:
         return struct.pack(_FIXED[kind], value)
     if kind == STRING:
@@ -119,12 +119,12 @@ def _packed(kind: int, value: Any) -> bytes:
         return struct.pack(">i", len(text)) + text
     if kind == LIST:
         inner, items = value
-        return struct.pack(">bi", inner, len(items)) + b"".join(_packed(inner, item) for item in items)
+        return struct.pack(">bi", inner, len(items)) + b"".join(_encode_value(inner, item) for item in items)
     if kind == MAP:
         words: Mapping[bytes, bytes] = value
-        pairs = (_packed(STRING, word) for pair in words.items() for word in pair)
+        pairs = (_encode_value(STRING, word) for pair in words.items() for word in pair)
         return struct.pack(">bbi", STRING, STRING, len(words)) + b"".join(pairs)
-    fields = (struct.pack(">bh", field.kind, field.number) + _packed(field.kind, field.value) for field in value)
+    fields = (struct.pack(">bh", field.kind, field.number) + _encode_value(field.kind, field.value) for field in value)
     return b"".join(fields) + bytes([STOP])
 
 
@@ -133,43 +133,43 @@ class _Reader:
         self.data = data
         self.at = 0
 
-    def number(self, form: str) -> Any:
+    def read_number(self, form: str) -> Any:
         (found,) = struct.unpack_from(form, self.data, self.at)
         self.at += struct.calcsize(form)
         return found
 
-    def bytes(self) -> bytes:
-        size: int = self.number(">i")
+    def read_binary(self) -> bytes:
+        size: int = self.read_number(">i")
         if size < 0 or self.at + size > len(self.data):
             raise IndexError(f"a text of {size} bytes at {self.at} of {len(self.data)}")
         self.at += size
         return self.data[self.at - size : self.at]
 
-    def struct(self) -> dict[int, Any]:
+    def read_struct(self) -> dict[int, Any]:
         """Field number → value."""
         found = {}
-        while (kind := self.number(">b")) != STOP:
-            number = self.number(">h")
-            found[number] = self.value(kind)
+        while (kind := self.read_number(">b")) != STOP:
+            number = self.read_number(">h")
+            found[number] = self.read_value(kind)
         return found
 
-    def value(self, kind: int) -> Any:
+    def read_value(self, kind: int) -> Any:
         if kind in _FIXED:
-            return self.number(_FIXED[kind])
+            return self.read_number(_FIXED[kind])
         if kind == STRING:
-            return self.bytes()
+            return self.read_binary()
         if kind == STRUCT:
-            return self.struct()
+            return self.read_struct()
         if kind == MAP:
-            key, inner = self.number(">b"), self.number(">b")
-            return dict(self._times(lambda: (self.value(key), self.value(inner))))
+            key, inner = self.read_number(">b"), self.read_number(">b")
+            return dict(self._read_items(lambda: (self.read_value(key), self.read_value(inner))))
         if kind in (LIST, SET):
-            inner = self.number(">b")
-            return self._times(lambda: self.value(inner))
+            inner = self.read_number(">b")
+            return self._read_items(lambda: self.read_value(inner))
         raise IndexError(f"a field of kind {kind}")
 
-    def _times(self, one: Callable[[], Any]) -> list[Any]:
-        count: int = self.number(">i")
+    def _read_items(self, one: Callable[[], Any]) -> list[Any]:
+        count: int = self.read_number(">i")
         if not 0 <= count <= _MOST_ITEMS:
             raise IndexError(f"{count} items")
         return [one() for _ in range(count)]

@@ -1,6 +1,6 @@
 """Landings into the catalog: check, own, place, record in one transaction a landing, answer, clean.
 
-Enter by `load.load(app, receiver)`. `retry.replay_refused` and `retry.try_again` load files that waited.
+Enter by `load.load(app, receiver)`. `retry.replay_refused` and `retry.recheck_waiting` load files that waited.
 
     check       is a file what its manifest says, and can it be read; one task in a child process
     place       where a file goes at the receiver, and how; durable before the ledger speaks of it

@@ -1,10 +1,10 @@
 """What becomes of each file of a landing: loaded, refused or held; and who owns a device. Pure.
 
-It is one decision over frozen values. `admit` is used by a load, by the release of a quarantined file and by the
-replay of a refused one. All three bring a file with its manifest entry, what `check.examine` found in it, and what
+It is one decision over frozen values. `admit_files` is used by a load, by the release of a quarantined file and by the
+replay of a refused one. All three bring a file with its manifest entry, what `check.examine_file` found in it, and what
 the ledger knew before. Source: DESIGN §3 "One file's way", "A file is its content".
 
-A device belongs to the site that first sent it (`claim`): first come, first served, on the full device name. Exactly
+A device belongs to the site that first sent it (`claim_devices`): first come, first served, on the full device name. Exactly
 the file that holds a foreign device is refused. In the original the check was off from 0.12 on, and one conflict
 rejected a whole storage group (research/iotdb.md B7, B13). Source: seed 000 ("there can only be one data source for
 one device"), DESIGN §1 "device owner".
@@ -29,9 +29,9 @@ from tidemark.formats.layout import (
     refused_location,
 )
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.receiver.load.check import Examined, parts
+from tidemark.receiver.load.check import Examined, parts_of_file
 from tidemark.receiver.load.place import Placement
-from tidemark.tsfiles.names import SourceName, parse_source_path, rank
+from tidemark.tsfiles.names import SourceName, parse_source_path, rank_of_source
 from tidemark.tsfiles.statistics import FileFacts
 
 
@@ -49,7 +49,7 @@ class Origin:
     folder: str
 
     @classmethod
-    def of(cls, manifest: Manifest, receiver: str, catalog_interval_ms: int) -> Origin:
+    def from_manifest(cls, manifest: Manifest, receiver: str, catalog_interval_ms: int) -> Origin:
         """The origin of a landing's files where they landed."""
         return cls(
             receiver=receiver,
@@ -73,7 +73,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Known:
+class LedgerFacts:
     """What the ledger knew before. `newest`: the newest source row of a path, live or not; `devices`: of those rows;
     `settled`: those for which a merged file stands alone."""
 
@@ -132,7 +132,7 @@ class Admission:
 Outcome = Load | Refusal | Hold
 
 
-def admit(origin: Origin, files: Sequence[tuple[LandedFile, Examined]], known: Known, at: float) -> Admission:
+def admit_files(origin: Origin, files: Sequence[tuple[LandedFile, Examined]], known: LedgerFacts, at: float) -> Admission:
     """Decide every file of one origin. Devices claimed by an earlier file of it are owned for the later ones."""
     owners = dict(known.owners)
     outcomes: list[Outcome] = []
@@ -142,7 +142,7 @@ def admit(origin: Origin, files: Sequence[tuple[LandedFile, Examined]], known: K
         if newest is not None and newest.generation >= file.generation:
             seen.append(file)
             continue
-        outcome = _decide(origin, file, examined, replace(known, owners=owners), at)
+        outcome = _decide_file(origin, file, examined, replace(known, owners=owners), at)
         outcomes.append(outcome)
         if isinstance(outcome, Load):
             owners |= {device: Owner(origin.site_id, at) for device in outcome.claims}
@@ -151,32 +151,32 @@ def admit(origin: Origin, files: Sequence[tuple[LandedFile, Examined]], known: K
         refusals=tuple(o for o in outcomes if isinstance(o, Refusal)),
         holds=tuple(o for o in outcomes if isinstance(o, Hold)),
         known=tuple(seen),
-        placements=tuple(p for outcome in outcomes for p in _placements(origin, outcome)),
+        placements=tuple(p for outcome in outcomes for p in _list_placements(origin, outcome)),
     )
 
 
-def _decide(origin: Origin, file: LandedFile, examined: Examined, known: Known, at: float) -> Outcome:
+def _decide_file(origin: Origin, file: LandedFile, examined: Examined, known: LedgerFacts, at: float) -> Outcome:
     if examined.trouble:
-        held = _hold(origin, file, examined.trouble, examined.kind, came=examined.came)
+        held = _hold_file(origin, file, examined.trouble, examined.kind, came=examined.came)
         return replace(held, resend=examined.differs)
     name = parse_source_path(file.path, origin.data)
     if name is None:
         reason = f"{file.path} is not a TsFile's path below the site's data folders"
-        return _hold(origin, file, reason, CorruptionError.kind)
+        return _hold_file(origin, file, reason, CorruptionError.kind)
     if examined.facts is None:
         return _grown_mods(origin, file, known, at)
     facts = examined.facts
-    verdict = claim((d.device for d in facts.devices), known.owners, origin.site_id)
+    verdict = claim_devices((d.device for d in facts.devices), known.owners, origin.site_id)
     if isinstance(verdict, Refused):
         return Refusal(file, verdict, refused_location(origin.site_id, origin.landing, file.path))
-    row = _row(origin, file, name, facts, at)
+    row = _catalog_row(origin, file, name, facts, at)
     devices = tuple(CatalogDevice(d.device, d.start, d.end, d.points) for d in facts.devices)
     newest = known.newest.get(file.path)
     replaces = newest.file_id if newest is not None and newest.state == "live" else None
     return Load(file, row, devices, verdict.new, facts, replaces)
 
 
-def _grown_mods(origin: Origin, file: LandedFile, known: Known, at: float) -> Outcome:
+def _grown_mods(origin: Origin, file: LandedFile, known: LedgerFacts, at: float) -> Outcome:
     """Mods that travelled alone join the TsFile they belong to, wherever that is."""
     assert file.mods is not None  # manifests say so: receiver.load.landings.check_sound
     base = known.newest.get(file.path)
@@ -198,16 +198,16 @@ def _grown_mods(origin: Origin, file: LandedFile, known: Known, at: float) -> Ou
         if waiting.refused is not None:
             location = refused_location(origin.site_id, origin.landing, file.path)
             return Refusal(whole, waiting.refused, location, waiting)
-        return _hold(origin, whole, "mods of a TsFile that is in quarantine itself", CorruptionError.kind, waiting)
+        return _hold_file(origin, whole, "mods of a TsFile that is in quarantine itself", CorruptionError.kind, waiting)
     gone = base is not None and base.sha256 == file.sha256
     if gone and base is not None and base.file_id in known.settled:
-        return replace(_hold(origin, file, "its deletions wait until the settled file comes again", 0), awaits=True)
+        return replace(_hold_file(origin, file, "its deletions wait until the settled file comes again", 0), awaits=True)
     what = "whose bytes are no longer kept here" if gone else "that is not here"
     reason = f"mods came alone, of a TsFile {what}: the whole file has to be sent again"
-    return replace(_hold(origin, file, reason, CorruptionError.kind), resend=True)
+    return replace(_hold_file(origin, file, reason, CorruptionError.kind), resend=True)
 
 
-def _row(origin: Origin, file: LandedFile, name: SourceName, facts: FileFacts, at: float) -> CatalogFile:
+def _catalog_row(origin: Origin, file: LandedFile, name: SourceName, facts: FileFacts, at: float) -> CatalogFile:
     assert file.tsfile is not None
     first = min((d.start for d in facts.devices), default=None)
     last = max((d.end for d in facts.devices), default=None)
@@ -232,19 +232,21 @@ def _row(origin: Origin, file: LandedFile, name: SourceName, facts: FileFacts, a
         mods_location=mods_location(location, file.mods.sha256, file.mods.path) if file.mods else "",
         mods_sha256=file.mods.sha256 if file.mods else "",
         points=sum(d.points for d in facts.devices),
-        rank=rank(name),
+        rank=rank_of_source(name),
         created=at,
         undecodable=facts.undecodable,
         landing=origin.landing,
     )
 
 
-def _hold(origin: Origin, file: LandedFile, reason: str, kind: int, joins: Waiting | None = None, came: bool = True) -> Hold:
+def _hold_file(
+    origin: Origin, file: LandedFile, reason: str, kind: int, joins: Waiting | None = None, came: bool = True
+) -> Hold:
     location = quarantine_location(origin.site_id, origin.landing, file.path) if came else ""
     return Hold(file, reason, kind, location, joins)
 
 
-def _placements(origin: Origin, outcome: Outcome) -> Iterable[Placement]:
+def _list_placements(origin: Origin, outcome: Outcome) -> Iterable[Placement]:
     """Where the outcome's bytes go, from the folder they came in or from where an older generation waits."""
     file = outcome.file
 
@@ -260,7 +262,7 @@ def _placements(origin: Origin, outcome: Outcome) -> Iterable[Placement]:
     if not outcome.location:
         return
     folder = outcome.location.removesuffix(landed_path(file.path))
-    for part in parts(file):
+    for part in parts_of_file(file):
         source = outcome.joins.location if outcome.joins and part is file.tsfile else landed(part)
         yield Placement(source, folder + landed_path(part.path), optional=True)
 
@@ -288,7 +290,7 @@ class Refused:
     owner: Owner
 
 
-def claim(devices: Iterable[str], owners: Mapping[str, Owner], site_id: str) -> Claimed | Refused:
+def claim_devices(devices: Iterable[str], owners: Mapping[str, Owner], site_id: str) -> Claimed | Refused:
     """Decide one file of `site_id` that holds `devices` (canonical names). `owners` knows at least those that are owned."""
     new = []
     for device in sorted(set(devices)):
@@ -305,10 +307,11 @@ def refusal_reason(refused: Refused, site_name: str, owner_name: str, receiver: 
     since = datetime.fromtimestamp(refused.owner.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"device {refused.device} belongs to site {owner_name} ({refused.owner.site_id}) since {since}; to take it over: "
-        f"./tidemark owners transfer {_shell(refused.device)} --to {_shell(site_name)} --receiver {receiver}"
+        f"./tidemark owners transfer {_quote_for_shell(refused.device)} --to {_quote_for_shell(site_name)} "
+        f"--receiver {receiver}"
     )
 
 
-def _shell(word: str) -> str:
+def _quote_for_shell(word: str) -> str:
     plain = all(c.isalnum() or c in "._-/" for c in word)
     return word if plain else "'" + word.replace("'", "'\\''") + "'"

@@ -17,7 +17,7 @@ from tidemark.errors import CorruptionError, RetryableError, TidemarkError
 from tidemark.formats.landing import LandedFile, Part
 from tidemark.formats.layout import landed_path
 from tidemark.tsfiles.companions.mods import parse_mods
-from tidemark.tsfiles.statistics import FileFacts, inspect
+from tidemark.tsfiles.statistics import FileFacts, check_and_describe
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _BLOCK = 1 << 18  # read into one place over and over, which stays in the cache of a core
@@ -33,7 +33,7 @@ class ExamineTask:
     database: str
     below: str = ""
 
-    def place(self, part: Part) -> UntrustedFile:
+    def locate_part(self, part: Part) -> UntrustedFile:
         """Where a part lies."""
         return landed_file(Path(self.folder), self.below, part)
 
@@ -59,17 +59,17 @@ class Examined:
     differs: bool = False
 
 
-def examine(task: ExamineTask) -> Examined:
+def examine_file(task: ExamineTask) -> Examined:
     """Check one file with its companions. Raises RetryableError when the disk does not answer: that is no verdict."""
     file = task.file
     try:
-        for part in parts(file):
-            check_part(task.place(part), part)
+        for part in parts_of_file(file):
+            check_part(task.locate_part(part), part)
     except CorruptionError as broken:
-        return replace(_troubled(task, broken.message, broken.kind), differs=True)
+        return replace(_report_trouble(task, broken.message, broken.kind), differs=True)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.folder}: {file.path}: {broken}", subject=file.path) from broken
-    return _describe(task)
+    return _describe_file(task)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class KeptTask:
 def describe_kept(task: KeptTask) -> FileFacts:
     """What a data file holds, without comparing its digest. Raises CorruptionError; RetryableError: the disk is silent."""
     try:
-        return inspect(task.place, task.database)
+        return check_and_describe(task.place, task.database)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.place}: {broken}", subject=task.subject) from broken
     except (TidemarkError, MemoryError):
@@ -96,50 +96,50 @@ def describe_kept(task: KeptTask) -> FileFacts:
         raise CorruptionError(f"{task.place} cannot be read: {type(broken).__name__}: {broken}") from broken
 
 
-def _describe(task: ExamineTask) -> Examined:
+def _describe_file(task: ExamineTask) -> Examined:
     """The facts of a file whose bytes are those that the manifest promised."""
     file = task.file
     try:
         if file.mods:
-            data = task.place(file.mods).read(MOST_MODS)
+            data = task.locate_part(file.mods).read(MOST_MODS)
             parse_mods(data, mods_form(file.mods.path), file.mods.path)
         if file.tsfile is None:
             return Examined(file.path, file.generation)
-        return Examined(file.path, file.generation, inspect(task.place(file.tsfile), task.database))
+        return Examined(file.path, file.generation, check_and_describe(task.locate_part(file.tsfile), task.database))
     except TidemarkError as broken:
         if not isinstance(broken, CorruptionError):
             raise
-        return _troubled(task, _by_source_path(task, broken.message), broken.kind)
+        return _report_trouble(task, _by_source_path(task, broken.message), broken.kind)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.folder}: {file.path}: {broken}", subject=file.path) from broken
     except MemoryError:
         raise  # a limit of its task: whoever gave that says so
     except Exception as broken:
         # A decoder stumbled over bytes it did not expect: the file goes to quarantine with that, the rest goes on.
-        return _troubled(task, f"cannot be read: {type(broken).__name__}: {broken}", CorruptionError.kind)
+        return _report_trouble(task, f"cannot be read: {type(broken).__name__}: {broken}", CorruptionError.kind)
 
 
 def _by_source_path(task: ExamineTask, message: str) -> str:
     """The message without the folder where its file was read: it goes to the quarantine from there."""
-    for part in parts(task.file):
-        message = message.replace(str(task.place(part)), part.path)
+    for part in parts_of_file(task.file):
+        message = message.replace(str(task.locate_part(part)), part.path)
     return message
 
 
-def _troubled(task: ExamineTask, trouble: str, kind: int) -> Examined:
-    came = any(_is_there(task.place(part)) for part in parts(task.file))
+def _report_trouble(task: ExamineTask, trouble: str, kind: int) -> Examined:
+    came = any(_is_there(task.locate_part(part)) for part in parts_of_file(task.file))
     return Examined(task.file.path, task.file.generation, trouble=trouble, kind=kind, came=came)
 
 
 def _is_there(place: UntrustedFile) -> bool:
     try:
-        place.opened().close()
+        place.open_file().close()
     except (CorruptionError, OSError):
         return False  # a symlink or a folder: examined already, and what it is stands in the trouble
     return True
 
 
-def parts(file: LandedFile) -> list[Part]:
+def parts_of_file(file: LandedFile) -> list[Part]:
     """The companions that travelled, the TsFile first."""
     return [part for part in (file.tsfile, file.mods, file.resource) if part is not None]
 
@@ -157,7 +157,7 @@ def landed_file(root: Path, folder: str, part: Part) -> UntrustedFile:
 def check_part(place: UntrustedFile, part: Part) -> None:
     """Size and digest of one landed file; CorruptionError says how they differ."""
     try:
-        with place.opened() as file:
+        with place.open_file() as file:
             size = os.fstat(file.fileno()).st_size
             if size != part.size:
                 raise CorruptionError(f"{part.path} has {size} bytes, the manifest says {part.size}", subject=part.path)
@@ -175,7 +175,7 @@ def check_part(place: UntrustedFile, part: Part) -> None:
 
 def sha256_of(place: UntrustedFile, most: int) -> str:
     """Hex digest. Raises as opening it; CorruptionError, before a byte is read, where it has more than `most` bytes."""
-    with place.opened() as file:
+    with place.open_file() as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise CorruptionError(f"{place.path} has {size} bytes, at most {most} were loaded", subject=place.path)

@@ -1,14 +1,14 @@
 """What a load, a release and a replay have in common: bytes that are ours, files checked, decisions.
 
 A release is of a file in quarantine, a replay of a refused one. Whose are the bytes of a landing? Those that a run
-of this ledger carried here are ours; all others are copied first (`take_in`). Who may write to a landing may keep a
+of this ledger carried here are ours; all others are copied first (`copy_landing`). Who may write to a landing may keep a
 hard link or an open file of what is in it, and write to that when the landing is long loaded; neither mode nor owner
 stops an open file. So only inodes that were never anybody else's are checked, placed and read. A landing that
 somebody else carried is copied to `taken/<site id>/<landing>/`, where no edge writes, and all that follows works on
 the copy. Source: docs/decisions/0021.
 
 `examine_all` checks every file in the engine's processes. `ask_survivors` asks what became of vanished files'
-points. `decide` says what becomes of the checked files, by what the ledger knows now. A file that crashes its child
+points. `decide_files` says what becomes of the checked files, by what the ledger knows now. A file that crashes its child
 or uses up its limit is held; only `quarantine release` opens it again.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.replicas.cache import recall
+from tidemark.cluster.replicas.cache import recall_files
 from tidemark.engines.choose import Engine, PoolEngine, choose_engine
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
@@ -33,17 +33,17 @@ from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.landings import DropRow
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.progress import Progress, Tick
-from tidemark.receiver.load.admit import Admission, Load, Origin, admit
-from tidemark.receiver.load.check import Examined, ExamineTask, landed_file, parts
-from tidemark.receiver.load.landings import Paper
+from tidemark.receiver.load.admit import Admission, Load, Origin, admit_files
+from tidemark.receiver.load.check import Examined, ExamineTask, landed_file, parts_of_file
+from tidemark.receiver.load.landings import FoundManifest
 from tidemark.receiver.load.record import known_before
 from tidemark.receiver.load.removal.rules import Survival
-from tidemark.receiver.load.removal.survival import Found, Question, questions
+from tidemark.receiver.load.removal.survival import Found, Question, list_questions
 from tidemark.receiver.load.removal.surviving_points import Evidence
 from tidemark.receiver.proved_files import changed_files
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.local import copy_files
-from tidemark.stores.os_errors import Where, translated
+from tidemark.stores.os_errors import Where, translate_os_errors
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 
@@ -80,7 +80,7 @@ def site_of(app: App, site: str) -> str | None:
     if site in app.settings.sites:
         return app.settings.sites[site].id
     with app.ledger.read() as connection:
-        known = landing_rows.sites(connection)
+        known = landing_rows.read_sites(connection)
     if site in known:
         return site
     found = sorted(row.site_id for row in known.values() if row.name == site)
@@ -98,9 +98,9 @@ def examine_all(
     app: App, files: Sequence[tuple[Origin, LandedFile]], root: Path, engine: str, progress: Progress
 ) -> list[CheckedFile]:
     """Check every file in the engine's processes; in the given order. Raises what is no verdict on a file (disk, engine)."""
-    tasks = [_task(root, origin.folder, file, origin.data) for origin, file in files]
+    tasks = [_examine_task(root, origin.folder, file, origin.data) for origin, file in files]
     results: dict[int, Examined] = {}
-    for outcome in _engine(app, engine).run("load_check", tasks) if tasks else ():
+    for outcome in _check_engine(app, engine).run("load_check", tasks) if tasks else ():
         file = files[outcome.index][1]
         if outcome.error is None:
             results[outcome.index] = outcome.value
@@ -120,7 +120,7 @@ def examine_all(
 def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str, Found]:
     """Path → what became of a vanished file's points, read in child processes of this machine. What cannot be read, or
     is not what was loaded, is said, and raises nothing: that file stays as it is."""
-    due = {one.gone.path: task for one in asked if (task := one.task(str(root))) is not None}
+    due = {one.gone.path: task for one in asked if (task := one.make_task(str(root))) is not None}
     found = {one.gone.path: Found(Survival.GONE) for one in asked if one.gone.path not in due}
     questions_due = [one for one in asked if one.gone.path in due]
     evidence: dict[str, Evidence] = {}
@@ -140,7 +140,7 @@ def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str,
     changed = changed_files(root, rested_on, {})  # all digested: what leaves for what they say is not read again
     for one, answer in told:
         wrong = [changed[file.location] for file in one.rests_on(answer) if file.location in changed]
-        found[one.gone.path] = Found(None, trouble=wrong[0]) if wrong else one.answered(answer)
+        found[one.gone.path] = Found(None, trouble=wrong[0]) if wrong else one.make_answer(answer)
     return {path: Found(None, trouble=_NOT_LOOKED) for path in due} | found
 
 
@@ -163,8 +163,8 @@ def ask_survivors(
     """What became of all vanished files that are judged with these drops and loads, before they are recorded. Files that
     only nodes have are fetched, where they can be."""
     with app.ledger.read() as connection:
-        asked = questions(connection, origin, told, loads)
-    recall(cluster, [file for one in asked for file in (one.gone, *one.made) if file.file_id], if_any=True)
+        asked = list_questions(connection, origin, told, loads)
+    recall_files(cluster, [file for one in asked for file in (one.gone, *one.made) if file.file_id], if_any=True)
     return find_survivors(app, root, asked)
 
 
@@ -174,32 +174,32 @@ def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile],
     ends on a machine without Java, too."""
     spark = app.settings.spark
     if spark.engine != "spark" and spark.min_points > 0:
-        PoolEngine().begin("load_check", [_task(root, folder, file, data) for file in files])
+        PoolEngine().begin_tasks("load_check", [_examine_task(root, folder, file, data) for file in files])
 
 
-def _task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
+def _examine_task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
     name = parse_source_path(file.path, data)
     return ExamineTask(str(root), file, name.database if name else "", folder)
 
 
-def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:
+def decide_files(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:
     """What becomes of the checked files of one origin, by what the ledger knows now."""
     devices = {d.device for c in checked if c.examined.facts for d in c.examined.facts.devices}
     with app.ledger.read() as connection:
         known = known_before(connection, origin, [c.file for c in checked], devices)
-    return admit(origin, [(c.file, c.examined) for c in checked], known, at)
+    return admit_files(origin, [(c.file, c.examined) for c in checked], known, at)
 
 
-def _engine(app: App, engine: str) -> Engine:
+def _check_engine(app: App, engine: str) -> Engine:
     """Where nobody asks for Spark, the pool whatever the size: a check reads a file once, and on this machine's cores
     Spark does that no faster and starts for ten seconds more."""
     return choose_engine(app.settings.spark, engine, 0)
 
 
-def is_ours(app: App, origin: Origin, paper: Paper, root: Path) -> bool:
+def is_ours(app: App, origin: Origin, paper: FoundManifest, root: Path) -> bool:
     """Whether a run of this ledger wrote the landing here, and nobody else may write to its folder."""
     with app.ledger.read() as connection:
-        if not hold_rows.carried(connection, origin.receiver, origin.site_id, origin.landing, paper.sha256):
+        if not hold_rows.has_carried(connection, origin.receiver, origin.site_id, origin.landing, paper.sha256):
             return False
     site, _, _ = origin.folder.rpartition("/")
     return all(_ours_alone(root / folder) for folder in ("landing", site, origin.folder))
@@ -210,16 +210,16 @@ def _ours_alone(folder: Path) -> bool:
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def take_in(store: Store, root: Path, origin: Origin, files: Iterable[LandedFile], logs: Iterable[str] = ()) -> Origin:
+def copy_landing(store: Store, root: Path, origin: Origin, files: Iterable[LandedFile], logs: Iterable[str] = ()) -> Origin:
     """Copy these files with their companions, and pieces of schema `logs`, from where they lie to a folder of our own.
 
     Returns the origin of the copies. What is no regular file is not copied. Raises DiskFullError, PermissionDeniedError.
     """
-    folder = _folder(origin)
+    folder = _copy_folder(origin)
     store.remove_tree(folder)
-    paths = [landed_path(path) for path in (*(part.path for file in files for part in parts(file)), *logs)]
+    paths = [landed_path(path) for path in (*(part.path for file in files for part in parts_of_file(file)), *logs)]
     try:
-        with translated(Where("", str(root)), folder):
+        with translate_os_errors(Where("", str(root)), folder):
             copy_files(root, ((f"{origin.folder}/{path}", f"{folder}/{path}") for path in paths))
     except BaseException:
         # CRASH WINDOW: half of it copied: the next load removes the folder before anything else.
@@ -228,9 +228,9 @@ def take_in(store: Store, root: Path, origin: Origin, files: Iterable[LandedFile
     return replace(origin, folder=folder)
 
 
-def leave(store: Store, origin: Origin) -> None:
+def remove_copies(store: Store, origin: Origin) -> None:
     """Remove the copies that nobody placed, where there are any."""
-    if origin.folder == _folder(origin):
+    if origin.folder == _copy_folder(origin):
         store.remove_tree(origin.folder)
 
 
@@ -242,7 +242,7 @@ def sweep_taken(store: Store) -> None:
 def called_as_landed(root: Path, checked: Sequence[CheckedFile]) -> list[CheckedFile]:
     """The same; what was no regular file where it landed is called that, where its copy is only missing."""
     return [
-        _as_landed(root, one) if one.examined.trouble and one.origin.folder == _folder(one.origin) else one
+        _as_landed(root, one) if one.examined.trouble and one.origin.folder == _copy_folder(one.origin) else one
         for one in checked
     ]
 
@@ -250,13 +250,13 @@ def called_as_landed(root: Path, checked: Sequence[CheckedFile]) -> list[Checked
 def _as_landed(root: Path, one: CheckedFile) -> CheckedFile:
     folder = landing_folder(one.origin.site_id, one.origin.landing)
     try:
-        for part in parts(one.file):
+        for part in parts_of_file(one.file):
             with suppress(FileNotFoundError):
-                landed_file(root, folder, part).opened().close()
+                landed_file(root, folder, part).open_file().close()
     except CorruptionError as odd:
         return replace(one, examined=replace(one.examined, trouble=odd.message))
     return one
 
 
-def _folder(origin: Origin) -> str:
+def _copy_folder(origin: Origin) -> str:
     return taken_folder(origin.site_id, origin.landing)

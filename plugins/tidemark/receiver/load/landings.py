@@ -2,9 +2,9 @@
 
 A folder is a landing once `manifest.json` is in it. Before that it is still arriving and is not touched. Manifests
 come from elsewhere: nothing in one is believed before it is checked, and one that cannot be accepted is named with
-the reason (`check_sound`, `unlike`). Source: DESIGN §5, docs/formats/manifest.md.
+the reason (`check_sound`, `find_site_conflict`). Source: DESIGN §5, docs/formats/manifest.md.
 
-`judge` says in which order a site's landings load, and which may not; pure. A manifest carries its place in the
+`order_arrivals` says in which order a site's landings load, and which may not; pure. A manifest carries its place in the
 site's sequence and the id of the landing before it (DESIGN §3 "Each end has its own ledger"). Landings load in
 sequence without a gap, whatever order they arrived in: sent, or carried on a disk.
 
@@ -51,20 +51,20 @@ from tidemark.formats.landing import (
     decode_entry,
     decode_manifest,
     decode_receipt,
-    encode,
+    encode_document,
     named_paths,
 )
 from tidemark.formats.layout import MANIFEST, RECEIPT, data_location, folder_name, landed_path, landing_folder
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.landings import LandingRow, SiteRow
-from tidemark.receiver.load.check import parts
+from tidemark.receiver.load.check import parts_of_file
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.agent.disk import RAISED
-from tidemark.stores.listing import folders_of, glance
+from tidemark.stores.listing import folders_of, list_names
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import RESOURCE, parse_source_path
 from tidemark.tsfiles.sealed import was_mods_of
@@ -91,7 +91,7 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Paper:
+class FoundManifest:
     """A manifest as it lies there: its bytes' digest, and either the manifest or what is wrong with it."""
 
     folder: Folder
@@ -112,11 +112,11 @@ def landing_folders(
     for site in folder_names(root / "landing")[0]:
         if site_id is not None and site != site_id:
             continue
-        for landing in _names(root, site)[0]:
+        for landing in _list_landings(root, site)[0]:
             sign = finished.get((site, landing), 0)
             if sign and sign == landing_sign(root, site, landing):
                 continue
-            names = _held(root / "landing" / site / landing)
+            names = _list_names(root / "landing" / site / landing)
             if names is None:
                 yield Folder(site, landing, answered=False, bulky=False)
             elif MANIFEST in names:
@@ -129,7 +129,7 @@ def odd_landings(root: Path, site_id: str | None = None) -> list[tuple[str, str]
     sites, odd = folder_names(root / "landing")
     found = [(f"landing/{name}", _NOT_TEXT) for name in odd if site_id is None]
     for site in sites if site_id is None else [site_id]:
-        _, odd, closed = _names(root, site)
+        _, odd, closed = _list_landings(root, site)
         found += [(f"landing/{site}/{name}", _NOT_TEXT) for name in odd]
         found += [(f"landing/{site}", closed)] if closed else []
     return found
@@ -138,7 +138,7 @@ def odd_landings(root: Path, site_id: str | None = None) -> list[tuple[str, str]
 _NOT_TEXT = "its name is not UTF-8: it is passed over; rename or remove it"
 
 
-def _names(root: Path, site: str) -> tuple[list[str], list[str], str]:
+def _list_landings(root: Path, site: str) -> tuple[list[str], list[str], str]:
     """Of a site's folder: landings, names that are not UTF-8, and why it cannot be listed."""
     try:
         return *folder_names(root / "landing" / site), ""
@@ -146,18 +146,18 @@ def _names(root: Path, site: str) -> tuple[list[str], list[str], str]:
         return [], [], closed.message
 
 
-def read_paper(root: Path, folder: Folder, path: str = "") -> Paper:
+def read_found_manifest(root: Path, folder: Folder, path: str = "") -> FoundManifest:
     """Read and check one manifest, or the one that is kept at `path` below the root; what is wrong stands in the answer,
     since other landings go on."""
     sha256 = ""
     try:
         data = UntrustedFile(str(root), path or f"{folder.path}/{MANIFEST}").read(MOST_PAPER)
         sha256 = hashlib.sha256(data).hexdigest()
-        return Paper(folder, sha256, check_sound(decode_manifest(data), folder))
+        return FoundManifest(folder, sha256, check_sound(decode_manifest(data), folder))
     except FileNotFoundError:
-        return Paper(folder, sha256, None, "manifest.json went away while it was read")
+        return FoundManifest(folder, sha256, None, "manifest.json went away while it was read")
     except (CorruptionError, PermissionDeniedError) as broken:
-        return Paper(folder, sha256, None, broken.message)
+        return FoundManifest(folder, sha256, None, broken.message)
 
 
 def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
@@ -198,7 +198,7 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
     return manifest
 
 
-def unlike(paper: Paper, sites: Mapping[str, SiteRow]) -> str:
+def find_site_conflict(paper: FoundManifest, sites: Mapping[str, SiteRow]) -> str:
     """What keeps a site's landing out, by what is known of this site and of `sites`, by id; '' where nothing does.
 
     A site's time unit may not change: its times would be read wrongly. The names of its data files begin with the first
@@ -214,9 +214,9 @@ def unlike(paper: Paper, sites: Mapping[str, SiteRow]) -> str:
     return ""
 
 
-def in_batches(papers: Sequence[Paper], most: int) -> Iterator[list[Paper]]:
+def in_batches(papers: Sequence[FoundManifest], most: int) -> Iterator[list[FoundManifest]]:
     """Following landings together, until they have `most` files."""
-    batch: list[Paper] = []
+    batch: list[FoundManifest] = []
     files = 0
     for paper in papers:
         batch.append(paper)
@@ -244,7 +244,7 @@ def _check_file(manifest: Manifest, path: str) -> None:
         raise CorruptionError(f"landing {manifest.landing}: a source path may not be {path}")
 
 
-def _held(place: Path) -> set[str] | None:
+def _list_names(place: Path) -> set[str] | None:
     """What lies in a landing by name; None where that cannot be listed."""
     try:
         with os.scandir(place) as entries:
@@ -273,7 +273,7 @@ class Verdict:
     reason: str = ""
 
 
-def judge(arrivals: Iterable[Arrival], last_sequence: int, last_landing: str | None) -> list[Verdict]:
+def order_arrivals(arrivals: Iterable[Arrival], last_sequence: int, last_landing: str | None) -> list[Verdict]:
     """One verdict an arrival of one site, in the order to load; `last_…` name its newest loaded landing (0, None before).
 
     Of two different landings with one sequence number the one with the smaller id (made earlier) goes on, the other is
@@ -283,19 +283,19 @@ def judge(arrivals: Iterable[Arrival], last_sequence: int, last_landing: str | N
     sequence, landing, gap = last_sequence, last_landing, 0
     for arrival in sorted(arrivals, key=lambda a: (a.sequence, a.landing)):
         if arrival.sequence <= sequence:
-            verdicts.append(Verdict(arrival, "rejected", _second(arrival, landing, sequence)))
+            verdicts.append(Verdict(arrival, "rejected", _reason_taken(arrival, landing, sequence)))
         elif arrival.sequence > sequence + 1 or gap:
             gap = gap or sequence + 1
-            verdicts.append(Verdict(arrival, "waiting", _waits(arrival, sequence)))
+            verdicts.append(Verdict(arrival, "waiting", _reason_gap(arrival, sequence)))
         elif sequence and arrival.previous != landing:
-            verdicts.append(Verdict(arrival, "rejected", _broken(arrival, landing)))
+            verdicts.append(Verdict(arrival, "rejected", _reason_broken_chain(arrival, landing)))
         else:
             verdicts.append(Verdict(arrival, "next"))
             sequence, landing = arrival.sequence, arrival.landing
     return verdicts
 
 
-def _second(arrival: Arrival, landing: str | None, sequence: int) -> str:
+def _reason_taken(arrival: Arrival, landing: str | None, sequence: int) -> str:
     taken = f"landing {landing}" if arrival.sequence == sequence else "an earlier landing"
     return (
         f"sequence {arrival.sequence} belongs to {taken} already: two different landings of one site cannot have the same "
@@ -303,13 +303,13 @@ def _second(arrival: Arrival, landing: str | None, sequence: int) -> str:
     )
 
 
-def _waits(arrival: Arrival, sequence: int) -> str:
+def _reason_gap(arrival: Arrival, sequence: int) -> str:
     before = f" ({arrival.previous})" if arrival.previous and arrival.sequence == sequence + 2 else ""
     missing = f"{sequence + 1}" if arrival.sequence == sequence + 2 else f"{sequence + 1} to {arrival.sequence - 1}"
     return f"landing {missing}{before} of the site's sequence has not come; the newest loaded is {sequence}"
 
 
-def _broken(arrival: Arrival, landing: str | None) -> str:
+def _reason_broken_chain(arrival: Arrival, landing: str | None) -> str:
     return (
         f"it follows landing {arrival.previous or 'none'}, but number {arrival.sequence - 1} loaded here is {landing}: the "
         "site's ledger and this one tell different histories; rebuild the sender's ledger (./tidemark ledger rebuild)"
@@ -321,8 +321,8 @@ _LEFTOVER = (".part", ".part.blocks", ".tmp")  # of files that were left out of 
 
 def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
     """Remove the files that the manifest names, and leftovers of transfers; what it does not name stays."""
-    named = _named(manifest)
-    found = glance(store, [folder.path], RESOURCE)
+    named = _named_files(manifest)
+    found = list_names(store, [folder.path], RESOURCE)
     start = len(folder.path) + 1
     paths = [files.prefix + name for files in folders_of(found.entries) for name in files.names]
     doomed = {path for path in paths if path[start:] in named or _is_leftover(path[start:])}
@@ -337,7 +337,7 @@ def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
 
 def unnamed_files(root: Path, folder: Folder, manifest: Manifest) -> list[str]:
     """Files in the landing that its manifest does not name, relative to it; they are left where they are."""
-    named = _named(manifest) | {MANIFEST, RECEIPT}
+    named = _named_files(manifest) | {MANIFEST, RECEIPT}
     found = _files_below(str(root / folder.path))
     return sorted(n for n in found if n not in named and not _is_leftover(n))
 
@@ -371,7 +371,7 @@ def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> 
     places = [(row.location, row.entry) for row in refused] + [(row.location, row.entry) for row in held]
     store.remove([path for location, entry in places for path in waiting_files(location, entry)])
     with ledger.write() as connection:
-        check_in(connection, lease)
+        assert_held(connection, lease)
         refusal_rows.forget_refused_bytes(connection, [row.refusal_id for row in refused])
         refusal_rows.forget_held_bytes(connection, [row.quarantine_id for row in held])
 
@@ -380,7 +380,7 @@ def waiting_files(location: str, entry: str) -> list[str]:
     """All files that wait with one refused or held TsFile, relative to the receiver's root."""
     file, _ = decode_entry(entry)
     folder = waiting_folder(location, file)
-    return [f"{folder}/{landed_path(part.path)}" for part in parts(file)]
+    return [f"{folder}/{landed_path(part.path)}" for part in parts_of_file(file)]
 
 
 def waiting_folder(location: str, file: LandedFile) -> str:
@@ -388,8 +388,8 @@ def waiting_folder(location: str, file: LandedFile) -> str:
     return location.removesuffix("/" + landed_path(file.path))
 
 
-def _named(manifest: Manifest) -> set[str]:
-    files = {landed_path(part.path) for file in manifest.files for part in parts(file)}
+def _named_files(manifest: Manifest) -> set[str]:
+    files = {landed_path(part.path) for file in manifest.files for part in parts_of_file(file)}
     return files | {landed_path(log.part.path) for log in manifest.schema}
 
 
@@ -400,7 +400,7 @@ PART = ".part"
 def keep_manifest(root: Path, store: Store, folder: Folder, sha256: str) -> None:
     """Keep a landing's manifest, before anything of it is recorded. CorruptionError where it is another than was read."""
     data = read_landed(root, f"{folder.path}/{MANIFEST}")
-    if data is None or _digest(data) != sha256:
+    if data is None or _sha256_of(data) != sha256:
         changed = f"landing {folder.landing}: its manifest changed while it was loaded"
         raise CorruptionError(changed, hint="./tidemark load", subject=folder.path)
     store.publish(kept_manifest(folder.site_id, folder.landing), data)
@@ -419,7 +419,7 @@ def catch_up_answers(app: App, receiver: ReceiverSettings, root: Path, store: St
     """
     begun, kept = has_begun(root), answered_landings(root)
     with app.ledger.read() as connection:
-        rows = landing_rows.landings(connection, receiver.name, open_only=begun)
+        rows = landing_rows.read_landings(connection, receiver.name, open_only=begun)
         finished = landing_rows.finished_landings(connection, receiver.name) if begun else {}
     loaded = {key: row for key, row in rows.items() if row.state == "loaded"}
     if unknown := kept - loaded.keys() - finished.keys():
@@ -429,29 +429,29 @@ def catch_up_answers(app: App, receiver: ReceiverSettings, root: Path, store: St
         _require_known(app, receiver, root, loaded.keys())
     due = [row for key, row in loaded.items() if key not in kept]
     for start in range(0, len(due), _BUNDLE):
-        _keep(app, root, store, lease, due[start : start + _BUNDLE])
+        _keep_answers(app, root, store, lease, due[start : start + _BUNDLE])
     if not begun:
         # CRASH WINDOW: kept, and not said so: the next load keeps what is still missing and says it.
         store.publish(BEGUN, encode_begun())
 
 
-def _keep(app: App, root: Path, store: Store, lease: Lease, rows: Sequence[LandingRow]) -> None:
+def _keep_answers(app: App, root: Path, store: Store, lease: Lease, rows: Sequence[LandingRow]) -> None:
     papers: list[tuple[str, bytes]] = []
     with app.ledger.write() as connection:
-        check_in(connection, lease)
+        assert_held(connection, lease)
         for row in rows:
-            text = _told(connection, row)
+            text = _complete_receipt(connection, row)
             papers.append((kept_receipt(row.site_id, row.landing), text.encode()))
             landing_rows.put_receipt(connection, row.receiver, row.site_id, row.landing, text)
     for row in rows:
         manifest = read_landed(root, f"{landing_folder(row.site_id, row.landing)}/{MANIFEST}")
-        if manifest is not None and _digest(manifest) == row.manifest_sha256:
+        if manifest is not None and _sha256_of(manifest) == row.manifest_sha256:
             papers.append((kept_manifest(row.site_id, row.landing), manifest))
     store.write_parts([(path + PART, data) for path, data in papers])
     store.seal_parts([(path + PART, path) for path, _ in papers])
 
 
-def _told(connection: Connection, row: LandingRow) -> str:
+def _complete_receipt(connection: Connection, row: LandingRow) -> str:
     """The receipt with the devices that the landing brought, which those of before do not tell."""
     _, text = landing_rows.receipt_of(connection, row.receiver, row.site_id, row.landing)
     receipt = Receipt(row.landing, row.sequence, row.manifest_sha256, row.loaded or row.found)
@@ -460,7 +460,7 @@ def _told(connection: Connection, row: LandingRow) -> str:
     if receipt.claimed is not None:
         return text
     claimed = refusal_rows.claimed_with(connection, row.receiver, row.site_id, row.landing)
-    return encode(replace(receipt, claimed=tuple(claimed))).decode()
+    return encode_document(replace(receipt, claimed=tuple(claimed))).decode()
 
 
 def _require_known(app: App, receiver: ReceiverSettings, root: Path, loaded: Collection[tuple[str, str]]) -> None:
@@ -486,7 +486,7 @@ def _older_than(receiver: ReceiverSettings, landing: str, what: str) -> Permanen
 
 def _data_files(root: Path, folder: Folder) -> Iterator[str]:
     """Data files that the landing's manifest names."""
-    manifest = read_paper(root, folder).manifest
+    manifest = read_found_manifest(root, folder).manifest
     for file in manifest.files if manifest else ():
         name = parse_source_path(file.path, manifest.data) if manifest else None
         if name is None or file.tsfile is None:
@@ -499,5 +499,5 @@ def _data_files(root: Path, folder: Folder) -> Iterator[str]:
                 yield place.relative_to(root).as_posix()
 
 
-def _digest(data: bytes) -> str:
+def _sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

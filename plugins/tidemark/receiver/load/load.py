@@ -14,55 +14,65 @@ from dataclasses import replace
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App, catch_up_mark
-from tidemark.cluster.nodes.cluster import opened
+from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import CorruptionError, LeaseLostError, PartialError, TaskLimitError, TidemarkError
-from tidemark.formats.answered import altered, kept_manifest, landing_sign, read_landed, same_answer
-from tidemark.formats.landing import Receipt, Resend, encode
+from tidemark.formats.answered import kept_manifest, landing_sign, list_altered, read_landed, same_answer
+from tidemark.formats.landing import Receipt, Resend, encode_document
 from tidemark.formats.layout import RECEIPT
-from tidemark.ledger.journal import record, record_many
-from tidemark.ledger.leases import Leases, check_in
+from tidemark.ledger.journal import record_event, record_many
+from tidemark.ledger.leases import Leases, assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.landings import SiteRow
-from tidemark.progress import Progress, silent
+from tidemark.progress import Progress, ignore_progress
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import Admission, Origin
 from tidemark.receiver.load.examine import (
     CheckedFile,
     ask_survivors,
     called_as_landed,
-    decide,
+    copy_landing,
+    decide_files,
     examine_all,
     is_ours,
-    leave,
     local_root,
+    remove_copies,
     site_of,
     sweep_taken,
-    take_in,
 )
 from tidemark.receiver.load.landings import (
     Arrival,
     Folder,
-    Paper,
+    FoundManifest,
     catch_up_answers,
     clean_landing,
+    find_site_conflict,
     in_batches,
-    judge,
     keep_manifest,
     keep_receipt,
     landing_folders,
     odd_landings,
-    read_paper,
+    order_arrivals,
+    read_found_manifest,
     sweep_waiting,
-    unlike,
     unnamed_files,
 )
-from tidemark.receiver.load.place import put
-from tidemark.receiver.load.record import drops_told, record_landing
+from tidemark.receiver.load.place import place_files
+from tidemark.receiver.load.record import drops_of_manifest, record_landing
 from tidemark.receiver.load.result import LoadResult, Trouble
-from tidemark.receiver.load.retry import Bench, replay_refused
-from tidemark.receiver.load.work import Landing, Work, give_up, name_foreign, reject, row_of, said, theirs, wait
+from tidemark.receiver.load.retry import RetryContext, replay_refused
+from tidemark.receiver.load.work import (
+    Landing,
+    Work,
+    defer_landing,
+    give_up,
+    message_of,
+    name_foreign_receipt,
+    reject_landing,
+    require_theirs,
+    row_of,
+)
 from tidemark.receiver.proved_files import note_proved
 from tidemark.settings.model import ReceiverSettings
 
@@ -71,7 +81,7 @@ _BATCH_FILES = 512  # files of following landings that are checked in one go: st
 
 
 def load(
-    app: App, receiver: ReceiverSettings, site: str = "", engine: str = "auto", progress: Progress = silent
+    app: App, receiver: ReceiverSettings, site: str = "", engine: str = "auto", progress: Progress = ignore_progress
 ) -> LoadResult:
     """Load every landing of `receiver` (of one `site`, by name or UUID) that can be loaded.
 
@@ -84,20 +94,20 @@ def load(
     site_id = site_of(app, site)
     leases = Leases(app.ledger, app.identity)
     with (
-        leases.hold(f"load:{receiver.name}", f"load-{uuid.uuid4().hex[:12]}") as lease,
+        leases.hold_lease(f"load:{receiver.name}", f"load-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
-        opened(app, receiver) as cluster,
+        open_cluster(app, receiver) as cluster,
     ):
         catch_up_answers(app, receiver, root, store, lease)
         with app.ledger.read() as connection:
-            rows = landing_rows.landings(connection, receiver.name, open_only=True)
+            rows = landing_rows.read_landings(connection, receiver.name, open_only=True)
             finished = landing_rows.finished_landings(connection, receiver.name)
         work = Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
         catch_up_mark(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         sweep_taken(store)
         catch_up(cluster, store, most=_CATCH_UP)
-        for path, why in replay_refused(Bench(app, receiver, root, store, lease, engine, cluster)).failed:
+        for path, why in replay_refused(RetryContext(app, receiver, root, store, lease, engine, cluster)).failed:
             work.tally.troubles.append(Trouble("refused", "", path, why, PartialError.kind))
         for odd, why in odd_landings(root, site_id):
             work.tally.troubles.append(Trouble("landing", odd, odd, why, PartialError.kind))
@@ -106,7 +116,7 @@ def load(
         catch_up(cluster, store, most=0)  # with the schema of what came
     if failed:
         raise failed[0]
-    return work.tally.result(receiver.name)
+    return work.tally.make_result(receiver.name)
 
 
 def _load_sites(work: Work, found: Iterable[Folder]) -> list[TidemarkError]:
@@ -124,7 +134,7 @@ def _load_sites(work: Work, found: Iterable[Folder]) -> list[TidemarkError]:
             failed.append(error)
         except Exception as surprise:
             try:
-                told = said(theirs(surprise))
+                told = message_of(require_theirs(surprise))
                 work.tally.troubles.append(Trouble("site", "", f"landing/{site_id}", told, PartialError.kind))
             except TidemarkError as ours:
                 failed.append(ours)
@@ -134,145 +144,149 @@ def _load_sites(work: Work, found: Iterable[Folder]) -> list[TidemarkError]:
 def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
     with work.app.ledger.read() as connection:
         last_sequence, last_landing = landing_rows.last_loaded(connection, work.receiver.name, site_id)
-        sites = landing_rows.sites(connection)
-    papers: dict[str, Paper] = {}
+        sites = landing_rows.read_sites(connection)
+    papers: dict[str, FoundManifest] = {}
     for folder in folders:
         row = work.rows.get((site_id, folder.landing))
         if (site_id, folder.landing) in work.finished or (row is not None and row.state == "loaded"):
-            _again(work, folder)
+            _finish_loaded(work, folder)
             continue
         try:
-            paper = read_paper(work.root, folder)
+            paper = read_found_manifest(work.root, folder)
         except Exception as error:
-            give_up(work, Paper(folder, "", None), error)
+            give_up(work, FoundManifest(folder, "", None), error)
             continue
-        trouble = paper.trouble or unlike(paper, sites)
+        trouble = paper.trouble or find_site_conflict(paper, sites)
         if trouble:
-            reject(work, paper, trouble)
+            reject_landing(work, paper, trouble)
         else:
             papers[folder.landing] = paper
     arrivals = [Arrival(m.landing, m.sequence, m.previous) for m in (p.manifest for p in papers.values()) if m]
-    ready: list[Paper] = []
-    for verdict in judge(arrivals, last_sequence, last_landing):
+    ready: list[FoundManifest] = []
+    for verdict in order_arrivals(arrivals, last_sequence, last_landing):
         paper = papers[verdict.arrival.landing]
         if paper.folder.answered and verdict.state == "next":
-            name_foreign(work, paper.folder, _NOT_OURS)
+            name_foreign_receipt(work, paper.folder, _NOT_OURS)
         if verdict.state == "next":
             ready.append(paper)
         elif verdict.state == "waiting":
-            wait(work, paper, verdict.reason)
+            defer_landing(work, paper, verdict.reason)
         else:
-            reject(work, paper, verdict.reason)
+            reject_landing(work, paper, verdict.reason)
     taken = 0
     for batch in in_batches(ready, _BATCH_FILES):
         took = _load_batch(work, batch)
         taken += took
         if took < len(batch):
             for paper in ready[taken + 1 :]:
-                wait(work, paper, f"it comes after landing {ready[taken].folder.landing}, which could not be loaded")
+                defer_landing(
+                    work, paper, f"it comes after landing {ready[taken].folder.landing}, which could not be loaded"
+                )
             return
 
 
-def _load_batch(work: Work, papers: Sequence[Paper]) -> int:
+def _load_batch(work: Work, papers: Sequence[FoundManifest]) -> int:
     """Check the files of some following landings together, then take landing after landing; returns how many were taken.
 
     Fewer than given: the next of them failed by itself, whatever happened, and is named.
     """
     try:
-        landings = [_open(work, paper) for paper in papers]
+        landings = [_begin_landing(work, paper) for paper in papers]
         files = [(one.origin, file) for one in landings for file in one.manifest.files]
         checked = called_as_landed(work.root, examine_all(work.app, files, work.root, work.engine, work.progress))
     except Exception as error:
         if len(papers) == 1:
             give_up(work, papers[0], error)
             return 0
-        theirs(error)
+        require_theirs(error)
         return _one_by_one(work, papers)  # which of them was it?
     for number, one in enumerate(landings):
         try:
-            _take(work, one, [c for c in checked if c.origin is one.origin])
+            _load_landing(work, one, [c for c in checked if c.origin is one.origin])
         except Exception as error:
             give_up(work, one.paper, error)
             return number
     return len(papers)
 
 
-def _one_by_one(work: Work, papers: Sequence[Paper]) -> int:
+def _one_by_one(work: Work, papers: Sequence[FoundManifest]) -> int:
     return next((number for number, paper in enumerate(papers) if not _load_batch(work, [paper])), len(papers))
 
 
-def _answer(work: Work, paper: Paper) -> None:
-    """`_finish` of a landing that was recorded just now: what fails is named, the landing is loaded."""
+def _answer_landing(work: Work, paper: FoundManifest) -> None:
+    """`_finish_landing` of a landing that was recorded just now: what fails is named, the landing is loaded."""
     try:
-        _finish(work, paper.folder, paper)
+        _finish_landing(work, paper.folder, paper)
     except Exception as error:
-        _unanswered(work, paper.folder, error)
+        _note_unanswered(work, paper.folder, error)
 
 
-def _again(work: Work, folder: Folder) -> None:
+def _finish_loaded(work: Work, folder: Folder) -> None:
     """What is still to do of a landing that is loaded; a failure is named."""
     try:
-        _finish(work, folder, None)
+        _finish_landing(work, folder, None)
     except Exception as error:
-        _unanswered(work, folder, error)
+        _note_unanswered(work, folder, error)
 
 
-def _unanswered(work: Work, folder: Folder, error: Exception) -> None:
-    reason = f"it is loaded, and its folder cannot be looked after: {said(theirs(error))}"
+def _note_unanswered(work: Work, folder: Folder, error: Exception) -> None:
+    reason = f"it is loaded, and its folder cannot be looked after: {message_of(require_theirs(error))}"
     work.tally.troubles.append(Trouble("landing", folder.landing, folder.path, reason, PartialError.kind))
 
 
-def _open(work: Work, paper: Paper) -> Landing:
+def _begin_landing(work: Work, paper: FoundManifest) -> Landing:
     """Write down that the landing is being loaded, and its site."""
     manifest, receiver = paper.manifest, work.receiver
     assert manifest is not None
     row = row_of(work, paper, "loading", None)
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
         landing_rows.put_site(connection, site, row.found)
         landing_rows.put_landing(connection, row)
         if (row.site_id, row.landing) not in work.rows:
-            record(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)
-    origin = Origin.of(manifest, receiver.name, receiver.partition_interval_ms)
+            record_event(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)
+    origin = Origin.from_manifest(manifest, receiver.name, receiver.partition_interval_ms)
     if not is_ours(work.app, origin, paper, work.root):
         logs = (log.part.path for log in manifest.schema)
-        origin = take_in(work.store, work.root, origin, manifest.files, logs)
+        origin = copy_landing(work.store, work.root, origin, manifest.files, logs)
     return Landing(paper, manifest, origin, row)
 
 
-def _take(work: Work, one: Landing, checked: Sequence[CheckedFile]) -> None:
+def _load_landing(work: Work, one: Landing, checked: Sequence[CheckedFile]) -> None:
     """Place a landing's files, record everything in one transaction, answer."""
     app, at = work.app, work.app.clock()
-    admission = decide(app, one.origin, checked, at)
+    admission = decide_files(app, one.origin, checked, at)
     keep_manifest(work.root, work.store, one.paper.folder, one.paper.sha256)
-    put(work.store, admission.placements)
+    place_files(work.store, admission.placements)
     logs = schema.append_logs(app.ledger, work.store, work.root, one.origin, one.manifest)
     strays = unnamed_files(work.root, one.paper.folder, one.manifest)
     # CRASH WINDOW: bytes in place, nothing recorded: readers see none of it; the next load checks and places it again.
-    _record(work, one, admission, logs, strays)
+    _record_landing(work, one, admission, logs, strays)
     # CRASH WINDOW: recorded but not answered: the next load writes the receipt from the record.
-    _answer(work, one.paper)
-    leave(work.store, one.origin)
+    _answer_landing(work, one.paper)
+    remove_copies(work.store, one.origin)
     work.placed.extend(load.row for load in admission.loads)
 
 
 _UNNAMED = "it lies in the landing but its manifest does not name it"
 
 
-def _record(work: Work, one: Landing, admission: Admission, logs: Sequence[schema.KeptLog], strays: Sequence[str]) -> None:
+def _record_landing(
+    work: Work, one: Landing, admission: Admission, logs: Sequence[schema.KeptLog], strays: Sequence[str]
+) -> None:
     """The one transaction in which readers see the landing."""
     origin, manifest, at = one.origin, one.manifest, work.app.clock()
-    found = ask_survivors(work.app, work.root, work.cluster, origin, drops_told(manifest, at), admission.loads)
+    found = ask_survivors(work.app, work.root, work.cluster, origin, drops_of_manifest(manifest, at), admission.loads)
 
-    def tell(connection: Connection) -> tuple[Receipt, Sequence[str]]:
-        check_in(connection, work.lease)
+    def record_rows(connection: Connection) -> tuple[Receipt, Sequence[str]]:
+        assert_held(connection, work.lease)
         recorded = record_landing(connection, origin, manifest, admission, logs, at, found)
         answers = recorded.answers
         again = tuple(Resend(a.path, a.generation, a.reason) for a in recorded.again)
         sha256, pending, claimed = one.paper.sha256, recorded.pending, recorded.claimed
         receipt = Receipt(manifest.landing, manifest.sequence, sha256, at, answers, pending, again, claimed)
-        done = replace(one.row, state="loaded", loaded=at, receipt=encode(receipt).decode())
+        done = replace(one.row, state="loaded", loaded=at, receipt=encode_document(receipt).decode())
         landing_rows.put_landing(connection, done)
         place = {"site_id": origin.site_id, "landing": origin.landing}
         record_many(connection, "file.skipped", [{**place, "path": path, "reason": _UNNAMED} for path in strays])
@@ -280,11 +294,13 @@ def _record(work: Work, one: Landing, admission: Admission, logs: Sequence[schem
         return receipt, recorded.clashes
 
     files = [load.row for load in admission.loads]
-    seen = make_visible(work.app, work.receiver, work.cluster, work.store, files, tell, bool(logs))
-    work.tally.take(origin.site_id, *seen, [hold.file.path for hold in admission.holds if hold.kind == TaskLimitError.kind])
+    seen = make_visible(work.app, work.receiver, work.cluster, work.store, files, record_rows, bool(logs))
+    work.tally.count_landing(
+        origin.site_id, *seen, [hold.file.path for hold in admission.holds if hold.kind == TaskLimitError.kind]
+    )
 
 
-def _finish(work: Work, folder: Folder, paper: Paper | None) -> None:
+def _finish_landing(work: Work, folder: Folder, paper: FoundManifest | None) -> None:
     """Answer a recorded landing and remove what it carried; does only what is still missing. `paper`: where it was read.
 
     A folder that came again under the id of a loaded landing is answered the same way when its manifest is the same.
@@ -296,23 +312,23 @@ def _finish(work: Work, folder: Folder, paper: Paper | None) -> None:
     if fresh:
         keep_receipt(work.store, *key, receipt)
         # CRASH WINDOW: kept, and the sender is not told: the next load tells it.
-    paper = paper or read_paper(work.root, folder)
+    paper = paper or read_found_manifest(work.root, folder)
     if paper.trouble and not paper.sha256:
         raise CorruptionError(paper.trouble, subject=folder.path)
     if paper.sha256 != manifest_sha256 or paper.manifest is None:
         reason = f"landing {folder.landing} was loaded with another manifest; {_PUT_BACK.format(kept_manifest(*key))}"
-        work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))
+        work.tally.count_rejected(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))
         return
     told = read_landed(work.root, f"{folder.path}/{RECEIPT}")
     if told != receipt.encode():
         if folder.answered and not fresh and (told is None or not same_answer(told, receipt.encode())):
-            name_foreign(work, folder, _CHANGED)
+            name_foreign_receipt(work, folder, _CHANGED)
         work.store.publish(f"{folder.path}/{RECEIPT}", receipt.encode())
     # CRASH WINDOW: answered, bulky files still there: the next load removes them.
     if folder.bulky:
         clean_landing(work.store, folder, paper.manifest)
     sign = landing_sign(work.root, *key)
-    if not altered(work.root, *key, manifest_sha256):  # nobody wrote there meanwhile
+    if not list_altered(work.root, *key, manifest_sha256):  # nobody wrote there meanwhile
         work.done[key] = sign
 
 
@@ -328,5 +344,5 @@ def _note_finished(work: Work) -> None:
         note_proved(work.app, work.receiver.name, work.root, work.placed)
     if work.done:
         with work.app.ledger.write() as connection:
-            check_in(connection, work.lease)
+            assert_held(connection, work.lease)
             landing_rows.note_finished(connection, work.receiver.name, work.done)

@@ -31,7 +31,7 @@ class Placement:
     optional: bool = False
 
 
-def put(store: Store, placements: Iterable[Placement]) -> None:
+def place_files(store: Store, placements: Iterable[Placement]) -> None:
     """Make every placement durable under its target name, all in one bundle.
 
     A target that is the source itself (one inode) stays. Any other is replaced, also one of the same size: it may have
@@ -78,4 +78,4 @@ def _link_or_copy(store: Store, placements: Sequence[tuple[Placement, int]]) -> 
             return
     for p, size in placements:
         store.remove([p.target + PART])  # it may be a link: writing into it would write into the landing
-        store.write_part(p.target + PART, 0, store.chunks(p.source, 0, size, _COPY_BLOCK))
+        store.write_part(p.target + PART, 0, store.read_chunks(p.source, 0, size, _COPY_BLOCK))

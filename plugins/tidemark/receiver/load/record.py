@@ -1,7 +1,7 @@
 """Write what was decided into the ledger: catalog, owners, refusals, quarantine, and all that one landing changes.
 
 It works in the caller's transaction, and it is the same for a load and for a rebuilt ledger (`record_landing`). The
-bytes of everything recorded here are durable under their places before (`place.put`). Readers see all of a landing
+bytes of everything recorded here are durable under their places before (`place.place_files`). Readers see all of a landing
 or nothing of it. New files withdraw the merged files that they make wrong (`ledger.receiver.merges.unmerge`) in the
 same transaction. Source: DESIGN §3 "Running and recovering are one path", "Sources and merges".
 """
@@ -34,7 +34,7 @@ from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import (
     Admission,
     Hold,
-    Known,
+    LedgerFacts,
     Load,
     Origin,
     Owner,
@@ -43,10 +43,10 @@ from tidemark.receiver.load.admit import (
     Waiting,
     refusal_reason,
 )
-from tidemark.receiver.load.removal.replaced import look_again
-from tidemark.receiver.load.removal.settled import Again
+from tidemark.receiver.load.removal.replaced import recheck_settled
+from tidemark.receiver.load.removal.settled import Requested
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
-from tidemark.receiver.load.removal.vanished import keep_below_live, lift_listed, still_waiting, take_vanished
+from tidemark.receiver.load.removal.vanished import apply_vanished, keep_below_live, lift_listed, still_waiting
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class SiteNames:
 
     names: Mapping[str, str]
 
-    def of(self, site_id: str) -> str:
+    def name_of(self, site_id: str) -> str:
         return self.names.get(site_id, site_id)
 
 
-def known_before(connection: Connection, origin: Origin, files: Iterable[LandedFile], devices: Iterable[str]) -> Known:
+def known_before(connection: Connection, origin: Origin, files: Iterable[LandedFile], devices: Iterable[str]) -> LedgerFacts:
     """What `admit` must know of these paths and devices."""
     paths = [file.path for file in files]
     rows = catalog_rows.sources_of_paths(
@@ -69,14 +69,14 @@ def known_before(connection: Connection, origin: Origin, files: Iterable[LandedF
     alone = [file.path for file in files if file.tsfile is None]
     bases = [newest[path].file_id for path in alone if path in newest]
     settled = catalog_rows.merged_over(connection, bases)
-    return Known(
+    return LedgerFacts(
         newest=newest,
         devices=catalog_rows.devices_of_files(connection, bases),
         owners={
             row.device: Owner(row.site_id, row.since)
             for row in refusal_rows.owners_of(connection, origin.receiver, devices).values()
         },
-        waiting=_waiting(connection, origin, alone) if alone else {},
+        waiting=_find_waiting(connection, origin, alone) if alone else {},
         settled=frozenset(source for sources in settled.values() for source in sources),
     )
 
@@ -85,20 +85,20 @@ def write_admission(
     connection: Connection, origin: Origin, admission: Admission, names: SiteNames, at: float
 ) -> tuple[Answer, ...]:
     """Record every outcome; returns the answers for the receipt, in path order. `at` in seconds since 1970."""
-    new_ids = _take(connection, origin, admission.loads, at)
+    new_ids = _record_loads(connection, origin, admission.loads, at)
     replaced = [load.replaces for load in admission.loads if load.replaces is not None]
     catalog_rows.retire_files(connection, replaced, at)
-    merge_rows.unmerge(connection, origin.receiver, [*new_ids, *replaced], at)
-    _widen(connection, origin, admission.loads)
+    merge_rows.unmerge_files(connection, origin.receiver, [*new_ids, *replaced], at)
+    _widen_tables(connection, origin, admission.loads)
     answers = [Answer(file.path, file.generation, "loaded") for file in admission.known]
     answers += [Answer(load.file.path, load.file.generation, "loaded") for load in admission.loads]
-    answers += [_refuse(connection, origin, refusal, names, at) for refusal in admission.refusals]
-    answers += [_hold(connection, origin, hold, at) for hold in admission.holds]
-    _tell(connection, origin, admission, answers)
+    answers += [_record_refusal(connection, origin, refusal, names, at) for refusal in admission.refusals]
+    answers += [_record_hold(connection, origin, hold, at) for hold in admission.holds]
+    _record_events(connection, origin, admission, answers)
     return tuple(sorted(answers, key=lambda a: a.path))
 
 
-def _take(connection: Connection, origin: Origin, loads: Sequence[Load], at: float) -> list[int]:
+def _record_loads(connection: Connection, origin: Origin, loads: Sequence[Load], at: float) -> list[int]:
     """The files' new file_ids, in their order."""
     file_ids = catalog_rows.add_files(connection, [FileWithDevices(load.row, load.devices) for load in loads])
     owners = [OwnerRow(device, origin.site_id, at, origin.landing) for load in loads for device in load.claims]
@@ -109,7 +109,7 @@ def _take(connection: Connection, origin: Origin, loads: Sequence[Load], at: flo
     return file_ids
 
 
-def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: SiteNames, at: float) -> Answer:
+def _record_refusal(connection: Connection, origin: Origin, refusal: Refusal, names: SiteNames, at: float) -> Answer:
     file, refused = refusal.file, refusal.refused
     refusal_rows.supersede_refusals(connection, origin.receiver, origin.site_id, [(file.path, file.generation)])
     refusal_rows.add_refusal(
@@ -128,11 +128,11 @@ def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: Sit
             at=at,
         ),
     )
-    reason = refusal_reason(refused, names.of(origin.site_id), names.of(refused.owner.site_id), origin.receiver)
+    reason = refusal_reason(refused, names.name_of(origin.site_id), names.name_of(refused.owner.site_id), origin.receiver)
     return Answer(file.path, file.generation, "refused", reason, refused.device, refused.owner.site_id)
 
 
-def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answer:
+def _record_hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answer:
     file = hold.file
     if hold.joins is not None or hold.awaits:  # beside the older TsFile, or instead of shorter deletions
         older = [(file.path, file.generation)]
@@ -157,7 +157,7 @@ def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answ
     return Answer(file.path, file.generation, outcome, hold.reason, resend=hold.resend)
 
 
-def _widen(connection: Connection, origin: Origin, loads: Iterable[Load]) -> None:
+def _widen_tables(connection: Connection, origin: Origin, loads: Iterable[Load]) -> None:
     widths: dict[tuple[str, str], int] = {}
     for load in loads:
         for table, tags in (load.facts.tables if load.facts else {}).items():
@@ -166,21 +166,21 @@ def _widen(connection: Connection, origin: Origin, loads: Iterable[Load]) -> Non
     catalog_rows.widen_tables(connection, origin.receiver, origin.site_id, widths)
 
 
-def _waiting(connection: Connection, origin: Origin, paths: Iterable[str]) -> dict[str, Waiting]:
+def _find_waiting(connection: Connection, origin: Origin, paths: Iterable[str]) -> dict[str, Waiting]:
     """Refused or held TsFiles that grown mods of these paths may join; the newest generation of each path."""
     wanted = set(paths)
     found: dict[str, Waiting] = {}
-    for held in refusal_rows.quarantined(connection, origin.receiver):
+    for held in refusal_rows.read_quarantine(connection, origin.receiver):
         if held.site_id == origin.site_id and held.path in wanted and held.location:
             found[held.path] = Waiting(held.location, decode_entry(held.entry)[0], None)
-    for row in refusal_rows.refusals(connection, origin.receiver, site_id=origin.site_id):
+    for row in refusal_rows.read_refusals(connection, origin.receiver, site_id=origin.site_id):
         if row.path in wanted and row.location:
             refused = Refused(row.device, Owner(row.owner_site, row.owner_since))
             found[row.path] = Waiting(row.location, decode_entry(row.entry)[0], refused)
     return found
 
 
-def _tell(connection: Connection, origin: Origin, admission: Admission, answers: Iterable[Answer]) -> None:
+def _record_events(connection: Connection, origin: Origin, admission: Admission, answers: Iterable[Answer]) -> None:
     """One event a file, one a newly owned device."""
     place = {"site_id": origin.site_id, "landing": origin.landing}
     loaded = [{**place, "path": o.file.path, "generation": o.file.generation} for o in admission.loads]
@@ -200,7 +200,7 @@ class Recorded:
 
     answers: tuple[Answer, ...]
     pending: tuple[tuple[str, str], ...]
-    again: tuple[Again, ...]
+    again: tuple[Requested, ...]
     clashes: tuple[str, ...]
     claimed: tuple[str, ...]
 
@@ -216,22 +216,22 @@ def record_landing(
 ) -> Recorded:
     """Catalog, owners, troubles, schema, inventory and vanished files of one landing. `at` in seconds since 1970; `found`:
     what `removal.survival` asked about was found to be, by path."""
-    names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
+    names = SiteNames({s.site_id: s.name for s in landing_rows.read_sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     clashes = schema.write_schema(connection, origin, logs, admission.loads)
-    landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory(manifest))
+    landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory_change(manifest))
     gone = {v.path: v.generation for v in (*manifest.superseded, *manifest.dropped, *manifest.held)}
     lift_listed(connection, origin, [entry.path for entry in manifest.added if entry.path not in gone], at)
     keep_below_live(connection, origin, {v.path: v.generation for v in manifest.held}, at)
-    vanished = take_vanished(connection, origin, drops_told(manifest, at), manifest.deletes, at, found)
+    vanished = apply_vanished(connection, origin, drops_of_manifest(manifest, at), manifest.deletes, at, found)
     paths = vanished | {file.path for file in manifest.files}
-    late = look_again(connection, origin.receiver, origin.site_id, paths, at)
+    late = recheck_settled(connection, origin.receiver, origin.site_id, paths, at)
     pending = {**dict(still_waiting(connection, origin)), **late.waits}
     claimed = tuple(sorted({device for load in admission.loads for device in load.claims}))
-    return Recorded(answers + schema.answers(logs), tuple(pending.items()), late.again, clashes, claimed)
+    return Recorded(answers + schema.schema_answers(logs), tuple(pending.items()), late.again, clashes, claimed)
 
 
-def _inventory(manifest: Manifest) -> InventoryChange:
+def _inventory_change(manifest: Manifest) -> InventoryChange:
     return InventoryChange(
         landing=manifest.landing,
         added=tuple((e.path, e.size, e.mtime, e.extent, bool(e.reason)) for e in manifest.added),
@@ -240,7 +240,7 @@ def _inventory(manifest: Manifest) -> InventoryChange:
     )
 
 
-def drops_told(manifest: Manifest, at: float) -> Iterator[DropRow]:
+def drops_of_manifest(manifest: Manifest, at: float) -> Iterator[DropRow]:
     """The vanished files that a manifest tells, as rows that wait."""
     for kind, vanished in (("superseded", manifest.superseded), ("dropped", manifest.dropped)):
         for v in vanished:

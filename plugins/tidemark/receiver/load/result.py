@@ -36,7 +36,7 @@ class Trouble:
         return f"./tidemark why {shlex.quote(self.landing)}"
 
 
-def named(troubles: Sequence[Trouble]) -> str:
+def summarize_troubles(troubles: Sequence[Trouble]) -> str:
     """The first of them by name and reason, and how many more; '' where there is none."""
     if not troubles:
         return ""
@@ -64,7 +64,7 @@ class IotdbResult:
         return worst_exit_code({trouble.kind for trouble in self.troubles})
 
     def as_json(self) -> dict[str, Any]:
-        told = {"error": named(self.troubles), "hint": self.troubles[0].hint} if self.troubles else {}
+        told = {"error": summarize_troubles(self.troubles), "hint": self.troubles[0].hint} if self.troubles else {}
         held = [vars(trouble) for trouble in self.troubles]
         return {"ok": self.exit_code == 0, **told, **vars(self), "troubles": held}
 
@@ -89,7 +89,7 @@ class LoadResult:
     iotdb: IotdbResult | None = None  # where the receiver has one
 
     @property
-    def gave(self) -> bool:
+    def has_given(self) -> bool:
         """Whether the receiver's IoTDB was given anything, or had to forget something."""
         return self.iotdb is not None and bool(self.iotdb.files or self.iotdb.points or self.iotdb.gone)
 
@@ -98,7 +98,7 @@ class LoadResult:
         return worst_exit_code({trouble.kind for trouble in self.troubles})
 
     def as_json(self) -> dict[str, Any]:
-        told = {"error": named(self.troubles), "hint": self.troubles[0].hint} if self.troubles else {}
+        told = {"error": summarize_troubles(self.troubles), "hint": self.troubles[0].hint} if self.troubles else {}
         return {
             "ok": self.exit_code == 0,
             **told,
@@ -128,15 +128,15 @@ class Tally:
     pending: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # by site
     clashes: list[str] = field(default_factory=list)
 
-    def reject(self, trouble: Trouble) -> None:
+    def count_rejected(self, trouble: Trouble) -> None:
         self.rejected += 1
         self.troubles.append(trouble)
 
-    def wait(self, trouble: Trouble) -> None:
+    def count_waiting(self, trouble: Trouble) -> None:
         self.waiting += 1
         self.troubles.append(trouble)
 
-    def take(self, site_id: str, receipt: Receipt, clashes: Iterable[str], too_much: Collection[str] = ()) -> None:
+    def count_landing(self, site_id: str, receipt: Receipt, clashes: Iterable[str], too_much: Collection[str] = ()) -> None:
         """Count one landing's answers. `too_much`: paths that are quarantined because a limit ended their check."""
         kinds = {"refused": OwnershipError.kind, "quarantined": CorruptionError.kind, "schema": PartialError.kind}
         self.landings += 1
@@ -148,7 +148,7 @@ class Tally:
         self.pending[site_id] = receipt.pending
         self.clashes.extend(clashes)
 
-    def result(self, receiver: str) -> LoadResult:
+    def make_result(self, receiver: str) -> LoadResult:
         return LoadResult(
             receiver=receiver,
             landings=self.landings,

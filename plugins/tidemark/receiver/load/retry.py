@@ -18,28 +18,28 @@ from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.formats.answered import kept_manifest, read_landed
 from tidemark.formats.landing import Answer, LandedFile, decode_entry, decode_manifest
-from tidemark.ledger.journal import record
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.journal import record_event
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
-from tidemark.progress import silent
+from tidemark.progress import ignore_progress
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import Admission, Origin
-from tidemark.receiver.load.examine import ask_survivors, decide, examine_all, leave, take_in
+from tidemark.receiver.load.examine import ask_survivors, copy_landing, decide_files, examine_all, remove_copies
 from tidemark.receiver.load.landings import sweep_waiting, waiting_folder
-from tidemark.receiver.load.place import put
+from tidemark.receiver.load.place import place_files
 from tidemark.receiver.load.record import SiteNames, write_admission
-from tidemark.receiver.load.removal.replaced import look_again
+from tidemark.receiver.load.removal.replaced import recheck_settled
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
-from tidemark.receiver.load.removal.vanished import take_vanished
-from tidemark.receiver.load.work import said, theirs
+from tidemark.receiver.load.removal.vanished import apply_vanished
+from tidemark.receiver.load.work import message_of, require_theirs
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 
 @dataclass(frozen=True)
-class Bench:
+class RetryContext:
     """Where waiting files are worked on: a receiver whose load lease is held."""
 
     app: App
@@ -59,37 +59,38 @@ class Replayed:
     failed: tuple[tuple[str, str], ...]
 
 
-def replay_refused(bench: Bench) -> Replayed:
+def replay_refused(bench: RetryContext) -> Replayed:
     """Load every refused file whose refusing device belongs to its own site now.
 
     One that meets another foreign device stays refused, for that device. Part of every load, so that a transfer of
     ownership that died half-way is finished by the next one.
     """
     with bench.app.ledger.read() as connection:
-        waiting = refusal_rows.refusals(connection, bench.receiver.name)
+        waiting = refusal_rows.read_refusals(connection, bench.receiver.name)
         owners = refusal_rows.owners_of(connection, bench.receiver.name, [row.device for row in waiting])
     due = [row for row in waiting if row.location and _may_try(owners.get(row.device), row.site_id)]
     loaded: list[RefusalRow] = []
     failed: list[tuple[str, str]] = []
     for row in due:
         try:
-            loaded += [row] if _replay(bench, row) else []
+            loaded += [row] if _replay_refusal(bench, row) else []
         except Exception as error:  # whatever it is, it costs this file alone
-            failed.append((row.path, said(theirs(error))))
+            failed.append((row.path, message_of(require_theirs(error))))
     if due:
         sweep_waiting(bench.app.ledger, bench.store, bench.receiver.name, bench.lease)
     return Replayed(tuple(loaded), tuple(failed))
 
 
-def try_again(bench: Bench, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
-    """Check a copy of a waiting file again and decide on it; nothing is recorded. Once it is placed, or held, `leave`.
+def recheck_waiting(bench: RetryContext, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
+    """Check a copy of a waiting file again and decide on it; nothing is recorded. Once it is placed, or held,
+    `remove_copies`.
 
     A copy, because a file of before may have come here by a link from its landing.
     """
     file, data = decode_entry(row.entry)
-    origin = take_in(bench.store, bench.root, _origin(bench, row, file, data), [file])
-    checked = examine_all(bench.app, [(origin, file)], bench.root, bench.engine, silent)
-    return origin, decide(bench.app, origin, checked, bench.app.clock())
+    origin = copy_landing(bench.store, bench.root, _origin_of_waiting(bench, row, file, data), [file])
+    checked = examine_all(bench.app, [(origin, file)], bench.root, bench.engine, ignore_progress)
+    return origin, decide_files(bench.app, origin, checked, bench.app.clock())
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Shown:
 NOTHING_SHOWN = Shown(NOTHING_FOUND)
 
 
-def ask(bench: Bench, origin: Origin, admission: Admission) -> Shown:
+def ask_about_vanished(bench: RetryContext, origin: Origin, admission: Admission) -> Shown:
     """Of files whose bytes are in place."""
     found = ask_survivors(bench.app, bench.root, bench.cluster, origin, (), admission.loads)
     with bench.app.ledger.read() as connection:
@@ -115,49 +116,53 @@ def ask(bench: Bench, origin: Origin, admission: Admission) -> Shown:
     return Shown(found, decode_manifest(paper).deletes if told and paper else "")
 
 
-def take(
+def record_retried(
     connection: Connection, origin: Origin, admission: Admission, at: float, shown: Shown = NOTHING_SHOWN
 ) -> tuple[Answer, ...]:
     """Record the decision on waiting files, and what it means for vanished ones. Their bytes are in place."""
-    names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
+    names = SiteNames({s.site_id: s.name for s in landing_rows.read_sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     schema.write_schema(connection, origin, (), admission.loads)
-    vanished = take_vanished(connection, origin, (), shown.deletes, at, shown.found)
+    vanished = apply_vanished(connection, origin, (), shown.deletes, at, shown.found)
     paths = vanished | {load.file.path for load in admission.loads}
-    look_again(connection, origin.receiver, origin.site_id, paths, at)
+    recheck_settled(connection, origin.receiver, origin.site_id, paths, at)
     return answers
 
 
-def _replay(bench: Bench, row: RefusalRow) -> bool:
-    origin, admission = try_again(bench, row)
+def _replay_refusal(bench: RetryContext, row: RefusalRow) -> bool:
+    origin, admission = recheck_waiting(bench, row)
     with bench.app.ledger.read() as connection:
         owners = refusal_rows.owners_of(connection, row.receiver, [r.refused.device for r in admission.refusals])
     if admission.refusals:
-        leave(bench.store, origin)
+        remove_copies(bench.store, origin)
         device = admission.refusals[0].refused.device
         with bench.app.ledger.write() as connection:
-            check_in(connection, bench.lease)
+            assert_held(connection, bench.lease)
             refusal_rows.still_refused(connection, row.refusal_id, device, owners[device])
         return False
-    put(bench.store, admission.placements)
-    leave(bench.store, origin)
+    place_files(bench.store, admission.placements)
+    remove_copies(bench.store, origin)
     # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
-    at, shown = bench.app.clock(), ask(bench, origin, admission)
+    at, shown = bench.app.clock(), ask_about_vanished(bench, origin, admission)
 
-    def tell(connection: Connection) -> bool:
-        check_in(connection, bench.lease)
-        take(connection, origin, admission, at, shown)
+    def record_rows(connection: Connection) -> bool:
+        assert_held(connection, bench.lease)
+        record_retried(connection, origin, admission, at, shown)
         refusal_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
         place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
-        record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")
+        record_event(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")
         return not admission.holds
 
-    return make_visible(bench.app, bench.receiver, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
+    return make_visible(
+        bench.app, bench.receiver, bench.cluster, bench.store, [load.row for load in admission.loads], record_rows
+    )
 
 
-def _origin(bench: Bench, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]) -> Origin:
+def _origin_of_waiting(
+    bench: RetryContext, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]
+) -> Origin:
     with bench.app.ledger.read() as connection:
-        site = landing_rows.sites(connection)[row.site_id]
+        site = landing_rows.read_sites(connection)[row.site_id]
     return Origin(
         receiver=row.receiver,
         site_id=row.site_id,

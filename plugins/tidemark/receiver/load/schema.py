@@ -25,7 +25,7 @@ from tidemark.receiver.load.admit import Load, Origin
 from tidemark.receiver.load.check import check_part, landed_file
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.companions.schema_log import SchemaRecord, decode_log, form_of
-from tidemark.tsfiles.devices import matches, split_nodes
+from tidemark.tsfiles.devices import pattern_matches, split_nodes
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.statistics import FileFacts
 
@@ -52,9 +52,9 @@ def append_logs(ledger: Ledger, store: Store, root: Path, origin: Origin, manife
         before = kept.get(part.path, KeptLog(ReceivedLog(part.path, part.epoch, 0, 0)))
         if part.epoch > before.log.epoch:  # the log began anew at the site
             before = KeptLog(ReceivedLog(part.path, part.epoch, 0, 0))
-        kept[part.path] = _append(store, root, origin, before, part)
+        kept[part.path] = _append_log(store, root, origin, before, part)
     told = {part.path for part in manifest.schema}
-    return [_decode(store, origin, log) for path, log in sorted(kept.items()) if path in told]
+    return [_decode_records(store, origin, log) for path, log in sorted(kept.items()) if path in told]
 
 
 def recall_logs(ledger: Ledger, store: Store, origin: Origin, manifest: Manifest) -> list[KeptLog]:
@@ -71,7 +71,7 @@ def recall_logs(ledger: Ledger, store: Store, origin: Origin, manifest: Manifest
         if part.epoch == before.log.epoch and part.start <= before.log.position < end:
             before = replace(before, log=replace(before.log, position=end))
         kept[part.path] = before
-    return [_decode(store, origin, log) for _, log in sorted(kept.items())]
+    return [_decode_records(store, origin, log) for _, log in sorted(kept.items())]
 
 
 def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog], loads: Iterable[Load]) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def write_unknown(connection: Connection, receiver: str, observed: Sequence[Seri
     schema_rows.put_series(connection, merge_series(before, (), observed)[0])
 
 
-def answers(logs: Iterable[KeptLog]) -> tuple[Answer, ...]:
+def schema_answers(logs: Iterable[KeptLog]) -> tuple[Answer, ...]:
     """What the receipt says of schema logs that did not come whole; those that did need no answer."""
     return tuple(Answer(k.log.path, k.log.epoch, "schema", k.trouble) for k in logs if k.trouble)
 
@@ -135,19 +135,19 @@ def merge_series(
             clash.setdefault((mine.site_id, mine.series), set()).update(others)
     for key, row in rows.items():
         words = "; ".join(sorted(clash.get(key, ())))
-        if not words and key in first and _stands(first[key], row):
+        if not words and key in first and _is_still_clash(first[key], row):
             words = first[key].clash or ""
         rows[key] = replace(row, clash=words or None)
     changed = [row for key, row in sorted(rows.items()) if first.get(key) != row]
-    return changed, [row for row in changed if row.clash and (row.site_id, row.series) not in _clashing(first, row)]
+    return changed, [row for row in changed if row.clash and (row.site_id, row.series) not in _known_clash(first, row)]
 
 
-def _stands(before: SeriesRow, now: SeriesRow) -> bool:
+def _is_still_clash(before: SeriesRow, now: SeriesRow) -> bool:
     """Whether a clash found earlier is still one: nothing new was declared since."""
     return before.type == now.type and before.state == now.state == "live"
 
 
-def _clashing(before: dict[tuple[str, str], SeriesRow], row: SeriesRow) -> set[tuple[str, str]]:
+def _known_clash(before: dict[tuple[str, str], SeriesRow], row: SeriesRow) -> set[tuple[str, str]]:
     key = (row.site_id, row.series)
     return {key} if key in before and before[key].clash == row.clash else set()
 
@@ -163,7 +163,7 @@ def declared_series(connection: Connection, origin: Origin, logs: Iterable[KeptL
                     receiver=origin.receiver,
                     site_id=origin.site_id,
                     series=record.series,
-                    database_name=_database(kept.log.path, record.series, databases),
+                    database_name=_database_of_series(kept.log.path, record.series, databases),
                     type=record.type,
                     encoding=record.encoding,
                     compression=record.compression,
@@ -172,13 +172,13 @@ def declared_series(connection: Connection, origin: Origin, logs: Iterable[KeptL
                 )
             elif record.kind in ("delete", "delete_database"):
                 pattern = record.series + (".**" if record.kind == "delete_database" else "")
-                for row in [*_matching(connection, origin, pattern), *rows.values()]:
-                    if matches(pattern, row.series):
+                for row in [*_matching_series(connection, origin, pattern), *rows.values()]:
+                    if pattern_matches(pattern, row.series):
                         rows[row.series] = replace(rows.get(row.series, row), state="deleted", clash=None)
     return list(rows.values())
 
 
-def _matching(connection: Connection, origin: Origin, pattern: str) -> list[SeriesRow]:
+def _matching_series(connection: Connection, origin: Origin, pattern: str) -> list[SeriesRow]:
     """The site's rows that a deletion may mean, as recorded before."""
     if "*" in pattern:
         return schema_rows.series_of_site(connection, origin.receiver, origin.site_id)
@@ -186,7 +186,7 @@ def _matching(connection: Connection, origin: Origin, pattern: str) -> list[Seri
     return [row for row in rows if row.site_id == origin.site_id]
 
 
-def _database(log_path: str, series: str, databases: Iterable[str]) -> str:
+def _database_of_series(log_path: str, series: str, databases: Iterable[str]) -> str:
     """The database of a series: the log's folder from 1.x on, else the longest one created in the log, else two nodes."""
     folders = log_path.split("/")[:-1]
     if len(folders) >= 2 and folders[-1].isdigit():
@@ -229,7 +229,7 @@ def _series_of(row: CatalogFile, facts: FileFacts, source: str, told: _Told) -> 
             )
 
 
-def _append(store: Store, root: Path, origin: Origin, kept: KeptLog, part: LandedSchema) -> KeptLog:
+def _append_log(store: Store, root: Path, origin: Origin, kept: KeptLog, part: LandedSchema) -> KeptLog:
     log, end = kept.log, part.start + part.part.size
     if kept.trouble or part.epoch < log.epoch or end <= log.position:
         return kept
@@ -246,11 +246,11 @@ def _append(store: Store, root: Path, origin: Origin, kept: KeptLog, part: Lande
     skip = log.position - part.start
     source = f"{origin.folder}/{landed_path(part.part.path)}"
     # CRASH WINDOW: bytes appended, position not recorded: the next load writes them again at the recorded position.
-    store.write_part(location, log.position, store.chunks(source, skip, part.part.size - skip, _COPY_BLOCK), sync=True)
+    store.write_part(location, log.position, store.read_chunks(source, skip, part.part.size - skip, _COPY_BLOCK), sync=True)
     return replace(kept, log=replace(log, position=end))
 
 
-def _decode(store: Store, origin: Origin, kept: KeptLog) -> KeptLog:
+def _decode_records(store: Store, origin: Origin, kept: KeptLog) -> KeptLog:
     """The whole records between what was decoded before and what is kept now."""
     log = kept.log
     form = form_of(log.path)

@@ -21,14 +21,14 @@ from tidemark.errors import (
 )
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import RECEIPT
-from tidemark.ledger.journal import record
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.journal import record_event
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import LandingRow
 from tidemark.progress import Progress
 from tidemark.receiver.load.admit import Origin
-from tidemark.receiver.load.landings import Folder, Paper
+from tidemark.receiver.load.landings import Folder, FoundManifest
 from tidemark.receiver.load.result import Tally, Trouble
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import LANDING, Store
@@ -62,13 +62,13 @@ class Work:
 class Landing:
     """A landing that may load now. `row` is written at each of its steps."""
 
-    paper: Paper
+    paper: FoundManifest
     manifest: Manifest
     origin: Origin
     row: LandingRow
 
 
-def theirs(error: Exception) -> Exception:
+def require_theirs(error: Exception) -> Exception:
     """`error`, where it came of what a landing holds and costs that landing alone; raises what is ours.
 
     Ours: what this machine lacks, what its disks, its ledger and its nodes refuse, a lease that was lost. What lies in a
@@ -91,48 +91,48 @@ def theirs(error: Exception) -> Exception:
     return error
 
 
-def said(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """What a person reads of a failure that was no error of ours."""
     if isinstance(error, TidemarkError):
         return error.message
     return f"{type(error).__name__}: {error}".strip(": ")
 
 
-def give_up(work: Work, paper: Paper, error: Exception) -> None:
+def give_up(work: Work, paper: FoundManifest, error: Exception) -> None:
     """A landing's own failure, whatever it is: named, and its bytes stay where they are. Raises what is ours."""
-    error = theirs(error)
-    reason = said(error) if isinstance(error, TidemarkError) else f"it cannot be loaded: {said(error)}"
+    error = require_theirs(error)
+    reason = message_of(error) if isinstance(error, TidemarkError) else f"it cannot be loaded: {message_of(error)}"
     kind = CorruptionError.kind if isinstance(error, CorruptionError) else PartialError.kind
-    reject(work, Paper(paper.folder, paper.sha256, None), reason, kind)
+    reject_landing(work, FoundManifest(paper.folder, paper.sha256, None), reason, kind)
 
 
-def reject(work: Work, paper: Paper, reason: str, kind: int = CorruptionError.kind) -> None:
+def reject_landing(work: Work, paper: FoundManifest, reason: str, kind: int = CorruptionError.kind) -> None:
     """Name a landing that cannot be accepted; its bytes stay where they are."""
     folder = paper.folder
-    work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, kind))
+    work.tally.count_rejected(Trouble("landing", folder.landing, folder.path, reason, kind))
     before = work.rows.get((folder.site_id, folder.landing))
     if before is None or (before.state, before.reason) != ("rejected", reason):
         _put_row(work, row_of(work, paper, "rejected", reason), "landing.rejected", reason)
 
 
-def wait(work: Work, paper: Paper, reason: str) -> None:
+def defer_landing(work: Work, paper: FoundManifest, reason: str) -> None:
     """Name a landing that waits for one before it."""
     folder = paper.folder
-    work.tally.wait(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
+    work.tally.count_waiting(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
     before = work.rows.get((folder.site_id, folder.landing))
     if before is None or (before.state, before.reason) != ("waiting", reason):
         _put_row(work, row_of(work, paper, "waiting", reason), "landing.gap", reason)
 
 
-def name_foreign(work: Work, folder: Folder, reason: str) -> None:
+def name_foreign_receipt(work: Work, folder: Folder, reason: str) -> None:
     """Name a receipt that somebody else wrote; nothing else comes of it."""
     work.tally.troubles.append(Trouble("receipt", folder.landing, f"{folder.path}/{RECEIPT}", reason, PartialError.kind))
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
-        record(connection, "landing.foreign_receipt", site_id=folder.site_id, landing=folder.landing, reason=reason)
+        assert_held(connection, work.lease)
+        record_event(connection, "landing.foreign_receipt", site_id=folder.site_id, landing=folder.landing, reason=reason)
 
 
-def row_of(work: Work, paper: Paper, state: str, reason: str | None) -> LandingRow:
+def row_of(work: Work, paper: FoundManifest, state: str, reason: str | None) -> LandingRow:
     """What the ledger keeps of a landing."""
     manifest, folder = paper.manifest, paper.folder
     return LandingRow(
@@ -155,6 +155,8 @@ def row_of(work: Work, paper: Paper, state: str, reason: str | None) -> LandingR
 
 def _put_row(work: Work, changed: LandingRow, event: str, reason: str) -> None:
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        assert_held(connection, work.lease)
         landing_rows.put_landing(connection, changed)
-        record(connection, event, site_id=changed.site_id, landing=changed.landing, sequence=changed.sequence, reason=reason)
+        record_event(
+            connection, event, site_id=changed.site_id, landing=changed.landing, sequence=changed.sequence, reason=reason
+        )

@@ -37,7 +37,7 @@ class Place(NamedTuple):
     partition: int
 
     @classmethod
-    def of(cls, group: Group) -> Place:
+    def of_group(cls, group: Group) -> Place:
         """Where the group begins."""
         files = [unit.file for unit in group.units]
         return cls(folder_name(files[0].database), min(file.partition_from for file in files))
@@ -65,7 +65,7 @@ class MergeLeases:
         self._holder = f"merge-{batch}"
 
     @contextmanager
-    def kept(self) -> Iterator[MergeLeases]:
+    def kept_alive(self) -> Iterator[MergeLeases]:
         """Alive until the block ends, then given back."""
         try:
             with self._leases.keep_all_alive(lambda: list(self.held.values())):
@@ -73,12 +73,12 @@ class MergeLeases:
         finally:
             self._leases.release_all(list(self.held.values()))
 
-    def take(self, places: Iterable[Place]) -> list[Place]:
+    def acquire_free(self, places: Iterable[Place]) -> list[Place]:
         """Those of `places` that were free and are ours from now on; who has one is asked for it once."""
         asked = self.held.keys() | self.refused.keys()
         wanted = {place.lease_name(self._receiver): place for place in places if place not in asked}
         new = []
-        for name, answer in self._leases.take_all(wanted, self._holder).items():
+        for name, answer in self._leases.acquire_all(wanted, self._holder).items():
             if isinstance(answer, LeaseHeldError):
                 self.refused[wanted[name]] = answer
             else:
@@ -120,7 +120,7 @@ class MergeResult:
     def as_json(self) -> dict[str, Any]:
         return {
             "ok": self.exit_code == 0,
-            **self._trouble(),
+            **self._describe_trouble(),
             "groups": self.groups,
             "files_in": self.files_in,
             "files_out": self.files_out,
@@ -131,7 +131,7 @@ class MergeResult:
             "moved": self.moved,
         }
 
-    def _trouble(self) -> dict[str, str]:
+    def _describe_trouble(self) -> dict[str, str]:
         """What went wrong, and what to run next; nothing where nothing did."""
         if self.failed:
             (subject, error, kind), *others = self.failed
@@ -175,12 +175,12 @@ def outputs_of(group: Group, outcomes: Sequence[MergeOutcome], name: str, at: fl
     unplaced = sum((outcome.unplaced for outcome in outcomes), NOTHING)
     staged = [one for outcome in sorted(outcomes, key=lambda o: o.number) for one in outcome.staged]
     return [
-        Output(one, _row(group, one, f"{name}-{number}", at, unplaced if number == 0 else NOTHING))
+        Output(one, _merged_row(group, one, f"{name}-{number}", at, unplaced if number == 0 else NOTHING))
         for number, one in enumerate(staged)
     ]
 
 
-def _row(group: Group, staged: Staged, name: str, at: float, unplaced: Counts) -> MergedFile:
+def _merged_row(group: Group, staged: Staged, name: str, at: float, unplaced: Counts) -> MergedFile:
     first = group.units[0].file
     folder = f"data/{folder_name(first.database)}/{staged.partition}"
     file = CatalogFile(

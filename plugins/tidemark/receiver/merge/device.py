@@ -6,9 +6,9 @@ two copies is one piece, decoded and written anew; so what lies in many small ch
 (`receiver.windows`). What is copied comes as chunks, the rest as columns in which the newest file wins. Memory holds a
 piece.
 
-Who wins, as arithmetic (`lay`): the points of one series in several files laid over each other, with every point
+Who wins, as arithmetic (`overlay_series`): the points of one series in several files laid over each other, with every point
 accounted for. Files come lowest rank first. Each file's deletions were applied to its own points before. A null is
-not there and overwrites nothing. `lay` is pure.
+not there and overwrites nothing. `overlay_series` is pure.
 
 Source: DESIGN §3 "Who wins", "Sources and merges"; research/spark-tsfile.md §3.4, §3.5.
 """
@@ -28,8 +28,8 @@ from tidemark.receiver.windows import Extent, Piece, pieces_of
 from tidemark.tsfiles.companions.mods import Deletions
 from tidemark.tsfiles.layout.series import Series
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay
-from tidemark.tsfiles.points.overlay import Weave, weave
+from tidemark.tsfiles.points.column import Column, overlay_columns
+from tidemark.tsfiles.points.overlay import TimeOverlay, overlay_times
 from tidemark.tsfiles.reader import Stretch, TsFile, aligned_stretches, series_stretches, stored_chunks
 from tidemark.tsfiles.write.pages import Chunk
 
@@ -65,7 +65,7 @@ class DeviceMerge:
     interval: int
 
     @property
-    def aligned(self) -> bool:
+    def is_aligned(self) -> bool:
         """As the newest file has it."""
         return self.holders[-1].time is not None
 
@@ -80,39 +80,41 @@ class DeviceMerge:
         }
         return dict(sorted(found.items(), key=lambda item: item[0].encode("utf-16-be", "surrogatepass")))
 
-    def parts(self) -> Iterator[Part]:
+    def iterate_parts(self) -> Iterator[Part]:
         """All points of the device, in order of time: of an aligned device whole rows, else one series after the other.
 
         Raises CorruptionError, UnsupportedError.
         """
-        for measurements in [list(self.types)] if self.aligned else [[name] for name in self.types]:
+        for measurements in [list(self.types)] if self.is_aligned else [[name] for name in self.types]:
             extents = [
                 extent
                 for number, holder in enumerate(self.holders)
-                for extent in self._extents(number, holder, frozenset(measurements))
+                for extent in self._list_extents(number, holder, frozenset(measurements))
             ]
             for piece in pieces_of(extents, windows.COPY_ROWS):
-                yield from self._copied(piece) or self._laid(piece, measurements)
+                yield from self._copy_piece(piece) or self._overlay_piece(piece, measurements)
 
-    def _extents(self, number: int, holder: Holder, wanted: frozenset[str]) -> Iterator[Extent]:
+    def _list_extents(self, number: int, holder: Holder, wanted: frozenset[str]) -> Iterator[Extent]:
         """What a file holds of these measurements; where it is laid out as the output, as stretches that can be copied."""
         series = {name: one for name, one in holder.series.items() if name in wanted}
-        if self.aligned and holder.time is not None:
+        if self.is_aligned and holder.time is not None:
             for stretch in aligned_stretches(holder.file.path, holder.time, series):
-                yield _extent(number, stretch, self._may_copy(holder, stretch))
+                yield _extent_of_stretch(number, stretch, self._may_copy(holder, stretch))
             return
         for name, one in series.items():
             for stretch in series_stretches(name, one):
-                alike = not self.aligned and holder.time is None
-                yield _extent(number, stretch, alike and self._may_copy(holder, stretch))
+                alike = not self.is_aligned and holder.time is None
+                yield _extent_of_stretch(number, stretch, alike and self._may_copy(holder, stretch))
 
     def _may_copy(self, holder: Holder, stretch: Stretch) -> bool:
         if not stretch.points or stretch.start // self.interval != stretch.end // self.interval:
             return False
-        concerned = (entry for measurement in stretch.values for entry in holder.deletions.of(self.device, measurement))
+        concerned = (
+            entry for measurement in stretch.values for entry in holder.deletions.of_series(self.device, measurement)
+        )
         return not any(entry.start <= stretch.end and entry.end >= stretch.start for entry in concerned)
 
-    def _copied(self, piece: Piece) -> list[Part]:
+    def _copy_piece(self, piece: Piece) -> list[Part]:
         """The piece as it stands; nothing where it is to be decoded."""
         extent = piece.extents[0]
         if not piece.copied or extent.stretch is None:
@@ -123,7 +125,7 @@ class DeviceMerge:
         points = extent.stretch.points
         return [Part(extent.start // self.interval, Counts(points, points), copied=chunks)]
 
-    def _laid(self, piece: Piece, measurements: Sequence[str]) -> Iterator[Part]:
+    def _overlay_piece(self, piece: Piece, measurements: Sequence[str]) -> Iterator[Part]:
         """The piece decoded window by window, its layers over each other, cut by partition.
 
         Its points are counted by its files' statistics, which know chunks, not windows: what was overwritten or deleted
@@ -137,27 +139,27 @@ class DeviceMerge:
         points_at_once = max(windows.WINDOW_POINTS, windows.WINDOW_ROWS * len(measurements))
         for start, end in windows.windows_of(piece, points_at_once):
             rows: dict[int, dict[str, Column]] = {}
-            woven: list[Weave] = []
+            woven: list[TimeOverlay] = []
             for measurement in measurements:
                 having = [number for number, points in enumerate(held) if measurement in points]
-                layers = [self._layer(self.holders[number], measurement, (start, end)) for number in having]
+                layers = [self._read_layer(self.holders[number], measurement, (start, end)) for number in having]
                 if not layers:
                     continue
                 for number, (left, count) in zip(having, layers, strict=True):
                     read[number, measurement] += len(left) + count
-                column = lay([column for column, _ in layers], woven)
+                column = overlay_series([column for column, _ in layers], woven)
                 gone = Counts(gone.points_in - len(column), deleted=gone.deleted + sum(count for _, count in layers))
-                for partition, part in cut(column, self.interval).items():
+                for partition, part in cut_by_partition(column, self.interval).items():
                     rows.setdefault(partition, {})[measurement] = part
             for last in sorted(rows):
                 out = sum(map(len, rows[last].values()))
                 yield Part(last, Counts(out, out), columns=rows[last])
-            if self.aligned:
-                self._forget(end)
-        self._check(piece, held, read)
+            if self.is_aligned:
+                self._forget_columns(end)
+        self._check_counts(piece, held, read)
         yield Part(last, replace(gone, overwritten=gone.points_in - gone.deleted))
 
-    def _check(self, piece: Piece, held: Sequence[Mapping[str, int]], read: Mapping[tuple[int, str], int]) -> None:
+    def _check_counts(self, piece: Piece, held: Sequence[Mapping[str, int]], read: Mapping[tuple[int, str], int]) -> None:
         """Each file gave the points that its statistics promise; fewer only where its own chunks overlap."""
         for number, points in enumerate(held):
             for measurement, told in points.items():
@@ -167,22 +169,22 @@ class DeviceMerge:
                     problem = f"{self.device}.{measurement}: {found} points were read where {told} are told"
                     raise CorruptionError(f"{place}: {problem}", hint="./tidemark verify --deep", subject=place)
 
-    def _forget(self, upto: int) -> None:
+    def _forget_columns(self, upto: int) -> None:
         """The columns of an aligned device are through with what came until then."""
         for holder in self.holders:
-            holder.file.forget(self.device, upto)
+            holder.file.forget_times(self.device, upto)
 
-    def _layer(self, holder: Holder, measurement: str, span: tuple[int, int]) -> tuple[Column, int]:
+    def _read_layer(self, holder: Holder, measurement: str, span: tuple[int, int]) -> tuple[Column, int]:
         """A file's points after its own deletions, and how many those took: counted, so that the account is a check."""
         device, start, end = self.device, span[0], None if span[1] == _LAST_TIME else span[1] + 1
-        column = holder.file.column(device, measurement, start, end)
-        if not holder.deletions.of(device, measurement):
+        column = holder.file.read_column(device, measurement, start, end)
+        if not holder.deletions.of_series(device, measurement):
             return column, 0
-        left = holder.file.column(device, measurement, start, end, holder.deletions)
+        left = holder.file.read_column(device, measurement, start, end, holder.deletions)
         return left, len(column) - len(left)
 
 
-def _extent(number: int, stretch: Stretch, may_copy: bool) -> Extent:
+def _extent_of_stretch(number: int, stretch: Stretch, may_copy: bool) -> Extent:
     points = {name: place.statistics.count for name, (_, place) in stretch.values.items() if place.statistics.count}
     return Extent(number, stretch.start, stretch.end, stretch.rows, points, stretch if may_copy else None)
 
@@ -205,14 +207,14 @@ class Counts:
         )
 
     @property
-    def balanced(self) -> bool:
+    def is_balanced(self) -> bool:
         return self.points_in == self.points_out + self.overwritten + self.deleted
 
 
 NOTHING = Counts()
 
 
-def lay(columns: Sequence[Column], known: list[Weave] | None = None) -> Column:
+def overlay_series(columns: Sequence[Column], known: list[TimeOverlay] | None = None) -> Column:
     """A series as readers see it: its points in each file after the file's own deletions, lowest rank first, all of one
     type (ValueError).
 
@@ -221,16 +223,16 @@ def lay(columns: Sequence[Column], known: list[Weave] | None = None) -> Column:
     known = [] if known is None else known
     filled = [column for column in columns if len(column)]
     if len(filled) < 2 or len({column.type for column in columns}) != 1:
-        return overlay(columns)
+        return overlay_columns(columns)
     runs = [column.times for column in filled]
-    woven = next((one for one in known if one.fits(runs)), None)
+    woven = next((one for one in known if one.fits_runs(runs)), None)
     if woven is None:
-        woven = weave(runs)
+        woven = overlay_times(runs)
         known.append(woven)
-    return Column(columns[0].type, woven.times, woven.choose([column.values for column in filled]))
+    return Column(columns[0].type, woven.times, woven.choose_values([column.values for column in filled]))
 
 
-def cut(column: Column, interval: int) -> dict[int, Column]:
+def cut_by_partition(column: Column, interval: int) -> dict[int, Column]:
     """The column by catalog partition, floor(time / interval); `interval` in the unit of its times."""
     if not len(column):
         return {}

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster, opened
-from tidemark.cluster.replicas.cache import give_back, places_of, recall
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
+from tidemark.cluster.replicas.cache import give_back, places_of, recall_files
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.cluster.replicas.forward import make_visible, withdraw_left
 from tidemark.engines.choose import choose_engine
@@ -31,7 +31,7 @@ from tidemark.engines.task import Outcome
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, TaskLimitError, TidemarkError
 from tidemark.formats.json_stream import parse_json
 from tidemark.formats.layout import UNITS_PER_MS, folder_name
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import (
     catalog as catalog_rows,
 )
@@ -46,7 +46,7 @@ from tidemark.ledger.receiver import (
 )
 from tidemark.ledger.receiver.merges import Kept
 from tidemark.ledger.sql import forget_file_checks
-from tidemark.progress import Progress, Tick, silent
+from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.load.examine import local_root
 from tidemark.receiver.merge.batch import STAGING, MergeLeases, MergeResult, Place, Tally, outputs_of
 from tidemark.receiver.merge.plan import Group, Plan, Unit, plan_merge, portions_of, tasks_of
@@ -75,8 +75,8 @@ class _Work:
     leases: MergeLeases
     tally: Tally = field(default_factory=Tally)
 
-    def lease(self, group: Group) -> Lease:
-        return self.leases.held[Place.of(group)]
+    def lease_of_group(self, group: Group) -> Lease:
+        return self.leases.held[Place.of_group(group)]
 
 
 def merge(
@@ -85,7 +85,7 @@ def merge(
     database: str | None = None,
     partition: int | None = None,
     engine: str = "auto",
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> MergeResult:
     """Merge what overlaps at a receiver, or in one database, or only what touches one catalog partition.
 
@@ -98,8 +98,8 @@ def merge(
     batch = uuid.uuid4().hex[:12]
     with (
         app.receiver_store(receiver) as store,
-        opened(app, receiver) as cluster,
-        MergeLeases(app, receiver.name, batch).kept() as leases,
+        open_cluster(app, receiver) as cluster,
+        MergeLeases(app, receiver.name, batch).kept_alive() as leases,
     ):
         work = _Work(app, receiver, store, root, database, partition, engine, progress, batch, cluster, leases)
         _take_leases(work, _left_over(work))
@@ -123,7 +123,7 @@ def _check_database(app: App, receiver: ReceiverSettings, wanted: str | None) ->
     if wanted is None:
         return
     with app.ledger.read() as connection:
-        known = sorted({file.database for file in merge_rows.units(connection, receiver.name)})
+        known = sorted({file.database for file in merge_rows.mergeable_files(connection, receiver.name)})
     if wanted not in known:
         names = ", ".join(known) or "none"
         raise NotFoundError(f"no database {wanted!r} at {receiver.name}; the catalog has: {names}", subject=wanted)
@@ -131,13 +131,13 @@ def _check_database(app: App, receiver: ReceiverSettings, wanted: str | None) ->
 
 def _take_leases(work: _Work, places: Iterable[Place]) -> bool:
     """Those of `places` that are free, and nothing is left in them of merges that died; whether any is new to us."""
-    new = work.leases.take(places)
+    new = work.leases.acquire_free(places)
     for place in new:
         _clean_up(work, place)
     return bool(new)
 
 
-def _tell_refused(work: _Work, places: Iterable[Place]) -> None:
+def _report_refused(work: _Work, places: Iterable[Place]) -> None:
     """What others have of `places` is named and left out; if it is all there is of the database that was asked for,
     LeaseHeldError."""
     told = {subject for subject, *_ in work.tally.failed}
@@ -173,7 +173,7 @@ def _clean_up_batch(work: _Work, staged: str) -> None:
     withdraw_left(work.cluster, lambda row: row.subject in meant)
     with work.app.ledger.read() as connection:
         known = merge_rows.known_locations(connection, work.receiver.name, meant)
-    _unmake(work, [target for target in meant if target not in known])
+    _remove_outputs(work, [target for target in meant if target not in known])
     # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
     work.store.remove_tree(staged)
 
@@ -181,66 +181,66 @@ def _clean_up_batch(work: _Work, staged: str) -> None:
 def _merge_in_rounds(work: _Work) -> None:
     turns = itertools.count()
     for _ in range(_ROUNDS):
-        plan = _plan(work)
-        places = [Place.of(group) for group in (*plan.groups, *(group for group, *_ in plan.kept))]
+        plan = _plan_groups(work)
+        places = [Place.of_group(group) for group in (*plan.groups, *(group for group, *_ in plan.kept))]
         if _take_leases(work, places):
-            plan = _plan(work)  # others may have merged something before it was ours
-        _tell_refused(work, places)
+            plan = _plan_groups(work)  # others may have merged something before it was ours
+        _report_refused(work, places)
         for group, subject, reason in plan.kept:
-            if Place.of(group) in work.leases.held:
-                _keep(work, group, subject, reason)
+            if Place.of_group(group) in work.leases.held:
+                _remember_unmerged(work, group, subject, reason)
         work.tally.waiting = plan.waiting
         most = work.cluster.settings.cache_bytes if work.cluster is not None else 0
-        portions = portions_of(_ours(work, plan), most)
+        portions = portions_of(_leased_groups(work, plan), most)
         moved = False
         for portion in portions:
-            moved |= _run(work, portion, f"{work.batch}-{next(turns)}")
+            moved |= _run_groups(work, portion, f"{work.batch}-{next(turns)}")
             if len(portions) > 1:
                 assert work.cluster is not None  # one portion is all without
                 give_back(work.cluster, work.store, work.tally.fetched)
         if not moved:
             return
-    work.tally.moved += len(_ours(work, _plan(work)))
+    work.tally.moved += len(_leased_groups(work, _plan_groups(work)))
 
 
-def _ours(work: _Work, plan: Plan) -> list[Group]:
-    return [group for group in plan.groups if Place.of(group) in work.leases.held]
+def _leased_groups(work: _Work, plan: Plan) -> list[Group]:
+    return [group for group in plan.groups if Place.of_group(group) in work.leases.held]
 
 
-def _plan(work: _Work) -> Plan:
+def _plan_groups(work: _Work) -> Plan:
     """What is to merge now of what was asked for."""
     with work.app.ledger.read() as connection:
-        files = merge_rows.units(connection, work.receiver.name, work.database)
+        files = merge_rows.mergeable_files(connection, work.receiver.name, work.database)
         devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
-        to_go = settled_rows.waiting(connection, work.receiver.name)
+        to_go = settled_rows.waiting_for_sources(connection, work.receiver.name)
         tried = set(merge_rows.kept_groups(connection, work.receiver.name)) | work.tally.given_up
     units = (Unit(file, devices.get(file.file_id, ())) for file in files)
     return plan_merge(units, tried, work.partition, to_go, cut=work.cluster is not None)
 
 
-def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
+def _run_groups(work: _Work, groups: Sequence[Group], batch: str) -> bool:
     """Merge the groups; whether any must be planned anew because the catalog moved on."""
     app = work.app
     with app.ledger.read() as connection:
-        sites = landing_rows.sites(connection)
+        sites = landing_rows.read_sites(connection)
     groups = [group for group in groups if _at_hand(work, group)]
     tasks: list[MergeTask] = []
     for number, group in enumerate(groups):
         interval = work.receiver.partition_interval_ms * UNITS_PER_MS[sites[group.units[0].file.site_id].time_unit]
-        tasks += tasks_of(group, number, work.root, _staging(group, batch), interval)
+        tasks += tasks_of(group, number, work.root, _staging_folder(group, batch), interval)
     waiting = Counter(task.group for task in tasks)
     finished: dict[int, list[Outcome]] = defaultdict(list)
     engine = choose_engine(app.settings.spark, work.engine, sum(group.work for group in groups))
     moved = False
     # CRASH WINDOW: staged files that no one will publish: `_clean_up` of the next run removes them.
-    folders = sorted({_staging(group, batch) for group in groups})
+    folders = sorted({_staging_folder(group, batch) for group in groups})
     try:
         for done, outcome in enumerate(engine.run("merge", tasks), 1):
             work.progress(Tick("merge", done=done, total=len(tasks)))
             number = tasks[outcome.index].group
             finished[number].append(outcome)
             if len(finished[number]) == waiting[number]:
-                moved |= not _conclude(work, groups[number], f"{batch}-{number}", finished.pop(number))
+                moved |= not _conclude_group(work, groups[number], f"{batch}-{number}", finished.pop(number))
     except Exception:
         for folder in folders:  # as the next run would: what is half-made takes room that somebody lacks
             with suppress(TidemarkError):
@@ -255,36 +255,36 @@ def _at_hand(work: _Work, group: Group) -> bool:
     """Whether all files of a group are at the receiver, or came back from its nodes; if not, it is tried again later."""
     try:
         files, at = [unit.file for unit in group.units], work.app.clock()
-        came = {*recall(work.cluster, files, at=at), *work.tally.fetched}
+        came = {*recall_files(work.cluster, files, at=at), *work.tally.fetched}
         work.tally.fetched |= {place: at for file in files for place, _ in places_of(file) if place in came}
     except TidemarkError as away:
-        _fail(work, group, away)
+        _fail_group(work, group, away)
         return False
     return True
 
 
-def _conclude(work: _Work, group: Group, name: str, outcomes: Sequence[Outcome]) -> bool:
+def _conclude_group(work: _Work, group: Group, name: str, outcomes: Sequence[Outcome]) -> bool:
     """Publish a group all of whose tasks are done, or say why not. False: it must be planned anew."""
     for outcome in outcomes:
         if outcome.error is not None:
-            _fail(work, group, outcome.error)
+            _fail_group(work, group, outcome.error)
             return True
     made: list[MergeOutcome] = [outcome.value for outcome in outcomes]
     refused = next((one.refused for one in sorted(made, key=lambda m: m.number) if one.refused), None)
     if refused is not None:
-        _keep(work, group, *refused)
+        _remember_unmerged(work, group, *refused)
         return True
     if not any(one.staged for one in made):
-        _keep(work, group, group.units[0].file.location, "deletions leave no point of these files to write")
+        _remember_unmerged(work, group, group.units[0].file.location, "deletions leave no point of these files to write")
         return True
     try:
-        return _publish(work, group, name, made)
+        return _publish_group(work, group, name, made)
     except NoQuorumError as few:
-        _fail(work, group, few)
+        _fail_group(work, group, few)
         return True
 
 
-def _publish(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome]) -> bool:
+def _publish_group(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome]) -> bool:
     """`name` makes the outputs' names unique. False: the ledger moved on, and nothing is left of the outputs."""
     at = work.app.clock()
     outputs = outputs_of(group, made, name, at)
@@ -297,18 +297,18 @@ def _publish(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome])
     sources = [unit.file for unit in group.units]
     rows = [output.row for output in outputs]
 
-    def tell(connection: Connection) -> tuple[int, ...] | None:
-        check_in(connection, work.lease(group))
-        return merge_rows.publish(connection, work.receiver.name, sources, rows, work.batch, at)
+    def record_rows(connection: Connection) -> tuple[int, ...] | None:
+        assert_held(connection, work.lease_of_group(group))
+        return merge_rows.publish_merged(connection, work.receiver.name, sources, rows, work.batch, at)
 
     try:
-        ids = make_visible(work.app, work.receiver, work.cluster, work.store, [row.file for row in rows], tell)
+        ids = make_visible(work.app, work.receiver, work.cluster, work.store, [row.file for row in rows], record_rows)
     except NoQuorumError:
-        _unmake(work, targets)
+        _remove_outputs(work, targets)
         raise
     # CRASH WINDOW: recorded, the intent still there: `_clean_up` sees that the catalog knows the outputs and keeps them.
     if ids is None:
-        _unmake(work, targets)
+        _remove_outputs(work, targets)
         return False
     work.tally.groups += 1
     work.tally.files_in += len(sources)
@@ -317,13 +317,13 @@ def _publish(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome])
     return True
 
 
-def _unmake(work: _Work, targets: Sequence[str]) -> None:
+def _remove_outputs(work: _Work, targets: Sequence[str]) -> None:
     """Nobody has seen these outputs, and nobody will."""
     remove_everywhere(work.cluster, targets)
     work.store.remove(targets)
 
 
-def _fail(work: _Work, group: Group, error: TidemarkError) -> None:
+def _fail_group(work: _Work, group: Group, error: TidemarkError) -> None:
     """A source that cannot be read stays apart until another generation comes. Files that are too much for a task are sound:
     they are read as they came, like others that cannot be merged. Anything else is tried again."""
     subject = error.subject or group.units[0].file.location
@@ -333,17 +333,17 @@ def _fail(work: _Work, group: Group, error: TidemarkError) -> None:
             places = [place for unit in group.units for place, _ in places_of(unit.file)]
             forget_file_checks(connection, work.receiver.name, places)
     if isinstance(error, CorruptionError | TaskLimitError):
-        _keep(work, group, subject, error.message)
+        _remember_unmerged(work, group, subject, error.message)
     if not isinstance(error, TaskLimitError):
         work.tally.failed.append((subject, error.message, error.kind))
 
 
-def _keep(work: _Work, group: Group, subject: str, reason: str) -> None:
+def _remember_unmerged(work: _Work, group: Group, subject: str, reason: str) -> None:
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease(group))
+        assert_held(connection, work.lease_of_group(group))
         kept = Kept(group.file_ids, subject, reason)
-        merge_rows.keep(connection, work.receiver.name, kept, group.digest, work.app.clock())
+        merge_rows.remember_unmerged(connection, work.receiver.name, kept, group.digest, work.app.clock())
 
 
-def _staging(group: Group, batch: str) -> str:
-    return f"{Place.of(group).folder}/{batch}"
+def _staging_folder(group: Group, batch: str) -> str:
+    return f"{Place.of_group(group).folder}/{batch}"

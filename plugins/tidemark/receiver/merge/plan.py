@@ -52,7 +52,7 @@ class Group:
     @property
     def work(self) -> int:
         """Points to merge: those of devices that are only copied count for a share."""
-        return sum(_costs(self).values())
+        return sum(_device_costs(self).values())
 
     @property
     def file_ids(self) -> tuple[int, ...]:
@@ -98,13 +98,13 @@ def plan_merge(
         for group in overlapping_groups(mine, cut):
             if not any(unit.file.visible for unit in group.units) or group.digest in tried:
                 continue
-            if partition is not None and not _touches(group, partition):
+            if partition is not None and not _touches_partition(group, partition):
                 continue
             held = [late for unit in group.units for late in to_go.get(unit.file.file_id, {}).items()]
             if held:
                 waiting.append(min(held))
                 continue
-            obstacle = _obstacle(group)
+            obstacle = _find_obstacle(group)
             if obstacle:
                 kept.append((group, *obstacle))
             else:
@@ -140,7 +140,7 @@ def overlapping_groups(units: Sequence[Unit], cut: bool = False) -> list[Group]:
     members: dict[int, list[Unit]] = defaultdict(list)
     for number, unit in enumerate(units):
         members[find(number)].append(unit)
-    together = [found for found in members.values() if len(found) > 1 or (cut and _spans(found[0].file))]
+    together = [found for found in members.values() if len(found) > 1 or (cut and _spans_partitions(found[0].file))]
     groups = [Group(tuple(sorted(found, key=_by_rank))) for found in together]
     return sorted(groups, key=lambda group: _by_rank(group.units[0]))
 
@@ -155,7 +155,7 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
     """
     ranges: list[list[str]] = [[]]
     weight = 0
-    for name, count in sorted(_costs(group).items()):
+    for name, count in sorted(_device_costs(group).items()):
         if ranges[-1] and weight + count > TASK_POINTS:
             ranges.append([])
             weight = 0
@@ -180,7 +180,7 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
             staging=staging,
             database=first.database,
             interval=interval,
-            sources=_sources(group, {holder for device in devices for holder in holders[device]}),
+            sources=_task_sources(group, {holder for device in devices for holder in holders[device]}),
             devices=tuple(devices),
             prove=proofs[place :: len(ranges)],
         )
@@ -188,7 +188,7 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
     ]
 
 
-def _costs(group: Group) -> dict[str, int]:
+def _device_costs(group: Group) -> dict[str, int]:
     """Device → points to merge: of a device that lies in files without deletions, one after another, only a share."""
     found: dict[str, list[tuple[CatalogDevice, bool]]] = defaultdict(list)
     for unit in group.units:
@@ -203,12 +203,12 @@ def _costs(group: Group) -> dict[str, int]:
     return costs
 
 
-def _sources(group: Group, holders: Iterable[int]) -> tuple[TaskSource, ...]:
+def _task_sources(group: Group, holders: Iterable[int]) -> tuple[TaskSource, ...]:
     files = [group.units[place].file for place in sorted(holders)]
     return tuple(TaskSource(file.location, file.mods_location) for file in files)
 
 
-def _obstacle(group: Group) -> tuple[str, str] | None:
+def _find_obstacle(group: Group) -> tuple[str, str] | None:
     """(subject, reason) why the group cannot be merged, as far as the catalog knows."""
     for unit in group.units:
         if unit.file.undecodable:
@@ -221,12 +221,12 @@ def _obstacle(group: Group) -> tuple[str, str] | None:
     return None
 
 
-def _spans(file: CatalogFile) -> bool:
+def _spans_partitions(file: CatalogFile) -> bool:
     """Whether the file is to be cut: merged files are of one partition."""
     return file.role == "source" and file.partition_from != file.partition_to
 
 
-def _touches(group: Group, partition: int) -> bool:
+def _touches_partition(group: Group, partition: int) -> bool:
     return any(unit.file.partition_from <= partition <= unit.file.partition_to for unit in group.units)
 
 

@@ -25,7 +25,7 @@ class Source:
     file: TsFile
     deletions: Deletions
 
-    def holder(self, device: str) -> Holder:
+    def make_holder(self, device: str) -> Holder:
         return Holder(self.file, self.deletions, *self.file.series_of(device))
 
 
@@ -54,14 +54,14 @@ def held_by(sources: Sequence[Source], devices: Iterable[str], interval: int) ->
     """Who holds each of these devices. `interval` of catalog partitions. Raises as `TsFile` does."""
     having: dict[str, list[Source]] = {device: [] for device in devices}
     for source in sources:
-        for device in having.keys() & source.file.names():
+        for device in having.keys() & source.file.device_names():
             having[device].append(source)
     terms = Terms(windows.COPY_ROWS, interval)
     held: dict[str, Alone | Sequence[Holder]] = {}
     for device, those in having.items():
         one = those[0] if len(those) == 1 and not those[0].deletions else None
-        whole = one.file.whole(device, terms) if one else None
-        held[device] = Alone(one, whole) if one and whole else [source.holder(device) for source in those]
+        whole = one.file.find_whole_device(device, terms) if one else None
+        held[device] = Alone(one, whole) if one and whole else [source.make_holder(device) for source in those]
     return held
 
 
@@ -86,14 +86,14 @@ def check_types(held: Held, database: str) -> None:
         if isinstance(here, Alone) and not of_table:
             continue  # nothing else has its series
         owner = f"{database}.{table_segments(device)[0]}" if of_table else device
-        for measurement, of_type, path in _types(here):
+        for measurement, of_type, path in _types_with_points(here):
             known, where = types.setdefault((owner, measurement), (of_type, path))
             if known != of_type:
                 reason = f"{known.name} in {Path(where).name}, {of_type.name} in {Path(path).name}"
                 raise RefusedError(f"{device}.{measurement}", reason)
 
 
-def _types(here: Alone | Sequence[Holder]) -> Iterator[tuple[str, DataType, str]]:
+def _types_with_points(here: Alone | Sequence[Holder]) -> Iterator[tuple[str, DataType, str]]:
     """(measurement, type, file) of the series that have points."""
     if isinstance(here, Alone):
         yield from ((name, of_type, here.source.file.path) for name, of_type in here.whole.types)

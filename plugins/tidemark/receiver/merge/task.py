@@ -25,7 +25,7 @@ from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.write.pages import aligned_chunks, mark_chunk, row_times, series_chunks
-from tidemark.tsfiles.write.tally import tally
+from tidemark.tsfiles.write.tally import tally_file
 from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
@@ -123,11 +123,11 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     (a source that is gone: the catalog moved on).
     """
     try:
-        with limits_named(f"{task.root}/{task.staging}"), _proving(task) as proof, ExitStack() as opened:
-            sources = [_open(task, source, opened) for source in task.sources]
+        with limits_named(f"{task.root}/{task.staging}"), _prove_in_background(task) as proof, ExitStack() as opened:
+            sources = [_open_source(task, source, opened) for source in task.sources]
             tables, held = tag_columns(sources), held_by(sources, task.devices, task.interval)
             check_types(held, task.database)
-            return _merge(task, held, tables, proof)
+            return _merge_devices(task, held, tables, proof)
     except (NotFoundError, FileNotFoundError) as gone:
         raise RetryableError(
             f"a source of the {task.subject} is gone: {gone}",
@@ -141,11 +141,11 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
 
 
 @contextmanager
-def _proving(task: MergeTask) -> Iterator[Future[None]]:
+def _prove_in_background(task: MergeTask) -> Iterator[Future[None]]:
     """The sources are digested beside the merge, on another core where there is one. That a source is not what was loaded
     is told instead of whatever the merge stumbled over in it."""
     with ThreadPoolExecutor(1) as beside:
-        proof = beside.submit(_prove, task)
+        proof = beside.submit(_prove_sources, task)
         try:
             yield proof
         except Exception:
@@ -153,7 +153,7 @@ def _proving(task: MergeTask) -> Iterator[Future[None]]:
             raise
 
 
-def _prove(task: MergeTask) -> None:
+def _prove_sources(task: MergeTask) -> None:
     for location, sha256, most in task.prove:
         found = sha256_of(UntrustedFile(task.root, location), most)
         if found != sha256:
@@ -164,7 +164,7 @@ def _prove(task: MergeTask) -> None:
             )
 
 
-def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
+def _open_source(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
     file = opened.enter_context(TsFile(UntrustedFile(task.root, source.location), task.database))
     deletions: Deletions = NO_DELETIONS
     if source.mods_location:
@@ -173,28 +173,28 @@ def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
     return Source(file, deletions)
 
 
-def _merge(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
+def _merge_devices(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
     """Nothing of it is whole before `proof` is at its end."""
     outputs = _Outputs(task, tables)
     total = NOTHING
     try:
-        for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
+        for device in sorted(task.devices, key=lambda name: device_order(_device_segments(name))):
             here = held[device]
             if isinstance(here, Alone):
                 total += Counts(here.whole.points)
-                if _copy(outputs, device, here):
+                if _copy_device(outputs, device, here):
                     continue
-                here = [here.source.holder(device)]
+                here = [here.source.make_holder(device)]
             else:
                 total += Counts(sum(series.statistics.count for holder in here for series in holder.series.values()))
-            _lay(outputs, DeviceMerge(device, here, task.interval))
+            _write_device(outputs, DeviceMerge(device, here, task.interval))
         counted = sum((output.counts for output in outputs.values()), outputs.unplaced)
-        if not counted.balanced or counted.points_in != total.points_in:
+        if not counted.is_balanced or counted.points_in != total.points_in:
             raise CorruptionError(
                 f"{task.subject}: the outputs do not account for {total.points_in} points", subject=task.subject
             )
         proof.result()
-        staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
+        staged = tuple(_finish_output(task, partition, outputs[partition]) for partition in sorted(outputs))
     except BaseException:
         for output in outputs.values():
             output.writer.abandon()
@@ -202,58 +202,58 @@ def _merge(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], p
     return MergeOutcome(task.group, task.number, staged, outputs.unplaced)
 
 
-def _copy(outputs: _Outputs, device: str, alone: Alone) -> bool:
+def _copy_device(outputs: _Outputs, device: str, alone: Alone) -> bool:
     """Copy the device whole; False where its chunks are not as the index says, and those who read every form must look."""
-    copied = alone.source.file.copied(alone.whole)
+    copied = alone.source.file.read_whole_device(alone.whole)
     if copied is None:
         return False
     output = outputs[alone.whole.partition]
-    output.writer.copy(_segments(device), copied)
+    output.writer.copy_device(_device_segments(device), copied)
     output.counts += Counts(alone.whole.points, alone.whole.points)
     return True
 
 
-def _lay(outputs: _Outputs, merge: DeviceMerge) -> None:
+def _write_device(outputs: _Outputs, merge: DeviceMerge) -> None:
     """The device's parts into the outputs of their partitions."""
-    for part in merge.parts():
+    for part in merge.iterate_parts():
         if part.partition is None:
             outputs.unplaced += part.counts
         else:
-            _put(outputs[part.partition], merge, part)
+            _write_part(outputs[part.partition], merge, part)
     for output in outputs.values():
         if output.device == merge.device:
-            output.writer.end()
+            output.writer.end_device()
 
 
-def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
+def _write_part(output: _Output, merge: DeviceMerge, part: Part) -> None:
     """Write the part; in an aligned device each chunk group has a chunk of every column, if only its mark."""
     writer = output.writer
     if output.device != merge.device:
-        writer.begin(_segments(merge.device))
+        writer.begin_device(_device_segments(merge.device))
         output.device = merge.device
     output.counts += part.counts
     kind = writer.compression
-    if not merge.aligned:
+    if not merge.is_aligned:
         for name, column in part.columns.items():
-            writer.put(series_chunks(name, column, kind), same_group=True)
+            writer.put_chunks(series_chunks(name, column, kind), same_group=True)
         if part.copied:
-            writer.put(part.copied, same_group=True)
+            writer.put_chunks(part.copied, same_group=True)
     elif part.copied:
         known = {chunk.name for chunk in part.copied}
         marks = [mark_chunk(name, of_type, kind) for name, of_type in merge.types.items() if name not in known]
-        writer.put([*part.copied, *marks])
+        writer.put_chunks([*part.copied, *marks])
     elif part.columns:
         columns = {name: part.columns.get(name, Column.empty(of_type)) for name, of_type in merge.types.items()}
         for group in aligned_chunks(row_times(part.columns), columns, kind):
-            writer.put(group)
+            writer.put_chunks(group)
 
 
-def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
+def _finish_output(task: MergeTask, partition: int, output: _Output) -> Staged:
     """Close the output and compare what its own statistics say with what was meant."""
     output.writer.close()
-    facts = tally(UntrustedFile(task.root, output.location), task.database)
+    facts = tally_file(UntrustedFile(task.root, output.location), task.database)
     counts = output.counts
-    if facts.points != counts.points_out or facts.points != output.writer.points or not counts.balanced:
+    if facts.points != counts.points_out or facts.points != output.writer.points or not counts.is_balanced:
         raise CorruptionError(
             f"{output.location} holds {facts.points} points where the merge counts {counts}",
             hint="./tidemark verify --deep",
@@ -264,5 +264,5 @@ def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
 
 
 @lru_cache(maxsize=4096)
-def _segments(device: str) -> tuple[str | None, ...]:
+def _device_segments(device: str) -> tuple[str | None, ...]:
     return table_segments(device) if is_table((device,)) else tree_segments(device)

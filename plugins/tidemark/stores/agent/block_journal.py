@@ -20,7 +20,7 @@ _LONG = 225  # bytes of a name behind which the longest ending fits
 
 def part_of(target_path: str) -> str:
     """Where the bytes of a file that is under way lie."""
-    return _stem(target_path) + ".part"
+    return _stem_of(target_path) + ".part"
 
 
 def part_at(place: bytes) -> bytes:
@@ -34,12 +34,12 @@ def copy_at(place: bytes) -> bytes:
 
 
 def copy_of(target_path: str) -> str:
-    return _stem(target_path) + ".again.part"
+    return _stem_of(target_path) + ".again.part"
 
 
 def journal_of(target_path: str) -> str:
     """Where the record of its durable blocks lies."""
-    return _stem(target_path) + ".part.blocks"
+    return _stem_of(target_path) + ".part.blocks"
 
 
 def journal_at(place: bytes) -> bytes:
@@ -47,7 +47,7 @@ def journal_at(place: bytes) -> bytes:
     return _stem_at(place) + b".part.blocks"
 
 
-def _stem(path: str) -> str:
+def _stem_of(path: str) -> str:
     if len(path) - path.rfind("/") <= _LONG // 4:  # a character takes four bytes at most
         return path
     return _stem_at(path.encode(errors="surrogateescape")).decode(errors="surrogateescape")
@@ -77,7 +77,7 @@ class Block(namedtuple("Block", "offset length sha256")):
     def end(self) -> int:
         return int(self.offset + self.length)
 
-    def line(self) -> bytes:
+    def encode_line(self) -> bytes:
         return f"{self.offset} {self.length} {self.sha256}\n".encode()
 
 
@@ -95,15 +95,15 @@ class BlockJournal:
         return hash((self.identity, self.blocks))
 
     def encode(self) -> bytes:
-        return header(self.identity) + b"".join(block.line() for block in self.blocks)
+        return encode_header(self.identity) + b"".join(block.encode_line() for block in self.blocks)
 
 
-def header(identity: Identity) -> bytes:
+def encode_header(identity: Identity) -> bytes:
     """The journal's first line: which source its blocks belong to."""
     return (_MAGIC + json.dumps(identity._asdict()) + "\n").encode()
 
 
-def decode(data: bytes) -> BlockJournal | None:
+def decode_journal(data: bytes) -> BlockJournal | None:
     """The journal up to its first torn or impossible line; None where not even the header is whole or known."""
     lines = data.split(b"\n")[:-1]  # what follows the last newline is a torn line, or nothing
     if not lines or not lines[0].startswith(_MAGIC.encode()):

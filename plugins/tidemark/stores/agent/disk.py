@@ -40,7 +40,7 @@ PATH_BYTES = 2048  # of a folder: behind the root of a store, before a file's na
 _UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
-def outermost(folders: Sequence[str]) -> list[str]:
+def outermost_folders(folders: Sequence[str]) -> list[str]:
     """`folders` without those that lie below another of them."""
     kept: list[str] = []
     above: set[str] = set()  # the kept ones without a slash at the end
@@ -53,7 +53,7 @@ def outermost(folders: Sequence[str]) -> list[str]:
     return kept
 
 
-def unreached(folder: str, depth: int) -> str:
+def why_unreached(folder: str, depth: int) -> str:
     """Why a folder, `depth` below the asked one, is not looked into; else ""."""
     if depth > DEPTH:
         return f"lies more than {DEPTH} folders deep"
@@ -71,11 +71,11 @@ def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
     return "\0".join(names).encode() + b"\0" + numbers.tobytes()
 
 
-def show(name: bytes) -> str:
+def printable_name(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def readable(
+def keep_utf8_rows(
     rows: list[tuple[str, int, int, int]], prefix: str, odd: list[tuple[str, str]]
 ) -> list[tuple[str, int, int, int]]:
     """The rows whose names are UTF-8, whatever encoding the process believes in."""
@@ -91,7 +91,7 @@ def readable(
         try:
             kept.append((name.decode(), row[1], row[2], row[3]))
         except UnicodeDecodeError:
-            odd.append((prefix + show(name), BAD_NAME))
+            odd.append((prefix + printable_name(name), BAD_NAME))
     return kept
 
 
@@ -102,8 +102,8 @@ RAISED = ".tidemark-removing-"
 
 def remove_files(root: bytes, paths: Sequence[str]) -> None:
     """Paths as a store has them, below `root` or absolute. What is gone, or lies below a symlink, is passed over."""
-    for folder, group in groupby(map(_split, paths), key=itemgetter(0)):
-        above = _opened(root, folder)
+    for folder, group in groupby(map(_split_path, paths), key=itemgetter(0)):
+        above = _open_folder(root, folder)
         if above < 0:
             continue
         try:
@@ -116,8 +116,8 @@ def remove_files(root: bytes, paths: Sequence[str]) -> None:
 
 def remove_tree(root: bytes, folder: str) -> None:
     """A folder as a store has it. Symlinks in it are removed, not followed. What is gone already is success."""
-    above, name = _split(folder.rstrip("/"))
-    handle = _opened(root, above)
+    above, name = _split_path(folder.rstrip("/"))
+    handle = _open_folder(root, above)
     if handle >= 0:
         try:
             _remove_below(handle, name.encode())
@@ -125,13 +125,13 @@ def remove_tree(root: bytes, folder: str) -> None:
             os.close(handle)
 
 
-def _split(path: str) -> tuple[str, str]:
+def _split_path(path: str) -> tuple[str, str]:
     """(folder, name)."""
     folder, slash, name = path.rpartition("/")
     return folder or (slash if path.startswith("/") else ""), name
 
 
-def _opened(root: bytes, folder: str) -> int:
+def _open_folder(root: bytes, folder: str) -> int:
     """A handle, -1 where the folder is gone or was swapped for something else. What an absolute path names is trusted."""
     start, names = (folder.encode(), []) if folder.startswith("/") else (root, folder.split("/") if folder else [])
     handle = -1
@@ -167,8 +167,8 @@ def _remove_below(above: int, name: bytes) -> None:
             if not names:
                 break
             for inner in map(os.fsencode, names):
-                if not _unlinked(top, inner):
-                    _empty(top, inner, numbers)
+                if not _unlink_file(top, inner):
+                    _remove_one_level(top, inner, numbers)
     finally:
         os.close(top)
     try:
@@ -177,7 +177,7 @@ def _remove_below(above: int, name: bytes) -> None:
         return
 
 
-def _unlinked(above: int, name: bytes) -> bool:
+def _unlink_file(above: int, name: bytes) -> bool:
     """False for a folder."""
     try:
         os.unlink(name, dir_fd=above)
@@ -194,15 +194,15 @@ def _unlinked(above: int, name: bytes) -> bool:
     return True
 
 
-def _empty(top: int, name: bytes, numbers: count[int]) -> None:
+def _remove_one_level(top: int, name: bytes, numbers: count[int]) -> None:
     """Remove the folder `name` in `top`; the folders in it come to lie in `top`, where they are found next."""
     folder = os.open(name, _FOLDER, dir_fd=top)
     try:
         for inner in map(os.fsencode, os.listdir(folder)):
-            if not _unlinked(folder, inner):
+            if not _unlink_file(folder, inner):
                 # CRASH WINDOW: it lies in `top` under another name; whoever removes `top` again removes it there.
                 # Who looks what lies in `top` first knows such names by RAISED.
-                _raise(folder, inner, top, numbers)
+                _move_up(folder, inner, top, numbers)
     finally:
         os.close(folder)
     try:
@@ -212,7 +212,7 @@ def _empty(top: int, name: bytes, numbers: count[int]) -> None:
             raise
 
 
-def _raise(folder: int, inner: bytes, top: int, numbers: count[int]) -> None:
+def _move_up(folder: int, inner: bytes, top: int, numbers: count[int]) -> None:
     try:
         os.rmdir(inner, dir_fd=folder)  # nearly all are deep in nothing
         return
@@ -235,7 +235,7 @@ _BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 
 
-def _silently() -> None:
+def _ignore_progress() -> None:
     """Nobody wants to hear."""
 
 
@@ -245,16 +245,16 @@ class Disk:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/").encode() or b"/"
         self._plain: dict[str, bytes] = {}  # places of folders, with a slash; of the bulk call under way: no symlinks
-        self.tell: Callable[[], None] = _silently  # called while long work gets on, about each piece
+        self.tell: Callable[[], None] = _ignore_progress  # called while long work gets on, about each piece
 
     @contextmanager
-    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+    def reporting_progress(self, tell: Callable[[], None]) -> Iterator[None]:
         """`tell` hears of long work within the block. Not where another thread uses this disk."""
         self.tell = tell
         try:
             yield
         finally:
-            self.tell = _silently
+            self.tell = _ignore_progress
 
     def locate(self, path: str) -> bytes:
         """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
@@ -279,10 +279,10 @@ class Disk:
         return place
 
     def locate_all(self, paths: Sequence[str]) -> list[bytes]:
-        self.forget()
+        self.forget_folders()
         return [self.locate(path) for path in paths]
 
-    def walk(
+    def walk_folders(
         self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]], by_name: str = ""
     ) -> Iterator[tuple[str, list[tuple[str, int, int, int]]]]:
         """(folder with its slash, rows (name, size, mtime in whole seconds, inode)) in the order of paths, in bytes.
@@ -293,8 +293,8 @@ class Disk:
         self._plain.clear()
         # Folders to look into; rows to hand out, where there is no place.
         stack: list[tuple[str, bytes, int, list[tuple[str, int, int, int]]]] = []
-        for prefix, folder in sorted([(_prefix(folder), folder) for folder in outermost(folders)], reverse=True):
-            found = self._folder(folder, missing, odd)
+        for prefix, folder in sorted([(_prefix_of(folder), folder) for folder in outermost_folders(folders)], reverse=True):
+            found = self._locate_folder(folder, missing, odd)
             if found is not None:
                 stack.append((prefix, found, 0, []))
         while stack:
@@ -302,7 +302,7 @@ class Disk:
             below: list[tuple[str, bytes]] = []
             if place:
                 try:
-                    rows = sorted(readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
+                    rows = sorted(keep_utf8_rows(self._scan_folder(prefix, place, below, odd, by_name), prefix, odd))
                 except MemoryError:
                     rows, below = [], []
                     odd.append((prefix.rstrip("/"), UNLISTED + TOO_MANY))
@@ -311,7 +311,7 @@ class Disk:
                 start = bisect.bisect_left(rows, (inner[len(prefix) :], 0, 0, 0), 0, end)
                 if start < end:
                     stack.append((prefix, b"", depth, rows[start:end]))
-                why = unreached(inner, depth + 1)
+                why = why_unreached(inner, depth + 1)
                 if why:
                     odd.append((inner.rstrip("/"), UNLISTED + why))
                 else:
@@ -320,7 +320,7 @@ class Disk:
             if end:
                 yield prefix, rows[:end] if below else rows
 
-    def _scan(
+    def _scan_folder(
         self, prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]], by_name: str
     ) -> list[tuple[str, int, int, int]]:
         """A folder's files as they come; the folders in it go to `below`, what is neither to `odd`."""
@@ -341,7 +341,7 @@ class Disk:
                                 continue  # went away while we looked
                             rows.append((entry.name, info[modes.ST_SIZE], int(info[modes.ST_MTIME]), info[modes.ST_INO]))
                         else:
-                            self._no_file(entry, prefix, place, below, odd)
+                            self._note_no_file(entry, prefix, place, below, odd)
             finally:
                 os.close(handle)
         except (FileNotFoundError, NotADirectoryError):
@@ -350,9 +350,9 @@ class Disk:
             odd.append((prefix.rstrip("/"), UNLISTED + os.strerror(error.errno or 0)))
         return rows
 
-    def names(self, folder: str) -> list[str]:
+    def list_folder(self, folder: str) -> list[str]:
         try:
-            return sorted(show(name) for name in os.listdir(self.locate(folder)))
+            return sorted(printable_name(name) for name in os.listdir(self.locate(folder)))
         except OSError as error:
             if error.errno in _NO_FILE:
                 return []
@@ -370,7 +370,7 @@ class Disk:
 
     def stat_all(self, paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
         """`stat` of each; a folder that does not exist is asked for once."""
-        self.forget()
+        self.forget_folders()
         folders: dict[str, bool] = {}
         found = []
         for path in paths:
@@ -388,7 +388,7 @@ class Disk:
             found.append(self.stat(path) if there else None)
         return found
 
-    def pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
+    def read_pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
         """Bytes from `offset` in pieces of at most `size`; with a `length`, ERANGE when the file ends before it."""
         handle = self.open(path)
         try:
@@ -407,9 +407,9 @@ class Disk:
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Bytes from `offset`, fewer where the file ends."""
-        return b"".join(self.there(path, offset, length))
+        return b"".join(self.read_available(path, offset, length))
 
-    def there(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
+    def read_available(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
         """`read` in pieces: what a file had when it was opened, fewer bytes where it has become shorter."""
         handle = self.open(path)
         try:
@@ -423,11 +423,11 @@ class Disk:
         finally:
             os.close(handle)
 
-    def digest(self, path: str, offset: int, length: int | None) -> str | None:
+    def digest_range(self, path: str, offset: int, length: int | None) -> str | None:
         """SHA-256 in hex; None where the file is gone or shorter than asked."""
         total = hashlib.sha256()
         try:
-            for piece in self.pieces(path, offset, length):
+            for piece in self.read_pieces(path, offset, length):
                 total.update(piece)
                 self.tell()
         except OSError as error:
@@ -445,7 +445,7 @@ class Disk:
         durable.make_folders({os.path.dirname(self.locate(target)) for _, target in there})
         for source, target in there:
             try:
-                self._link(self.locate(source), self.locate(target))
+                self._link_one(self.locate(source), self.locate(target))
             except FileNotFoundError:
                 gone.append(source)
         return gone
@@ -474,14 +474,14 @@ class Disk:
         room = os.statvfs(place)
         return room.f_bavail * room.f_frsize
 
-    def forget(self) -> None:
+    def forget_folders(self) -> None:
         """A bulk call begins: which folders are no symlinks is looked at anew."""
         self._plain.clear()
 
     def open(self, path: str, writing: bool = False) -> int:
         """A handle for reading a regular file, for `writing` too; ENOENT for whatever is none."""
         try:
-            handle = self._open(self.locate(path), _READ | os.O_RDWR if writing else _READ)
+            handle = self._open_despite_lease(self.locate(path), _READ | os.O_RDWR if writing else _READ)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise FileNotFoundError(errno.ENOENT, "No such file") from error
@@ -491,7 +491,7 @@ class Disk:
         os.close(handle)
         raise FileNotFoundError(errno.ENOENT, "is not a regular file")
 
-    def _open(self, place: bytes, how: int) -> int:
+    def _open_despite_lease(self, place: bytes, how: int) -> int:
         """A part may be under lease (`part_file`): who writes it lets us in soon, for one that hangs the kernel does."""
         until = time.monotonic() + _LEASE_SECONDS
         while True:
@@ -503,19 +503,21 @@ class Disk:
                 self.tell()
                 time.sleep(0.05)
 
-    def _no_file(
+    def _note_no_file(
         self, entry: os.DirEntry[str], prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]]
     ) -> None:
         name = os.fsencode(entry.name)
         if not entry.is_dir(follow_symlinks=False):
-            odd.append((prefix + show(name), "is a symlink" if entry.is_symlink() else "is neither file nor folder"))
+            odd.append(
+                (prefix + printable_name(name), "is a symlink" if entry.is_symlink() else "is neither file nor folder")
+            )
             return
         try:
             below.append((prefix + name.decode() + "/", os.path.join(place, name)))
         except UnicodeDecodeError:
-            odd.append((prefix + show(name), BAD_FOLDER))
+            odd.append((prefix + printable_name(name), BAD_FOLDER))
 
-    def _folder(self, folder: str, missing: list[str], odd: list[tuple[str, str]]) -> bytes | None:
+    def _locate_folder(self, folder: str, missing: list[str], odd: list[tuple[str, str]]) -> bytes | None:
         try:
             place = self.locate(folder)
             mode = (os.stat if place == self.root else os.lstat)(place).st_mode
@@ -530,7 +532,7 @@ class Disk:
         odd.append((folder, UNLISTED + ("is a symlink" if modes.S_ISLNK(mode) else "is not a folder")))
         return None
 
-    def _link(self, origin: bytes, place: bytes) -> None:
+    def _link_one(self, origin: bytes, place: bytes) -> None:
         try:
             os.link(origin, place, follow_symlinks=False)
         except FileExistsError:
@@ -551,5 +553,5 @@ def read_at(handle: int, length: int, offset: int) -> bytes:
     return data
 
 
-def _prefix(folder: str) -> str:
+def _prefix_of(folder: str) -> str:
     return folder + "/" if folder and folder != "/" else folder

@@ -40,7 +40,7 @@ class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
     __slots__ = ()
 
     @classmethod
-    def of(cls, info: os.stat_result) -> Proof:
+    def from_stat(cls, info: os.stat_result) -> Proof:
         return cls(info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
     def shown_by(self, info: os.stat_result, renamed: bool = False) -> bool:
@@ -53,19 +53,19 @@ class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
         )
 
 
-class Disks:
+class DiskHandles:
     """A handle of each disk that is written to, from before the first byte: a disk tells every open handle, once, of what
     it lost since that was opened; one opened later hears of what nobody was told of (errseq.rst), and others ask, too."""
 
     def __init__(self) -> None:
         self._handles: dict[int, int] = {}  # by device
 
-    def watch(self, folder: bytes) -> None:
+    def watch_disk(self, folder: bytes) -> None:
         device = os.stat(folder).st_dev
         if device not in self._handles:
             self._handles[device] = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
 
-    def handle(self, device: int) -> int:
+    def handle_of(self, device: int) -> int:
         """-1: none."""
         return self._handles.get(device, -1)
 
@@ -83,7 +83,7 @@ def publish(place: bytes, pieces: Iterable[bytes]) -> None:
     try:
         try:
             for piece in pieces:
-                _write(handle, piece)
+                _write_all(handle, piece)
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -106,7 +106,7 @@ def publish_within(root: bytes, path: bytes, data: bytes) -> None:
             handle = os.open(temp, _WRITE | os.O_EXCL, 0o644, dir_fd=above)
             try:
                 try:
-                    _write(handle, data)
+                    _write_all(handle, data)
                     os.fsync(handle)
                 finally:
                     os.close(handle)
@@ -154,7 +154,7 @@ def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = 
         os.ftruncate(handle, offset)
         os.lseek(handle, offset, os.SEEK_SET)
         for piece in pieces:
-            _write(handle, piece)
+            _write_all(handle, piece)
             offset += len(piece)
         if sync:
             os.fsync(handle)
@@ -173,7 +173,7 @@ def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
     give_names(renames)
 
 
-def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, disks: Disks | None = None) -> None:
+def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, disks: DiskHandles | None = None) -> None:
     """The first half of `seal`. `singly`: not by one sync of the disk, however many they are. Raises SyncFailed."""
     folders = {final.rpartition(b"/")[0] for _, final in renames}
     if len(renames) >= SYNC_ONCE and not singly:
@@ -181,7 +181,7 @@ def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, d
             if _sync_disks({part.rpartition(b"/")[0] for part, _ in renames}.union(folders), disks):
                 return
         except OSError as error:
-            raise _lost(error, [part for part, _ in renames], True) from error
+            raise _remove_lost_parts(error, [part for part, _ in renames], True) from error
     lost, last = [], OSError()
     for part, final in renames:
         handle = os.open(final if _sealed_before(part, final) else part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -193,11 +193,11 @@ def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, d
         finally:
             os.close(handle)
     if lost:
-        raise _lost(last, lost, False)
+        raise _remove_lost_parts(last, lost, False)
 
 
 def give_names(
-    renames: Sequence[tuple[bytes, bytes]], same: Callable[[int], bool] | None = None, disks: Disks | None = None
+    renames: Sequence[tuple[bytes, bytes]], same: Callable[[int], bool] | None = None, disks: DiskHandles | None = None
 ) -> list[int]:
     """The second half of `seal`. Raises SyncFailed where the names may not last.
 
@@ -222,7 +222,7 @@ def give_names(
     return others
 
 
-def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: Disks | None) -> None:
+def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: DiskHandles | None) -> None:
     """Make the folders of names that were given durable. Raises SyncFailed."""
     folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
     try:
@@ -241,7 +241,7 @@ def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: Disks | None) -> N
         raise SyncFailed(last, [part for part, final in renames if final.rpartition(b"/")[0] in lost], False)
 
 
-def rename(source: bytes, target: bytes) -> None:
+def rename_durably(source: bytes, target: bytes) -> None:
     """Atomic replace; both folders are durable afterwards. A source that went to `target` before is passed over."""
     make_folder(os.path.dirname(target))
     try:
@@ -310,19 +310,19 @@ def _sealed_before(part: bytes, final: bytes) -> bool:
     return not os.path.lexists(part) and os.path.lexists(final)
 
 
-def _write(handle: int, data: bytes) -> None:
+def _write_all(handle: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(handle, left) :]
 
 
-def _lost(error: OSError, parts: Sequence[bytes], disk: bool) -> SyncFailed:
+def _remove_lost_parts(error: OSError, parts: Sequence[bytes], disk: bool) -> SyncFailed:
     for part in parts:  # a file that had its name before stays: it may be somebody's
         remove_quietly(part)
     return SyncFailed(error, parts, disk)
 
 
-def _sync_disks(folders: Iterable[bytes], watched: Disks | None = None) -> bool:
+def _sync_disks(folders: Iterable[bytes], watched: DiskHandles | None = None) -> bool:
     """One syncfs for each disk under `folders`; False where it is missing or, before Linux 5.8, hides write errors."""
     system = os.uname()
     version = [int(digits) for digits in system.release.split("-")[0].split(".")[:2] if digits.isdigit()]
@@ -337,7 +337,7 @@ def _sync_disks(folders: Iterable[bytes], watched: Disks | None = None) -> bool:
         return False
     disks = {os.stat(folder).st_dev: folder for folder in folders}
     for device, folder in disks.items():
-        open_handle = -1 if watched is None else watched.handle(device)
+        open_handle = -1 if watched is None else watched.handle_of(device)
         handle = open_handle if open_handle >= 0 else os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if syncfs(handle) != 0:

@@ -39,18 +39,18 @@ from tidemark.stores.agent.frames import (
     SOURCE,
     WORDS,
 )
-from tidemark.stores.agent.reader import Ranges, widen, write_all
+from tidemark.stores.agent.reader import RangeReader, widen_pipe, write_all
 
 READY = b"tidemark python3 ready"
 GREETING_LINES = 200  # of a login script
 ENDING_SECONDS = 60.0  # for the other end's last word, once nothing more is asked
 
 
-class NoRoad(Exception):
+class NoRoute(Exception):
     """Why this node does not send to the other one; its text is what was said."""
 
 
-class LineLost(Exception):
+class ConnectionLost(Exception):
     """To the other node. No OSError: that is what reading a file raises."""
 
 
@@ -61,39 +61,39 @@ class Forward:
 
     def __init__(self, command: list[str], known: str, program: bytes, seconds: float) -> None:
         if not os.environ.get("SSH_AUTH_SOCK"):
-            raise NoRoad("its sshd forwards no agent (AllowAgentForwarding)")
+            raise NoRoute("its sshd forwards no agent (AllowAgentForwarding)")
         self.child: Any = None
         self.words = tempfile.TemporaryFile()  # noqa: SIM115 what ssh has to say; gone with us
         handle, path = tempfile.mkstemp(prefix="tidemark-known-")
         # CRASH WINDOW: a public key in the folder for temporary files, which the system clears.
         try:
             os.write(handle, known.encode())
-            self._start([word.replace("{known}", path) for word in command], program, seconds)
+            self._start_client([word.replace("{known}", path) for word in command], program, seconds)
         finally:
             os.close(handle)
             durable.remove_quietly(os.fsencode(path))
 
-    def _start(self, command: list[str], program: bytes, seconds: float) -> None:
+    def _start_client(self, command: list[str], program: bytes, seconds: float) -> None:
         pipe = subprocess.PIPE
         try:
             self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.words, bufsize=-1)
         except OSError as error:
-            raise NoRoad(f"it has no ssh client ({error.strerror})") from error
+            raise NoRoute(f"it has no ssh client ({error.strerror})") from error
         over = threading.Timer(seconds, self.child.kill)
         over.start()
         try:
-            self._write([program])
-            greeting = self._greeting()
-        except LineLost:
+            self._write_pieces([program])
+            greeting = self._read_greeting()
+        except ConnectionLost:
             greeting = b""
         finally:
             over.cancel()
         if greeting != READY:
             self.close()
-            raise NoRoad(self.last_words() or "the other end starts no python3, or did not answer in time")
-        widen(self.child.stdin.fileno())
+            raise NoRoute(self.last_words() or "the other end starts no python3, or did not answer in time")
+        widen_pipe(self.child.stdin.fileno())
 
-    def _greeting(self) -> bytes:
+    def _read_greeting(self) -> bytes:
         for _ in range(GREETING_LINES):
             line = self.child.stdout.readline()
             if line.endswith((READY + b"\n", b"tidemark posix\n")) or not line:
@@ -113,12 +113,12 @@ class Forward:
     def run(self, sending: Sending, asking: Iterable[bytes]) -> None:
         """One sending. `asking`: words as `writer` has them; but behind the FILEs of PIECES are RANGEs to be read."""
         asked: Any = queue.Queue()
-        ranges = Ranges(
-            sending.disk, lambda records, data: self._send(sending, records, data), sending.frame, sending.digest
+        ranges = RangeReader(
+            sending.disk, lambda records, data: self._send_records(sending, records, data), sending.frame, sending.digest
         )
         threads = [
-            threading.Thread(target=self._work, args=(sending, ranges, asked)),
-            threading.Thread(target=self._hand_on, args=(sending,)),
+            threading.Thread(target=self._read_and_send, args=(sending, ranges, asked)),
+            threading.Thread(target=self._relay_answers, args=(sending,)),
         ]
         for thread in threads:
             thread.start()
@@ -138,25 +138,25 @@ class Forward:
 
     # the thread that reads and sends
 
-    def _work(self, sending: Sending, ranges: Ranges, asked: Any) -> None:
+    def _read_and_send(self, sending: Sending, ranges: RangeReader, asked: Any) -> None:
         try:
             self._write_frame(ASK, json.dumps(["receive", [sending.frame, sending.reserve]]).encode())
             for words in iter(asked.get, None):
                 kind, size = WORDS.unpack_from(words)
-                sending.learn(words[WORDS.size : WORDS.size + size])
+                sending.note_files(words[WORDS.size : WORDS.size + size])
                 if kind == SEALS:
                     self._write_frame(DATA, words)
                 else:
                     ranges.answer(words[WORDS.size + size :])
             self._write_frame(LAST, b"")
-        except LineLost:
+        except ConnectionLost:
             self.child.kill()  # who reads its answers tells
         except BaseException:
             sys.stderr.write(traceback.format_exc())
             sys.stderr.flush()
             self.child.kill()
 
-    def _send(self, sending: Sending, records: bytes, data: Any) -> None:
+    def _send_records(self, sending: Sending, records: bytes, data: Any) -> None:
         notes, kept, numbers, size = [], [], {}, 0
         for number, offset, length, trouble, kind, note, digest in RECORD.iter_unpack(records):
             if trouble:
@@ -166,24 +166,24 @@ class Forward:
             kept.append(RECORD.pack(number, offset, length, 0, kind, 0, digest))
             numbers[number] = sending.files[number]
             size += length
-        sending.tell(notes)
+        sending.report_records(notes)
         if kept:
             files = b"".join(numbers.values())
             self._write_frame(DATA, b"".join([WORDS.pack(PIECES, len(files)), files, *kept]), data[:size])
 
     # the thread that hands on what the other end answers
 
-    def _hand_on(self, sending: Sending) -> None:
-        kind, text = self._answer()
+    def _relay_answers(self, sending: Sending) -> None:
+        kind, text = self._read_answer()
         while kind == DATA:
-            sending.tell([text])
-            kind, text = self._answer()
+            sending.report_records([text])
+            kind, text = self._read_answer()
         if kind != DONE:
             self.close()
             said = json.loads(text.decode())[1] if text else self.last_words()
-            sending.failed(said or "the line to the other node ended")
+            sending.report_failure(said or "the line to the other node ended")
 
-    def _answer(self) -> tuple[int, bytes]:
+    def _read_answer(self) -> tuple[int, bytes]:
         """(FAILED, nothing) where no more comes."""
         try:
             head = self.child.stdout.read(HEAD.size)
@@ -194,14 +194,14 @@ class Forward:
         except OSError:
             return FAILED, b""
 
-    def _write(self, pieces: list[Any]) -> None:
+    def _write_pieces(self, pieces: list[Any]) -> None:
         try:
             write_all(self.child.stdin.fileno(), pieces)
         except OSError as error:
-            raise LineLost from error
+            raise ConnectionLost from error
 
     def _write_frame(self, kind: int, words: bytes, data: Any = b"") -> None:
-        self._write([HEAD.pack(kind, len(words), len(data)), words, data])
+        self._write_pieces([HEAD.pack(kind, len(words), len(data)), words, data])
 
 
 class Sending:
@@ -216,24 +216,24 @@ class Sending:
         self._say = say
         self._door = threading.Lock()
 
-    def learn(self, files: bytes) -> None:
+    def note_files(self, files: bytes) -> None:
         at = 0
         while at < len(files):
             number, name = FILE.unpack_from(files, at)[0], FILE.unpack_from(files, at)[5]
             self.files[number] = files[at : at + FILE.size + name]
             at += FILE.size + name
 
-    def tell(self, records: list[bytes]) -> None:
+    def report_records(self, records: list[bytes]) -> None:
         """The near end is gone, or has given up, where this fails: its silence ends the sending."""
         joined = b"".join(records)
         step = ANSWERS * RECORD.size
         for start in range(0, max(1, len(joined)), step):  # nothing at all is a sign of life
-            self._frame(DATA, joined[start : start + step])
+            self._send_frame(DATA, joined[start : start + step])
 
-    def failed(self, words: str) -> None:
-        self._frame(FAILED, json.dumps([0, words, None]).encode())
+    def report_failure(self, words: str) -> None:
+        self._send_frame(FAILED, json.dumps([0, words, None]).encode())
 
-    def _frame(self, kind: int, words: bytes) -> None:
+    def _send_frame(self, kind: int, words: bytes) -> None:
         with self._door:
             try:
                 self._say(kind, words)

@@ -36,12 +36,12 @@ def limit_memory(size: int) -> None:
 
 def end_with(line: int, before: Callable[[], None]) -> None:
     """This process ends at most ENDING_SECONDS after whoever feeds `line` has gone, whatever it is at then. `before`: it."""
-    watcher = threading.Thread(target=_watch, args=(line, before), name="line")
+    watcher = threading.Thread(target=_exit_after_hangup, args=(line, before), name="line")
     watcher.daemon = True
     watcher.start()
 
 
-def _watch(line: int, before: Callable[[], None]) -> None:
+def _exit_after_hangup(line: int, before: Callable[[], None]) -> None:
     poll = select.poll()
     poll.register(line, _CLOSED)
     while not any(event & (_OVER | _CLOSED) for _, event in poll.poll()):

@@ -4,7 +4,7 @@ A small file is one write. Of a large one every piece is read back from the part
 the hash of the file so far, which the sender's record must equal, so nothing is hashed twice. Others are read back
 by a hash of their own, and the hash of the file catches up from the part. One thread writes, another reads back.
 Several processes may write to one part, each with a hash of its own. A hash is one of the part as long as its times
-show that nobody else wrote to it (`durable.Proof`). Where they do not, `finish` reads all of it back.
+show that nobody else wrote to it (`durable.Proof`). Where they do not, `digest_whole` reads all of it back.
 
 A write of somebody else between two checks of a file's times vanishes behind our own. So the part is held under a
 lease of the kernel (fcntl(2), F_SETLEASE; `PartLease`). Whoever opens the part breaks the lease and waits until we
@@ -12,7 +12,7 @@ notice, which is soon. What was read back under a lease that held is what is in 
 the file system has none, all is read back at the end.
 
 What an earlier try left in a part is still good where it is of the same source and its bytes digest alike
-(`whole_blocks`). That the source still has these bytes is for who reads it to say, by `claims`. A pull goes by what
+(`whole_blocks`). That the source still has these bytes is for who reads it to say, by `claims_of`. A pull goes by what
 is `claimed` and asks the source for the digests of it.
 
 `HeadRoom` asks, again and again, whether the disk that is written to still has room, and says so before it has none:
@@ -38,8 +38,8 @@ from tidemark.stores.agent.block_journal import (
     Block,
     BlockJournal,
     Identity,
-    decode,
-    header,
+    decode_journal,
+    encode_header,
     journal_at,
     journal_of,
     part_at,
@@ -72,7 +72,7 @@ class HeadRoom:
         self._left = 0  # may be written before the next look
         self._until = 0.0  # by `time.monotonic`
 
-    def take(self, size: int) -> None:
+    def claim_room(self, size: int) -> None:
         """`size` bytes are to be written. Raises NoRoom, and OSError where nobody can look."""
         self._left -= size
         now = time.monotonic()
@@ -99,20 +99,20 @@ class PartLease:
         except (OSError, AttributeError):
             return  # somebody has it open, or there are no leases here
 
-    def look(self) -> bool:
+    def check_held(self) -> bool:
         """Whether it holds; if somebody waits to open the file, let them."""
         with self._door:
             if self.held and fcntl.fcntl(self._handle, fcntl.F_GETLEASE) != fcntl.F_WRLCK:
-                self._end()
+                self._drop_lease()
             return self.held
 
-    def end(self) -> None:
+    def release_lease(self) -> None:
         """Before the file is closed or opened once more."""
         with self._door:
             if self.held:
-                self._end()
+                self._drop_lease()
 
-    def _end(self) -> None:
+    def _drop_lease(self) -> None:
         self.held = False
         try:
             fcntl.fcntl(self._handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -145,12 +145,12 @@ class Resumed:
         self.blocks: list[Block] = []
         self.seen: Any = None  # the part's `durable.Proof` when it was digested
 
-    def known(self) -> list[Block]:
+    def known_blocks(self) -> list[Block]:
         first = [Block(0, self.prefix, self.running.copy().hexdigest())] if self.prefix else []
         return first + self.blocks
 
-    def spans(self) -> list[tuple[int, int]]:
-        return spans_of(self.known())
+    def known_spans(self) -> list[tuple[int, int]]:
+        return spans_of(self.known_blocks())
 
 
 def spans_of(blocks: Sequence[Block]) -> list[tuple[int, int]]:
@@ -165,12 +165,12 @@ def begin_part(disk: Disk, path: str, identity: Identity, known: Sequence[Block]
     place = disk.locate(path)
     if not known:
         durable.remove_quietly(journal_at(place))
-        os.close(_new(part_at(place)))
+        os.close(_create_new(part_at(place)))
     # CRASH WINDOW: a part without a journal: the rerun begins it anew; or with what was known, and the journal before.
     beside = journal_at(place) + b".part"  # what was claimed stays so, should the disk be full
-    paper = _new(beside)
+    paper = _create_new(beside)
     try:
-        _write(paper, memoryview(header(identity) + b"".join(block.line() for block in known)), 0)
+        _write_at(paper, memoryview(encode_header(identity) + b"".join(block.encode_line() for block in known)), 0)
         os.rename(beside, journal_at(place))
     except OSError:
         durable.remove_quietly(beside)
@@ -191,23 +191,23 @@ class PartFile:
         self.running = resumed.running
         self.hashed = resumed.prefix  # the hash covers the file up to here
         self.later = {block.offset: block.end for block in resumed.blocks}  # whole pieces behind it
-        self.synced = self.got = sum(end - offset for offset, end in resumed.spans())
+        self.synced = self.got = sum(end - offset for offset, end in resumed.known_spans())
         self._handle = os.open(part_at(place), _WRITE)
         self._paper = -1
         self._lease = None  # type: Any
         try:
             self._paper = os.open(journal_at(place), _WRITE | os.O_APPEND)
-            begun = header(identity)
+            begun = encode_header(identity)
             if read_at(self._paper, len(begun), 0) != begun:
                 raise OSError(errno.ESTALE, "was begun for another source")
             self._lease = PartLease(self._handle)
-            self.proof = self._stat()  # after our last write; after `finish` of the whole
+            self.proof = self._stat_part()  # after our last write; after `digest_whole` of the whole
             self.touched = not self._lease.held or (resumed.seen is not None and resumed.seen != self.proof)
         except BaseException:
             self.close()
             raise
 
-    def finish(self) -> bytes:
+    def digest_whole(self) -> bytes:
         """The digest of the whole file, all of whose pieces are in the part, whoever wrote them. Raises OSError."""
         for _ in range(LOOKS):
             if self.lost is not None:
@@ -217,24 +217,24 @@ class PartFile:
                 self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
             self._hash_back(self.running, self.hashed, self.size)
             self.hashed, self.proof = self.size, before
-            if self._stayed(before):
+            if self._is_unchanged(before):
                 return bytes(self.running.digest())
         raise OSError(errno.EBUSY, "is written to by somebody else")
 
-    def write(self, offset: int, data: memoryview) -> None:
-        """One piece, which `check` of another thread follows. Raises OSError of the disk."""
-        self._put(data, offset)
+    def write_piece(self, offset: int, data: memoryview) -> None:
+        """One piece, which `verify_piece` of another thread follows. Raises OSError of the disk."""
+        self._put_bytes(data, offset)
         self.got += len(data)
 
-    def check(self, offset: int, length: int, kind: int, digest: bytes) -> None:
+    def verify_piece(self, offset: int, length: int, kind: int, digest: bytes) -> None:
         """Read a piece back, compare, journal it. Raises Differs, and OSError of the disk."""
         end = offset + length
         if end <= self.hashed or self.later.get(offset, 0) >= end:
-            self.touched = True  # came before and was written over: `finish` will read all of it
+            self.touched = True  # came before and was written over: `digest_whole` will read all of it
             return
-        block = self._checked(offset, end, kind, digest)
+        block = self._verify_block(offset, end, kind, digest)
         # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
-        os.write(self._paper, block.line())
+        os.write(self._paper, block.encode_line())
         if self.hashed < end:
             self.later[offset] = max(end, self.later.get(offset, 0))
         self._catch_up()
@@ -246,11 +246,11 @@ class PartFile:
         self.synced = self.got
         return os.dup(self._handle)
 
-    def look(self) -> None:
+    def check_lease(self) -> None:
         """Asked now and then, even if nothing comes: whoever wants to open the part waits for it."""
-        self.touched = not self._lease.look() or self.touched
+        self.touched = not self._lease.check_held() or self.touched
 
-    def condemn(self, error: OSError) -> None:
+    def mark_lost(self, error: OSError) -> None:
         """The disk lost bytes of it, as a sync said: no other sync would say so again, so it must never get its name."""
         self.lost = error
         durable.remove_quietly(journal_at(self.place))
@@ -258,7 +258,7 @@ class PartFile:
     def close(self) -> None:
         """Raises what a disk far away says then of bytes that it did not take: nobody may go on from them."""
         if self._lease is not None:
-            self._lease.end()
+            self._lease.release_lease()
         handles, self._handle, self._paper = (self._handle, self._paper), -1, -1
         lost: OSError | None = None
         for handle in handles:
@@ -268,38 +268,38 @@ class PartFile:
             except OSError as error:
                 lost = error
         if lost is not None:
-            self.condemn(lost)
+            self.mark_lost(lost)
             raise lost
 
-    def _stat(self) -> durable.Proof:
-        return durable.Proof.of(os.fstat(self._handle))
+    def _stat_part(self) -> durable.Proof:
+        return durable.Proof.from_stat(os.fstat(self._handle))
 
-    def _stayed(self, before: durable.Proof) -> bool:
+    def _is_unchanged(self, before: durable.Proof) -> bool:
         """Whether what was read back is what there is; where no lease held from the first byte on, by the times."""
-        if self._lease.held and not self._lease.look():
+        if self._lease.held and not self._lease.check_held():
             self.touched = True
             return False
-        self._lease.end()
-        return self._stat() == before
+        self._lease.release_lease()
+        return self._stat_part() == before
 
     def _cut_stat(self) -> durable.Proof:
         """Once what somebody wrote behind the file's end is cut off, which no digest would tell of."""
-        seen = self._stat()
+        seen = self._stat_part()
         if seen.size > self.size:
             os.ftruncate(self._handle, self.size)
             self.touched = True
-            return self._stat()
+            return self._stat_part()
         return seen
 
-    def _put(self, data: memoryview, offset: int) -> None:
+    def _put_bytes(self, data: memoryview, offset: int) -> None:
         if offset + len(data) > self.size:
             raise OSError(errno.EINVAL, "bytes came that lie behind its end")
-        self.look()
-        self.touched = self.touched or self._stat() != self.proof
-        _write(self._handle, data, offset)
-        self.proof = self._stat()
+        self.check_lease()
+        self.touched = self.touched or self._stat_part() != self.proof
+        _write_at(self._handle, data, offset)
+        self.proof = self._stat_part()
 
-    def _checked(self, offset: int, end: int, kind: int, digest: bytes) -> Block:
+    def _verify_block(self, offset: int, end: int, kind: int, digest: bytes) -> Block:
         if offset <= self.hashed and kind != BLOCK:
             total = self.running.copy()
             self._hash_back(total, self.hashed, end)
@@ -337,10 +337,10 @@ def write_small(place: bytes, data: memoryview) -> durable.Proof:
     try:
         handle = os.open(place, _NEW, 0o644)
     except FileExistsError:  # of an earlier try; never the same file, which may be getting its name just now
-        handle = _new(place)
+        handle = _create_new(place)
     try:
-        _write(handle, data, 0)
-        return durable.Proof.of(os.fstat(handle))
+        _write_at(handle, data, 0)
+        return durable.Proof.from_stat(os.fstat(handle))
     finally:
         os.close(handle)
 
@@ -365,14 +365,14 @@ def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
     """SHA-256 of a part that nobody wrote to meanwhile, and its proof; None of one that somebody did."""
     handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        before, total = durable.Proof.of(os.fstat(handle)), hashlib.sha256()
+        before, total = durable.Proof.from_stat(os.fstat(handle)), hashlib.sha256()
         whole = hash_range(handle, total, 0, before.size)
-        return (total.digest(), before) if whole and durable.Proof.of(os.fstat(handle)) == before else None
+        return (total.digest(), before) if whole and durable.Proof.from_stat(os.fstat(handle)) == before else None
     finally:
         os.close(handle)
 
 
-def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
+def is_proven_file(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
     """The first of `places` that is there is the very file whose bytes were proven.
 
     Other times alone may be the doing of a network disk, or of a backup: then its bytes say.
@@ -384,24 +384,24 @@ def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
             continue
         if proof.shown_by(info):
             return True
-        found = durable.Proof.of(info)
+        found = durable.Proof.from_stat(info)
         return found[:2] == proof[:2] and digest_of(place) == (digest, found)
     return False
 
 
-def named(place: bytes, proof: durable.Proof, digest: bytes) -> bool:
-    """`still`, of a file that got its name just now, which moves its ctime."""
+def is_proven_after_rename(place: bytes, proof: durable.Proof, digest: bytes) -> bool:
+    """`is_proven_file`, of a file that got its name just now, which moves its ctime."""
     try:
         info = os.lstat(place)
     except FileNotFoundError:
         return False
     if proof.shown_by(info, renamed=True):
         return True
-    found = durable.Proof.of(info)
+    found = durable.Proof.from_stat(info)
     return found[:2] == proof[:2] and digest_of(place) == (digest, found)
 
 
-def _new(place: bytes) -> int:
+def _create_new(place: bytes) -> int:
     """A handle of a file that is no older one. ESTALE when somebody else makes one there at this moment."""
     durable.remove_quietly(place)
     try:
@@ -410,7 +410,7 @@ def _new(place: bytes) -> int:
         raise OSError(errno.ESTALE, "is being written by somebody else") from error
 
 
-def _write(handle: int, data: memoryview, offset: int) -> None:
+def _write_at(handle: int, data: memoryview, offset: int) -> None:
     while data:
         done = os.pwrite(handle, data, offset)
         data, offset = data[done:], offset + done
@@ -418,20 +418,20 @@ def _write(handle: int, data: memoryview, offset: int) -> None:
 
 def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
     """The journal's claims that the part's bytes bear out, where it is a journal of `identity`; else an empty start."""
-    blocks = claimed(disk, path, identity)
+    blocks = claimed_blocks(disk, path, identity)
     if not blocks:
         return Resumed()
     handle = disk.open(part_of(path), writing=True)  # as who goes on will: one who hangs loses all of a lease, not half
     try:
-        before = durable.Proof.of(os.fstat(handle))
-        resumed = _borne_out(handle, blocks, disk.tell)
+        before = durable.Proof.from_stat(os.fstat(handle))
+        resumed = _verify_blocks(handle, blocks, disk.tell)
         resumed.seen = before
         return resumed
     finally:
         os.close(handle)
 
 
-def claimed(disk: Disk, path: str, identity: Identity | None) -> list[Block]:
+def claimed_blocks(disk: Disk, path: str, identity: Identity | None) -> list[Block]:
     """What the journal says lies in the part, where it is a journal of `identity`; nobody looked at the bytes."""
     part, journal = disk.stat(part_of(path)), journal_at_hand(disk, path)
     if part is None or journal is None or journal.identity != identity:
@@ -441,22 +441,22 @@ def claimed(disk: Disk, path: str, identity: Identity | None) -> list[Block]:
 
 def journal_at_hand(disk: Disk, path: str) -> BlockJournal | None:
     """The journal of the part of `path`, whatever it is of."""
-    return decode(disk.read(journal_of(path), 0, None)) if disk.stat(journal_of(path)) is not None else None
+    return decode_journal(disk.read(journal_of(path), 0, None)) if disk.stat(journal_of(path)) is not None else None
 
 
-def claims(resumed: Resumed) -> list[tuple[int, int, str]]:
+def claims_of(resumed: Resumed) -> list[tuple[int, int, str]]:
     """(offset, length, SHA-256) of what is kept, for the other end to compare."""
-    return [tuple(block) for block in resumed.known()]
+    return [tuple(block) for block in resumed.known_blocks()]
 
 
 def first_bad(disk: Disk, path: str) -> tuple[int, int]:
     """(offset, length) of the first bytes of a part that are not what its journal claims; (0, 0) where all are."""
-    journal = decode(disk.read(journal_of(path), 0, None))
+    journal = decode_journal(disk.read(journal_of(path), 0, None))
     if journal is None:
         return 0, 0
     handle = disk.open(part_of(path))
     try:
-        kept = _borne_out(handle, journal.blocks)
+        kept = _verify_blocks(handle, journal.blocks)
     finally:
         os.close(handle)
     claimed = sorted(block.length for block in journal.blocks if block.offset == 0 and block.length > kept.prefix)
@@ -467,7 +467,7 @@ def first_bad(disk: Disk, path: str) -> tuple[int, int]:
     return (bad[0].offset, bad[0].length) if bad else (0, 0)
 
 
-def _borne_out(handle: int, blocks: Sequence[Block], tell: Callable[[], None] | None = None) -> Resumed:
+def _verify_blocks(handle: int, blocks: Sequence[Block], tell: Callable[[], None] | None = None) -> Resumed:
     """The longest prefix, and blocks behind it."""
     kept = Resumed()
     prefixes = {block.length: block.sha256 for block in blocks if block.offset == 0}

@@ -21,7 +21,7 @@ from tidemark.stores.agent import durable
 from tidemark.stores.agent.block_journal import Identity, copy_at, journal_at, part_at
 from tidemark.stores.agent.disk import Disk
 from tidemark.stores.agent.frames import BARE, DIFFERS, LOST, NOTHING, RECORD, SEALED
-from tidemark.stores.agent.part_file import Differs, PartFile, digest_of, first_bad, named, still
+from tidemark.stores.agent.part_file import Differs, PartFile, digest_of, first_bad, is_proven_after_rename, is_proven_file
 
 BATCH = 2000
 LOOK_SECONDS = 0.1  # between two looks at the parts' leases, while nothing comes
@@ -42,44 +42,46 @@ class Seal:
         self.part_place = part_at(place)
         self.other_place = b""  # where another connection may have left a copy of a small one
         self.proof: Any = None  # durable.Proof of the part, once its bytes are proven
-        self.syncs_failed = 0  # `Sealing.syncs_failed` before its first byte was written
+        self.syncs_failed = 0  # `PartPublisher.syncs_failed` before its first byte was written
 
 
-class Sealing:
+class PartPublisher:
     """`answer(records)` takes the answers, from any thread. What is asked by one thread is done in that order."""
 
     def __init__(self, disk: Disk, answer: Callable[[list[bytes]], None]) -> None:
         self.disk = disk
         self.syncs_failed = 0  # of the disk; what was written before one must come again, and files are synced singly after
-        self.disks = durable.Disks()
+        self.disks = durable.DiskHandles()
         self._answer = answer
         self._lost: dict[bytes, OSError] = {}  # places of files whose parts the disk lost bytes of
         self._open: dict[int, PartFile] = {}  # of which pieces came, by number
         self._proving: Any = queue.Queue()
         self._naming: Any = queue.Queue()
-        self._threads = [threading.Thread(target=self._run, args=(act,)) for act in (self._prove_next, self._name_next)]
+        self._threads = [
+            threading.Thread(target=self._run_thread, args=(act,)) for act in (self._prove_next, self._name_next)
+        ]
         for thread in self._threads:
             thread.start()
 
-    def piece(self, number: int, part: PartFile, span: tuple[int, int], claim: tuple[int, bytes]) -> None:
+    def queue_piece(self, number: int, part: PartFile, span: tuple[int, int], claim: tuple[int, bytes]) -> None:
         """(offset, length) of a large file are written; `claim`: the record's kind and digest. It is answered."""
         self._proving.put((number, part, span, claim))
 
-    def sync(self, handle: int, part: PartFile) -> None:
+    def queue_sync(self, handle: int, part: PartFile) -> None:
         """fsync and close `handle`: bytes of a large file under way."""
         self._naming.put((handle, part))
 
-    def seal(self, seals: list[Seal]) -> None:
+    def queue_seals(self, seals: list[Seal]) -> None:
         self._proving.put(seals)
 
-    def finish(self) -> None:
+    def finish_sealing(self) -> None:
         """Returns when what was asked is proven, sealed, answered."""
         self._proving.put(None)
         for thread in self._threads:
             thread.join()
         self.disks.close()
 
-    def _run(self, act: Callable[[], bool]) -> None:
+    def _run_thread(self, act: Callable[[], bool]) -> None:
         try:
             while act():
                 continue
@@ -98,7 +100,7 @@ class Sealing:
             job = self._proving.get(timeout=LOOK_SECONDS)
         except queue.Empty:
             for part in self._open.values():
-                part.look()
+                part.check_lease()
             return True
         if isinstance(job, tuple):
             self._open[job[0]] = job[1]
@@ -107,14 +109,14 @@ class Sealing:
             self._naming.put(None)
         else:
             answers: list[bytes] = []
-            self._naming.put([seal for seal in job if seal.proof is not None or self._proven(seal, answers)])
+            self._naming.put([seal for seal in job if seal.proof is not None or self._prove_file(seal, answers)])
             self._answer(answers)
         return job is not None
 
-    def _proven(self, seal: Seal, answers: list[bytes]) -> bool:
+    def _prove_file(self, seal: Seal, answers: list[bytes]) -> bool:
         """The whole file has the digest it must have, wherever it is."""
         try:
-            found = self._finished(seal) if seal.part is not None else _found(seal)
+            found = self._finish_part(seal) if seal.part is not None else _find_elsewhere(seal)
             offset, length = first_bad(self.disk, seal.path) if not found and seal.part is not None else (0, 0)
         except OSError as error:
             answers.append(_lost_of(seal) if _is_lost(seal) else trouble_of(seal.number, error, SEALED))
@@ -123,10 +125,10 @@ class Sealing:
             answers.append(RECORD.pack(seal.number, offset, length, DIFFERS, SEALED, 0, seal.digest))
         return found
 
-    def _finished(self, seal: Seal) -> bool:
+    def _finish_part(self, seal: Seal) -> bool:
         self._open.pop(seal.number, None)
         try:
-            seal.digest = seal.part.finish()
+            seal.digest = seal.part.digest_whole()
             seal.proof = seal.part.proof
         finally:
             seal.part.close()
@@ -139,7 +141,7 @@ class Sealing:
         job, deadline = self._naming.get(), 0.0
         while job is not None:
             if isinstance(job, tuple):
-                self._sync(*job)
+                self._sync_part(*job)
             else:
                 batch += job
             if len(batch) >= BATCH:
@@ -149,42 +151,42 @@ class Sealing:
                 job = self._naming.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-        self._name(batch)
+        self._name_batch(batch)
         return job is not None
 
-    def _sync(self, handle: int, part: PartFile) -> None:
+    def _sync_part(self, handle: int, part: PartFile) -> None:
         try:
             os.fsync(handle)
         except OSError as error:
-            part.condemn(error)
+            part.mark_lost(error)
         finally:
             os.close(handle)
 
-    def _name(self, batch: list[Seal]) -> None:
+    def _name_batch(self, batch: list[Seal]) -> None:
         answers: list[bytes] = []
         kept = [seal for seal in batch if not self._in_doubt(seal, answers)]
         try:
-            answers += self._named(kept)
+            answers += self._name_proven(kept)
         except durable.SyncFailed as error:
             self.syncs_failed += error.disk
             self._lost.update((seal.place, error) for seal in kept if seal.part_place in error.parts)
-            self._name(kept)
+            self._name_batch(kept)
         except OSError as error:
             if len(kept) > 1:  # one of them is the trouble: each alone
                 for seal in kept:
-                    self._name([seal])
+                    self._name_batch([seal])
             else:
                 answers += [trouble_of(seal.number, error, SEALED) for seal in kept]
         self._answer(answers)
 
-    def _named(self, batch: list[Seal]) -> list[bytes]:
+    def _name_proven(self, batch: list[Seal]) -> list[bytes]:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
         durable.make_durable([(seal.part_place, seal.place) for seal in batch], self.syncs_failed > 0, self.disks)
-        same = [seal for seal in batch if _still(seal)]
+        same = [seal for seal in batch if _is_part_proven(seal)]
         pairs = [(seal.part_place, seal.place) for seal in same]
-        for number in reversed(durable.give_names(pairs, lambda number: _named(same[number]), self.disks)):
+        for number in reversed(durable.give_names(pairs, lambda number: _is_name_proven(same[number]), self.disks)):
             del same[number]
-        # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
+        # CRASH WINDOW: final names there, journals left over; `find_already_there` of the rerun removes them.
         for seal in same:
             if seal.identity is not None:
                 durable.remove_quietly(journal_at(seal.place))
@@ -208,7 +210,7 @@ def _proven_piece(number: int, part: PartFile, span: tuple[int, int], claim: tup
     if part.lost is not None:
         return RECORD.pack(number, span[0], span[1], LOST, BARE, 0, NOTHING)
     try:
-        part.check(span[0], span[1], claim[0], claim[1])
+        part.verify_piece(span[0], span[1], claim[0], claim[1])
     except Differs:
         return RECORD.pack(number, span[0], span[1], DIFFERS, BARE, 0, NOTHING)
     except OSError as error:
@@ -216,7 +218,7 @@ def _proven_piece(number: int, part: PartFile, span: tuple[int, int], claim: tup
     return RECORD.pack(number, span[0], span[1], 0, BARE, 0, NOTHING)
 
 
-def _found(seal: Seal) -> bool:
+def _find_elsewhere(seal: Seal) -> bool:
     """Where a file is that came over another connection: under its name, when that one did not live to say so, or in a part.
 
     Raises ESTALE where it is not. False: there is a file of that name, and it is another one.
@@ -239,12 +241,12 @@ def _found(seal: Seal) -> bool:
     raise OSError(errno.ESTALE, "is not here any more")
 
 
-def _still(seal: Seal) -> bool:
-    return still((seal.part_place, seal.place), seal.proof, seal.digest)
+def _is_part_proven(seal: Seal) -> bool:
+    return is_proven_file((seal.part_place, seal.place), seal.proof, seal.digest)
 
 
-def _named(seal: Seal) -> bool:
-    return named(seal.place, seal.proof, seal.digest)
+def _is_name_proven(seal: Seal) -> bool:
+    return is_proven_after_rename(seal.place, seal.proof, seal.digest)
 
 
 def _is_lost(seal: Seal) -> bool:

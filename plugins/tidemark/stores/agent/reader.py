@@ -30,7 +30,7 @@ _LOW32, _LOW31 = (1 << 32) - 1, (1 << 31) - 1
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ
 
 
-class Ranges:
+class RangeReader:
     """`send(records, bytes)` takes the frames, `frame` bytes each at most. `digest`: hash what is read."""
 
     def __init__(self, disk: Disk, send: Callable[[bytes, Any], None], frame: int, digest: bool) -> None:
@@ -47,57 +47,57 @@ class Ranges:
         """Frames for one request."""
         at = 0
         self.now = time.time()
-        self.disk.forget()
+        self.disk.forget_folders()
         while at < len(asked):
             number, offset, length, wanted, mtime, inode, name = RANGE.unpack_from(asked, at)
             at += RANGE.size + name
-            self._range(number, offset, length, wanted, (mtime, inode), asked[at - name : at].decode())
-        self.flush()
+            self._answer_range(number, offset, length, wanted, (mtime, inode), asked[at - name : at].decode())
+        self.flush_frame()
 
-    def flush(self) -> None:
+    def flush_frame(self) -> None:
         if self.records:
             self.send(b"".join(self.records), self.buffer[: self.filled])
             self.records, self.filled = [], 0
 
-    def _range(self, number: int, offset: int, length: int, wanted: int, known: tuple[int, int], path: str) -> None:
+    def _answer_range(self, number: int, offset: int, length: int, wanted: int, known: tuple[int, int], path: str) -> None:
         try:
             handle = self.disk.open(path)
         except OSError as error:
-            self._trouble(number, offset, error.errno or errno.EIO)
+            self._add_trouble(number, offset, error.errno or errno.EIO)
             return
         try:
             before = os.fstat(handle)
             if before.st_size < wanted:
-                self._trouble(number, offset, SHORT, before.st_size)
+                self._add_trouble(number, offset, SHORT, before.st_size)
             elif known[0] != ANY and known != (before[modes.ST_MTIME], before.st_ino):
-                self._trouble(number, offset, CHANGED)
+                self._add_trouble(number, offset, CHANGED)
             elif length >= ALONE:
-                self._alone(number, handle, (offset, length - ALONE), before)
+                self._answer_digest(number, handle, (offset, length - ALONE), before)
             elif length == wanted <= len(self.buffer):
-                self._whole(number, handle, wanted, before)
+                self._answer_small_file(number, handle, wanted, before)
             else:
-                self._pieces(number, handle, (offset, length), before)
+                self._answer_pieces(number, handle, (offset, length), before)
         except OSError as error:
-            self._trouble(number, offset, error.errno or errno.EIO)
+            self._add_trouble(number, offset, error.errno or errno.EIO)
         finally:
             os.close(handle)
 
-    def _whole(self, number: int, handle: int, wanted: int, before: os.stat_result) -> None:
+    def _answer_small_file(self, number: int, handle: int, wanted: int, before: os.stat_result) -> None:
         """A small file: one record, of bytes that were all there at one moment."""
         if self.filled + wanted > len(self.buffer):
-            self.flush()
+            self.flush_frame()
         view = self.buffer[self.filled : self.filled + wanted]
-        filled, after = _fill(handle, view), os.fstat(handle)
-        same = filled and not _changed(before, after)
+        filled, after = _read_into(handle, view), os.fstat(handle)
+        same = filled and not _has_changed(before, after)
         kind, total = (PREFIX, hashlib.sha256(view).digest()) if self.digest else (BARE, NOTHING)
-        if same and (before.st_size != wanted or before.st_ctime_ns != after.st_ctime_ns or _young(before, self.now)):
+        if same and (before.st_size != wanted or before.st_ctime_ns != after.st_ctime_ns or _is_young(before, self.now)):
             same = read_at(handle, wanted, 0) == view  # no time shows whether it changed
         if same:
-            self._record(number, 0, wanted, kind, total, 0)
+            self._add_record(number, 0, wanted, kind, total, 0)
         else:
-            self._trouble(number, 0, CHANGED)
+            self._add_trouble(number, 0, CHANGED)
 
-    def _pieces(self, number: int, handle: int, span: tuple[int, int], before: os.stat_result) -> None:
+    def _answer_pieces(self, number: int, handle: int, span: tuple[int, int], before: os.stat_result) -> None:
         """A record each, or CHANGED in its place: the piece before may have been the last one the near end waits for."""
         offset, length = span
         done, running = self.running.pop(number, (0, None))
@@ -106,35 +106,35 @@ class Ranges:
         os.lseek(handle, offset, os.SEEK_SET)
         while length:
             if self.filled == len(self.buffer):
-                self.flush()
+                self.flush_frame()
             size = min(length, len(self.buffer) - self.filled)
             view = self.buffer[self.filled : self.filled + size]
-            filled, after = _fill(handle, view), os.fstat(handle)
-            if not filled or _changed(before, after):
-                self._trouble(number, offset, CHANGED)
+            filled, after = _read_into(handle, view), os.fstat(handle)
+            if not filled or _has_changed(before, after):
+                self._add_trouble(number, offset, CHANGED)
                 return
-            kind, total = self._hashed(view, running)
-            self._record(number, offset, size, kind, total, edition(after, self.now))
+            kind, total = self._hash_bytes(view, running)
+            self._add_record(number, offset, size, kind, total, edition_of(after, self.now))
             offset += size
             length -= size
         if running is not None:
             self.running[number] = (offset, running)
 
-    def _alone(self, number: int, handle: int, span: tuple[int, int], before: os.stat_result) -> None:
+    def _answer_digest(self, number: int, handle: int, span: tuple[int, int], before: os.stat_result) -> None:
         offset, left = span
         total, view = hashlib.sha256(), memoryview(bytearray(min(left, _AT_ONCE)))
         os.lseek(handle, offset, os.SEEK_SET)
-        while left and _fill(handle, view[:left]):
+        while left and _read_into(handle, view[:left]):
             total.update(view[:left])
             left -= len(view[:left])
         after = os.fstat(handle)
-        if left or _changed(before, after):
-            self._trouble(number, offset, CHANGED)
+        if left or _has_changed(before, after):
+            self._add_trouble(number, offset, CHANGED)
         else:
-            of = edition(after, self.now)
+            of = edition_of(after, self.now)
             self.records.append(RECORD.pack(number, offset, span[1], 0, KEPT, of, total.digest()))
 
-    def _hashed(self, view: memoryview, running: Any) -> tuple[int, bytes]:
+    def _hash_bytes(self, view: memoryview, running: Any) -> tuple[int, bytes]:
         if not self.digest:
             return BARE, NOTHING
         if running is None:
@@ -142,31 +142,31 @@ class Ranges:
         running.update(view)
         return PREFIX, running.copy().digest()
 
-    def _record(self, number: int, offset: int, size: int, kind: int, total: bytes, of: int) -> None:
+    def _add_record(self, number: int, offset: int, size: int, kind: int, total: bytes, of: int) -> None:
         self.records.append(RECORD.pack(number, offset, size, 0, kind, of, total))
         self.filled += size
         if self.filled == len(self.buffer):
-            self.flush()
+            self.flush_frame()
 
-    def _trouble(self, number: int, offset: int, trouble: int, size: int = 0) -> None:
+    def _add_trouble(self, number: int, offset: int, trouble: int, size: int = 0) -> None:
         self.running.pop(number, None)
         self.records.append(RECORD.pack(number, offset, 0, trouble, BARE, size, NOTHING))
 
 
-def edition(info: os.stat_result, now: float) -> int:
+def edition_of(info: os.stat_result, now: float) -> int:
     """What a file's own times say of it, in 64 bits: of mtime and ctime so much that any change shows; whether it is young.
 
     `now` by the clock of the machine the file lies on.
     """
-    return (info.st_mtime_ns & _LOW32) << 32 | (info.st_ctime_ns & _LOW31) << 1 | _young(info, now)
+    return (info.st_mtime_ns & _LOW32) << 32 | (info.st_ctime_ns & _LOW31) << 1 | _is_young(info, now)
 
 
-def editions(disk: Disk, paths: list[str]) -> list[int | None]:
+def editions_of(disk: Disk, paths: list[str]) -> list[int | None]:
     """Of each path; None where there is no file."""
     now, found = time.time(), []
     for path, place in zip(paths, disk.locate_all(paths)):  # noqa: B905 Python 3.6
         there = disk.stat(path)
-        found.append(edition(os.lstat(place), now) if there else None)
+        found.append(edition_of(os.lstat(place), now) if there else None)
     return found
 
 
@@ -175,7 +175,7 @@ def same_edition(one: int, other: int) -> tuple[bool, bool]:
     return one >> 32 == other >> 32, one == other and not one & 1
 
 
-def widen(handle: int) -> None:
+def widen_pipe(handle: int) -> None:
     """Let a pipe hold more than 64 KB: its reader and we then take turns less often."""
     try:
         fcntl.fcntl(handle, _SET_PIPE_SIZE, PIPE_BYTES)
@@ -194,7 +194,7 @@ def write_all(handle: int, pieces: list[Any]) -> None:
             left[0] = left[0][done:]
 
 
-def _fill(handle: int, view: memoryview) -> bool:
+def _read_into(handle: int, view: memoryview) -> bool:
     while view:
         got = os.readv(handle, [view])
         if not got:
@@ -203,10 +203,10 @@ def _fill(handle: int, view: memoryview) -> bool:
     return True
 
 
-def _changed(before: os.stat_result, after: os.stat_result) -> bool:
+def _has_changed(before: os.stat_result, after: os.stat_result) -> bool:
     return (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns)
 
 
-def _young(info: os.stat_result, now: float) -> bool:
+def _is_young(info: os.stat_result, now: float) -> bool:
     tick = RACY_SECONDS if info.st_ctime_ns % 10**9 == 0 else TICK_SECONDS
     return info[modes.ST_MTIME] >= now - RACY_SECONDS or info.st_ctime_ns >= (now - tick) * 1e9

@@ -21,7 +21,7 @@ from tidemark.stores.agent import durable
 from tidemark.stores.agent.disk import PIECE, TOO_MANY, UNLISTED, Disk, pack_rows
 from tidemark.stores.agent.frames import BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.agent.limits import MEMORY_BYTES, TOO_MUCH, end_with, limit_memory
-from tidemark.stores.agent.reader import Ranges, editions, widen, write_all
+from tidemark.stores.agent.reader import RangeReader, editions_of, widen_pipe, write_all
 
 BEAT_SECONDS = 3.0  # between two signs of life
 ROWS = 4000  # files a frame of a listing
@@ -66,7 +66,7 @@ class Server:
             except Stopped:
                 self.send(FAILED, [0, "stopped", None])
             except OSError as error:
-                self.send(FAILED, [error.errno, error.strerror, _shown(error.filename)])
+                self.send(FAILED, [error.errno, error.strerror, _decode_name(error.filename)])
             except MemoryError:
                 self.send(FAILED, [errno.ENOMEM, TOO_MUCH, None])
             self.sink.flush()
@@ -99,7 +99,7 @@ class Server:
         odd: list[tuple[str, str]] = []
         groups: list[tuple[str, int]] = []
         rows: list[tuple[str, int, int, int]] = []
-        for prefix, found in self.disk.walk(folders, missing, odd, by_name):
+        for prefix, found in self.disk.walk_folders(folders, missing, odd, by_name):
             if len(found) >= ROWS:  # alone: it may be too much
                 self._send_rows(groups, rows, level)
                 groups, rows = [], []
@@ -119,18 +119,18 @@ class Server:
             self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
 
     def do_names(self, folder: str) -> list[str]:
-        return self.disk.names(folder)
+        return self.disk.list_folder(folder)
 
     def do_stat(self, paths: list[str]) -> list[Any]:
         return self.disk.stat_all(paths)
 
     def do_read(self, path: str, offset: int, length: int | None, size: int) -> None:
-        for piece in self.disk.pieces(path, offset, length, size):
+        for piece in self.disk.read_pieces(path, offset, length, size):
             self.send(DATA, None, piece)
 
     def do_read_range(self, path: str, offset: int, length: int | None) -> None:
         """As `do_read`, but a file may end early."""
-        for piece in self.disk.there(path, offset, length):
+        for piece in self.disk.read_available(path, offset, length):
             self.send(DATA, None, piece)
 
     def do_read_many(self, paths: list[str], lengths: list[int] | None) -> None:
@@ -141,7 +141,7 @@ class Server:
         for number, path in enumerate(paths):
             size = 0
             try:
-                for piece in self.disk.there(path, 0, lengths[number] if lengths else None):
+                for piece in self.disk.read_available(path, 0, lengths[number] if lengths else None):
                     if size == 0 and len(piece) == PIECE and sizes:  # a large one begins
                         self.send(DATA, sizes, b"".join(held))
                         sizes, held, total = [], [], 0
@@ -167,12 +167,12 @@ class Server:
         """Frames of `reader` RECORDs instead of JSON, and bytes, for the requests that come as DATA."""
         sink = self.sink.fileno()
         self.sink.flush()
-        widen(sink)
+        widen_pipe(sink)
 
         def send(records: bytes, data: Any) -> None:
             write_all(sink, [HEAD.pack(DATA, len(records), len(data)), records, data])
 
-        ranges = Ranges(self.disk, send, frame, digest)
+        ranges = RangeReader(self.disk, send, frame, digest)
         for asked in self.incoming():
             ranges.answer(asked)
 
@@ -184,30 +184,30 @@ class Server:
         return writer
 
     def do_begin(self, files: list[Any]) -> list[Any]:
-        with self.disk.telling(self.beat):
-            found: list[Any] = self.writing().begin(self.disk, files, self.resumed)
+        with self.disk.reporting_progress(self.beat):
+            found: list[Any] = self.writing().begin_parts(self.disk, files, self.resumed)
             return found
 
     def do_receive(self, frame: int, reserve: int) -> None:
         """DATA of `far_receive` words and bytes, `frame` bytes at most; RECORDs answer. `reserve`: bytes that stay free."""
         sink = self.sink.fileno()
         self.sink.flush()
-        widen(self.source.fileno())
+        widen_pipe(self.source.fileno())
 
         def send(records: bytes) -> None:
             write_all(sink, [HEAD.pack(DATA, len(records), 0), records])
 
         buffer = memoryview(bytearray(frame))
-        receiver = self.writing().Receiver(self.disk, send, self.resumed, reserve)
+        receiver = self.writing().FrameReceiver(self.disk, send, self.resumed, reserve)
         try:
             for words, size in self.coming():
                 text, data = self.source.read(words), buffer[:size]
                 if len(text) < words:
                     raise Stopped
-                self.fill(data, receiver.alive)
-                receiver.take(text, data)
+                self.fill(data, receiver.send_alive)
+                receiver.receive_frame(text, data)
         finally:
-            receiver.finish()
+            receiver.finish_files()
             self.resumed.clear()
 
     def fill(self, data: memoryview, alive: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ class Server:
 
         try:
             self.forward = forward.Forward(command, known, b"".join(program), seconds)
-        except (forward.NoRoad, OSError) as why:
+        except (forward.NoRoute, OSError) as why:
             return str(why) or "it cannot start its ssh client"
         return ""
 
@@ -266,11 +266,11 @@ class Server:
             yield text
 
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
-        with self.disk.telling(self.beat):
-            return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+        with self.disk.reporting_progress(self.beat):
+            return [self.disk.digest_range(path, offset, length) for path, offset, length in ranges]
 
     def do_editions(self, paths: list[str]) -> list[int | None]:
-        return editions(self.disk, paths)
+        return editions_of(self.disk, paths)
 
     def do_publish(self, path: str) -> None:
         self.write(lambda pieces: durable.publish(self.disk.locate(path), pieces))
@@ -319,13 +319,13 @@ class Server:
         self.disk.remove_tree(folder)
 
     def do_rename(self, source: str, target: str) -> None:
-        durable.rename(self.disk.locate(source), self.disk.locate(target))
+        durable.rename_durably(self.disk.locate(source), self.disk.locate(target))
 
     def do_free(self, folder: str) -> int:
         return self.disk.free_bytes(folder)
 
 
-def _shown(name: Any) -> str | None:
+def _decode_name(name: Any) -> str | None:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
 
 

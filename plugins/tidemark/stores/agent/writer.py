@@ -3,8 +3,8 @@
 A frame's words are a HEAD (what it asks, bytes of the FILEs), a FILE and its path for each file in it, and RECORDs as in
 `reader`, whose bytes follow. PIECES are kept in parts; each is answered by its RECORD, with this end's digest of a whole
 small file. SEALS give whole files their names. Pieces are read back and names given behind the line (`publisher`). Parts
-of large files were made by `begin`: what comes late, for a file that has its name or was begun anew, finds none and leaves
-none. Runs at the far end (see `server`): the standard library alone, Python 3.6.
+of large files were made by `begin_parts`: what comes late, for a file that has its name or was begun anew, finds none and
+leaves none. Runs at the far end (see `server`): the standard library alone, Python 3.6.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tidemark.stores.agent.frames import (
     SHARED,
     WORDS,
 )
-from tidemark.stores.agent.part_file import HeadRoom, PartFile, begin_part, claims, digest_of, whole_blocks, write_small
-from tidemark.stores.agent.publisher import Seal, Sealing, trouble_of
+from tidemark.stores.agent.part_file import HeadRoom, PartFile, begin_part, claims_of, digest_of, whole_blocks, write_small
+from tidemark.stores.agent.publisher import PartPublisher, Seal, trouble_of
 
 
 class _File:
@@ -45,11 +45,11 @@ class _File:
         self.part_at, other = (copy_at, part_at) if flags & COPY else (part_at, copy_at)
         self.other_at = other if flags & SHARED else None  # where another connection may have left a part of it
         self.proof: Any = None  # durable.Proof of the part of a small one, once it was written by this session
-        self.syncs_failed = -1  # `Sealing.syncs_failed` before its first byte was; -1: none of it came here
+        self.syncs_failed = -1  # `PartPublisher.syncs_failed` before its first byte was; -1: none of it came here
 
 
-class Receiver:
-    """`send(records)` takes the answers, from any thread. `resumed`: what `begin` found in parts, by path.
+class FrameReceiver:
+    """`send(records)` takes the answers, from any thread. `resumed`: what `begin_parts` found in parts, by path.
 
     `reserve`: bytes of the disk that stay free.
     """
@@ -64,12 +64,12 @@ class Receiver:
         self.folders: dict[str, bytes] = {}  # made; their places, with a slash
         self._send = send
         self._door = threading.Lock()
-        self._sealing = Sealing(disk, self._answer)
+        self._sealing = PartPublisher(disk, self._send_answers)
 
-    def take(self, words: bytes, data: memoryview) -> None:
+    def receive_frame(self, words: bytes, data: memoryview) -> None:
         """One frame."""
         asked, files = WORDS.unpack_from(words)
-        self._learn(words[WORDS.size : WORDS.size + files])
+        self._note_files(words[WORDS.size : WORDS.size + files])
         answers: list[bytes] = []
         seals: list[Seal] = []
         at = 0
@@ -81,27 +81,27 @@ class Receiver:
                 piece = data[at : at + length]
                 at += length
                 if self.files[number].large:
-                    self._piece(number, offset, piece, (kind, digest))
+                    self._write_piece(number, offset, piece, (kind, digest))
                 else:
-                    answers.append(self._small(number, piece, kind, digest))
+                    answers.append(self._write_small_file(number, piece, kind, digest))
             except OSError as error:
                 span = (0, 0) if asked == SEALS else (offset, length)
                 answers.append(trouble_of(number, error, SEALED if asked == SEALS else BARE, span))
-        self._answer(answers)
+        self._send_answers(answers)
         if seals:
-            self._sealing.seal(seals)
+            self._sealing.queue_seals(seals)
 
-    def finish(self) -> None:
+    def finish_files(self) -> None:
         """Returns when what was asked is sealed."""
-        self._sealing.finish()
+        self._sealing.finish_sealing()
         for part in self.parts.values():
             part.close()
 
-    def alive(self) -> None:
+    def send_alive(self) -> None:
         """A frame that answers nothing."""
-        self._answer([b""])
+        self._send_answers([b""])
 
-    def _answer(self, answers: list[bytes]) -> None:
+    def _send_answers(self, answers: list[bytes]) -> None:
         with self._door:
             for start in range(0, len(answers), ANSWERS):
                 try:
@@ -109,7 +109,7 @@ class Receiver:
                 except OSError:  # nobody listens any more; what came is still proven, journaled, named
                     return
 
-    def _learn(self, files: bytes) -> None:
+    def _note_files(self, files: bytes) -> None:
         at = 0
         while at < len(files):
             number, size, mtime, inode, flags, name = FILE.unpack_from(files, at)
@@ -118,24 +118,26 @@ class Receiver:
                 path = files[at - name : at].decode()
                 self.files[number] = _File(path, Identity(size, mtime, inode), flags)
 
-    def _piece(self, number: int, offset: int, data: memoryview, claim: tuple[int, bytes]) -> None:
+    def _write_piece(self, number: int, offset: int, data: memoryview, claim: tuple[int, bytes]) -> None:
         """Of a large file; answered once it is read back."""
         self._take_room(number, len(data))
-        part = self._part(number)
-        part.write(offset, data)
+        part = self._open_part(number)
+        part.write_piece(offset, data)
         handle = part.sync_due()
         if handle >= 0:
-            self._sealing.sync(handle, part)
-        self._sealing.piece(number, part, (offset, len(data)), claim)
+            self._sealing.queue_sync(handle, part)
+        self._sealing.queue_piece(number, part, (offset, len(data)), claim)
 
-    def _small(self, number: int, data: memoryview, kind: int, digest: bytes) -> bytes:
+    def _write_small_file(self, number: int, data: memoryview, kind: int, digest: bytes) -> bytes:
         """A whole file; its answer has this end's digest of it."""
         file, found = self.files[number], sha256(data).digest()
         if kind != BARE and found != digest:
             return RECORD.pack(number, 0, len(data), DIFFERS, BARE, 0, NOTHING)
         self._take_room(number, len(data))
-        place = self._place(file.path)
-        if file.other_at is None or not _there(place, found):  # else another copy got its name while this was on its way
+        place = self._prepare_place(file.path)
+        if file.other_at is None or not _has_digest(
+            place, found
+        ):  # else another copy got its name while this was on its way
             file.syncs_failed = self._sealing.syncs_failed
             file.proof = write_small(file.part_at(place), data)
         return RECORD.pack(number, 0, len(data), 0, BARE, 0, found)
@@ -143,40 +145,40 @@ class Receiver:
     def _take_room(self, number: int, size: int) -> None:
         if self.room is None:
             self.room = HeadRoom(self.disk, os.path.dirname(self.files[number].path), self.reserve)
-        self.room.take(size)
+        self.room.claim_room(size)
 
-    def _part(self, number: int) -> PartFile:
+    def _open_part(self, number: int) -> PartFile:
         part = self.parts.get(number)
         if part is None:
             file = self.files[number]
-            self.disk.forget()
-            self._place(file.path)
+            self.disk.forget_folders()
+            self._prepare_place(file.path)
             part = PartFile(self.disk, file.path, file.identity, self.resumed.pop(file.path, None))
             self.parts[number] = part
             if file.syncs_failed < 0:
                 file.syncs_failed = self._sealing.syncs_failed
         return part
 
-    def _place(self, path: str) -> bytes:
+    def _prepare_place(self, path: str) -> bytes:
         """Where a file goes; its folder is there, and no symlink."""
         folder, _, name = path.rpartition("/")
         above = self.folders.get(folder)
         if above is None:
-            self.disk.forget()
+            self.disk.forget_folders()
             place = self.disk.locate(path)
             above = place[: len(place) - len(name.encode())]
             durable.make_folder(above.rstrip(b"/") or b"/")
-            self._sealing.disks.watch(above)
+            self._sealing.disks.watch_disk(above)
             self.folders[folder] = above
         return above + name.encode()
 
     def _to_seal(self, number: int, wanted: bytes) -> Seal:
         file = self.files[number]
-        seal = Seal(number, file.path, self._place(file.path), wanted)
+        seal = Seal(number, file.path, self._prepare_place(file.path), wanted)
         if file.large:
             seal.identity = file.identity
             try:
-                seal.part = self._part(number)
+                seal.part = self._open_part(number)
                 del self.parts[number]
             except FileNotFoundError:  # sealed before, by a connection that did not live to say so: its digest will tell
                 pass
@@ -187,30 +189,30 @@ class Receiver:
         return seal
 
 
-def begin(disk: Disk, files: list[Any], resumed: dict[str, Any]) -> list[Any]:
+def begin_parts(disk: Disk, files: list[Any], resumed: dict[str, Any]) -> list[Any]:
     """Make the parts of large files, each [path, bytes, mtime, inode, whether what lies there may be gone on from].
 
     For each [0, claims] of what an earlier try left and is whole (see `part_file`), or [errno, words]. A file without such
     gets a new part: who still writes to an old one writes into nothing.
     """
-    disk.forget()
+    disk.forget_folders()
     found = []
     for path, size, mtime, inode, keep in files:
         try:
             durable.make_folder(os.path.dirname(disk.locate(path)))
             identity = Identity(size, mtime, inode)
             kept = whole_blocks(disk, path, identity if keep else None)
-            begin_part(disk, path, identity, kept.known())
+            begin_part(disk, path, identity, kept.known_blocks())
             resumed.pop(path, None)
-            if kept.known():  # another process may receive it (`forward`), and then nobody asks for what is kept here
+            if kept.known_blocks():  # another process may receive it (`forward`), and then nobody asks for what is kept here
                 resumed[path] = kept
-            found.append([0, claims(kept)])
+            found.append([0, claims_of(kept)])
         except OSError as error:
             found.append([error.errno or errno.EIO, error.strerror or ""])
     return found
 
 
-def _there(place: bytes, digest: bytes) -> bool:
+def _has_digest(place: bytes, digest: bytes) -> bool:
     try:
         found = digest_of(place)
     except OSError:

@@ -42,28 +42,28 @@ class _Ahead:
         self._output = self._files = self._commands = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """One command is under way and another behind it, whatever they bring."""
         much = self._output >= self._most or self._files >= AHEAD_FILES or self._commands >= AHEAD_COMMANDS
         return much and len(self.asked) >= 2
 
-    def put(self, asked: _Asked) -> None:
+    def append_asked(self, asked: _Asked) -> None:
         self.asked.append(asked)
-        self._count(asked, 1)
+        self._count_asked(asked, 1)
 
-    def take(self) -> _Asked:
+    def pop_asked(self) -> _Asked:
         asked = self.asked.popleft()
-        self._count(asked, -1)
+        self._count_asked(asked, -1)
         return asked
 
-    def _count(self, asked: _Asked, sign: int) -> None:
+    def _count_asked(self, asked: _Asked, sign: int) -> None:
         self._output += sign * asked.output
         self._files += sign * len(asked.wants)
         self._commands += sign * len(asked.command)
 
 
-class ToolFlow:
-    """`stream` once. `places`: where a path is at the far end; `tools`: what there is."""
+class ToolStream:
+    """`read_wants` once. `places`: where a path is at the far end; `tools`: what there is."""
 
     def __init__(
         self, open_shell: Callable[[], FarShell], place: Callable[[str], str], tools: frozenset[str], ahead: int = 0
@@ -75,36 +75,36 @@ class ToolFlow:
         self._most = min(ahead or AHEAD_BYTES, AHEAD_BYTES)
         self._ahead = _Ahead(self._most)
 
-    def stream(self, wants: Iterator[Want]) -> Iterator[Came]:
+    def read_wants(self, wants: Iterator[Want]) -> Iterator[Came]:
         """(want, bytes, False) until all of it came; (want, b"", True) for one that the tools did not bring.
 
         Bytes are good until the next ones are taken.
         """
-        commands = self._commands(wants)
+        commands = self._make_commands(wants)
         try:
             while True:
-                while not self._ahead.full:
+                while not self._ahead.is_full:
                     asked = next(commands, None)
                     if asked is None:
                         break
-                    self._feed(asked)
+                    self._send_command(asked)
                 if not self._ahead.asked:
                     return
-                yield from self._answer()
+                yield from self._read_output()
         finally:
             if self._shell is not None:
                 self._shell.close()
 
-    def _commands(self, wants: Iterator[Want]) -> Iterator[_Asked]:
+    def _make_commands(self, wants: Iterator[Want]) -> Iterator[_Asked]:
         bundle: list[Want] = []
         size = names = 0
         for want in wants:
             small = want.small and "tar" in self._tools
-            member = self._member(want)
+            member = self._member_name(want)
             name, output = len(member), _in_archive(member, want.length)
             full = len(bundle) == BUNDLE_FILES or names + name > BUNDLE_NAMES
             if bundle and (not small or full or size + output > min(self._most, BUNDLE_BYTES)):
-                yield self._archive(bundle, size)
+                yield self._archive_command(bundle, size)
                 bundle, size, names = [], 0, 0
             if small:
                 bundle.append(want)
@@ -113,29 +113,29 @@ class ToolFlow:
                 command = range_command(self._place(want.path), want.offset, want.length, "dd" in self._tools)
                 yield _Asked((want,), False, command, want.length)
         if bundle:
-            yield self._archive(bundle, size)
+            yield self._archive_command(bundle, size)
 
-    def _archive(self, bundle: list[Want], output: int) -> _Asked:
-        names = " ".join(shlex.quote(self._member(want)) for want in bundle)
+    def _archive_command(self, bundle: list[Want], output: int) -> _Asked:
+        names = " ".join(shlex.quote(self._member_name(want)) for want in bundle)
         return _Asked(tuple(bundle), True, f"cd / && tar -cf - -- {names}", output)
 
-    def _feed(self, asked: _Asked) -> None:
+    def _send_command(self, asked: _Asked) -> None:
         self._shell = self._shell or self._open_shell()
-        self._ahead.put(asked)
-        self._shell.feed(asked.command)
+        self._ahead.append_asked(asked)
+        self._shell.send_command(asked.command)
 
-    def _answer(self) -> Iterator[Came]:
+    def _read_output(self) -> Iterator[Came]:
         """What the oldest command brings. Where that is not what was agreed on, those behind it are asked again."""
         asked, shell = self._ahead.asked[0], self._shell
         assert shell is not None
         came: set[int] = set()
         try:
-            yield from self._members(shell, asked, came) if asked.tar else self._range(shell, asked.wants[0], came)
+            yield from self._read_members(shell, asked, came) if asked.tar else self._read_range(shell, asked.wants[0], came)
         except BrokenOutput:
-            self._ahead.take()
+            self._ahead.pop_asked()
             self._begin_anew()
         else:
-            self._ahead.take()
+            self._ahead.pop_asked()
         for want in asked.wants:
             if want.number not in came:
                 yield want, b"", True
@@ -146,41 +146,41 @@ class ToolFlow:
         self._shell = None
         left, self._ahead = self._ahead.asked, _Ahead(self._most)
         for asked in left:
-            self._feed(asked)
+            self._send_command(asked)
 
-    def _range(self, shell: FarShell, want: Want, came: set[int]) -> Iterator[Came]:
+    def _read_range(self, shell: FarShell, want: Want, came: set[int]) -> Iterator[Came]:
         left = want.length
-        if left and shell.ended():  # it brought nothing; what follows is the next one's
+        if left and shell.has_ended():  # it brought nothing; what follows is the next one's
             return
         while left:
-            data = shell.take(min(left, _DD_BLOCK))
+            data = shell.read_some(min(left, _DD_BLOCK))
             left -= len(data)
             if not left:
-                shell.end()  # before the last bytes are handed out: only then they are all of this file
+                shell.expect_end()  # before the last bytes are handed out: only then they are all of this file
                 came.add(want.number)
             yield want, data, False
         if not want.length:
-            shell.end()
+            shell.expect_end()
 
-    def _members(self, shell: FarShell, asked: _Asked, came: set[int]) -> Iterator[Came]:
+    def _read_members(self, shell: FarShell, asked: _Asked, came: set[int]) -> Iterator[Came]:
         """The files of one archive, each handed out once it is whole."""
-        waiting = {self._member(want).encode(): want for want in asked.wants}
+        waiting = {self._member_name(want).encode(): want for want in asked.wants}
         longer = b""
-        while any(header := shell.exactly(_TAR_BLOCK)):
-            kind, size = header[156:157], _number(header[124:136])
-            body = shell.exactly(size + -size % _TAR_BLOCK) if kind in _REGULAR or kind in _NAMING else b""
+        while any(header := shell.read_exactly(_TAR_BLOCK)):
+            kind, size = header[156:157], _parse_octal(header[124:136])
+            body = shell.read_exactly(size + -size % _TAR_BLOCK) if kind in _REGULAR or kind in _NAMING else b""
             if kind in _NAMING:
                 longer = _long_name(kind, body[:size]) or longer
                 continue
-            want = waiting.pop(longer or _name(header), None)
+            want = waiting.pop(longer or _header_name(header), None)
             longer = b""
             if want is not None and kind in _REGULAR and size >= want.length:
                 came.add(want.number)
                 yield want, body[: want.length], False
-        while not shell.ended():
-            shell.exactly(_TAR_BLOCK)
+        while not shell.has_ended():
+            shell.read_exactly(_TAR_BLOCK)
 
-    def _member(self, want: Want) -> str:
+    def _member_name(self, want: Want) -> str:
         return "./" + self._place(want.path).lstrip("/")
 
 
@@ -202,7 +202,7 @@ def range_command(place: str, offset: int, length: int, dd: bool) -> str:
     return "; ".join(commands) or ":"
 
 
-def _number(octal: bytes) -> int:
+def _parse_octal(octal: bytes) -> int:
     """Of a header's field; BrokenOutput where it is none, so that it is no header."""
     try:
         return int(octal.strip(b" \0") or b"0", 8)
@@ -210,7 +210,7 @@ def _number(octal: bytes) -> int:
         raise BrokenOutput from None
 
 
-def _name(header: bytes) -> bytes:
+def _header_name(header: bytes) -> bytes:
     name, prefix = header[:100].rstrip(b"\0"), header[345:500].rstrip(b"\0")
     return prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name
 

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Sequence
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.agent.disk import BAD_FOLDER, BAD_NAME, DEPTH, UNLISTED, show, unreached
+from tidemark.stores.agent.disk import BAD_FOLDER, BAD_NAME, DEPTH, UNLISTED, printable_name, why_unreached
 from tidemark.stores.protocol import Entry
 from tidemark.stores.ssh.connection import Pipe
 
@@ -36,16 +36,16 @@ class FarShell:
         self._data = memoryview(b"")
         self._tail = b""  # the last bytes handed out of the command under way
         self._begun = False
-        self.feed(":")
+        self.send_command(":")
 
-    def feed(self, command: str) -> None:
+    def send_command(self, command: str) -> None:
         mark = self._mark.decode().strip()
         self._pipe.write(f"{{ {command}; }} </dev/null 2>/dev/null; printf '\\n{mark}\\n'\n".encode())
 
-    def take(self, most: int) -> memoryview:
+    def read_some(self, most: int) -> memoryview:
         """Some bytes of the command under way, at least one. BrokenOutput where its output is over."""
         if not self._data:
-            self._receive()
+            self._receive_more()
         size = len(self._mark)
         if len(self._data) <= most and (self._tail + bytes(self._data[-size:])).endswith(self._mark):
             raise BrokenOutput
@@ -53,56 +53,56 @@ class FarShell:
         self._tail = (self._tail + bytes(taken[-size:]))[-size:]
         return taken
 
-    def exactly(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         found = b""
         while len(found) < count:
-            found += self.take(count - len(found))
+            found += self.read_some(count - len(found))
         return found
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the output of the command under way ends here; it is then behind us."""
         while len(self._data) < len(self._mark):
             if self._data and self._data != self._mark[: len(self._data)]:
                 return False
-            self._receive()
+            self._receive_more()
         if self._data[: len(self._mark)] != self._mark:
             return False
         self._data, self._tail = self._data[len(self._mark) :], b""
         return True
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         """The command under way must be over. BrokenOutput."""
-        if not self.ended():
+        if not self.has_ended():
             raise BrokenOutput
 
-    def output(self, command: str) -> bytes:
+    def run_command(self, command: str) -> bytes:
         """All that a command says; nothing else may be under way."""
-        self.feed(command)
+        self.send_command(command)
         said = bytearray()
         while not said.endswith(self._mark):
             if not self._data:
-                self._receive()
+                self._receive_more()
             said += self._data
             self._data = memoryview(b"")
         return bytes(said[: -len(self._mark)])
 
     @property
-    def open(self) -> bool:
-        return self._pipe.open
+    def is_open(self) -> bool:
+        return self._pipe.is_open
 
     def close(self) -> None:
         self._pipe.close()
 
-    def _receive(self) -> None:
-        came = self._came()
+    def _receive_more(self) -> None:
+        came = self._read_pipe()
         if not self._begun:
             while self._mark not in came:
-                came += self._came()
+                came += self._read_pipe()
             self._begun = True
-            came = came.partition(self._mark)[2] or self._came()
+            came = came.partition(self._mark)[2] or self._read_pipe()
         self._data = memoryview(bytes(self._data) + came) if self._data else memoryview(came)
 
-    def _came(self) -> bytes:
+    def _read_pipe(self) -> bytes:
         came = self._pipe.read_some(_TAKE)
         if not came:
             raise UnreachableError(f"{self._pipe.host} ended its shell", hint="run again", subject=self._pipe.host)
@@ -152,27 +152,27 @@ class FindOutput:
         self.entries: list[Entry] = []
         self.odd: dict[str, str] = {}
 
-    def take(self, data: bytes, separator: bytes) -> None:
+    def parse_records(self, data: bytes, separator: bytes) -> None:
         for record in data.split(separator):
             kind = record[:1]
             if kind == b"f":
-                self._file(record[1:])
+                self._add_file(record[1:])
             elif kind == b"d":
-                path = self._path(record[1:] + b"/")
+                path = self._path_of(record[1:] + b"/")
                 if path is not None:
-                    self._reaches(path.rstrip("/"))
+                    self._is_reached(path.rstrip("/"))
             elif kind == b"o":
-                path = self._path(record[3:])
+                path = self._path_of(record[3:])
                 if path is not None:
                     self.odd[path] = _KINDS.get(record[1:2].decode(), "is neither file nor folder")
 
-    def broken(self, data: bytes) -> None:
+    def note_broken_names(self, data: bytes) -> None:
         for place in data.split(b"\0")[:-1]:
-            path = self._path(place)
+            path = self._path_of(place)
             if path is not None:
                 self.odd[path] = "has a line break in its name, and the find there has no -printf to tell of it"
 
-    def refused(self, errors: bytes, folders: Sequence[str]) -> None:
+    def note_errors(self, errors: bytes, folders: Sequence[str]) -> None:
         """What the tools could not look at is no listed folder: what is not seen there has not vanished. Words that name no
         path may mean any of `folders`."""
         for line in errors.splitlines():
@@ -182,39 +182,39 @@ class FindOutput:
             if match is None:
                 self.odd.update(dict.fromkeys(folders, f"{UNLISTED}{line.decode(errors='replace')}"))
                 continue
-            path = self._path(match["quoted"] or match["bare"])
+            path = self._path_of(match["quoted"] or match["bare"])
             if path is not None:
                 self.odd[path] = f"{UNLISTED}{match['why'].decode(errors='replace')}"
 
-    def _file(self, record: bytes) -> None:
+    def _add_file(self, record: bytes) -> None:
         try:
             size, mtime, inode, place = record.split(b" ", 3)
             facts = int(size), int(mtime.partition(b".")[0]), int(inode)
         except ValueError:
-            self.odd[show(record)] = "its name cannot be read from the listing"
+            self.odd[printable_name(record)] = "its name cannot be read from the listing"
             return
-        path = self._path(place)
-        if path is not None and self._reaches(path.rpartition("/")[0]):
+        path = self._path_of(place)
+        if path is not None and self._is_reached(path.rpartition("/")[0]):
             self.entries.append(Entry(path, *facts))
 
-    def _reaches(self, folder: str) -> bool:
+    def _is_reached(self, folder: str) -> bool:
         """Whether a folder is looked into; the outermost that is not is told."""
         known = self._reached.get(folder)
         if known is None:
             asked = next((asked for asked in self._asked if folder.startswith(asked)), folder + "/")
             depth = folder.count("/") - asked.count("/") + 1
             if depth > DEPTH + 1:
-                known = self._reaches("/".join(folder.split("/")[: asked.count("/") + DEPTH + 1]))
-            elif why := unreached(folder, depth):
+                known = self._is_reached("/".join(folder.split("/")[: asked.count("/") + DEPTH + 1]))
+            elif why := why_unreached(folder, depth):
                 known = False
-                if self._reaches(folder.rpartition("/")[0]):
+                if self._is_reached(folder.rpartition("/")[0]):
                     self.odd[folder] = UNLISTED + why
             else:
                 known = True
             self._reached[folder] = known
         return known
 
-    def _path(self, place: bytes) -> str | None:
+    def _path_of(self, place: bytes) -> str | None:
         if self._prefix and place.startswith(self._prefix):
             place = place[len(self._prefix) :]
         try:
@@ -230,7 +230,7 @@ def _first_unreadable(place: bytes) -> tuple[str, bool]:
     kept: list[str] = []
     parts = place.split(b"/")
     for part in parts:
-        kept.append(show(part))
+        kept.append(printable_name(part))
         try:
             part.decode()
         except UnicodeDecodeError:

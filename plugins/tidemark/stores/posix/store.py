@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import PermanentError, UnreachableError
-from tidemark.stores.posix.read_stream import ToolFlow, range_command
+from tidemark.stores.posix.read_stream import ToolStream, range_command
 from tidemark.stores.posix.shell import FarShell, FindOutput, broken_names_command, find_command
-from tidemark.stores.protocol import Digesting, Entry, Piece, Range, Tier, Want, check_path, vanished
-from tidemark.stores.python.bundle import lowered
+from tidemark.stores.protocol import Entry, PendingDigest, Piece, Range, Tier, Want, check_path, vanished_error
+from tidemark.stores.python.bundle import priority_prefix
 from tidemark.stores.sftp.files import SftpFolders
 from tidemark.stores.sftp.store import SftpStore
 from tidemark.stores.ssh.connection import Pipe, SshConnection
@@ -34,89 +34,94 @@ class PosixStore(SftpStore):
         self._digester: FarShell | None = None  # for digests, while files come over another one
         super().__init__(url, root, connection)
 
-    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+    def read_stream(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
         """By the tools; what they do not bring is asked over SFTP, which says what is wrong with it."""
         begun: Want | None = None  # bytes of it were handed out; one file may have many wants on their way
         checked = (want for want in wants if check_path(want.path))
-        for want, data, again in ToolFlow(self._open_shell, self.place, self._tools, ahead).stream(checked):
+        for want, data, again in ToolStream(self._open_shell, self.locate_path, self._tools, ahead).read_wants(checked):
             if not again:
                 begun = want
                 yield Piece(want.number, data)
             elif want is begun:
-                yield Piece(want.number, b"", vanished(want.path, "changed while it was read"))
+                yield Piece(want.number, b"", vanished_error(want.path, "changed while it was read"))
             else:
-                yield from super().flow(iter([want]))
+                yield from super().read_stream(iter([want]))
 
-    def digest_beside(self, path: str, length: int) -> Digesting | None:
+    def digest_beside(self, path: str, length: int) -> PendingDigest | None:
         if length < _LARGE:
             return None
-        return _Beside(self._begin(f"echo; head -c {length} < {shlex.quote(self.place(path))} | sha256sum"))
+        return _RunningDigest(
+            self._start_script(f"echo; head -c {length} < {shlex.quote(self.locate_path(path))} | sha256sum")
+        )
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         known = self.stat_many([check_path(path) for path, _, _ in ranges])
         found: list[str | None] = [None] * len(ranges)
         whole: dict[int, str] = {}
         parts: dict[int, Range] = {}
         for number, ((path, offset, length), entry) in enumerate(zip(ranges, known, strict=True)):
             if entry is not None and offset == 0 and length in (None, entry.size):
-                whole[number] = self.place(path)
+                whole[number] = self.locate_path(path)
             elif entry is not None and entry.size >= offset + (length or 0):
-                parts[number] = Range(self.place(path), offset, entry.size - offset if length is None else length)
-        for numbers, made in ((whole, self._of_files(list(whole.values()))), (parts, self._of_ranges(list(parts.values())))):
+                parts[number] = Range(self.locate_path(path), offset, entry.size - offset if length is None else length)
+        for numbers, made in (
+            (whole, self._digest_files(list(whole.values()))),
+            (parts, self._digest_parts(list(parts.values()))),
+        ):
             for number, digest in zip(numbers, made, strict=True):
                 found[number] = digest
         return found
 
-    def _of_files(self, places: Sequence[str]) -> list[str | None]:
+    def _digest_files(self, places: Sequence[str]) -> list[str | None]:
         """Whole files: many a command, whose lines say of which. A name that a line would not say as it is comes in none."""
         odd = [place for place in places if any(character in place for character in _ESCAPED)]
         commands = [f"{{ sha256sum < {shlex.quote(place)} || echo -; }}" for place in odd]
-        digests = dict(zip(odd, self._answers(commands), strict=True))
+        digests = dict(zip(odd, self._run_digests(commands), strict=True))
         plain = [place for place in places if place not in digests]
         for start in range(0, len(plain), _FILES):
             names = " ".join(map(shlex.quote, plain[start : start + _FILES]))
-            for line in self._output(f"sha256sum -- {names}").split(b"\n"):
+            for line in self._shell_output(f"sha256sum -- {names}").split(b"\n"):
                 digest, _, place = line.partition(b"  ")
                 if len(digest) == 64:
                     digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
         return [digests.get(place) for place in places]
 
-    def _of_ranges(self, ranges: Sequence[Range]) -> list[str | None]:
-        return self._answers(
+    def _digest_parts(self, ranges: Sequence[Range]) -> list[str | None]:
+        return self._run_digests(
             [
                 f"{{ {range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
                 for place, offset, length in ranges
             ]
         )
 
-    def _answers(self, commands: Sequence[str]) -> list[str | None]:
+    def _run_digests(self, commands: Sequence[str]) -> list[str | None]:
         """Of commands that print a line each, which begins with a digest or has none."""
         answers: list[str] = []
         for start in range(0, len(commands), _RANGES):
-            lines = self._output("; ".join(commands[start : start + _RANGES])).decode("ascii").splitlines()
+            lines = self._shell_output("; ".join(commands[start : start + _RANGES])).decode("ascii").splitlines()
             answers += [line.split()[0] for line in lines]
         if len(answers) != len(commands):
             name = self._connection.login.name
             raise PermanentError(f"sha256sum at {name} gave {len(answers)} of {len(commands)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
 
-    def _output(self, command: str) -> bytes:
+    def _shell_output(self, command: str) -> bytes:
         """Of a command in a shell that stays for the next one."""
-        if self._digester is None or not self._digester.open:
+        if self._digester is None or not self._digester.is_open:
             self._digester = self._open_shell()
-        return self._digester.output(command)
+        return self._digester.run_command(command)
 
-    def _shell(self) -> Pipe:
+    def _open_script_pipe(self) -> Pipe:
         """An `sh` that reads its script from the pipe, as nice as the settings want it."""
-        return self._connection.open_pipe(f"sh -c '{lowered(self._connection.nice)}exec sh'")
+        return self._connection.open_pipe(f"sh -c '{priority_prefix(self._connection.nice)}exec sh'")
 
     def _open_shell(self) -> FarShell:
-        return FarShell(self._shell())
+        return FarShell(self._open_script_pipe())
 
-    def _begin(self, script: str) -> Pipe:
+    def _start_script(self, script: str) -> Pipe:
         """Runs `script`, which no login shell gets to see: a C shell takes `!` and ends of lines in quotes for its own, and
         no command line may be longer than 128 KB."""
-        pipe = self._shell()
+        pipe = self._open_script_pipe()
         pipe.write(f"{{ {script}; }} </dev/null; exit\n".encode())
         pipe.end_input()
         return pipe
@@ -124,43 +129,43 @@ class PosixStore(SftpStore):
     def _has_inodes(self) -> bool:
         return "printf" in self._tools or "stat" in self._tools
 
-    def _fill(self, at: SftpFolders, folders: list[str], entries: list[Entry], odd: list[tuple[str, str]]) -> None:
+    def _collect_files(self, at: SftpFolders, folders: list[str], entries: list[Entry], odd: list[tuple[str, str]]) -> None:
         printf = "printf" in self._tools
-        if not self._has_inodes() or (not printf and any("\n" in at.place(folder) for folder in folders)):
-            super()._fill(at, folders, entries, odd)
+        if not self._has_inodes() or (not printf and any("\n" in at.place_of(folder) for folder in folders)):
+            super()._collect_files(at, folders, entries, odd)
             return
         relative = [folder for folder in folders if not folder.startswith("/")]
         for group, prefix in ((relative, at.root + "/"), ([f for f in folders if f.startswith("/")], "")):
             if not group:
                 continue
             # A root that is a symlink is the operator's choice; find itself follows none.
-            places = [at.place(folder) if folder else at.place(folder).rstrip("/") + "/" for folder in group]
+            places = [at.place_of(folder) if folder else at.place_of(folder).rstrip("/") + "/" for folder in group]
             output = FindOutput(prefix, group)
-            data, errors = self._run(find_command(places, printf, "maxdepth" in self._tools))
-            output.take(data, b"\0" if printf else b"\n")
+            data, errors = self._run_script(find_command(places, printf, "maxdepth" in self._tools))
+            output.parse_records(data, b"\0" if printf else b"\n")
             if not printf:
-                output.broken(self._run(broken_names_command(places, "maxdepth" in self._tools))[0])
-            output.refused(errors, group)
+                output.note_broken_names(self._run_script(broken_names_command(places, "maxdepth" in self._tools))[0])
+            output.note_errors(errors, group)
             entries += output.entries
             odd += output.odd.items()
 
     def _sync_folders(self, at: SftpFolders, folders: Sequence[str]) -> None:
         """`sync FOLDER…` where the tool takes names, else `sync` of everything, which tells of no trouble."""
         if "sync" in self._tools and folders:
-            places = [at.place(folder) for folder in folders]
+            places = [at.place_of(folder) for folder in folders]
             named = " ".join(map(shlex.quote, places))
             script = f'case "$(LC_ALL=C sync --help 2>&1)" in *FILE*) sync {named};; *) sync;; esac && echo synced'
-            said, errors = self._run(script)
+            said, errors = self._run_script(script)
             if not said.endswith(b"synced\n"):
                 why = errors.decode("utf-8", "replace").strip()
                 raise OSError(errno.EIO, f"its names may not last: {why or 'sync failed'}", places[0])
 
     def remove_tree(self, folder: str) -> None:
         """By `rm -rf`; what it leaves is removed name by name, so that the trouble is named."""
-        with self._at(check_path(folder)) as (_, at, _files):
-            removable = folder in at.plain([folder]) and folder.strip("/")
+        with self._session_at(check_path(folder)) as (_, at, _files):
+            removable = folder in at.keep_plain_paths([folder]) and folder.strip("/")
         if removable:
-            self._run(f"rm -rf -- {shlex.quote(at.place(folder))}")
+            self._run_script(f"rm -rf -- {shlex.quote(at.place_of(folder))}")
         super().remove_tree(folder)
 
     def close(self) -> None:
@@ -169,16 +174,16 @@ class PosixStore(SftpStore):
         self._digester = None
         super().close()
 
-    def _run(self, script: str) -> tuple[bytes, bytes]:
+    def _run_script(self, script: str) -> tuple[bytes, bytes]:
         """Output and errors; a failing tool shows in what it did not print. What a login script says first is skipped.
 
         UnreachableError where the output ends before its time: a cut line, a tool that was killed, is gone (127) or cannot
         be started (126).
         """
         mark = secrets.token_hex(16)
-        pipe = self._begin(f"echo {mark}; {script}; [ $? -lt 126 ] && echo {mark}")
+        pipe = self._start_script(f"echo {mark}; {script}; [ $? -lt 126 ] && echo {mark}")
         try:
-            said, errors = pipe.read_all().partition(mark.encode() + b"\n")[2], pipe.errors()
+            said, errors = pipe.read_all().partition(mark.encode() + b"\n")[2], pipe.read_errors()
             output, ended, _ = said.rpartition(mark.encode())
             if not ended:
                 raise UnreachableError(
@@ -191,13 +196,13 @@ class PosixStore(SftpStore):
             pipe.close()
 
 
-class _Beside:
+class _RunningDigest:
     """A sha256sum that runs while other things are done."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
 
-    def digest(self) -> str | None:
+    def await_digest(self) -> str | None:
         said = self._pipe.read_all().decode("ascii", "replace").rstrip("\n")  # a login script's words before it
         digest = said.rpartition("\n")[2].partition(" ")[0]
         return digest if len(digest) == 64 else None

@@ -1,8 +1,8 @@
 """Make the text of the far end's program out of our own modules, so that both ends run the same lines.
 
 Comments, docstrings, annotations and the imports that only those need are cut out of the text (Python 3.6 cannot evaluate
-our annotations; those of names inside a function it never does), the rest is what stands in the modules. `command` starts
-it when python3 is there, and says which POSIX tools there are when it is not: one round trip finds the tier.
+our annotations; those of names inside a function it never does), the rest is what stands in the modules. `start_command`
+starts it when python3 is there, and says which POSIX tools there are when it is not: one round trip finds the tier.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ agent.server.serve({root!r}, lambda packed: _modules(eval(zlib.decompress(packed
 """
 
 
-def lowered(nice: int) -> str:
+def priority_prefix(nice: int) -> str:
     """What a script of the far end's begins with so that it and what it starts step back, as far as the tools there let it.
 
     `nice` 1 … 19, and with it the lowest priority at the disk of those that are served at all; 0: as it is.
@@ -57,53 +57,53 @@ def lowered(nice: int) -> str:
     return f"renice -n {nice} -p $$ >/dev/null 2>&1; ionice -c 2 -n 7 -p $$ >/dev/null 2>&1; " if nice else ""
 
 
-def command(python: bool = True, nice: int = 0) -> str:
+def start_command(python: bool = True, nice: int = 0) -> str:
     """One line for the far end's shell, whichever it is. `python=False` asks for the POSIX tools alone."""
     alone = "MALLOC_ARENA_MAX=1; export MALLOC_ARENA_MAX"  # each thread's would count against the program's memory
     start = f'command -v python3 >/dev/null 2>&1 && {alone} && exec python3 -I -S -c "{_LOAD}"; ' if python else ""
     tools = "; ".join(f"command -v {tool} >/dev/null 2>&1 && printf {tool}\\ " for tool in TOOLS)
     find = 'find / -maxdepth 0 >/dev/null 2>&1 && printf maxdepth\\ ; find / -maxdepth 0 -printf "printf " 2>/dev/null'
-    return f"sh -c '{lowered(nice)}{start}echo tidemark posix; {tools}; {find}; echo'"
+    return f"sh -c '{priority_prefix(nice)}{start}echo tidemark posix; {tools}; {find}; echo'"
 
 
 def begin_making() -> None:
     """Make the program's text beside whoever waits for a line meanwhile: it costs as much as a round trip."""
-    threading.Thread(target=_texts, name="tidemark-program", daemon=True).start()
+    threading.Thread(target=_module_texts, name="tidemark-program", daemon=True).start()
 
 
-def program(root: str, memory: int = MEMORY_BYTES) -> tuple[bytes, bytes]:
+def encode_program(root: str, memory: int = MEMORY_BYTES) -> tuple[bytes, bytes]:
     """What follows on the program's standard input: its length in a line, then itself, compressed; its rest likewise.
     `memory`: bytes that it may take; 0: as its system lets it.
 
     To be written one after the other: SSH hands over nothing of a packet before all of it is there.
     """
-    texts = _texts()
+    texts = _module_texts()
     first, rest = texts[: len(READING)], texts[len(READING) : -len(FORWARDING)]
-    return _measured(_START.format(texts=first, root=root, memory=memory)), _measured(repr(rest))
+    return _pack_text(_START.format(texts=first, root=root, memory=memory)), _pack_text(repr(rest))
 
 
-def forwarding() -> bytes:
+def encode_forwarding() -> bytes:
     """What a program that is to send to another node lacks, compressed."""
-    return zlib.compress(repr(_texts()[-len(FORWARDING) :]).encode(), 9)
+    return zlib.compress(repr(_module_texts()[-len(FORWARDING) :]).encode(), 9)
 
 
-def _measured(text: str) -> bytes:
+def _pack_text(text: str) -> bytes:
     packed = zlib.compress(text.encode(), 9)
     return b"%d\n" % len(packed) + packed
 
 
-def _texts() -> tuple[tuple[str, str], ...]:
+def _module_texts() -> tuple[tuple[str, str], ...]:
     with _MAKING:  # a cache by itself lets two threads make the same
-        return tuple((name, _bare(name)) for name in MODULES)
+        return tuple((name, _strip_module(name)) for name in MODULES)
 
 
 @functools.cache
-def _bare(name: str) -> str:
+def _strip_module(name: str) -> str:
     text = (resources.files("tidemark.stores.agent") / f"{name}.py").read_text(
         encoding="utf-8"
     )  # on an executor out of a zip
     lines = text.encode().split(b"\n")
-    for cut in sorted(_cuts(_parsed(text).body), reverse=True):
+    for cut in sorted(_find_cuts(_parse_module(text).body), reverse=True):
         first, last = lines[cut.line - 1], lines[cut.end_line - 1]
         lines[cut.line - 1 : cut.end_line] = [
             first[: cut.column] + cut.instead + last[cut.end_column :],
@@ -113,7 +113,7 @@ def _bare(name: str) -> str:
     return b"\n".join(kept).decode()
 
 
-def _parsed(text: str) -> ast.Module:
+def _parse_module(text: str) -> ast.Module:
     with _PARSING:
         try:
             return ast.parse(text)
@@ -131,34 +131,34 @@ class _Cut(NamedTuple):
     instead: bytes = b""
 
 
-def _cuts(body: Sequence[ast.stmt], in_function: bool = False) -> Iterator[_Cut]:
+def _find_cuts(body: Sequence[ast.stmt], in_function: bool = False) -> Iterator[_Cut]:
     """Annotations of functions, and of names outside of them; imports that only they need; docstrings."""
     for node in body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
-            yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+            yield _Cut(node.lineno, node.col_offset, *_end_of(node), b"pass")
         elif isinstance(node, ast.FunctionDef):
             yield from _signature_cuts(node)
         elif isinstance(node, ast.AnnAssign) and not in_function:
             if node.value is None:
-                yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+                yield _Cut(node.lineno, node.col_offset, *_end_of(node), b"pass")
             else:
-                yield _Cut(*_end(node.target), node.value.lineno, node.value.col_offset, b" = ")
+                yield _Cut(*_end_of(node.target), node.value.lineno, node.value.col_offset, b" = ")
         elif isinstance(node, ast.ImportFrom) and node.module in ("__future__", "typing", "collections.abc"):
-            yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+            yield _Cut(node.lineno, node.col_offset, *_end_of(node), b"pass")
         inside = in_function or isinstance(node, ast.FunctionDef)
         for part in ("body", "orelse", "finalbody"):
-            yield from _cuts(getattr(node, part, None) or (), inside)
+            yield from _find_cuts(getattr(node, part, None) or (), inside)
         for handler in getattr(node, "handlers", ()):
-            yield from _cuts(handler.body, inside)
+            yield from _find_cuts(handler.body, inside)
 
 
 def _signature_cuts(node: ast.FunctionDef) -> Iterator[_Cut]:
     for argument in (*node.args.args, *node.args.kwonlyargs):
         if argument.annotation is not None:
-            yield _Cut(argument.lineno, argument.col_offset + len(argument.arg.encode()), *_end(argument))
+            yield _Cut(argument.lineno, argument.col_offset + len(argument.arg.encode()), *_end_of(argument))
     if node.returns is not None:
-        yield _Cut(node.returns.lineno, node.returns.col_offset, *_end(node.returns), b"None")  # what any Python knows
+        yield _Cut(node.returns.lineno, node.returns.col_offset, *_end_of(node.returns), b"None")  # what any Python knows
 
 
-def _end(node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:
+def _end_of(node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:
     return int(node.end_lineno or 0), int(node.end_col_offset or 0)

@@ -30,7 +30,7 @@ class ChildPipe:
         self._to, self._from = self._process.stdin, self._process.stdout
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self._process.poll() is None
 
     def write(self, data: bytes) -> None:
@@ -44,7 +44,7 @@ class ChildPipe:
     def read_line(self) -> bytes:
         return self._from.readline()
 
-    def errors(self) -> str:
+    def read_errors(self) -> str:
         return ""
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ from tidemark.errors import PermanentError
 from tidemark.stores.agent.block_journal import Identity
 from tidemark.stores.agent.server import GATHER
 from tidemark.stores.listing import Frame, PackedEntries
-from tidemark.stores.os_errors import Where, translated
-from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier, check_folder, check_path, gone
+from tidemark.stores.os_errors import Where, translate_os_errors
+from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier, check_folder, check_path, gone_error
 from tidemark.stores.python.session import FarPool, FarSession
 from tidemark.stores.ssh.connection import SshConnection
 
@@ -30,24 +30,24 @@ class PythonStore:
         self.root = root
         self.pool = FarPool(connection, root, first)
         self.further: list[tuple[SshConnection, FarSession]] = []  # opened by a transfer, idle now
-        self.roads: dict[str, PythonStore | str] = {}  # by target's url: see `road`
+        self.direct_routes: dict[str, PythonStore | str] = {}  # by target's url: see `road`
         self.where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
-        return self._list(folders, "")
+        return self._make_listing(folders, "")
 
-    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
-        return self._list(folders, by_name)
+    def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._make_listing(folders, by_name)
 
-    def arrivals(self, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
+    def stream_listing(self, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
         """The frames of a listing as they come, at the end (missing folders, odd paths) without bytes."""
-        with self._far("") as far:
+        with self._far_session("") as far:
             asked = [check_folder(folder) for folder in folders]
-            yield from far.stream("list", asked, by_name, patient=True)
+            yield from far.stream_frames("list", asked, by_name, patient=True)
 
-    def _list(self, folders: Sequence[str], by_name: str) -> Listing:
+    def _make_listing(self, folders: Sequence[str], by_name: str) -> Listing:
         frames: list[Frame] = []
-        for words, data in self.arrivals(folders, by_name):
+        for words, data in self.stream_listing(folders, by_name):
             if data:
                 frames.append(Frame(words, data, compressed=True))
             else:
@@ -56,7 +56,7 @@ class PythonStore:
         return Listing(PackedEntries(frames), tuple(sorted(missing)), found, partial=bool(by_name))
 
     def list_folder(self, folder: str) -> Sequence[str]:
-        with self._far(folder) as far:
+        with self._far_session(folder) as far:
             names: list[str] = far.ask("names", check_folder(folder))
             return names
 
@@ -65,27 +65,27 @@ class PythonStore:
 
     def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
         found: list[Entry | None] = []
-        for batch in _batches([check_path(path) for path in paths]):
-            with self._far(batch[0]) as far:
+        for batch in _in_batches([check_path(path) for path in paths]):
+            with self._far_session(batch[0]) as far:
                 facts = far.ask("stat", batch)
             found += [Entry(path, *fact) if fact else None for path, fact in zip(batch, facts, strict=True)]
         return found
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        with self._far(check_path(path)) as far:
-            found = self._at_most(length, (data for _, data in far.stream("read_range", path, offset, length)))
+        with self._far_session(check_path(path)) as far:
+            found = self._at_most(length, (data for _, data in far.stream_frames("read_range", path, offset, length)))
             return b"".join(found)
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
         start = 0
-        for batch in _batches([check_path(path) for path in paths]):
+        for batch in _in_batches([check_path(path) for path in paths]):
             wanted = None if lengths is None else list(lengths[start : start + len(batch)])
             start += len(batch)
             names = iter(batch)
-            with self._far(batch[0]) as far:
+            with self._far_session(batch[0]) as far:
                 held: list[bytes] = []  # of a large file, whose size comes behind it
                 most = None if wanted is None else max(wanted) + GATHER  # bytes until a size comes
-                for sizes, more in far.stream("read_many", batch, wanted):
+                for sizes, more in far.stream_frames("read_many", batch, wanted):
                     held += self._at_most(most, [*held, more])[len(held) :]
                     if sizes is None:
                         continue
@@ -108,114 +108,114 @@ class PythonStore:
                 )
         return found
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        with self._far(check_path(path), reading=True) as far:
-            for _, data in far.stream("read", path, offset, length, size):
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        with self._far_session(check_path(path), reading=True) as far:
+            for _, data in far.stream_frames("read", path, offset, length, size):
                 if data:
                     yield data
 
     def sha256(self, path: str, length: int | None = None) -> str:
-        digest = self.digests([Range(path, 0, length)])[0]
+        digest = self.digest_ranges([Range(path, 0, length)])[0]
         if digest is None:
-            raise gone(self.where, path, length)
+            raise gone_error(self.where, path, length)
         return digest
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         found: list[str | None] = []
-        for batch in _batches([Range(check_path(path), offset, length) for path, offset, length in ranges]):
-            with self._far(batch[0].path) as far:
+        for batch in _in_batches([Range(check_path(path), offset, length) for path, offset, length in ranges]):
+            with self._far_session(batch[0].path) as far:
                 found += far.ask("digests", batch)
         return found
 
-    def editions(self, paths: Sequence[str]) -> Sequence[int | None]:
+    def ask_editions(self, paths: Sequence[str]) -> Sequence[int | None]:
         """`stores.agent.reader.edition` of each, by the far end's clock; None where there is no file."""
         found: list[int | None] = []
-        for batch in _batches([check_path(path) for path in paths]):
-            with self._far(batch[0]) as far:
+        for batch in _in_batches([check_path(path) for path in paths]):
+            with self._far_session(batch[0]) as far:
                 found += far.ask("editions", batch)
         return found
 
     def publish(self, path: str, data: bytes) -> None:
-        with self._far(check_path(path)) as far:
-            far.put("publish", (path,), [data])
+        with self._far_session(check_path(path)) as far:
+            far.send_pieces("publish", (path,), [data])
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
-        with self._far(check_path(path)) as far:
-            return int(far.put("write", (path, offset, sync), pieces))
+        with self._far_session(check_path(path)) as far:
+            return int(far.send_pieces("write", (path, offset, sync), pieces))
 
     def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
-        for batch in _batches(files):
-            with self._far(check_path(batch[0][0])) as far:
+        for batch in _in_batches(files):
+            with self._far_session(check_path(batch[0][0])) as far:
                 sizes = [(check_path(path), len(data)) for path, data in batch]
-                far.put("write_many", (sizes,), _joined([data for _, data in batch]))
+                far.send_pieces("write_many", (sizes,), _join_pieces([data for _, data in batch]))
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
-        for batch in _batches([(check_path(part), check_path(final)) for part, final in renames]):
-            with self._far(batch[0][1]) as far:
+        for batch in _in_batches([(check_path(part), check_path(final)) for part, final in renames]):
+            with self._far_session(batch[0][1]) as far:
                 far.ask("seal", batch)
 
     def begin_parts(self, files: Sequence[tuple[str, Identity, bool]]) -> Sequence[tuple[int, Any]]:
         """Make the parts of large files, see `stores.agent.writer.begin`: (path, identity, whether to go on from what is
         there)."""
         found: list[tuple[int, Any]] = []
-        for batch in _batches([[check_path(path), *identity, keep] for path, identity, keep in files]):
-            with self._far(str(batch[0][0])) as far:
+        for batch in _in_batches([[check_path(path), *identity, keep] for path, identity, keep in files]):
+            with self._far_session(str(batch[0][0])) as far:
                 found += [(number, said) for number, said in far.ask("begin", batch)]
         return found
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
         missing: list[str] = []
-        for batch in _batches([(check_path(source), check_path(target)) for source, target in pairs]):
-            with self._far(batch[0][1]) as far:
+        for batch in _in_batches([(check_path(source), check_path(target)) for source, target in pairs]):
+            with self._far_session(batch[0][1]) as far:
                 missing += far.ask("link", batch)
         return missing
 
     def make_folders(self, folders: Sequence[str]) -> None:
         if folders:
-            with self._far(folders[0]) as far:
+            with self._far_session(folders[0]) as far:
                 far.ask("folders", [check_folder(folder) for folder in folders])
 
     def remove(self, paths: Sequence[str]) -> None:
-        for batch in _batches([check_path(path) for path in paths]):
-            with self._far(batch[0]) as far:
+        for batch in _in_batches([check_path(path) for path in paths]):
+            with self._far_session(batch[0]) as far:
                 far.ask("remove", batch)
 
     def remove_tree(self, folder: str) -> None:
-        with self._far(check_path(folder)) as far:
+        with self._far_session(check_path(folder)) as far:
             far.ask("remove_tree", folder)
 
     def rename(self, source: str, target: str) -> None:
-        with self._far(check_path(source)) as far:
+        with self._far_session(check_path(source)) as far:
             far.ask("rename", source, check_path(target))
 
     def free_bytes(self, folder: str = "") -> int | None:
-        with self._far(folder) as far:
+        with self._far_session(folder) as far:
             return int(far.ask("free", check_folder(folder)))
 
     def close(self) -> None:
-        for road in self.roads.values():
+        for road in self.direct_routes.values():
             if isinstance(road, PythonStore):
                 road.close()
         self.pool.close()
         self.connection.drop()
-        self.pool.settle()  # which ends with the connection
+        self.pool.await_returns()  # which ends with the connection
         for connection, _ in self.further:
             connection.drop()
         self.further.clear()
 
     @contextmanager
-    def _far(self, path: str, *, reading: bool = False) -> Iterator[FarSession]:
-        with translated(self.where, path, reading=reading):
-            with self.pool.session() as far:
+    def _far_session(self, path: str, *, reading: bool = False) -> Iterator[FarSession]:
+        with translate_os_errors(self.where, path, reading=reading):
+            with self.pool.borrow_session() as far:
                 yield far
 
 
-def _batches(things: Sequence[T]) -> Iterator[list[T]]:
+def _in_batches(things: Sequence[T]) -> Iterator[list[T]]:
     for start in range(0, len(things), _BATCH):
         yield list(things[start : start + _BATCH])
 
 
-def _joined(pieces: Sequence[bytes]) -> Iterator[bytes]:
+def _join_pieces(pieces: Sequence[bytes]) -> Iterator[bytes]:
     """The same bytes in pieces of about 256 KB: fewer frames."""
     held: list[bytes] = []
     size = 0

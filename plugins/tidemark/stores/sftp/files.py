@@ -14,7 +14,7 @@ import stat as modes
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tidemark.stores.agent.disk import BAD_FOLDER, BAD_NAME, UNLISTED, show, unreached
+from tidemark.stores.agent.disk import BAD_FOLDER, BAD_NAME, UNLISTED, printable_name, why_unreached
 from tidemark.stores.protocol import Entry
 from tidemark.stores.sftp.protocol import (
     CLOSE,
@@ -43,11 +43,11 @@ from tidemark.stores.sftp.protocol import (
     Attributes,
     Reply,
     SftpWire,
+    encode_string,
     mode_attribute,
     size_attribute,
-    text,
 )
-from tidemark.stores.sftp.read_stream import Place, ReadFlow
+from tidemark.stores.sftp.read_stream import Place, ReadStream
 from tidemark.stores.sftp.session import BulkWire
 from tidemark.stores.sftp.write_stream import PartStream
 
@@ -60,9 +60,9 @@ class SftpFiles:
     def __init__(self, wire: BulkWire) -> None:
         self.wire = wire
 
-    def stream(self, place: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+    def read_pieces(self, place: str, offset: int, length: int, size: int) -> Iterator[bytes]:
         """`length` bytes from `offset` in pieces of at most `size`, many READs ahead. ERANGE where the file ends before."""
-        for _, data, trouble in ReadFlow(self.wire).stream(iter([Place(0, place, offset, length)])):
+        for _, data, trouble in ReadStream(self.wire).read_places(iter([Place(0, place, offset, length)])):
             if trouble is not None:
                 raise trouble
             for start in range(0, len(data), size):
@@ -71,7 +71,7 @@ class SftpFiles:
     def read_range(self, place: str, offset: int, length: int) -> bytes:
         """As much of it as there is."""
         found = b""
-        for _, data, trouble in ReadFlow(self.wire).stream(iter([Place(0, place, offset, length)])):
+        for _, data, trouble in ReadStream(self.wire).read_places(iter([Place(0, place, offset, length)])):
             if trouble is not None and trouble.errno != errno.ERANGE:
                 raise trouble
             found += data
@@ -81,18 +81,18 @@ class SftpFiles:
         """The first `lengths[i]` bytes of each file, fewer where it ends before; None for what is gone."""
         found: list[bytes | None] = [None] * len(places)
         wants = (Place(number, place, 0, lengths[number]) for number, place in enumerate(places))
-        for number, data, trouble in ReadFlow(self.wire).stream(wants):
+        for number, data, trouble in ReadStream(self.wire).read_places(wants):
             if trouble is None:
                 found[number] = (found[number] or b"") + bytes(data)
             elif trouble.errno not in (errno.ENOENT, errno.ERANGE):
                 raise trouble
         return found
 
-    def digests(self, wants: Sequence[Place]) -> list[str | None]:
+    def digest_places(self, wants: Sequence[Place]) -> list[str | None]:
         """SHA-256 of each, by reading them; None where one is gone or shorter than that."""
         totals = [hashlib.sha256() for _ in wants]
         bad: set[int] = set()
-        for number, data, trouble in ReadFlow(self.wire).stream(iter(wants)):
+        for number, data, trouble in ReadStream(self.wire).read_places(iter(wants)):
             totals[number].update(data)
             if trouble is not None:
                 if trouble.errno not in (errno.ENOENT, errno.ERANGE):
@@ -100,29 +100,29 @@ class SftpFiles:
                 bad.add(number)
         return [None if number in bad else total.hexdigest() for number, total in enumerate(totals)]
 
-    def write(self, place: str, offset: int, pieces: Iterable[bytes], sync: bool) -> int:
+    def write_pieces(self, place: str, offset: int, pieces: Iterable[bytes], sync: bool) -> int:
         """Write from `offset`, cutting what lay beyond; the new length. ERANGE when that would leave a hole."""
-        handle = self._open(place, FOR_WRITE | CREATE)
+        handle = self._open_file(place, FOR_WRITE | CREATE)
         wire = self.wire
         writing = _Writing()
         try:
-            there = wire.ask(FSTAT, text(handle)).attributes().size
+            there = wire.ask(FSTAT, encode_string(handle)).parse_attributes().size
             if there < offset:
                 raise OSError(errno.ERANGE, "is shorter than the offset to go on from", place)
             if there > offset:  # some servers cut nothing: those that make files alone need not
-                wire.ask(FSETSTAT, text(handle) + size_attribute(offset)).check()
+                wire.ask(FSETSTAT, encode_string(handle) + size_attribute(offset)).raise_for_status()
             for piece in pieces:
                 for start in range(0, len(piece), wire.write_size):
                     data = memoryview(piece)[start : start + wire.write_size]
-                    writing.post(wire, handle, offset, data)
+                    writing.post_write(wire, handle, offset, data)
                     offset += len(data)
                 if writing.failure is not None:
                     break
-            writing.settle(wire)
+            writing.await_writes(wire)
             if sync and FSYNC in wire.extensions:
-                wire.ask(EXTENDED, text(FSYNC) + text(handle)).check()
+                wire.ask(EXTENDED, encode_string(FSYNC) + encode_string(handle)).raise_for_status()
         finally:
-            wire.ask(CLOSE, text(handle))
+            wire.ask(CLOSE, encode_string(handle))
         return offset
 
     def write_whole(self, files: Sequence[tuple[str, bytes]]) -> None:
@@ -130,28 +130,30 @@ class SftpFiles:
         stream = PartStream(self.wire, WRITE_AHEAD)
         parts = []
         for place, data in files:
-            parts.append(stream.open(place))
-            stream.write(parts[-1], data)
-            stream.close(parts[-1])
-        stream.settle(parts)
+            parts.append(stream.open_part(place))
+            stream.write_part(parts[-1], data)
+            stream.close_part(parts[-1])
+        stream.await_parts(parts)
         for part in parts:
             if part.trouble is not None:
                 raise part.trouble
 
-    def sync(self, places: Sequence[str]) -> None:
+    def sync_files(self, places: Sequence[str]) -> None:
         """fsync each file's content, where the server can."""
         if FSYNC not in self.wire.extensions:
             return
         for place in places:
             self._post_open(place, FOR_READ, self._sync_and_close)
-        self.wire.settle()
+        self.wire.flush_replies()
 
-    def link(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def link_files(self, pairs: Sequence[tuple[str, str]]) -> None:
         if pairs and HARDLINK not in self.wire.extensions:
             raise OSError(errno.EOPNOTSUPP, "the SFTP server makes no hard links", pairs[0][1])
         for source, target in pairs:
-            self.wire.post(EXTENDED, text(HARDLINK) + text(source) + text(target), Reply.check)
-        self.wire.settle()
+            self.wire.post(
+                EXTENDED, encode_string(HARDLINK) + encode_string(source) + encode_string(target), Reply.raise_for_status
+            )
+        self.wire.flush_replies()
 
     def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
         """Replace each target in one step; how many bytes each has then, None where that did not work."""
@@ -160,52 +162,56 @@ class SftpFiles:
             return sizes
 
         def answered(number: int, reply: Reply) -> None:
-            if reply.failure() is None:
+            if reply.as_os_error() is None:
                 sizes[number] = -1  # until it was looked at
 
         def looked(number: int, reply: Reply) -> None:
-            if sizes[number] is not None and reply.failure() is None:
-                sizes[number] = reply.attributes().size
+            if sizes[number] is not None and reply.as_os_error() is None:
+                sizes[number] = reply.parse_attributes().size
 
         for number, (source, target) in enumerate(pairs):
-            payload = text(RENAME_OVER) + text(source) + text(target)
+            payload = encode_string(RENAME_OVER) + encode_string(source) + encode_string(target)
             self.wire.post(EXTENDED, payload, lambda reply, number=number: answered(number, reply))  # type: ignore[misc]
-            self.wire.post(LSTAT, text(target), lambda reply, number=number: looked(number, reply))  # type: ignore[misc]
-        self.wire.settle()
+            self.wire.post(LSTAT, encode_string(target), lambda reply, number=number: looked(number, reply))  # type: ignore[misc]
+        self.wire.flush_replies()
         return sizes
 
-    def rename(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def rename_files(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Replace each target; atomic where the server has posix-rename."""
         if RENAME_OVER in self.wire.extensions:
             for source, target in pairs:
-                self.wire.post(EXTENDED, text(RENAME_OVER) + text(source) + text(target), Reply.check)
-            self.wire.settle()
+                self.wire.post(
+                    EXTENDED,
+                    encode_string(RENAME_OVER) + encode_string(source) + encode_string(target),
+                    Reply.raise_for_status,
+                )
+            self.wire.flush_replies()
             return
         for source, target in pairs:
-            if self.wire.ask(RENAME, text(source) + text(target)).failure() is not None:
+            if self.wire.ask(RENAME, encode_string(source) + encode_string(target)).as_os_error() is not None:
                 # CRASH WINDOW: the old target is gone, the source still there under its temp name; the rerun renames it.
-                self.wire.ask(REMOVE, text(target)).check((NO_SUCH_FILE,))
-                self.wire.ask(RENAME, text(source) + text(target)).check()
+                self.wire.ask(REMOVE, encode_string(target)).raise_for_status((NO_SUCH_FILE,))
+                self.wire.ask(RENAME, encode_string(source) + encode_string(target)).raise_for_status()
 
     def free_bytes(self, place: str) -> int | None:
         """None where the server cannot say or `place` does not exist."""
         if STATVFS not in self.wire.extensions:
             return None
-        reply = self.wire.ask(EXTENDED, text(STATVFS) + text(place))
-        if reply.failure() is not None or len(reply.body) < 40:
+        reply = self.wire.ask(EXTENDED, encode_string(STATVFS) + encode_string(place))
+        if reply.as_os_error() is not None or len(reply.body) < 40:
             return None
         _, fragment, _, _, available = struct.unpack_from(">QQQQQ", reply.body)
         return int(fragment * available)
 
-    def _open(self, place: str, flags: int) -> bytes:
-        return self.wire.ask(OPEN, _opening(place, flags)).string()
+    def _open_file(self, place: str, flags: int) -> bytes:
+        return self.wire.ask(OPEN, _encode_open(place, flags)).parse_string()
 
     def _post_open(self, place: str, flags: int, opened: Callable[[bytes], None]) -> None:
-        self.wire.post(OPEN, _opening(place, flags), lambda reply: opened(reply.string()))
+        self.wire.post(OPEN, _encode_open(place, flags), lambda reply: opened(reply.parse_string()))
 
     def _sync_and_close(self, handle: bytes) -> None:
-        self.wire.post(EXTENDED, text(FSYNC) + text(handle), Reply.check)
-        self.wire.post(CLOSE, text(handle), lambda _reply: None)
+        self.wire.post(EXTENDED, encode_string(FSYNC) + encode_string(handle), Reply.raise_for_status)
+        self.wire.post(CLOSE, encode_string(handle), lambda _reply: None)
 
 
 class _Writing:
@@ -215,21 +221,21 @@ class _Writing:
         self.failure: OSError | None = None
         self._waits_for = self._on_way = 0
 
-    def post(self, wire: BulkWire, handle: bytes, offset: int, data: memoryview) -> None:
+    def post_write(self, wire: BulkWire, handle: bytes, offset: int, data: memoryview) -> None:
         size = len(data)
 
         def written(reply: Reply) -> None:
             self._waits_for -= 1
             self._on_way -= size
-            self.failure = self.failure or reply.failure()
+            self.failure = self.failure or reply.as_os_error()
 
         self._waits_for += 1
         self._on_way += size
-        wire.post_data(WRITE, text(handle) + struct.pack(">Q", offset), data, written)
+        wire.post_data(WRITE, encode_string(handle) + struct.pack(">Q", offset), data, written)
         while self._on_way > WRITE_AHEAD:
             wire.step()
 
-    def settle(self, wire: BulkWire) -> None:
+    def await_writes(self, wire: BulkWire) -> None:
         """Returns when all are answered; raises the first failure."""
         while self._waits_for:
             wire.step()
@@ -237,8 +243,8 @@ class _Writing:
             raise self.failure
 
 
-def _opening(place: str, flags: int) -> bytes:
-    return text(place) + struct.pack(">I", flags) + NO_ATTRIBUTES
+def _encode_open(place: str, flags: int) -> bytes:
+    return encode_string(place) + struct.pack(">I", flags) + NO_ATTRIBUTES
 
 
 _FOLDERS = 8  # folders read at a time
@@ -252,10 +258,10 @@ class SftpFolders:
         self.wire = wire
         self.root = root.rstrip("/")
 
-    def place(self, path: str) -> str:
+    def place_of(self, path: str) -> str:
         return path if path.startswith("/") else (f"{self.root}/{path}" if path else self.root or "/")
 
-    def attributes(self, places: Sequence[str]) -> list[Attributes | None]:
+    def stat_places(self, places: Sequence[str]) -> list[Attributes | None]:
         """Of each place, symlinks not followed; None where there is nothing."""
         found: list[Attributes | None] = [None] * len(places)
         failed: list[OSError] = []
@@ -264,68 +270,71 @@ class SftpFolders:
         def note(number: int, reply: Reply) -> None:
             nonlocal left
             left -= 1
-            failure = reply.failure((NO_SUCH_FILE,))
+            failure = reply.as_os_error((NO_SUCH_FILE,))
             if failure is not None:
                 failed.append(OSError(failure.errno, failure.strerror, places[number]))
             elif not reply.is_status(NO_SUCH_FILE):
-                found[number] = reply.attributes()
+                found[number] = reply.parse_attributes()
 
         for number, place in enumerate(places):
-            self.wire.post(LSTAT, text(place), lambda reply, number=number: note(number, reply))  # type: ignore[misc]
+            self.wire.post(LSTAT, encode_string(place), lambda reply, number=number: note(number, reply))  # type: ignore[misc]
         while left:  # not for what else is under way: a stream goes on meanwhile
             self.wire.step()
         if failed:
             raise failed[0]
         return found
 
-    def entries(self, paths: Sequence[str]) -> list[Entry | None]:
+    def stat_entries(self, paths: Sequence[str]) -> list[Entry | None]:
         """Of each path that is a regular file below real folders."""
-        plain = self.plain(paths)
-        found = self.attributes([self.place(path) for path in paths])
+        plain = self.keep_plain_paths(paths)
+        found = self.stat_places([self.place_of(path) for path in paths])
         return [
             Entry(path, facts.size, facts.mtime) if facts and path in plain and modes.S_ISREG(facts.mode) else None
             for path, facts in zip(paths, found, strict=True)
         ]
 
-    def plain(self, paths: Iterable[str]) -> set[str]:
+    def keep_plain_paths(self, paths: Iterable[str]) -> set[str]:
         """Those of `paths` that have no symlink and no file above them below the root."""
         paths = list(paths)
-        above = sorted({folder for path in paths for folder in self._above(path)})
-        facts = dict(zip(above, self.attributes([self.place(folder) for folder in above]), strict=True))
+        above = sorted({folder for path in paths for folder in self._folders_above(path)})
+        facts = dict(zip(above, self.stat_places([self.place_of(folder) for folder in above]), strict=True))
         bad = {folder for folder, found in facts.items() if found is not None and not modes.S_ISDIR(found.mode)}
-        return {path for path in paths if bad.isdisjoint(self._above(path))}
+        return {path for path in paths if bad.isdisjoint(self._folders_above(path))}
 
-    def make(self, folders: Iterable[str]) -> None:
+    def make_folders(self, folders: Iterable[str]) -> None:
         """Make folders and their parents, "" the root. ELOOP where a symlink is in the way, EEXIST where a file is."""
-        above = {part for place in map(self.place, folders) for part in (*_parents(place), place)}
+        above = {part for place in map(self.place_of, folders) for part in (*_parents_of(place), place)}
         places = sorted(above - {"/"}, key=lambda place: place.count("/"))
-        facts = dict(zip(places, self.attributes(places), strict=True))
+        facts = dict(zip(places, self.stat_places(places), strict=True))
         for place in places:
             found = facts[place]
             if found is None:
-                reply = self.wire.ask(MKDIR, text(place) + mode_attribute(0o755))
-                if reply.failure() is not None:
-                    self._settle_for_existing(place, reply)
+                reply = self.wire.ask(MKDIR, encode_string(place) + mode_attribute(0o755))
+                if reply.as_os_error() is not None:
+                    self._accept_existing(place, reply)
             elif modes.S_ISLNK(found.mode):
                 if place.startswith(self.root + "/") and place != self.root:
                     raise OSError(errno.ELOOP, "is a symlink", place)
             elif not modes.S_ISDIR(found.mode):
                 raise OSError(errno.EEXIST, "is no folder", place)
 
-    def names(self, folder: str) -> list[bytes]:
+    def list_folder(self, folder: str) -> list[bytes]:
         found: list[bytes] = []
-        if folder and folder not in self.plain([folder]):
+        if folder and folder not in self.keep_plain_paths([folder]):
             return found
-        facts = self.attributes([self.place(folder)])[0]
+        facts = self.stat_places([self.place_of(folder)])[0]
         if facts is None or (folder and not modes.S_ISDIR(facts.mode)):
             return found
         self._read_folder(
-            self.place(folder), lambda name, _facts: found.append(name), lambda reply: reply.check(), lambda: None
+            self.place_of(folder),
+            lambda name, _facts: found.append(name),
+            lambda reply: reply.raise_for_status(),
+            lambda: None,
         )
-        self.wire.settle()
+        self.wire.flush_replies()
         return found
 
-    def walk(
+    def walk_folders(
         self, folders: Sequence[str], entries: list[Entry], odd: list[tuple[str, str]], deep: bool = False
     ) -> list[str]:
         """All regular files below `folders` into `entries`, what is strange into `odd`; the folders, parents first. `deep`:
@@ -351,12 +360,12 @@ class SftpFolders:
                 try:
                     below = prefix + name.decode()
                 except UnicodeDecodeError:
-                    odd.append((prefix + show(name), BAD_FOLDER if modes.S_ISDIR(facts.mode) else BAD_NAME))
+                    odd.append((prefix + printable_name(name), BAD_FOLDER if modes.S_ISDIR(facts.mode) else BAD_NAME))
                     return
                 if modes.S_ISREG(facts.mode):
                     entries.append(Entry(below, facts.size, facts.mtime))
                 elif modes.S_ISDIR(facts.mode):
-                    why = "" if deep else unreached(below, depth + 1)
+                    why = "" if deep else why_unreached(below, depth + 1)
                     if why:
                         odd.append((below, UNLISTED + why))
                     else:
@@ -367,34 +376,34 @@ class SftpFolders:
 
             def refused(reply: Reply) -> None:
                 if not reply.is_status(NO_SUCH_FILE):  # else it went away while we looked
-                    odd.append((path, f"{UNLISTED}{getattr(reply.failure(), 'strerror', '')}"))
+                    odd.append((path, f"{UNLISTED}{getattr(reply.as_os_error(), 'strerror', '')}"))
 
-            self._read_folder(self.place(path), one, refused, left)
+            self._read_folder(self.place_of(path), one, refused, left)
 
         enter_next()
-        self.wire.settle()
+        self.wire.flush_replies()
         return seen
 
     def remove_tree(self, folder: str) -> None:
-        facts = self.attributes([self.place(folder)])[0]
+        facts = self.stat_places([self.place_of(folder)])[0]
         if facts is None:
             return
         if not modes.S_ISDIR(facts.mode):
-            self.remove([folder])
+            self.remove_files([folder])
             return
         entries: list[Entry] = []
         odd: list[tuple[str, str]] = []
-        folders = self.walk([folder], entries, odd, deep=True)
-        self.remove([entry.path for entry in entries])
-        self.remove([path for path, reason in odd if reason.startswith("is ")])
+        folders = self.walk_folders([folder], entries, odd, deep=True)
+        self.remove_files([entry.path for entry in entries])
+        self.remove_files([path for path, reason in odd if reason.startswith("is ")])
         for inner in sorted(folders, key=lambda path: -path.count("/")):
-            self.wire.post(RMDIR, text(self.place(inner)), lambda reply: reply.check((NO_SUCH_FILE,)))
-        self.wire.settle()
+            self.wire.post(RMDIR, encode_string(self.place_of(inner)), lambda reply: reply.raise_for_status((NO_SUCH_FILE,)))
+        self.wire.flush_replies()
 
-    def remove(self, paths: Iterable[str]) -> None:
+    def remove_files(self, paths: Iterable[str]) -> None:
         for path in paths:
-            self.wire.post(REMOVE, text(self.place(path)), lambda reply: reply.check((NO_SUCH_FILE,)))
-        self.wire.settle()
+            self.wire.post(REMOVE, encode_string(self.place_of(path)), lambda reply: reply.raise_for_status((NO_SUCH_FILE,)))
+        self.wire.flush_replies()
 
     def _read_folder(
         self,
@@ -407,45 +416,45 @@ class SftpFolders:
         wire = self.wire
 
         def opened(reply: Reply) -> None:
-            if reply.failure() is not None:
+            if reply.as_os_error() is not None:
                 left()
                 refused(reply)
                 return
-            handle = reply.string()
+            handle = reply.parse_string()
             ahead = [_AHEAD]
 
             def listed(reply: Reply) -> None:
-                if reply.failure() is None:
-                    for name, facts in reply.names():
+                if reply.as_os_error() is None:
+                    for name, facts in reply.parse_names():
                         if name not in (b".", b".."):
                             one(name, facts)
-                    wire.post(READDIR, text(handle), listed)
+                    wire.post(READDIR, encode_string(handle), listed)
                     return
                 ahead[0] -= 1
                 if ahead[0] == 0:
-                    wire.post(CLOSE, text(handle), lambda _reply: None)
+                    wire.post(CLOSE, encode_string(handle), lambda _reply: None)
                     left()
                 if not reply.is_status(EOF):
                     refused(reply)
 
             for _ in range(_AHEAD):
-                wire.post(READDIR, text(handle), listed)
+                wire.post(READDIR, encode_string(handle), listed)
 
-        wire.post(OPENDIR, text(place), opened)
+        wire.post(OPENDIR, encode_string(place), opened)
 
-    def _settle_for_existing(self, place: str, reply: Reply) -> None:
+    def _accept_existing(self, place: str, reply: Reply) -> None:
         """Somebody else may have made it meanwhile."""
-        facts = self.attributes([place])[0]
+        facts = self.stat_places([place])[0]
         if facts is None or not modes.S_ISDIR(facts.mode):
-            reply.check()
+            reply.raise_for_status()
 
-    def _above(self, path: str) -> list[str]:
+    def _folders_above(self, path: str) -> list[str]:
         if path.startswith("/"):
             return []
         parts = path.split("/")[:-1]
         return ["/".join(parts[: end + 1]) for end in range(len(parts))]
 
 
-def _parents(place: str) -> list[str]:
+def _parents_of(place: str) -> list[str]:
     parts = place.strip("/").split("/")[:-1]
     return ["/" + "/".join(parts[: end + 1]) for end in range(len(parts))]

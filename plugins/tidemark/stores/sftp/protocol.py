@@ -60,32 +60,32 @@ class Reply(NamedTuple):
     kind: int
     body: bytes
 
-    def failure(self, allowed: tuple[int, ...] = ()) -> OSError | None:
+    def as_os_error(self, allowed: tuple[int, ...] = ()) -> OSError | None:
         """The OSError a STATUS stands for; None for success, for `allowed` codes and for other kinds."""
         if self.kind != STATUS:
             return None
         code = struct.unpack_from(">I", self.body)[0]
         return None if code == OK or code in allowed else status_error(code)
 
-    def check(self, allowed: tuple[int, ...] = ()) -> None:
-        failure = self.failure(allowed)
+    def raise_for_status(self, allowed: tuple[int, ...] = ()) -> None:
+        failure = self.as_os_error(allowed)
         if failure is not None:
             raise failure
 
     def is_status(self, code: int) -> bool:
         return self.kind == STATUS and struct.unpack_from(">I", self.body)[0] == code
 
-    def string(self) -> bytes:
+    def parse_string(self) -> bytes:
         """The handle or the data of a reply; raises the OSError of a status instead."""
-        self.check()
+        self.raise_for_status()
         return self.body[4 : 4 + struct.unpack_from(">I", self.body)[0]]
 
-    def attributes(self) -> Attributes:
-        self.check()
+    def parse_attributes(self) -> Attributes:
+        self.raise_for_status()
         return read_attributes(self.body, 0)[0]
 
-    def names(self) -> list[tuple[bytes, Attributes]]:
-        self.check()
+    def parse_names(self) -> list[tuple[bytes, Attributes]]:
+        self.raise_for_status()
         found, at = [], 4
         for _ in range(struct.unpack_from(">I", self.body)[0]):
             name, at = read_string(self.body, at)
@@ -98,9 +98,9 @@ class Reply(NamedTuple):
 class SftpWire:
     """Requests with what to do with their reply (`post`), or one at a time (`ask`). For one thread.
 
-    What a callback raises is kept until everything outstanding is answered, then raised by `settle`: the session stays
-    whole. Work that broke off without it leaves nothing to the next: what is kept ends with the last answer. Streams that
-    outlive a call (`read_stream`) keep their replies and raise by themselves.
+    What a callback raises is kept until everything outstanding is answered, then raised by `flush_replies`: the session
+    stays whole. Work that broke off without it leaves nothing to the next: what is kept ends with the last answer. Streams
+    that outlive a call (`read_stream`) keep their replies and raise by themselves.
     """
 
     in_flight = IN_FLIGHT
@@ -111,24 +111,24 @@ class SftpWire:
         self._next = 0
         self._pending = bytearray()
         self._answering = False
-        self.failure: OSError | None = None  # the first one since the last `settle`
-        self.extensions = self._greet()
-        self.read_size, self.write_size = self._limits()
+        self.failure: OSError | None = None  # the first one since the last `flush_replies`
+        self.extensions = self._exchange_versions()
+        self.read_size, self.write_size = self._ask_limits()
 
     @property
-    def open(self) -> bool:
-        return self._pipe.open
+    def is_open(self) -> bool:
+        return self._pipe.is_open
 
     def post(self, kind: int, payload: bytes, then: Then) -> None:
         """Send a request; `then` gets its reply during a later call, and may post itself."""
-        self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._numbered(then)) + payload
+        self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._assign_number(then)) + payload
         if not self._answering:
             if len(self._pending) > 1 << 17:
-                self._flush()
+                self._flush_requests()
             while len(self._waiting) > self.in_flight:
                 self.step()
 
-    def _numbered(self, then: Then) -> int:
+    def _assign_number(self, then: Then) -> int:
         """The number of a request whose reply `then` gets."""
         if not self._waiting and not self._answering:
             self.failure = None  # of work that nobody settled
@@ -138,8 +138,8 @@ class SftpWire:
 
     def step(self) -> None:
         """Take one reply."""
-        self._flush()
-        number, reply = self._receive()
+        self._flush_requests()
+        number, reply = self._receive_reply()
         self._answering = True
         try:
             self._waiting.pop(number)(reply)
@@ -148,7 +148,7 @@ class SftpWire:
         finally:
             self._answering = False
 
-    def settle(self) -> None:
+    def flush_replies(self) -> None:
         """Take every reply that is outstanding; then raise the first failure."""
         while self._waiting:
             self.step()
@@ -166,12 +166,12 @@ class SftpWire:
     def close(self) -> None:
         self._pipe.close()
 
-    def _flush(self) -> None:
+    def _flush_requests(self) -> None:
         if self._pending:
             data, self._pending = self._pending, bytearray()
             self._pipe.write(data)
 
-    def _receive(self) -> tuple[int, Reply]:
+    def _receive_reply(self) -> tuple[int, Reply]:
         head = self._pipe.read(4, patient=True)
         size = struct.unpack(">I", head)[0] if len(head) == 4 else 0
         body = self._pipe.read(size) if 5 <= size < 1 << 20 else b""
@@ -179,12 +179,12 @@ class SftpWire:
             raise UnreachableError(f"{self._pipe.host} ended its SFTP session", hint="run again", subject=self._pipe.host)
         return struct.unpack_from(">I", body, 1)[0], Reply(body[0], body[5:])
 
-    def _greet(self) -> dict[str, bytes]:
+    def _exchange_versions(self) -> dict[str, bytes]:
         self._pipe.write(struct.pack(">IBI", 5, INIT, 3))
         head = self._pipe.read(9)
         size, kind, _ = struct.unpack(">IBI", head) if len(head) == 9 else (0, 0, 0)
         if kind != VERSION or size > 1 << 18:
-            said = "" if len(head) == 9 else self._pipe.errors().strip()
+            said = "" if len(head) == 9 else self._pipe.read_errors().strip()
             if over := expired(self._pipe.host, f"{said}\n{self._pipe.banner}"):
                 raise over
             heard = f"it says {head.decode('utf-8', 'backslashreplace')!r} …" if head else "it ends without a word"
@@ -201,18 +201,18 @@ class SftpWire:
             found[name.decode("ascii", "replace")] = value
         return found
 
-    def _limits(self) -> tuple[int, int]:
+    def _ask_limits(self) -> tuple[int, int]:
         """Bytes a READ and a WRITE may have: what the server says, else what every server takes."""
         if LIMITS not in self.extensions:
             return 32_768, 32_768
-        reply = self.ask(EXTENDED, text(LIMITS))
+        reply = self.ask(EXTENDED, encode_string(LIMITS))
         if reply.kind != EXTENDED_REPLY or len(reply.body) < 32:
             return 32_768, 32_768
         _, reads, writes, _ = struct.unpack_from(">QQQQ", reply.body)
         return min(reads or 32_768, 261_120), min(writes or 32_768, 261_120)
 
 
-def text(value: str | bytes) -> bytes:
+def encode_string(value: str | bytes) -> bytes:
     raw = value.encode() if isinstance(value, str) else value
     return struct.pack(">I", len(raw)) + raw
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidemark.stores.sftp.protocol import CLOSE, EOF, FOR_READ, NO_ATTRIBUTES, OPEN, READ, Reply, text
+from tidemark.stores.sftp.protocol import CLOSE, EOF, FOR_READ, NO_ATTRIBUTES, OPEN, READ, Reply, encode_string
 from tidemark.stores.sftp.session import BulkWire
 
 AHEAD_BYTES = 12 << 20  # asked for, or of files opened and about to be
@@ -51,15 +51,15 @@ class _File:
         self.asked: deque[_Read] = deque()
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """There is something to hand out, or its end is known."""
         if self.asked:
             return self.asked[0].done
         return self.trouble is not None or (bool(self.handle) and not self.left)
 
 
-class ReadFlow:
-    """`stream` once."""
+class ReadStream:
+    """`read_places` once."""
 
     def __init__(self, wire: BulkWire, ahead: int = 0) -> None:
         self._wire = wire
@@ -69,7 +69,7 @@ class ReadFlow:
         self._asked = self._promised = 0  # bytes asked for and not handed out; of files in `_unasked`
         self._over = False
 
-    def stream(self, wants: Iterator[Place]) -> Iterator[tuple[int, _Data, OSError | None]]:
+    def read_places(self, wants: Iterator[Place]) -> Iterator[tuple[int, _Data, OSError | None]]:
         """(number, bytes, None) until all of a want came (none of an empty one), or (number, b"", trouble), then the
         next want. Bytes are good until the next ones are taken. A file that ends before its length gives ERANGE.
         """
@@ -80,7 +80,7 @@ class ReadFlow:
                 if not self._files:
                     return
                 one = self._files[0]
-                while not one.ready:
+                while not one.is_ready:
                     self._wire.step()
                 if one.asked:
                     yield from self._hand_out(one)
@@ -88,13 +88,13 @@ class ReadFlow:
                     yield one.number, b"", None  # nothing was wanted but that it is there
                 if not one.asked and (one.trouble is not None or not one.left):
                     self._files.popleft()
-                    self._close(one)
+                    self._post_close(one)
                     if one.trouble is not None:
                         yield one.number, b"", one.trouble
         finally:
             self._over = True
             for one in self._files:
-                self._close(one)
+                self._post_close(one)
 
     def _hand_out(self, one: _File) -> Iterator[tuple[int, _Data, OSError | None]]:
         read = one.asked.popleft()
@@ -114,16 +114,16 @@ class ReadFlow:
             self._promised += one.left
             self._files.append(one)
             self._unasked.append(one)
-            payload = text(one.place) + struct.pack(">I", FOR_READ) + NO_ATTRIBUTES
-            self._wire.post(OPEN, payload, lambda reply, one=one: self._opened(one, reply))  # type: ignore[misc]
+            payload = encode_string(one.place) + struct.pack(">I", FOR_READ) + NO_ATTRIBUTES
+            self._wire.post(OPEN, payload, lambda reply, one=one: self._on_opened(one, reply))  # type: ignore[misc]
 
-    def _opened(self, one: _File, reply: Reply) -> None:
+    def _on_opened(self, one: _File, reply: Reply) -> None:
         try:
-            one.handle = bytes(reply.string())
+            one.handle = bytes(reply.parse_string())
         except OSError as refused:
             one.trouble = OSError(refused.errno, refused.strerror, one.place)
         if self._over:
-            self._close(one)
+            self._post_close(one)
         else:
             self._ask_more()
 
@@ -143,14 +143,14 @@ class ReadFlow:
                 one.left -= read.wanted
                 self._promised -= read.wanted
                 self._asked += read.wanted
-                self._read(one, read)
+                self._post_read(one, read)
 
-    def _read(self, one: _File, read: _Read) -> None:
+    def _post_read(self, one: _File, read: _Read) -> None:
         have = len(read.data)
-        payload = text(one.handle) + struct.pack(">QI", read.offset + have, read.wanted - have)
-        self._wire.post(READ, payload, lambda reply: self._came(one, read, reply))
+        payload = encode_string(one.handle) + struct.pack(">QI", read.offset + have, read.wanted - have)
+        self._wire.post(READ, payload, lambda reply: self._on_data(one, read, reply))
 
-    def _came(self, one: _File, read: _Read, reply: Reply) -> None:
+    def _on_data(self, one: _File, read: _Read, reply: Reply) -> None:
         if self._over or one.trouble is not None:
             read.done = True
             return
@@ -158,18 +158,18 @@ class ReadFlow:
             read.done = True
             return
         try:
-            data: _Data = reply.string()
+            data: _Data = reply.parse_string()
         except OSError as failed:
             one.trouble = OSError(failed.errno, failed.strerror, one.place)
             read.done = True
             return
         read.data = bytes(read.data) + bytes(data) if read.data else data
         if data and len(read.data) < read.wanted:  # a server may bring less in the middle of a file
-            self._read(one, read)
+            self._post_read(one, read)
         else:
             read.done = True
 
-    def _close(self, one: _File) -> None:
+    def _post_close(self, one: _File) -> None:
         if one.handle:
-            self._wire.post(CLOSE, text(one.handle), lambda _reply: None)
+            self._wire.post(CLOSE, encode_string(one.handle), lambda _reply: None)
             one.handle = b""

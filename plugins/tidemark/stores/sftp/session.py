@@ -35,7 +35,7 @@ class ReplySink(BulkSink):
         self.came: queue.SimpleQueue[list[Came] | None] = queue.SimpleQueue()
         self.need = MARGIN + _LENGTH.size
 
-    def cut(self) -> None:
+    def cut_frames(self) -> None:
         found: list[Came] = []
         while self.end >= self.need and not self.over:
             (size,) = _LENGTH.unpack_from(self.slab, self.start)
@@ -51,17 +51,17 @@ class ReplySink(BulkSink):
                 self.start = whole
             else:
                 slab, rest = self.slab, self.slab[whole : self.end]
-                self._begin(self._next_slab(), rest)
+                self._start_slab(self._next_slab(), rest)
                 found.append(memoryview(slab)[body:whole])
             self.need = self.start + _LENGTH.size
         if max(self.need, self.end) + PACKET_ROOM > len(self.slab):  # nothing but what lies behind `start` is in use
             missing = self.need - self.start
-            self._begin(self.slab, self.slab[self.start : self.end])
+            self._start_slab(self.slab, self.slab[self.start : self.end])
             self.need = self.start + missing
         if found:
             self.came.put(found)
 
-    def lost(self) -> None:
+    def mark_lost(self) -> None:
         if not self.over:
             self.over = True
             self.came.put(None)
@@ -70,7 +70,7 @@ class ReplySink(BulkSink):
         if self.free.qsize() < _SLABS:
             self.free.put(slab)
 
-    def _begin(self, slab: bytearray, rest: bytes | bytearray) -> None:
+    def _start_slab(self, slab: bytearray, rest: bytes | bytearray) -> None:
         self.slab = slab
         slab[MARGIN : MARGIN + len(rest)] = rest
         self.start, self.end = MARGIN, MARGIN + len(rest)
@@ -95,28 +95,28 @@ class BulkWire(SftpWire):
         self._arrived: list[Came] = []  # taken from the sink, the next one last
         super().__init__(pipe)
         if replies:
-            self._sink = pipe.divert(ReplySink)
+            self._sink = pipe.divert_bytes(ReplySink)
 
     def post_data(self, kind: int, head: bytes, data: bytes | memoryview, then: Then) -> None:
         """`post` of a request that ends with `data`, which is on its way when the call returns."""
-        number = self._numbered(then)
+        number = self._assign_number(then)
         waiting, self._pending = self._pending, bytearray()
         waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, number) + head + _LENGTH.pack(len(data))
         self._pipe.send_bulk([memoryview(waiting), data])
 
-    def _flush(self) -> None:
+    def _flush_requests(self) -> None:
         """What the replies that are here make us ask goes out together."""
         if self._sink is None or len(self._pending) >= _TOGETHER or not (self._arrived or not self._sink.came.empty()):
-            super()._flush()
+            super()._flush_requests()
 
     def release(self, data: bytes | memoryview) -> None:
         """Nothing of a reply's data is needed any more."""
         if self._sink is not None and isinstance(data, memoryview) and isinstance(data.obj, bytearray):
             self._sink.give_back(data.obj)
 
-    def _receive(self) -> tuple[int, Reply]:
+    def _receive_reply(self) -> tuple[int, Reply]:
         if self._sink is None:
-            return super()._receive()
+            return super()._receive_reply()
         if not self._arrived:
             self._arrived = self._next_replies(self._sink)
         body = self._arrived.pop()
@@ -130,7 +130,7 @@ class BulkWire(SftpWire):
                 break
             except queue.Empty:
                 silent += self._pipe.stall
-                if silent >= self._pipe.silence or not self._pipe.connected:
+                if silent >= self._pipe.silence or not self._pipe.is_connected:
                     self._pipe.give_up()
         if found is None:
             sink.came.put(None)  # for whoever asks again

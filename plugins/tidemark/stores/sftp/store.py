@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
-from tidemark.stores.agent.disk import UNLISTED, outermost, show
-from tidemark.stores.os_errors import Where, os_error, translated
+from tidemark.stores.agent.disk import UNLISTED, outermost_folders, printable_name
+from tidemark.stores.os_errors import Where, os_error, translate_os_errors
 from tidemark.stores.protocol import (
     Entry,
     Listing,
@@ -26,11 +26,11 @@ from tidemark.stores.protocol import (
     check_folder,
     check_path,
     finish_listing,
-    gone,
+    gone_error,
 )
 from tidemark.stores.sftp.files import SftpFiles, SftpFolders
 from tidemark.stores.sftp.protocol import FSYNC, HARDLINK
-from tidemark.stores.sftp.read_stream import Place, ReadFlow
+from tidemark.stores.sftp.read_stream import Place, ReadStream
 from tidemark.stores.sftp.session import BulkWire
 from tidemark.stores.ssh.connection import SshConnection
 
@@ -51,7 +51,7 @@ class SftpStore:
         self._connection = connection
         self._where = Where(connection.login.name, root)
         self._wire: BulkWire | None = None
-        extensions = self._session()[0].extensions
+        extensions = self._open_session()[0].extensions
         self.properties = StoreProperties(
             tier=self.tier, hard_links=HARDLINK in extensions, fsync=FSYNC in extensions, inodes=self._has_inodes()
         )
@@ -60,14 +60,14 @@ class SftpStore:
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
         entries: list[Entry] = []
-        asked = outermost([check_folder(folder) for folder in folders])
-        with self._at("") as (_, at, _files):
-            self._fill(at, self._real_folders(at, asked, missing, odd), entries, odd)
+        asked = outermost_folders([check_folder(folder) for folder in folders])
+        with self._session_at("") as (_, at, _files):
+            self._collect_files(at, self._real_folders(at, asked, missing, odd), entries, odd)
         return finish_listing(entries, missing, odd)
 
     def list_folder(self, folder: str) -> Sequence[str]:
-        with self._at(folder) as (_, at, _files):
-            return sorted(show(name) for name in at.names(check_folder(folder)))
+        with self._session_at(folder) as (_, at, _files):
+            return sorted(printable_name(name) for name in at.list_folder(check_folder(folder)))
 
     def stat(self, path: str) -> Entry | None:
         return self.stat_many([path])[0]
@@ -75,16 +75,16 @@ class SftpStore:
     def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
         for path in paths:
             check_path(path)
-        with self._at(paths[0] if paths else "") as (_, at, _files):
-            return at.entries(paths)
+        with self._session_at(paths[0] if paths else "") as (_, at, _files):
+            return at.stat_entries(paths)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        with self._at(check_path(path)) as (_, at, files):
-            entry = at.entries([path])[0]
+        with self._session_at(check_path(path)) as (_, at, files):
+            entry = at.stat_entries([path])[0]
             if entry is None:
-                raise gone(self._where, path)
+                raise gone_error(self._where, path)
             there = max(0, entry.size - offset)
-            return files.read_range(at.place(path), offset, there if length is None else min(length, there))
+            return files.read_range(at.place_of(path), offset, there if length is None else min(length, there))
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
         known = self.stat_many(paths)
@@ -96,65 +96,65 @@ class SftpStore:
         while start < len(paths):
             end = _batch_end(wanted, start)
             there = [number for number in range(start, end) if known[number] is not None]
-            with self._at(paths[start]) as (_, at, files):
-                read = files.read_whole([at.place(paths[n]) for n in there], [wanted[n] for n in there])
+            with self._session_at(paths[start]) as (_, at, files):
+                read = files.read_whole([at.place_of(paths[n]) for n in there], [wanted[n] for n in there])
             data = dict(zip(there, read, strict=True))
             yield from ((paths[number], data.get(number)) for number in range(start, end))
             start = end
 
-    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        with self._at(check_path(path), reading=True) as (_, at, files):
-            if at.entries([path])[0] is None:
-                raise gone(self._where, path)
-            yield from files.stream(at.place(path), offset, length, size)
+    def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        with self._session_at(check_path(path), reading=True) as (_, at, files):
+            if at.stat_entries([path])[0] is None:
+                raise gone_error(self._where, path)
+            yield from files.read_pieces(at.place_of(path), offset, length, size)
 
     def sha256(self, path: str, length: int | None = None) -> str:
-        digest = self.digests([Range(path, 0, length)])[0]
+        digest = self.digest_ranges([Range(path, 0, length)])[0]
         if digest is None:
-            raise gone(self._where, path, length)
+            raise gone_error(self._where, path, length)
         return digest
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+    def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         """By reading the bytes back: no SFTP server we know digests."""
         known = self.stat_many([path for path, _, _ in ranges])
         found: list[str | None] = [None] * len(ranges)
         wants: list[Place] = []
         numbers: list[int] = []
-        with self._at(ranges[0].path if ranges else "", reading=True) as (_, at, files):
+        with self._session_at(ranges[0].path if ranges else "", reading=True) as (_, at, files):
             for number, ((path, offset, length), entry) in enumerate(zip(ranges, known, strict=True)):
                 if entry is not None and entry.size >= offset + (length or 0):
                     numbers.append(number)
                     wants.append(
-                        Place(len(wants), at.place(path), offset, entry.size - offset if length is None else length)
+                        Place(len(wants), at.place_of(path), offset, entry.size - offset if length is None else length)
                     )
-            for number, digest in zip(numbers, files.digests(wants), strict=True):
+            for number, digest in zip(numbers, files.digest_places(wants), strict=True):
                 found[number] = digest
         return found
 
-    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+    def read_stream(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
         paths: dict[int, str] = {}
 
         def places() -> Iterator[Place]:
             for want in wants:
                 paths[want.number] = check_path(want.path)
-                yield Place(want.number, at.place(want.path), want.offset, want.length)
+                yield Place(want.number, at.place_of(want.path), want.offset, want.length)
 
-        with self._at("", reading=True) as (wire, at, _):
-            for number, data, trouble in ReadFlow(wire, ahead).stream(places()):
+        with self._session_at("", reading=True) as (wire, at, _):
+            for number, data, trouble in ReadStream(wire, ahead).read_places(places()):
                 told = os_error(trouble, self._where, paths[number], reading=True) if trouble is not None else None
                 yield Piece(number, data, told)
 
     def bulk_session(self) -> BulkWire:
-        return self._session()[0]
+        return self._open_session()[0]
 
-    def place(self, path: str) -> str:
+    def locate_path(self, path: str) -> str:
         """Where a path is at the server."""
-        return self._session()[1].place(check_path(path))
+        return self._open_session()[1].place_of(check_path(path))
 
-    def told(self, error: OSError, path: str) -> TidemarkError:
+    def explain_error(self, error: OSError, path: str) -> TidemarkError:
         """What an error of the server means: a failure without a reason may be a full disk."""
-        with self._at(path) as (_, at, files):
-            free = files.free_bytes(at.place(path.rpartition("/")[0])) if error.errno == errno.EIO else None
+        with self._session_at(path) as (_, at, files):
+            free = files.free_bytes(at.place_of(path.rpartition("/")[0])) if error.errno == errno.EIO else None
         if free is not None and free < _LITTLE:
             error = OSError(errno.ENOSPC, f"{free} bytes are free", error.filename)
         return os_error(error, self._where, path)
@@ -164,18 +164,18 @@ class SftpStore:
 
         The numbers of those that were gone, or had another size: somebody else's, so they have no final name.
         """
-        with self._at(renames[0][1]) as (_, at, files):
-            pairs = [(at.place(part), at.place(final)) for part, final, _ in renames]
+        with self._session_at(renames[0][1]) as (_, at, files):
+            pairs = [(at.place_of(part), at.place_of(final)) for part, final, _ in renames]
             sizes = files.rename_over(pairs)
             left = [number for number, size in enumerate(sizes) if size is None]
-            there = at.attributes([pairs[number][0] for number in left])
+            there = at.stat_places([pairs[number][0] for number in left])
             left = [number for number, facts in zip(left, there, strict=True) if facts is not None]
-            files.rename([pairs[number] for number in left])
-            for number, facts in zip(left, at.attributes([pairs[number][1] for number in left]), strict=True):
+            files.rename_files([pairs[number] for number in left])
+            for number, facts in zip(left, at.stat_places([pairs[number][1] for number in left]), strict=True):
                 sizes[number] = facts.size if facts is not None else None
             others = [number for number, size in enumerate(sizes) if size is not None and size != renames[number][2]]
             # CRASH WINDOW: somebody's half file under a final name, told by nobody; the rerun sees its digest.
-            at.remove([renames[number][1] for number in others])
+            at.remove_files([renames[number][1] for number in others])
             self._sync_folders(at, sorted({final.rpartition("/")[0] for _, final, _ in renames}))
         return [number for number, size in enumerate(sizes) if size != renames[number][2]]
 
@@ -190,16 +190,16 @@ class SftpStore:
         self.rename(temp, path)
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
-        with self._writing([check_path(path)]) as (_, at, files):
-            return files.write(at.place(path), offset, pieces, sync)
+        with self._session_for_writing([check_path(path)]) as (_, at, files):
+            return files.write_pieces(at.place_of(path), offset, pieces, sync)
 
     def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
         if files:
-            with self._writing([check_path(path) for path, _ in files]) as (_, at, contents):
-                contents.write_whole([(at.place(path), data) for path, data in files])
+            with self._session_for_writing([check_path(path) for path, _ in files]) as (_, at, contents):
+                contents.write_whole([(at.place_of(path), data) for path, data in files])
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
-        self._rename(renames, sync=True)
+        self._rename_parts(renames, sync=True)
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
         """SFTP tells no inodes, so every target that exists is linked anew.
@@ -210,37 +210,37 @@ class SftpStore:
         targets = [check_path(target) for _, target in pairs]
         sources = self.stat_many([source for source, _ in pairs])
         there = [pair for pair, entry in zip(pairs, sources, strict=True) if entry is not None]
-        with self._at(pairs[0][1] if pairs else "") as (_, at, files):
+        with self._session_at(pairs[0][1] if pairs else "") as (_, at, files):
             self._make_parents(at, targets)
-            facts = at.attributes([at.place(target) for _, target in there])
+            facts = at.stat_places([at.place_of(target) for _, target in there])
             # CRASH WINDOW: an old target is gone, its new link is not there yet; the rerun links it.
-            at.remove([target for (_, target), found in zip(there, facts, strict=True) if found is not None])
-            files.link([(at.place(source), at.place(target)) for source, target in there])
-            first = [at.place(target) for _, target in there[:1]]
-            if at.attributes(first) == [None]:
+            at.remove_files([target for (_, target), found in zip(there, facts, strict=True) if found is not None])
+            files.link_files([(at.place_of(source), at.place_of(target)) for source, target in there])
+            first = [at.place_of(target) for _, target in there[:1]]
+            if at.stat_places(first) == [None]:
                 raise OSError(errno.EOPNOTSUPP, "the SFTP server says it is linked, and it is not there", first[0])
         return [source for (source, _), entry in zip(pairs, sources, strict=True) if entry is None]
 
     def make_folders(self, folders: Sequence[str]) -> None:
-        with self._at(folders[0] if folders else "") as (_, at, _files):
-            at.make([check_folder(folder) for folder in folders])
+        with self._session_at(folders[0] if folders else "") as (_, at, _files):
+            at.make_folders([check_folder(folder) for folder in folders])
 
     def remove(self, paths: Sequence[str]) -> None:
-        with self._at(paths[0] if paths else "") as (_, at, _files):
-            at.remove(sorted(at.plain([check_path(path) for path in paths])))
+        with self._session_at(paths[0] if paths else "") as (_, at, _files):
+            at.remove_files(sorted(at.keep_plain_paths([check_path(path) for path in paths])))
 
     def remove_tree(self, folder: str) -> None:
-        with self._at(check_path(folder)) as (_, at, _files):
+        with self._session_at(check_path(folder)) as (_, at, _files):
             if not folder.strip("/"):
                 raise OSError(errno.EINVAL, "is the root of the store, which is never removed")
             at.remove_tree(folder)
 
     def rename(self, source: str, target: str) -> None:
-        self._rename([(source, target)], sync=False)
+        self._rename_parts([(source, target)], sync=False)
 
     def free_bytes(self, folder: str = "") -> int | None:
-        with self._at(folder) as (_, at, files):
-            place = at.place(check_folder(folder))
+        with self._session_at(folder) as (_, at, files):
+            place = at.place_of(check_folder(folder))
             while True:
                 free = files.free_bytes(place)
                 if free is not None or place == "/":
@@ -258,9 +258,9 @@ class SftpStore:
     def _has_inodes(self) -> bool:
         return False
 
-    def _fill(self, at: SftpFolders, folders: list[str], entries: list[Entry], odd: list[tuple[str, str]]) -> None:
+    def _collect_files(self, at: SftpFolders, folders: list[str], entries: list[Entry], odd: list[tuple[str, str]]) -> None:
         """Put the files below `folders` into `entries`."""
-        at.walk(folders, entries, odd)
+        at.walk_folders(folders, entries, odd)
 
     def _sync_folders(self, at: SftpFolders, folders: Sequence[str]) -> None:
         """A folder cannot be synced over SFTP."""
@@ -268,36 +268,38 @@ class SftpStore:
     # the session
 
     @contextmanager
-    def _at(self, path: str, *, reading: bool = False) -> Iterator[tuple[BulkWire, SftpFolders, SftpFiles]]:
-        with translated(self._where, path, reading=reading):
-            yield self._session()
+    def _session_at(self, path: str, *, reading: bool = False) -> Iterator[tuple[BulkWire, SftpFolders, SftpFiles]]:
+        with translate_os_errors(self._where, path, reading=reading):
+            yield self._open_session()
 
     @contextmanager
-    def _writing(self, paths: Sequence[str]) -> Iterator[tuple[BulkWire, SftpFolders, SftpFiles]]:
+    def _session_for_writing(self, paths: Sequence[str]) -> Iterator[tuple[BulkWire, SftpFolders, SftpFiles]]:
         """A session for writing `paths`: their folders are made, none of them is a symlink, a full disk is named."""
-        with self._at(paths[0]) as session:
+        with self._session_at(paths[0]) as session:
             _, at, _files = session
             self._make_parents(at, paths)
-            for path, facts in zip(paths, at.attributes([at.place(path) for path in paths]), strict=True):
+            for path, facts in zip(paths, at.stat_places([at.place_of(path) for path in paths]), strict=True):
                 if facts is not None and not modes.S_ISREG(facts.mode):
-                    raise OSError(errno.ELOOP if modes.S_ISLNK(facts.mode) else errno.EISDIR, "is no file", at.place(path))
+                    raise OSError(
+                        errno.ELOOP if modes.S_ISLNK(facts.mode) else errno.EISDIR, "is no file", at.place_of(path)
+                    )
             try:
                 yield session
             except OSError as error:
-                raise self.told(error, paths[0]) from error
+                raise self.explain_error(error, paths[0]) from error
 
-    def _session(self) -> tuple[BulkWire, SftpFolders, SftpFiles]:
-        if self._wire is None or not self._wire.open:
+    def _open_session(self) -> tuple[BulkWire, SftpFolders, SftpFiles]:
+        if self._wire is None or not self._wire.is_open:
             self._wire = BulkWire(self._connection.open_pipe(subsystem="sftp"), self.bulk_replies)
         return self._wire, SftpFolders(self._wire, self._root), SftpFiles(self._wire)
 
     def _make_parents(self, at: SftpFolders, paths: Sequence[str]) -> None:
-        at.make({path.rpartition("/")[0] if "/" in path.strip("/") else "" for path in paths} or {""})
+        at.make_folders({path.rpartition("/")[0] if "/" in path.strip("/") else "" for path in paths} or {""})
 
     def _real_folders(self, at: SftpFolders, asked: list[str], missing: list[str], odd: list[tuple[str, str]]) -> list[str]:
-        plain = at.plain(asked)
+        plain = at.keep_plain_paths(asked)
         real = []
-        for folder, facts in zip(asked, at.attributes([at.place(folder) for folder in asked]), strict=True):
+        for folder, facts in zip(asked, at.stat_places([at.place_of(folder) for folder in asked]), strict=True):
             if facts is None:
                 missing.append(folder)
             elif folder not in plain:
@@ -308,24 +310,24 @@ class SftpStore:
                 real.append(folder)
         return real
 
-    def _rename(self, renames: Sequence[tuple[str, str]], sync: bool) -> None:
+    def _rename_parts(self, renames: Sequence[tuple[str, str]], sync: bool) -> None:
         for part, final in renames:
             check_path(part)
             check_path(final)
         if not renames:
             return
-        with self._at(renames[0][0]) as (_, at, files):
-            parts = at.attributes([at.place(part) for part, _ in renames])
+        with self._session_at(renames[0][0]) as (_, at, files):
+            parts = at.stat_places([at.place_of(part) for part, _ in renames])
             waiting = [pair for pair, facts in zip(renames, parts, strict=True) if facts is not None]
             done = [pair for pair, facts in zip(renames, parts, strict=True) if facts is None]
-            for (part, _), facts in zip(done, at.attributes([at.place(final) for _, final in done]), strict=True):
+            for (part, _), facts in zip(done, at.stat_places([at.place_of(final) for _, final in done]), strict=True):
                 if facts is None:
-                    raise gone(self._where, part)
+                    raise gone_error(self._where, part)
             self._make_parents(at, [final for _, final in renames])
             if sync:
-                files.sync([at.place(part) for part, _ in waiting] + [at.place(final) for _, final in done])
+                files.sync_files([at.place_of(part) for part, _ in waiting] + [at.place_of(final) for _, final in done])
             # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest and seals them.
-            files.rename([(at.place(part), at.place(final)) for part, final in waiting])
+            files.rename_files([(at.place_of(part), at.place_of(final)) for part, final in waiting])
             folders = {path.rpartition("/")[0] for pair in renames for path in (pair if not sync else pair[1:])}
             self._sync_folders(at, sorted(folders))
 

@@ -1,7 +1,7 @@
 """Parts of many files written over an SFTP session: opened, written, made durable and closed in one stream of requests.
 
-Every status is read; what fails is the file's whose request it was. Nothing waits for an answer but `settle`, and who hands
-on more than may be lost when the line is cut.
+Every status is read; what fails is the file's whose request it was. Nothing waits for an answer but `await_parts`, and who
+hands on more than may be lost when the line is cut.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tidemark.stores.sftp.protocol import (
     TRUNCATE,
     WRITE,
     Reply,
+    encode_string,
     size_attribute,
-    text,
 )
 from tidemark.stores.sftp.session import BulkWire
 
@@ -69,18 +69,18 @@ class PartStream:
         """Parts that are open at the server, opening or closing."""
         return self._handles
 
-    def spare(self, most: int) -> None:
+    def await_handles(self, most: int) -> None:
         """Returns when fewer than `most` are open, or none of those that are is about to be closed."""
         while self._handles >= most and self._closing:
             self._wire.step()
 
-    def open(self, place: str, offset: int = 0, fresh: bool = True) -> Part:
+    def open_part(self, place: str, offset: int = 0, fresh: bool = True) -> Part:
         part = Part(place, offset, fresh)
         self._handles += 1
-        self._open(part)
+        self._post_create(part)
         return part
 
-    def write(self, part: Part, data: bytes | memoryview) -> None:
+    def write_part(self, part: Part, data: bytes | memoryview) -> None:
         """The next bytes. They are on their way, or copied, when the call returns."""
         step = self._wire.write_size
         for start in range(0, len(data), step):
@@ -91,78 +91,85 @@ class PartStream:
                 self._post_write(part, offset, piece)
             else:
                 kept = bytes(piece)
-                self._then(part, lambda offset=offset, kept=kept: self._post_write(part, offset, kept))  # type: ignore[misc]
+                self._when_open(part, lambda offset=offset, kept=kept: self._post_write(part, offset, kept))  # type: ignore[misc]
             while self._on_way > self._most:
                 self._wire.step()
 
-    def sync(self, part: Part) -> None:
+    def sync_part(self, part: Part) -> None:
         """Make durable what was written so far."""
         if self._syncs:
-            self._then(part, lambda: self._post(part, EXTENDED, text(FSYNC) + text(part._handle), self._synced))
+            self._when_open(
+                part,
+                lambda: self._post_request(
+                    part, EXTENDED, encode_string(FSYNC) + encode_string(part._handle), self._on_synced
+                ),
+            )
 
-    def end(self, part: Part, read_back: bool = False) -> None:
+    def finish_part(self, part: Part, read_back: bool = False) -> None:
         """Make it durable and close it; with `read_back` read it again, all of it into memory.
 
         By a handle of its own: servers made with Go's pkg/sftp (rclone's, and others) take a READ on one that writes for a
         WRITE of zeros.
         """
-        self.sync(part)
+        self.sync_part(part)
         part._reads_back = read_back
-        self.close(part)
+        self.close_part(part)
 
-    def close(self, part: Part) -> None:
+    def close_part(self, part: Part) -> None:
         if not part._closing:
             part._closing = True
             self._closing += 1
-            self._then(part, lambda: self._end_of(part))
+            self._when_open(part, lambda: self._end_of(part))
 
-    def settle(self, parts: list[Part]) -> None:
+    def await_parts(self, parts: list[Part]) -> None:
         """Returns when all that was asked for these is answered."""
         for part in parts:
             while part.waits_for:
                 self._wire.step()
 
-    def _open(self, part: Part) -> None:
-        self._post_open(part, _NEW if part.fresh else FOR_WRITE, self._opened)
+    def _post_create(self, part: Part) -> None:
+        self._post_open(part, _NEW if part.fresh else FOR_WRITE, self._on_opened)
 
     def _post_open(self, part: Part, flags: int, then: Callable[[Part, Reply], None]) -> None:
-        self._post(part, OPEN, text(part.place) + struct.pack(">I", flags) + NO_ATTRIBUTES, then)
+        self._post_request(part, OPEN, encode_string(part.place) + struct.pack(">I", flags) + NO_ATTRIBUTES, then)
 
-    def _opened(self, part: Part, reply: Reply) -> None:
-        failed = reply.failure()
+    def _on_opened(self, part: Part, reply: Reply) -> None:
+        failed = reply.as_os_error()
         if failed is not None and part.fresh and not part._tried and failed.errno not in (errno.ENOENT, errno.EACCES):
             part._tried = True  # there is one of an earlier try, or a symlink: it goes away, nothing is written into it
-            self._post(part, REMOVE, text(part.place), lambda part, _reply: self._open(part))
+            self._post_request(part, REMOVE, encode_string(part.place), lambda part, _reply: self._post_create(part))
             return
         if failed is not None:
             part.trouble = OSError(failed.errno, failed.strerror, part.place)
         else:
-            part._handle = bytes(reply.string())
+            part._handle = bytes(reply.parse_string())
             if not part.fresh:  # a server that cuts nothing: what lies behind is written over, or found by the proof
-                self._post(part, FSETSTAT, text(part._handle) + size_attribute(part.offset), lambda _part, _reply: None)
+                self._post_request(
+                    part, FSETSTAT, encode_string(part._handle) + size_attribute(part.offset), lambda _part, _reply: None
+                )
         held, part._held = part._held, []
         for act in held:
             act()
 
     def _end_of(self, part: Part) -> None:
         if part._handle:
-            self._post(part, CLOSE, text(part._handle), self._closed)
+            self._post_request(part, CLOSE, encode_string(part._handle), self._on_closed)
         else:  # it was never open
-            self._over()
+            self._count_closed()
 
-    def _closed(self, part: Part, reply: Reply) -> None:
-        self._checked(part, reply)
+    def _on_closed(self, part: Part, reply: Reply) -> None:
+        self._note_reply(part, reply)
         if part._reads_back and part.trouble is None:
             part._reads_back = False
             self._post_open(part, FOR_READ, self._opened_again)
         else:
-            self._over()
+            self._count_closed()
 
-    def _over(self) -> None:
+    def _count_closed(self) -> None:
         self._handles -= 1
         self._closing -= 1
 
-    def _then(self, part: Part, act: Callable[[], None]) -> None:
+    def _when_open(self, part: Part, act: Callable[[], None]) -> None:
         """Once the part is open; where it could not be opened there is nothing to ask."""
         if part._handle or part.trouble is not None:
             act()
@@ -179,12 +186,12 @@ class PartStream:
             part.waits_for -= 1
             self._on_way -= size
             part.written += size
-            self._note(part, reply.failure())
+            self._note_failure(part, reply.as_os_error())
 
         part.waits_for += 1
-        self._wire.post_data(WRITE, text(part._handle) + struct.pack(">Q", offset), data, written)
+        self._wire.post_data(WRITE, encode_string(part._handle) + struct.pack(">Q", offset), data, written)
 
-    def _post(self, part: Part, kind: int, payload: bytes, then: Callable[[Part, Reply], Any]) -> None:
+    def _post_request(self, part: Part, kind: int, payload: bytes, then: Callable[[Part, Reply], Any]) -> None:
         if kind not in (OPEN, REMOVE) and not part._handle:
             return
 
@@ -195,31 +202,31 @@ class PartStream:
         part.waits_for += 1
         self._wire.post(kind, payload, answered)
 
-    def _checked(self, part: Part, reply: Reply) -> None:
-        self._note(part, reply.failure())
+    def _note_reply(self, part: Part, reply: Reply) -> None:
+        self._note_failure(part, reply.as_os_error())
 
-    def _synced(self, part: Part, reply: Reply) -> None:
+    def _on_synced(self, part: Part, reply: Reply) -> None:
         """A disk tells once of bytes that it lost: a part that would be gone on from, and synced again, is removed."""
-        if reply.failure() is not None:
+        if reply.as_os_error() is not None:
             # CRASH WINDOW: a line cut here leaves the part, which the rerun goes on from: nobody hears of it any more.
-            self._post(part, REMOVE, text(part.place), lambda _part, _reply: None)
-        self._checked(part, reply)
+            self._post_request(part, REMOVE, encode_string(part.place), lambda _part, _reply: None)
+        self._note_reply(part, reply)
 
     def _opened_again(self, part: Part, reply: Reply) -> None:
-        self._checked(part, reply)
+        self._note_reply(part, reply)
         if part.trouble is None:
-            part._handle = bytes(reply.string())
+            part._handle = bytes(reply.parse_string())
             self._read_on(part)
         else:
-            self._over()
+            self._count_closed()
 
     def _read_on(self, part: Part) -> None:
         ask = struct.pack(">QI", len(part.read_back), self._wire.read_size)
-        self._post(part, READ, text(part._handle) + ask, self._came_back)
+        self._post_request(part, READ, encode_string(part._handle) + ask, self._on_read_back)
 
-    def _came_back(self, part: Part, reply: Reply) -> None:
-        self._note(part, reply.failure((EOF,)))
-        data = b"" if part.trouble is not None or reply.is_status(EOF) else reply.string()
+    def _on_read_back(self, part: Part, reply: Reply) -> None:
+        self._note_failure(part, reply.as_os_error((EOF,)))
+        data = b"" if part.trouble is not None or reply.is_status(EOF) else reply.parse_string()
         part.read_back += data
         self._wire.release(data)
         if data and len(part.read_back) < part.offset:  # a server may bring fewer bytes than were asked for
@@ -228,6 +235,6 @@ class PartStream:
             self._end_of(part)
 
     @staticmethod
-    def _note(part: Part, failed: OSError | None) -> None:
+    def _note_failure(part: Part, failed: OSError | None) -> None:
         if failed is not None and part.trouble is None:
             part.trouble = OSError(failed.errno, failed.strerror, part.place)

@@ -24,7 +24,7 @@ from tidemark.errors import UnreachableError
 from tidemark.stores.agent.limits import MEMORY_BYTES
 from tidemark.stores.ssh.dial import Dialled
 from tidemark.stores.ssh.lean_paramiko import paramiko
-from tidemark.stores.ssh.login import Limits, Login, connect, said_at_login
+from tidemark.stores.ssh.login import Limits, Login, connect_and_login, said_at_login
 from tidemark.stores.ssh.packets import BulkPacketizer, TcpInfo, tcp_info
 from tidemark.stores.ssh.sink import BulkSink, Frame
 from tidemark.stores.ssh.transport import BulkSender, SshTransport
@@ -51,7 +51,7 @@ class SshConnection:
         self._lock = threading.RLock()
         self._round_trip = 0.0  # the last one known: a connection that was cut does not make the line a short one
 
-    def another(self) -> SshConnection:
+    def make_another(self) -> SshConnection:
         """To the same server, as the same user; not connected yet."""
         return SshConnection(self.login, self.limits, self.nice, self.memory)
 
@@ -59,12 +59,12 @@ class SshConnection:
         self, command: str = "", subsystem: str = "", agent: Callable[[paramiko.Channel], None] | None = None
     ) -> Pipe:
         """A channel that runs `command`, or the named subsystem. `agent` serves who asks there for an SSH agent."""
-        with self.speaking("opening a session"):
+        with self.translate_errors("opening a session"):
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
             try:
                 if subsystem:
-                    with self._deadline(transport):
+                    with self._stall_deadline(transport):
                         channel.invoke_subsystem(subsystem)
                 else:
                     if agent is not None:
@@ -77,19 +77,19 @@ class SshConnection:
                 raise
             return Pipe(self, transport, channel)
 
-    def keys(self) -> tuple[paramiko.PKey, paramiko.PKey]:
+    def host_and_user_keys(self) -> tuple[paramiko.PKey, paramiko.PKey]:
         """The server's own key, compared with the settings, and the one that logged in there."""
-        with self.speaking("asking for its keys"):
-            transport = self._connected()
+        with self.translate_errors("asking for its keys"):
+            transport = self._ensure_connected()
             return transport.get_remote_server_key(), transport.auth_handler.private_key
 
     def _open_session(self) -> tuple[SshTransport, paramiko.Channel]:
         """MaxSessions counts the sessions of a connection: one too many gets a connection of its own."""
-        transport = self._connected()
+        transport = self._ensure_connected()
         try:
             return transport, transport.open_session(WINDOW, PACKET, self.limits.stall)
         except paramiko.ChannelException:
-            further = connect(self.login, self.limits)
+            further = connect_and_login(self.login, self.limits)
             self._further.append(further)
         try:
             return further, further.open_session(WINDOW, PACKET, self.limits.stall)
@@ -119,7 +119,7 @@ class SshConnection:
             transport.close()
 
     @contextmanager
-    def _deadline(self, transport: SshTransport) -> Iterator[None]:
+    def _stall_deadline(self, transport: SshTransport) -> Iterator[None]:
         """TimeoutError when the block takes longer than the stall limit. paramiko waits for ever for some answers."""
         over = threading.Event()
 
@@ -139,37 +139,37 @@ class SshConnection:
         finally:
             timer.cancel()
 
-    def alive(self, transport: SshTransport) -> bool:
+    def is_alive(self, transport: SshTransport) -> bool:
         """Whether the server answers a question on this connection within the stall limit."""
         if not transport.is_active():
             return False
-        asking = threading.Thread(target=self._ask, args=(transport,), daemon=True)
+        asking = threading.Thread(target=self._send_keepalive, args=(transport,), daemon=True)
         asking.start()
         asking.join(self.limits.stall)
         return not asking.is_alive() and transport.is_active()
 
-    def line(self) -> tuple[float, int]:
+    def measure_connection(self) -> tuple[float, int]:
         """(round trip in seconds, packets lost so far, either way), by the kernel; zeros where it does not tell.
 
         What was lost towards us shows as packets that came out of order, what was lost from us was sent again. The round
         trip is the last connection's where there is none now.
         """
-        info = self._told_by_kernel()
+        info = self._read_tcp_info()
         self._round_trip = info.round_trip or self._round_trip
         return self._round_trip, info.lost
 
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """Bytes that came or that the other end has, by the kernel: of packets that are not whole yet, too; 0 where it
         does not tell."""
-        info = self._told_by_kernel()
+        info = self._read_tcp_info()
         return info.acknowledged + info.received
 
-    def _told_by_kernel(self) -> TcpInfo:
+    def _read_tcp_info(self) -> TcpInfo:
         transport = self._transport
         return tcp_info(transport.sock if transport is not None else None)
 
     @contextmanager
-    def speaking(self, doing: str) -> Iterator[None]:
+    def translate_errors(self, doing: str) -> Iterator[None]:
         """Translate what the connection raises inside the block. One that was silent too long is not used again."""
         try:
             yield
@@ -188,18 +188,18 @@ class SshConnection:
                 subject=self.login.host,
             ) from broken
 
-    def _ask(self, transport: SshTransport) -> None:
+    def _send_keepalive(self, transport: SshTransport) -> None:
         try:
             transport.global_request("keepalive@openssh.com", wait=True)
         except (OSError, EOFError, paramiko.SSHException):
-            return  # `alive` looks at the transport, which is closed now
+            return  # `is_alive` looks at the transport, which is closed now
 
-    def _connected(self) -> SshTransport:
+    def _ensure_connected(self) -> SshTransport:
         with self._lock:
             if self._transport is None or not self._transport.is_active():
                 dialled, self._dialled = self._dialled, None
-                self._transport = connect(self.login, self.limits, dialled)
-                self.line()  # remembers its round trip
+                self._transport = connect_and_login(self.login, self.limits, dialled)
+                self.measure_connection()  # remembers its round trip
             return self._transport
 
 
@@ -235,7 +235,7 @@ class Pipe:
         return self._connection.login.name
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return not self._channel.closed and not self._channel.eof_received
 
     @property
@@ -244,11 +244,11 @@ class Pipe:
         return bool(getattr(self._channel, "refused", False))
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """The server is there, whatever became of the command. Asks it."""
-        return self._connection.alive(self._transport)
+        return self._connection.is_alive(self._transport)
 
-    def take_over(self, room: int, slabs: int, deliver: Callable[[Frame | None], None]) -> BulkSink | None:
+    def divert_frames(self, room: int, slabs: int, deliver: Callable[[Frame | None], None]) -> BulkSink | None:
         """Frames of up to `room` bytes go to `deliver` from now on (see `packets`); None where only `read` works."""
         packetizer = self._channel.transport.packetizer
         if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
@@ -256,7 +256,7 @@ class Pipe:
         packetizer.sink = sink = BulkSink(self._channel, room, slabs, deliver)
         return sink
 
-    def divert(self, make: Callable[[paramiko.Channel], Sink]) -> Sink | None:
+    def divert_bytes(self, make: Callable[[paramiko.Channel], Sink]) -> Sink | None:
         """The channel's bytes go to a sink of another kind from now on; None where only `read` works."""
         packetizer = self._channel.transport.packetizer
         if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
@@ -276,32 +276,32 @@ class Pipe:
 
     def give_up(self) -> NoReturn:
         """Nothing came for too long: raises UnreachableError, and the connection is not used again."""
-        with self._connection.speaking("waiting for its answer"):
+        with self._connection.translate_errors("waiting for its answer"):
             raise TimeoutError
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        with self._connection.speaking("sending"):
+        with self._connection.translate_errors("sending"):
             self._channel.sendall(data)
 
     def send_bulk(self, pieces: Sequence[bytes | memoryview]) -> None:
         """All bytes of `pieces`, without joining them where the packet layer is ours. From one thread at a time."""
-        with self._connection.speaking("sending"):
+        with self._connection.translate_errors("sending"):
             packetizer = self._channel.transport.packetizer
-            if isinstance(packetizer, BulkPacketizer) and packetizer.fast_out:
+            if isinstance(packetizer, BulkPacketizer) and packetizer.is_fast_out:
                 self._bulk = self._bulk or BulkSender(self._channel, packetizer)
-                self._bulk.send(pieces)
+                self._bulk.send_pieces(pieces)
             else:
                 for piece in pieces:
                     self._channel.sendall(piece)
 
     def end_input(self) -> None:
-        with self._connection.speaking("sending"):
+        with self._connection.translate_errors("sending"):
             self._channel.shutdown_write()
 
     def read(self, count: int, *, patient: bool = False) -> bytes:
         """Exactly `count` bytes, fewer at the end of the stream. `patient`: the far end may compute in silence."""
         while len(self._buffer) < count:
-            got = self._receive(patient)
+            got = self._receive_bytes(patient)
             if not got:
                 break
             self._buffer += got
@@ -313,12 +313,12 @@ class Pipe:
         """What there is, up to `most` bytes; waits for the first, with patience. b"" at the end of the stream."""
         if self._buffer:
             return self.read(min(most, len(self._buffer)))
-        return self._receive(True, most)
+        return self._receive_bytes(True, most)
 
     def read_line(self, limit: int = 65_536) -> bytes:
         """Up to and with the next newline; what there is when the stream ends or `limit` bytes had none."""
         while b"\n" not in self._buffer and len(self._buffer) < limit:
-            got = self._receive(False)
+            got = self._receive_bytes(False)
             if not got:
                 break
             self._buffer += got
@@ -326,16 +326,16 @@ class Pipe:
         return self.read(end or len(self._buffer))
 
     def read_all(self) -> bytes:
-        while got := self._receive(True):
+        while got := self._receive_bytes(True):
             self._buffer += got
         data = bytes(self._buffer)
         self._buffer.clear()
         return data
 
-    def errors(self) -> str:
+    def read_errors(self) -> str:
         """What the command said on its standard error, after its output ended."""
         said = b""
-        with self._connection.speaking("waiting for its words"):
+        with self._connection.translate_errors("waiting for its words"):
             while got := self._channel.recv_stderr(_RECEIVE):
                 said += got
         return said.decode("utf-8", "backslashreplace")
@@ -358,17 +358,17 @@ class Pipe:
             self._channel.close()
         self._connection.close_further(self._transport)
 
-    def _receive(self, patient: bool, most: int = _RECEIVE) -> bytes:
+    def _receive_bytes(self, patient: bool, most: int = _RECEIVE) -> bytes:
         """Who is patient waits as long as the server is there, but not for ever: behind it the far end may hang."""
         limits, began = self._connection.limits, time.monotonic()
         while True:
             try:
-                with self._connection.speaking("waiting for its answer"):
+                with self._connection.translate_errors("waiting for its answer"):
                     return self._try_receive(most)
             except _Silent as silent:
                 over = time.monotonic() - began >= limits.silence
-                if not patient or over or not self._connection.alive(self._transport):
-                    with self._connection.speaking("waiting for its answer"):
+                if not patient or over or not self._connection.is_alive(self._transport):
+                    with self._connection.translate_errors("waiting for its answer"):
                         raise TimeoutError from silent
 
     def _try_receive(self, most: int) -> bytes:

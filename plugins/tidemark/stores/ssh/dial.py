@@ -9,7 +9,7 @@ from typing import Any
 CONNECT_SECONDS = 10.0  # the server's machine has so long to answer
 
 
-def dial(host: str, port: int, seconds: float) -> socket.socket:
+def dial_server(host: str, port: int, seconds: float) -> socket.socket:
     """Raises OSError; TimeoutError after so many seconds."""
     name: Any = host.encode() if host.isascii() else host  # other names need modules that take time
     return socket.create_connection((name, port), timeout=seconds)
@@ -23,10 +23,10 @@ class Dialled:
         self._error: OSError | None = None
         self._lock = threading.Lock()
         self._over = False
-        self._thread = threading.Thread(target=self._dial, args=(host, port, seconds), daemon=True)
+        self._thread = threading.Thread(target=self._dial_server, args=(host, port, seconds), daemon=True)
         self._thread.start()
 
-    def taken(self) -> socket.socket | None:
+    def take_socket(self) -> socket.socket | None:
         """None once it was taken, or dropped. Raises the error that dialling ended with, once."""
         self._thread.join()
         with self._lock:
@@ -44,9 +44,9 @@ class Dialled:
                 self._sock.close()
                 self._sock = None
 
-    def _dial(self, host: str, port: int, seconds: float) -> None:
+    def _dial_server(self, host: str, port: int, seconds: float) -> None:
         try:
-            sock = dial(host, port, seconds)
+            sock = dial_server(host, port, seconds)
         except OSError as error:
             self._error = error
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
-from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled, dial
+from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled, dial_server
 from tidemark.stores.ssh.expired_logins import expired
 from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.packets import BulkPacketizer, packetizer_class
@@ -58,15 +58,15 @@ class Limits:
     silence: float = 600.0
 
 
-def connect(login: Login, limits: Limits, dialled: Dialled | None = None) -> SshTransport:
+def connect_and_login(login: Login, limits: Limits, dialled: Dialled | None = None) -> SshTransport:
     """A connection with the host key compared and the user logged in. `dialled`: it was begun already."""
-    sock = dialled.taken() if dialled is not None else None
+    sock = dialled.take_socket() if dialled is not None else None
     try:
-        transport = _with_its_key(login, limits, sock or dial(login.host, login.port, limits.connect))
+        transport = _connect_verified(login, limits, sock or dial_server(login.host, login.port, limits.connect))
     except paramiko.IncompatiblePeer as stranger:
         raise _nothing_in_common(login, str(stranger)) from stranger
     try:
-        _authenticate(transport, login)
+        _authenticate_user(transport, login)
         transport.set_keepalive(15)
     except BaseException:
         transport.close()
@@ -74,16 +74,18 @@ def connect(login: Login, limits: Limits, dialled: Dialled | None = None) -> Ssh
     return transport
 
 
-def _with_its_key(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str] = frozenset()) -> SshTransport:
+def _connect_verified(
+    login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str] = frozenset()
+) -> SshTransport:
     """Keys exchanged, the host key compared.
 
     A server that has keys of several kinds shows the one it is asked for first: where that is not the one of the settings,
     it is asked for the other kinds, in a connection each. Raises HostKeyError of what it showed first.
     """
-    transport = _greeted(login, limits, sock, tried)
+    transport = _exchange_keys(login, limits, sock, tried)
     try:
         key = transport.get_remote_server_key()
-        kind, shown = _kind(key.get_name()), key.fingerprint
+        kind, shown = _key_kind(key.get_name()), key.fingerprint
         check_host_key(login, shown)
     except HostKeyError as mismatch:
         transport.close()
@@ -106,7 +108,7 @@ def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str], mismat
     if tried.issuperset(KINDS):
         return None
     try:
-        return _with_its_key(login, limits, dial(login.host, login.port, limits.connect), tried)
+        return _connect_verified(login, limits, dial_server(login.host, login.port, limits.connect), tried)
     except (HostKeyError, paramiko.IncompatiblePeer):
         return None
     except (EOFError, OSError, paramiko.SSHException) as broken:
@@ -114,7 +116,7 @@ def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str], mismat
         raise
 
 
-def _greeted(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str]) -> SshTransport:
+def _exchange_keys(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str]) -> SshTransport:
     """Keys exchanged, with a host key of no kind in `tried`; of the one that was right before, where the server has it."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     transport = SshTransport(sock, packetizer_class=packetizer_class())
@@ -125,8 +127,8 @@ def _greeted(login: Login, limits: Limits, sock: socket.socket, tried: frozenset
         rest = [cipher for cipher in options.ciphers if cipher not in CIPHERS]
         options.ciphers = [*(cipher for cipher in CIPHERS if cipher in options.ciphers), *rest]
         first = _SHOWN.get(login.host_key.rstrip("="))
-        asked = [name for name in options.key_types if _kind(name) not in tried]
-        options.key_types = sorted(asked, key=lambda name: _kind(name) != first)
+        asked = [name for name in options.key_types if _key_kind(name) not in tried]
+        options.key_types = sorted(asked, key=lambda name: _key_kind(name) != first)
         transport.start_client(timeout=limits.handshake)
     except BaseException:
         transport.close()
@@ -146,7 +148,7 @@ def _look_for_stalls(transport: SshTransport, sock: socket.socket, limits: Limit
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(longest * 1000))
 
 
-def _kind(name: str) -> str:
+def _key_kind(name: str) -> str:
     """Of a host key, by the name of its algorithm."""
     return next((kind for kind in KINDS if kind in name), name)
 
@@ -178,9 +180,9 @@ def check_host_key(login: Login, shown: str) -> None:
     )
 
 
-def _authenticate(transport: paramiko.Transport, login: Login) -> None:
+def _authenticate_user(transport: paramiko.Transport, login: Login) -> None:
     tried = []
-    for name, key in _keys(login):
+    for name, key in _load_keys(login):
         try:
             if not transport.auth_publickey(login.user, key):
                 return
@@ -206,16 +208,16 @@ def said_at_login(transport: paramiko.Transport) -> str:
     return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else ""
 
 
-def _keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
+def _load_keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
     if login.key:
-        yield login.key, _load(Path(login.key).expanduser())
+        yield login.key, _load_key(Path(login.key).expanduser())
         return
     for key in paramiko.Agent().get_keys():
         yield f"agent key {key.fingerprint}", key
     for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
         path = Path("~/.ssh").expanduser() / name
         if _is_there(path):
-            yield str(path), _load(path)
+            yield str(path), _load_key(path)
 
 
 def _is_there(path: Path) -> bool:
@@ -225,7 +227,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _load(path: Path) -> paramiko.PKey:
+def _load_key(path: Path) -> paramiko.PKey:
     """Raises PermissionDeniedError for one that others may write: who does so logs in as whom they like. (That others may
     read one is told by `doctor`: a container is handed such.)"""
     with suppress(OSError):

@@ -33,7 +33,7 @@ from paramiko.message import Message
 from paramiko.packet import NeedRekeyException, Packetizer
 from paramiko.ssh_exception import SSHException
 
-from tidemark.native import libcrypto, library
+from tidemark.native import load_libcrypto, load_library
 from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.sink import PACKET_ROOM, BulkSink
 
@@ -79,14 +79,14 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         self._reading = threading.Lock()  # held while C uses the socket
 
     @property
-    def fast_out(self) -> bool:
+    def is_fast_out(self) -> bool:
         return bool(self._Packetizer__aead_out) and self._Packetizer__compress_engine_out is None
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[memoryview, memoryview, memoryview], None]]:
+    def encrypting_packets(self) -> Iterator[Callable[[memoryview, memoryview, memoryview], None]]:
         """Nobody else writes meanwhile. Yields what encrypts one packet: its plain text, its length field, where it goes."""
         with self._Packetizer__write_lock:
-            if not self.fast_out:
+            if not self.is_fast_out:
                 raise SSHException("the cipher is not AES-GCM any more")
             engine, iv = self._Packetizer__block_engine_out, self._Packetizer__iv_out
             fixed, count = iv[:4], int.from_bytes(iv[4:], "big")
@@ -119,7 +119,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             raise EOFError
 
     def write_packets(self, out: memoryview, packets: int) -> None:
-        """Hand encrypted packets to the kernel, while `writing`."""
+        """Hand encrypted packets to the kernel, while `encrypting_packets`."""
         self._Packetizer__sequence_number_out = (self._Packetizer__sequence_number_out + packets) & 0xFFFFFFFF
         self.write_all(out)
         self._Packetizer__sent_bytes += len(out)
@@ -147,7 +147,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             raise
         except BaseException:
             if self.sink is not None:
-                self.sink.lost()
+                self.sink.mark_lost()
             raise
 
     def note_key(self, engine: Any, key: bytes) -> None:
@@ -158,12 +158,12 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         """The next message that is not bulk data, as (type, Message)."""
         while True:
             sink = self.sink
-            reader = self._compiled() if sink is not None else None
+            reader = self._reader_in_c() if sink is not None else None
             message = self._read_one() if sink is None or reader is None else self._read_many(reader, sink)
             if message is not None:
                 return message
 
-    def _compiled(self) -> PacketReader | None:
+    def _reader_in_c(self) -> PacketReader | None:
         """The reader in C for the key in use; None where `_read_one` is to do it."""
         engine, iv = self._Packetizer__block_engine_in, self._Packetizer__iv_in
         if self._reader is None or self._reader.engine is not engine:
@@ -172,7 +172,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
                 self._reader = packet_reader(*self._key)
                 self._key = None, b""
             if self._reader is not None:
-                self._reader.bind(self._buffer, self._plain, iv[:4])
+                self._reader.bind_buffers(self._buffer, self._plain, iv[:4])
         return self._reader
 
     def _read_many(self, reader: PacketReader, sink: BulkSink) -> tuple[int, Message] | None:
@@ -180,18 +180,18 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         state, iv, begun = reader.state, self._Packetizer__iv_in, sink.end
         state.at, state.to, state.counter = self._from, self._to, int.from_bytes(iv[4:], "big")
         state.end, state.need, state.most = begun, sink.need, _WINDOW_STEP
-        reader.aim(sink.slab, sink.number, sink.together)
+        reader.aim_at_slab(sink.slab, sink.number, sink.together)
         with self._reading:
             if self.closed:
                 raise EOFError
             state.socket = self._sock.fileno()
-            why = reader.read()
+            why = reader.read_packets()
         self._from, self._to = state.at, state.to
         self._Packetizer__iv_in = iv[:4] + state.counter.to_bytes(8, "big")
         self._count_packets(state.packets, state.wire)
         self._take(sink, state.end - begun)
         if why == OTHER:
-            return self._other(sink, bytes(self._plain[: state.other_size]))
+            return self._take_other_message(sink, bytes(self._plain[: state.other_size]))
         if why == BROKEN:
             raise SSHException("a packet is broken")
         if why == ENDED or self.closed:
@@ -202,10 +202,10 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             if self._to == self._from and self.need_rekey():
                 raise NeedRekeyException
             self._check_keepalive()
-        self._widen(sink)
+        self._widen_window(sink)
         return None
 
-    def _other(self, old: BulkSink, said: bytes) -> tuple[int, Message] | None:
+    def _take_other_message(self, old: BulkSink, said: bytes) -> tuple[int, Message] | None:
         """A message that is no data of `old`: of a sink that took over while C waited with that one, it may be."""
         sink = self.sink
         if sink is None or sink is old or said[0] != _CHANNEL_DATA or int.from_bytes(said[1:5], "big") != sink.number:
@@ -213,7 +213,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         data = said[9:]
         sink.slab[sink.end : sink.end + len(data)] = data
         self._take(sink, len(data))
-        self._widen(sink)
+        self._widen_window(sink)
         return None
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         if size + padding + 10 > length:
             raise SSHException("a packet is broken")
         self._take(sink, size)
-        self._widen(sink)
+        self._widen_window(sink)
         return None
 
     def _take(self, sink: BulkSink, size: int) -> None:
@@ -261,11 +261,11 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         sink.received += size
         sink.owed += size
         if sink.end >= sink.need:
-            sink.cut()
+            sink.cut_frames()
             if sink.over and self.sink is sink:
                 self.sink = None
 
-    def _widen(self, sink: BulkSink) -> None:
+    def _widen_window(self, sink: BulkSink) -> None:
         """Let the far end send as many bytes more as came, now and then."""
         if sink.owed < _WINDOW_STEP and not sink.over:
             return
@@ -286,7 +286,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         sink = self.sink
         if sink is not None and kind in (_CHANNEL_EOF, _CHANNEL_CLOSE) and int.from_bytes(payload[:4], "big") == sink.number:
             self.sink = None
-            sink.lost()
+            sink.mark_lost()
         return kind, message
 
     def _count_packets(self, packets: int, size: int) -> None:
@@ -381,9 +381,9 @@ class _Reader(ctypes.Structure):
 class PacketReader:
     """Of one connection, for as long as one key is used. `engine`: paramiko's object for that key.
 
-    Before `read`: `state.at` and `.to` of what is in `buffer`, `.counter`, `.end`, `.need`, `.most`, `.socket`. After it
-    they, and `.packets`, `.wire`, `.error`, tell what was done; where OTHER is the answer `other` begins with a message
-    of `.other_size` bytes.
+    Before `read_packets`: `state.at` and `.to` of what is in `buffer`, `.counter`, `.end`, `.need`, `.most`, `.socket`.
+    After it they, and `.packets`, `.wire`, `.error`, tell what was done; where OTHER is the answer `other` begins with a
+    message of `.other_size` bytes.
     """
 
     def __init__(self, code: ctypes.CDLL, crypto: ctypes.CDLL, engine: Any, key: bytes) -> None:
@@ -402,26 +402,26 @@ class PacketReader:
         if begin(self.state.context, cipher(), None, key, None) != 1:
             raise MemoryError("no cipher context")
 
-    def bind(self, buffer: bytearray, other: bytearray, fixed: bytes) -> None:
+    def bind_buffers(self, buffer: bytearray, other: bytearray, fixed: bytes) -> None:
         """`buffer` for what the socket has, `other` as large as the largest packet, `fixed`: how every nonce begins."""
         state = self.state
-        state.buffer, state.room, state.other = _address(buffer), len(buffer), _address(other)
+        state.buffer, state.room, state.other = _address_of(buffer), len(buffer), _address_of(other)
         state.largest, state.patience = len(other) - 64, int(PATIENCE * 1000)
         state.fixed[:] = fixed
 
-    def aim(self, slab: bytearray, channel: int, together: int) -> None:
+    def aim_at_slab(self, slab: bytearray, channel: int, together: int) -> None:
         """Data of `channel` goes to `slab`. A wait for more of it is over when `together` bytes came, or all it needs."""
-        self.state.slab, self.state.slab_room, self.state.channel = _address(slab), len(slab), channel
+        self.state.slab, self.state.slab_room, self.state.channel = _address_of(slab), len(slab), channel
         self.state.together = together
 
-    def read(self) -> int:
+    def read_packets(self) -> int:
         self.state.packets = self.state.wire = 0
         return int(self._code.tm_read_packets(ctypes.byref(self.state)))
 
 
 def packet_reader(engine: Any, key: bytes) -> PacketReader | None:
     """None where C is not to be had, or the library does not do this cipher."""
-    code, crypto = _library(), libcrypto()
+    code, crypto = _load_library(), load_libcrypto()
     if code is None or crypto is None or len(key) not in _CIPHERS:
         return None
     try:
@@ -430,13 +430,13 @@ def packet_reader(engine: Any, key: bytes) -> PacketReader | None:
         return None
 
 
-def _address(data: bytearray) -> int:
+def _address_of(data: bytearray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(data))
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL | None:
-    return library("tidemark.stores.ssh.connection", "packets.c")
+def _load_library() -> ctypes.CDLL | None:
+    return load_library("tidemark.stores.ssh.connection", "packets.c")
 
 
 _TCP_INFO = 11

@@ -49,7 +49,7 @@ class BulkSink:
         self.waiting = False  # for a slab: it is us who are slow
         self.over = False
 
-    def cut(self) -> None:
+    def cut_frames(self) -> None:
         """The slab holds `need` bytes: hand out the frame once it is whole; what follows it moves to a new slab."""
         while self.end >= self.need and not self.over:
             kind, words, size = HEAD.unpack_from(self.slab, self.start)
@@ -75,7 +75,7 @@ class BulkSink:
         self.deliver = _let_go
         self.free.put(self.slab)
 
-    def lost(self) -> None:
+    def mark_lost(self) -> None:
         if not self.over:
             self.over = True
             self.deliver(None)

@@ -21,7 +21,7 @@ _KEX: dict[str, Any] = paramiko.Transport._kex_info
 _RENAMED = {"curve25519-sha256": "curve25519-sha256@libssh.org"}  # RFC 8731's name, which paramiko lacks: its older one
 
 
-def _refused(channel: paramiko.Channel, said: paramiko.Message) -> None:
+def _on_refused(channel: paramiko.Channel, said: paramiko.Message) -> None:
     """What was asked of it: paramiko closes it, as if it had ended."""
     channel.refused = True
     channel._request_failed(said)
@@ -39,7 +39,7 @@ class SshTransport(paramiko.Transport):  # type: ignore[misc]
 
     _channel_handler_table: ClassVar = {
         **paramiko.Transport._channel_handler_table,
-        paramiko.common.MSG_CHANNEL_FAILURE: _refused,
+        paramiko.common.MSG_CHANNEL_FAILURE: _on_refused,
     }
 
     def get_exception(self) -> Exception | None:
@@ -109,7 +109,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class BulkSender:
-    """`send` is for one thread."""
+    """`send_pieces` is for one thread."""
 
     def __init__(self, channel: paramiko.Channel, packetizer: BulkPacketizer) -> None:
         self._channel = channel
@@ -118,17 +118,17 @@ class BulkSender:
         self._plain = memoryview(bytearray(room))
         self._out = memoryview(bytearray(GROUP * (room + _LENGTH + _TAG)))
 
-    def send(self, pieces: Sequence[Bytes]) -> None:
+    def send_pieces(self, pieces: Sequence[Bytes]) -> None:
         """All bytes of `pieces`, when the far end's window lets them. Raises as `Channel.sendall` does."""
         views = [memoryview(piece) for piece in pieces if len(piece)]
         left = sum(len(view) for view in views)
         views.reverse()
         while left:
-            sizes = self._windows(left)
+            sizes = self._window_sizes(left)
             left -= sum(sizes)
-            self._gate(views, sizes)
+            self._send_when_clear(views, sizes)
 
-    def _windows(self, left: int) -> list[int]:
+    def _window_sizes(self, left: int) -> list[int]:
         """Sizes of the next packets: what of `left` the window takes now, at least something."""
         channel = self._channel
         sizes: list[int] = []
@@ -141,7 +141,7 @@ class BulkSender:
                 left -= size
         return sizes
 
-    def _gate(self, views: list[memoryview], sizes: list[int]) -> None:
+    def _send_when_clear(self, views: list[memoryview], sizes: list[int]) -> None:
         """While keys are exchanged nobody sends data."""
         transport = self._channel.transport
         while True:
@@ -150,19 +150,19 @@ class BulkSender:
                 raise EOFError
             with transport.clear_to_send_lock:
                 if transport.clear_to_send.is_set():
-                    self._write(views, sizes)
+                    self._write_packets(views, sizes)
                     return
 
-    def _write(self, views: list[memoryview], sizes: list[int]) -> None:
+    def _write_packets(self, views: list[memoryview], sizes: list[int]) -> None:
         packets, number = self._packets, int(self._channel.remote_chanid)
-        with packets.writing() as encrypt:
+        with packets.encrypting_packets() as encrypt:
             end = 0
             for size in sizes:
                 padding = _BLOCK - (1 + 9 + size) % _BLOCK
                 padding += _BLOCK if padding < 4 else 0
                 length = _HEAD.size + size + padding
                 _HEAD.pack_into(self._plain, 0, padding, _CHANNEL_DATA, number, size)
-                _gather(views, self._plain, _HEAD.size, size)
+                _gather_bytes(views, self._plain, _HEAD.size, size)
                 body = end + _LENGTH
                 self._out[end:body] = length.to_bytes(_LENGTH, "big")
                 encrypt(self._plain[:length], self._out[end:body], self._out[body : body + length + _TAG])
@@ -170,7 +170,7 @@ class BulkSender:
             packets.write_packets(self._out[:end], len(sizes))
 
 
-def _gather(views: list[memoryview], plain: memoryview, at: int, size: int) -> None:
+def _gather_bytes(views: list[memoryview], plain: memoryview, at: int, size: int) -> None:
     """Move `size` bytes from the last of `views` on to `plain`."""
     end = at + size
     while at < end:

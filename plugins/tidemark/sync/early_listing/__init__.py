@@ -7,10 +7,10 @@ any case (`begin`). At a local site a child makes it, as the far end of an SSH c
 
 It is older than the run's lease, so it must decide nothing by itself, and does not: it counts as partial, and
 whoever uses it lists again, more closely, every folder in which something differs. The wrapped store
-(`GlancedStore`) answers the same question once with it; everything else goes to the store. What went wrong early is
+(`PrefetchedStore`) answers the same question once with it; everything else goes to the store. What went wrong early is
 told when the store is opened.
 
     arriving   the listing while it is on its way: from a far end, or from a child at a local site
-    store      `GlancedStore`, which answers the first question with it
+    store      `PrefetchedStore`, which answers the first question with it
     begin      the door: connect and ask, beside all else; importing it costs nothing
 """

@@ -12,26 +12,26 @@ from itertools import count
 from typing import Any, overload
 
 from tidemark.stores.listing import Frame, PackedEntries
-from tidemark.stores.os_errors import Where, translated
+from tidemark.stores.os_errors import Where, translate_os_errors
 from tidemark.stores.protocol import Listing, check_folder
 from tidemark.stores.python.child_pipe import ChildPipe
 from tidemark.stores.python.session import FarSession
 
 
-def glance_beside(root: str, folders: Sequence[str], by_name: str) -> Listing:
+def list_in_child(root: str, folders: Sequence[str], by_name: str) -> Listing:
     """`LocalStore(root).glance` by a child, still on its way: walking its entries waits for them, `missing` and `odd` for
     the end. OSError where no process can be started."""
     frames = ArrivingFrames()
     coming = _from_child(ChildPipe(root), root, [check_folder(folder) for folder in folders], by_name)
-    threading.Thread(target=frames.receive, args=(coming,), name="early look", daemon=True).start()
-    return frames.listing()
+    threading.Thread(target=frames.receive_frames, args=(coming,), name="early look", daemon=True).start()
+    return frames.make_listing()
 
 
 def _from_child(pipe: ChildPipe, root: str, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
     try:
         pipe.read_line()  # its greeting; where it could not start, the session below finds its end
-        with translated(Where("", root), ""):
-            yield from FarSession(pipe).stream("list", folders, by_name, 0)
+        with translate_os_errors(Where("", root), ""):
+            yield from FarSession(pipe).stream_frames("list", folders, by_name, 0)
     finally:
         pipe.close()
 
@@ -45,10 +45,10 @@ class ArrivingFrames(Sequence[Frame]):
         self._rest: tuple[list[Any], list[Any]] | None = None
         self._error: Exception | None = None
 
-    def listing(self) -> Listing:
-        return Listing(PackedEntries(self), _AtTheEnd(self, 0), _AtTheEnd(self, 1), partial=True)
+    def make_listing(self) -> Listing:
+        return Listing(PackedEntries(self), _AfterFrames(self, 0), _AfterFrames(self, 1), partial=True)
 
-    def receive(self, coming: Iterable[tuple[Any, bytes]]) -> None:
+    def receive_frames(self, coming: Iterable[tuple[Any, bytes]]) -> None:
         """Take in the frames of a listing, compressed, and what stands at its end."""
         try:
             for words, data in coming:
@@ -65,10 +65,10 @@ class ArrivingFrames(Sequence[Frame]):
                 self._news.notify_all()
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return bool(self._rest or self._error)
 
-    def rest(self) -> tuple[list[Any], list[Any]]:
+    def wait_for_rest(self) -> tuple[list[Any], list[Any]]:
         """(missing folders, odd paths), when everything has come."""
         with self._news:
             self._news.wait_for(lambda: self._rest or self._error)
@@ -85,7 +85,7 @@ class ArrivingFrames(Sequence[Frame]):
             yield frame
 
     def __len__(self) -> int:
-        self.rest()
+        self.wait_for_rest()
         return len(self._frames)
 
     @overload
@@ -93,7 +93,7 @@ class ArrivingFrames(Sequence[Frame]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[Frame]: ...
     def __getitem__(self, at: int | slice) -> Frame | Sequence[Frame]:
-        self.rest()
+        self.wait_for_rest()
         return self._frames[at]
 
     def _wait_for(self, at: int) -> Frame | None:
@@ -102,16 +102,16 @@ class ArrivingFrames(Sequence[Frame]):
             self._news.wait_for(lambda: at < len(self._frames) or self._rest or self._error)
             if at < len(self._frames):
                 return self._frames[at]
-        self.rest()
+        self.wait_for_rest()
         return None
 
 
 def is_under_way(listing: Listing) -> bool:
     """Whether more of it is still to come."""
-    return isinstance(listing.missing, _AtTheEnd) and not listing.missing.here
+    return isinstance(listing.missing, _AfterFrames) and not listing.missing.has_arrived
 
 
-class _AtTheEnd(Sequence[Any]):
+class _AfterFrames(Sequence[Any]):
     """What stands at the end of a listing."""
 
     def __init__(self, frames: ArrivingFrames, which: int) -> None:
@@ -119,11 +119,11 @@ class _AtTheEnd(Sequence[Any]):
         self._which = which
 
     @property
-    def here(self) -> bool:
-        return self._frames.ended
+    def has_arrived(self) -> bool:
+        return self._frames.has_ended
 
     def __len__(self) -> int:
-        return len(self._frames.rest()[self._which])
+        return len(self._frames.wait_for_rest()[self._which])
 
     def __getitem__(self, at: Any) -> Any:
-        return self._frames.rest()[self._which][at]
+        return self._frames.wait_for_rest()[self._which][at]

@@ -24,13 +24,13 @@ from tidemark.tsfiles.names import RESOURCE
 Opener = Callable[[StoreAddress], Store]
 
 
-class EarlyLook(Protocol):
-    def opener(self, later: Opener) -> Opener:
+class EarlyListing(Protocol):
+    def make_opener(self, later: Opener) -> Opener:
         """An opener that gives the store that was looked at, once; everything else, and all after it, is `later`'s."""
         ...
 
 
-class RemoteLook:
+class RemoteListing:
     """A remote store being opened and glanced at in the background."""
 
     def __init__(self, address: StoreAddress, folders: Sequence[str]) -> None:
@@ -40,69 +40,69 @@ class RemoteLook:
         self._found: Listing | None = None
         self._error: TidemarkError | None = None
         self._opened = threading.Event()
-        threading.Thread(target=self._look, name="early look", daemon=True).start()
+        threading.Thread(target=self._list_site, name="early look", daemon=True).start()
 
-    def opener(self, later: Opener) -> Opener:
+    def make_opener(self, later: Opener) -> Opener:
         def opened(address: StoreAddress) -> Store:
-            store = self._take() if address == self._address else None
+            store = self._take_store() if address == self._address else None
             return store or later(address)
 
         return opened
 
-    def _look(self) -> None:
-        from tidemark.stores.listing import glance
+    def _list_site(self) -> None:
+        from tidemark.stores.listing import list_names
         from tidemark.stores.python.store import PythonStore
-        from tidemark.stores.retrying import plain
+        from tidemark.stores.retrying import without_retries
         from tidemark.sync.early_listing.arriving import ArrivingFrames
 
         try:
             self._store = store = open_store(self._address)
-            inner = plain(store)
+            inner = without_retries(store)
             if isinstance(inner, PythonStore):
                 frames = ArrivingFrames()
-                self._found = frames.listing()
+                self._found = frames.make_listing()
                 self._opened.set()
-                frames.receive(inner.arrivals(self._folders, RESOURCE))
+                frames.receive_frames(inner.stream_listing(self._folders, RESOURCE))
             else:
-                self._found = replace(glance(store, self._folders, RESOURCE), partial=True)
+                self._found = replace(list_names(store, self._folders, RESOURCE), partial=True)
         except TidemarkError as error:
             self._error = error
         finally:
             self._opened.set()
 
-    def _take(self) -> Store | None:
-        from tidemark.sync.early_listing.store import GlancedStore
+    def _take_store(self) -> Store | None:
+        from tidemark.sync.early_listing.store import PrefetchedStore
 
         self._opened.wait()
         store, found, error = self._store, self._found, self._error
         self._store = self._found = self._error = None
         if error and not store:
             raise error  # opening was tried as often as it would be now; a glance that failed is asked for again
-        return GlancedStore(store, self._folders, found) if store and found else store
+        return PrefetchedStore(store, self._folders, found) if store and found else store
 
 
-class LocalLook:
+class LocalListing:
     """A local store being glanced at by a child."""
 
     def __init__(self, address: StoreAddress, folders: Sequence[str]) -> None:
-        from tidemark.sync.early_listing.arriving import glance_beside
+        from tidemark.sync.early_listing.arriving import list_in_child
 
         self._address = address
         self._folders = folders
-        self._found: Listing | None = glance_beside(local_root(address.url), folders, RESOURCE)
+        self._found: Listing | None = list_in_child(local_root(address.url), folders, RESOURCE)
 
-    def opener(self, later: Opener) -> Opener:
-        from tidemark.sync.early_listing.store import GlancedStore
+    def make_opener(self, later: Opener) -> Opener:
+        from tidemark.sync.early_listing.store import PrefetchedStore
 
         def opened(address: StoreAddress) -> Store:
             store = later(address)
             found, self._found = (self._found, None) if address == self._address else (None, self._found)
-            return GlancedStore(store, self._folders, found) if found is not None else store
+            return PrefetchedStore(store, self._folders, found) if found is not None else store
 
         return opened
 
 
-def begin(settings: Settings, link: str, windows: bool = True) -> EarlyLook | None:
+def begin_listing(settings: Settings, link: str, windows: bool = True) -> EarlyListing | None:
     """Start looking at the link's site, where the settings know it and, with `windows`, the link's window is open."""
     known = settings.links.get(link)
     site = settings.sites.get(known.site) if known else None
@@ -110,8 +110,8 @@ def begin(settings: Settings, link: str, windows: bool = True) -> EarlyLook | No
         return None
     address = StoreAddress.of(site)
     if site.store.startswith("file://"):
-        return LocalLook(address, site.data)
+        return LocalListing(address, site.data)
     if not site.store.startswith("sftp://") or site.connection:
         return None
 
-    return RemoteLook(address, site.data)
+    return RemoteListing(address, site.data)

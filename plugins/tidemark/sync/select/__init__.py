@@ -1,6 +1,6 @@
 """What a run sends and what it tells as vanished: the steps select_files and transfer_deletes.
 
-Enter by `select_files.select_files`, `select_files.transfer_deletes`, and `select_files.look` for a plan.
+Enter by `select_files.select_files`, `select_files.transfer_deletes`, and `select_files.make_selection` for a plan.
 
     diff          what changed at the site: a merge of two streams sorted by path; pure
     snapshot      hard links of what is sent: all of them or none
@@ -10,7 +10,7 @@ Enter by `select_files.select_files`, `select_files.transfer_deletes`, and `sele
     quarantine    files whose bytes never arrived as they are, and the operator's decisions on them
     select_files  list, decide, pin, record
 
-The rule that guards deletions is `vanished.judge`. It asks three things: was the folder listed, does the site seem
+The rule that guards deletions is `vanished.judge_vanished`. It asks three things: was the folder listed, does the site seem
 lost, are more files gone than the link's limits. What it holds waits for `approve`; transfers go on. What is
 recorded is the run's selection for good: a rerun never decides again.
 

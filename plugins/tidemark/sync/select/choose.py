@@ -17,10 +17,10 @@ from tidemark.ledger.sender.links import Seen
 from tidemark.ledger.sender.runs import DROP, HELD, MODS, PLANNED, SEND, SUPERSEDE, RunItem, item_bytes
 from tidemark.settings.model import LinkSettings
 from tidemark.sync.select.diff import Change, Changes, Kind, KnownFile, written_anew
-from tidemark.sync.select.vanished import Gone, Limits, Live, Verdict, View, covers, judge
+from tidemark.sync.select.vanished import Gone, Limits, Live, Verdict, View, find_covers, judge_vanished
 from tidemark.sync.session import Options, Plan
 from tidemark.tsfiles.companions.resource import ANY_DEVICE, Extent
-from tidemark.tsfiles.devices import matches
+from tidemark.tsfiles.devices import pattern_matches
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.sealed import SealedFile
 
@@ -80,51 +80,52 @@ def left_out_reason(link: LinkSettings) -> str:
     return f"excluded by the link's device patterns ({hashlib.sha256(patterns.encode()).hexdigest()[:8]})"
 
 
-def wanted(extent: Extent, include: Sequence[str], exclude: Sequence[str]) -> bool:
+def has_wanted_device(extent: Extent, include: Sequence[str], exclude: Sequence[str]) -> bool:
     """Whether a file is sent: whole, if any of its devices matches. Devices we cannot know count as matching."""
     if not extent:
         return True
     return any(
-        device == ANY_DEVICE or (any(matches(p, device) for p in include) and not any(matches(p, device) for p in exclude))
+        device == ANY_DEVICE
+        or (any(pattern_matches(p, device) for p in include) and not any(pattern_matches(p, device) for p in exclude))
         for device, _, _ in extent
     )
 
 
-def _is_wanted(file: SealedFile, facts: Facts, link: LinkSettings) -> bool:
-    return wanted(facts.extents.get(file.entry.path, ()), link.include, link.exclude)
+def _is_file_wanted(file: SealedFile, facts: Facts, link: LinkSettings) -> bool:
+    return has_wanted_device(facts.extents.get(file.entry.path, ()), link.include, link.exclude)
 
 
-def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Options) -> Selection:
+def choose_files(facts: Facts, link: LinkSettings, data: Sequence[str], options: Options) -> Selection:
     """The selection of a run. Raises PlanOutOfDateError where a given plan does not fit the site any more."""
-    changes = [_settled(change, facts) for change in facts.changes.changed]
+    changes = [_recognize_touched(change, facts) for change in facts.changes.changed]
     if options.send_all_again:  # of the others nobody knows whether they changed: the next run looks
-        changes = [change for change in changes if _asked(change.file.entry.path, options)]
+        changes = [change for change in changes if _is_asked(change.file.entry.path, options)]
     left_out = left_out_reason(link)
     seen: list[Seen] = []
     adopted: list[tuple[Seen, int]] = []
     sending: list[tuple[SealedFile, RunItem]] = []
     for change in changes:
         if change.kind is Kind.MODS:
-            sending.append((change.file, _item(change, MODS)))
+            sending.append((change.file, _make_item(change, MODS)))
         elif change.kind is Kind.NEW and change.file.entry.path in options.adopted:
-            adopted.append((_seen(change.file, ADOPTED), _mods_size(change.file)))
+            adopted.append((_make_seen(change.file, ADOPTED), _mods_size(change.file)))
         elif change.kind is not Kind.SAME:
-            sent = _is_wanted(change.file, facts, link)
-            seen.append(_seen(change.file, None if sent else left_out))
+            sent = _is_file_wanted(change.file, facts, link)
+            seen.append(_make_seen(change.file, None if sent else left_out))
             if sent:
-                sending.append((change.file, _item(change, SEND)))
+                sending.append((change.file, _make_item(change, SEND)))
     extents = {**facts.known_extents, **facts.extents}
-    told, forgotten, verdict = _vanished(facts, [f for f, i in sending if i.action == SEND], link, data, options)
-    sending = [(file, item) for file, item in sending if _asked(item.path, options)]
+    told, forgotten, verdict = _decide_vanished(facts, [f for f, i in sending if i.action == SEND], link, data, options)
+    sending = [(file, item) for file, item in sending if _is_asked(item.path, options)]
     back = [c for c in changes if c.kind in (Kind.SAME, Kind.MODS) and c.row is not None and c.row.state == "held"]
-    told_of = [*seen, *(file for file, _ in adopted), *(_seen(c.file, None) for c in back)]
+    told_of = [*seen, *(file for file, _ in adopted), *(_make_seen(c.file, None) for c in back)]
     rows = {row.path: row for row in facts.changes.vanished}
     held = [i for i in told if i.state == HELD and not verdict.away and rows[i.path].state == "acked"]
     selection = Selection(
         items=(*(item for _, item in sending), *told),
         files=tuple(file for file, _ in sending),
         seen=tuple(seen),
-        touched=tuple(_touched(c) for c in changes if c.kind is Kind.SAME or c.file.entry.path in facts.same),
+        touched=tuple(_seen_of_touched(c) for c in changes if c.kind is Kind.SAME or c.file.entry.path in facts.same),
         adopted=tuple(adopted),
         extents={s.path: extents.get(s.path, ()) for s in told_of},
         added=tuple(InventoryEntry(s.path, s.size, s.mtime, extents.get(s.path, ()), s.reason or "") for s in told_of),
@@ -136,14 +137,14 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
         guard=verdict.reason,
         lost=verdict.away,
         approved=any(path in facts.approved for path in verdict.told),
-        waiting=tuple(_item(c, SEND) for c in facts.changes.waiting if _is_wanted(c.file, facts, link)),
+        waiting=tuple(_make_item(c, SEND) for c in facts.changes.waiting if _is_file_wanted(c.file, facts, link)),
     )
     if options.plan:
-        _keep_to(options.plan, selection)
+        _require_plan(options.plan, selection)
     return selection
 
 
-def without(selection: Selection, paths: Collection[str]) -> Selection:
+def exclude_paths(selection: Selection, paths: Collection[str]) -> Selection:
     """The selection without files that changed again and again while they were linked: they wait for the next run."""
     return replace(
         selection,
@@ -152,7 +153,7 @@ def without(selection: Selection, paths: Collection[str]) -> Selection:
     )
 
 
-def _settled(change: Change, facts: Facts) -> Change:
+def _recognize_touched(change: Change, facts: Facts) -> Change:
     """A file whose digest is the acknowledged one was only touched; its deletions may still have grown."""
     path, row = change.file.entry.path, change.row
     if row is None or _mods_size(change.file) < row.mods_size:
@@ -164,23 +165,23 @@ def _settled(change: Change, facts: Facts) -> Change:
     return change._replace(kind=Kind.MODS if grown or anew else Kind.SAME)
 
 
-def _vanished(
+def _decide_vanished(
     facts: Facts, sending: Sequence[SealedFile], link: LinkSettings, data: Sequence[str], options: Options
 ) -> tuple[list[RunItem], tuple[str, ...], Verdict]:
     """(items told or held, paths that were never acknowledged and are forgotten, the guard's verdict)."""
-    rows = [row for row in facts.changes.vanished if _asked(row.path, options)]
+    rows = [row for row in facts.changes.vanished if _is_asked(row.path, options)]
     if not rows:
         return [], (), Verdict(())
     new = {f.entry.path for f in sending}
     extents = {**facts.known_extents, **{path: extent for path, extent in facts.extents.items() if extent}}
     there = {f.entry.path: f for f in (*(c.file for c in facts.changes.changed), *facts.changes.live)}
     live = [Live(f.name, extents.get(path, ())) for path, f in there.items()]
-    live = [file for file in live if wanted(file.extent, link.include, link.exclude)]
+    live = [file for file in live if has_wanted_device(file.extent, link.include, link.exclude)]
     gone = [Gone(r.path, parse_source_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]
-    by = covers(gone, live)
+    by = find_covers(gone, live)
     limits = Limits(link.deletes == "apply", link.delete_limit_files, link.delete_limit_share)
     explained = {path for path, paths in by.items() if not new.isdisjoint(paths)}
-    verdict = judge([r.path for r in rows], facts.view, limits, facts.approved, explained)
+    verdict = judge_vanished([r.path for r in rows], facts.view, limits, facts.approved, explained)
     held = frozenset(verdict.held)
     forgotten = tuple(r.path for r in rows if r.generation == 0 and r.path not in held)
     told = [_gone_item(r, by[r.path], verdict.reason if r.path in held else "") for r in rows if r.generation]
@@ -198,7 +199,7 @@ def _gone_item(row: KnownFile, by: tuple[str, ...], held: str) -> RunItem:
     )
 
 
-def _item(change: Change, action: str) -> RunItem:
+def _make_item(change: Change, action: str) -> RunItem:
     file, row = change.file, change.row
     return RunItem(
         path=file.entry.path,
@@ -216,13 +217,13 @@ def _item(change: Change, action: str) -> RunItem:
     )
 
 
-def _seen(file: SealedFile, reason: str | None) -> Seen:
+def _make_seen(file: SealedFile, reason: str | None) -> Seen:
     return Seen(file.entry.path, file.entry.size, file.entry.mtime, file.entry.inode, reason, _mods_mtime(file))
 
 
-def _touched(change: Change) -> Seen:
+def _seen_of_touched(change: Change) -> Seen:
     """Mods that travel keep their acknowledged time until they have landed: a run that fails must see them again."""
-    seen = _seen(change.file, None)
+    seen = _make_seen(change.file, None)
     known = change.row.mods_mtime if change.row else 0
     return seen if change.kind is Kind.SAME else seen._replace(mods_mtime=known)
 
@@ -231,16 +232,16 @@ def _mods_size(file: SealedFile) -> int:
     return file.mods.size if file.mods else 0
 
 
-def _asked(path: str, options: Options) -> bool:
+def _is_asked(path: str, options: Options) -> bool:
     """Whether a run with these options concerns itself with `path`."""
     if options.exactly is not None:
         return path in options.exactly
     if options.plan:
-        return options.plan.names(path)
+        return options.plan.names_path(path)
     return not options.only_paths or any(fnmatchcase(path, glob) for glob in options.only_paths)
 
 
-def _keep_to(plan: Plan, selection: Selection) -> None:
+def _require_plan(plan: Plan, selection: Selection) -> None:
     """Refuse a plan that does not fit any more. What came to the site since is left to the next run."""
     sends = {i.path: item_bytes(i) for i in selection.items if i.action in (SEND, MODS)}
     gone = {i.path: i.action for i in selection.items if i.action in (DROP, SUPERSEDE)}

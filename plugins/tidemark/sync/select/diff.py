@@ -1,9 +1,9 @@
 """What changed at the site: the listing against the ledger, as one merge over two streams sorted by path.
 
-Pure. A site may have a million files of which ten are new, so the first pass (`compare`) looks at every file once,
+Pure. A site may have a million files of which ten are new, so the first pass (`compare_listing`) looks at every file once,
 keeps nothing of what is unchanged and takes no name apart: a folder whose files are all as acknowledged, each with its
 `.resource` and nothing else, is compared column by column and nothing is made of its files. Only the folders in which
-something differs are classified (`changes`).
+something differs are classified (`classify_changes`).
 Source: DESIGN §3 "A file is its content", "Vanished files"; seed 000 "File selection".
 """
 
@@ -86,7 +86,7 @@ class Changes:
     waiting: tuple[Change, ...] = ()
 
 
-def compare(
+def compare_listing(
     entries: Iterable[Entry], rows: Iterable[Sequence[Any]], left_out: str = "", everything: bool = False
 ) -> Compared:
     """Merge the listing with the ledger's rows (columns of `KnownFile`); both ordered by path, in bytes.
@@ -98,12 +98,12 @@ def compare(
     known = _Rows(rows)
     for files in folders_of(entries):
         out.prefixes.add(files.prefix)
-        for row in known.before(files.prefix + files.names[0]):
-            _absent(row, out)
+        for row in known.rows_before(files.prefix + files.names[0]):
+            _note_absent(row, out)
         if everything or not _all_unchanged(files, known, out):
-            _merge(files, known, left_out, everything, out)
-    for row in known.rest():
-        _absent(row, out)
+            _compare_folder(files, known, left_out, everything, out)
+    for row in known.remaining_rows():
+        _note_absent(row, out)
     for path in (*out.differing, *(gone.path for gone in out.absent)):
         out.folders.add(path.rpartition("/")[0])
     return out
@@ -118,13 +118,17 @@ def set_outside(compared: Compared, data_folders: Sequence[str]) -> None:
         compared.folders -= {path.rpartition("/")[0] for path in compared.outside}
 
 
-def changes(compared: Compared, classified: Classified, odd: Sequence[str] = (), everything: bool = False) -> Changes:
+def classify_changes(
+    compared: Compared, classified: Classified, odd: Sequence[str] = (), everything: bool = False
+) -> Changes:
     """Second pass: say what each difference is.
 
     `classified`: the same listing's files in the folders in which something differs; `odd`: the paths that could not be
     listed as they should.
     """
-    changed = [c for f in classified.sealed if f.entry.path in compared.differing for c in _change(f, compared, everything)]
+    changed = [
+        c for f in classified.sealed if f.entry.path in compared.differing for c in _classify_change(f, compared, everything)
+    ]
     moving = {c.file.entry.path for c in changed if c.kind is not Kind.MODS}
     sealed = {file.entry.path for file in classified.sealed}
     hidden = tuple(f"{path}/" if path else "" for path in odd)
@@ -146,10 +150,10 @@ class _Rows:
         self._rows = iter(rows)
         self._back: deque[Sequence[Any]] = deque()
 
-    def next(self) -> Sequence[Any] | None:
+    def next_row(self) -> Sequence[Any] | None:
         return self._back.popleft() if self._back else next(self._rows, None)
 
-    def take(self, count: int) -> list[Sequence[Any]]:
+    def take_rows(self, count: int) -> list[Sequence[Any]]:
         """The next `count` rows, fewer at the end."""
         taken = [self._back.popleft() for _ in range(min(count, len(self._back)))]
         taken += islice(self._rows, count - len(taken))
@@ -158,16 +162,16 @@ class _Rows:
     def give_back(self, rows: Sequence[Sequence[Any]]) -> None:
         self._back.extendleft(reversed(rows))
 
-    def before(self, path: str) -> Iterator[Sequence[Any]]:
+    def rows_before(self, path: str) -> Iterator[Sequence[Any]]:
         """The rows whose path comes before `path`."""
-        while (row := self.next()) is not None:
+        while (row := self.next_row()) is not None:
             if row[0] >= path:
                 self.give_back([row])
                 return
             yield row
 
-    def rest(self) -> Iterator[Sequence[Any]]:
-        while (row := self.next()) is not None:
+    def remaining_rows(self) -> Iterator[Sequence[Any]]:
+        while (row := self.next_row()) is not None:
             yield row
 
 
@@ -177,7 +181,7 @@ def _all_unchanged(files: FolderFiles, known: _Rows, out: Compared) -> bool:
     tsfiles = files.names[::2]
     if files.names[1::2] != [name + ".resource" for name in tsfiles] or not all(files.sizes[1::2]):
         return False
-    rows = known.take(len(tsfiles))
+    rows = known.take_rows(len(tsfiles))
     if len(rows) == len(tsfiles):
         paths, sizes, mtimes, inodes, mods, states, *_ = zip(*rows, strict=True)
         prefix = files.prefix
@@ -200,16 +204,16 @@ def _same_inodes(known: Sequence[int], listed: Sequence[int]) -> bool:
     return known == listed or all(a == b or not a or not b for a, b in zip(known, listed, strict=True))
 
 
-def _merge(files: FolderFiles, known: _Rows, left_out: str, everything: bool, out: Compared) -> None:
+def _compare_folder(files: FolderFiles, known: _Rows, left_out: str, everything: bool, out: Compared) -> None:
     """Compare a folder's files one by one. Deletions whose TsFile is not there may be those of one that was renamed: what
     is beside such a one does not tell whether it is unchanged."""
     renamed = {stem_of(files.prefix + name) for name in lone_mods(files.names)}
-    for entry, mods, plain in _tsfiles(files.entries(), out):
+    for entry, mods, plain in _list_tsfiles(files.iter_entries(), out):
         path = entry.path
-        for row in known.before(path):
-            _absent(row, out)
+        for row in known.rows_before(path):
+            _note_absent(row, out)
         out.listed += 1
-        row_or_none = known.next()
+        row_or_none = known.next_row()
         if row_or_none is None or row_or_none[0] != path:
             if row_or_none is not None:
                 known.give_back([row_or_none])
@@ -218,11 +222,11 @@ def _merge(files: FolderFiles, known: _Rows, left_out: str, everything: bool, ou
         if row_or_none[5] != "gone":
             out.known += 1
         unsure = everything or not plain or (renamed and stem_of(path) in renamed)
-        if unsure or not _unchanged(entry, mods, row_or_none, left_out):
+        if unsure or not _is_unchanged(entry, mods, row_or_none, left_out):
             out.differing[path] = KnownFile(*row_or_none)
 
 
-def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, Entry | None, bool]]:
+def _list_tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, Entry | None, bool]]:
     """Every TsFile of the listing with its mods, where they hold any, and whether its companions are only the usual ones.
 
     Whatever begins with a TsFile's path follows it directly in the order of bytes. Anything else makes its folder one
@@ -257,13 +261,13 @@ def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, E
         yield current, mods, plain and resource
 
 
-def _absent(row: Sequence[Any], out: Compared) -> None:
+def _note_absent(row: Sequence[Any], out: Compared) -> None:
     if row[5] != "gone":
         out.known += 1
         out.absent.append(KnownFile(*row))
 
 
-def _unchanged(entry: Entry, mods: Entry | None, row: Sequence[Any], left_out: str) -> bool:
+def _is_unchanged(entry: Entry, mods: Entry | None, row: Sequence[Any], left_out: str) -> bool:
     _, size, mtime, inode, row_mods, state, _, _, reason, mods_mtime = row
     if size != entry.size or mtime != entry.mtime or (inode and entry.inode and inode != entry.inode):
         return False
@@ -272,7 +276,7 @@ def _unchanged(entry: Entry, mods: Entry | None, row: Sequence[Any], left_out: s
     return bool(left_out) and state == "waiting" and bool(reason == left_out)
 
 
-def _change(file: SealedFile, compared: Compared, everything: bool) -> Iterator[Change]:
+def _classify_change(file: SealedFile, compared: Compared, everything: bool) -> Iterator[Change]:
     row = compared.differing[file.entry.path]
     mods_size = file.mods.size if file.mods else 0
     if row is None or row.state == "gone" or row.generation == 0:

@@ -2,7 +2,7 @@
 
 A disk that flips bits, at either end, would otherwise cost the same tries in every run, for ever. Such a file is
 kept out of the link's runs, by name and with the block that differed, until its content is another one or the
-operator releases it (`decide`). A released file is sent by the link's next run. A dropped one is not sent as long as
+operator releases it (`decide_held`). A released file is sent by the link's next run. A dropped one is not sent as long as
 its content is this one. A decision that was made is not made again.
 """
 
@@ -28,16 +28,16 @@ QUARANTINED = "in quarantine as "
 """How the reason of a file begins that the link keeps back."""
 
 
-def hold(connection: Connection, work: Work, errors: Mapping[str, TidemarkError]) -> Mapping[str, str]:
+def hold_corrupt(connection: Connection, work: Work, errors: Mapping[str, TidemarkError]) -> Mapping[str, str]:
     """Put the files that failed by their bytes into quarantine: {path: why, with the ID}."""
     paths = [path for path, error in errors.items() if isinstance(error, CorruptionError)]
     told = {}
     for item in run_rows.items_at(connection, work.run_id, paths):
         reason = errors[item.path].message
         row = Held(0, work.link.name, item.path, item.size, item.mtime, item.mods_size, work.run_id, 0.0, reason)
-        name = hold_rows.hold(connection, row)
+        name = hold_rows.quarantine_file(connection, row)
         told[item.path] = f"{QUARANTINED}{name}: {reason}"
-        journal.record(
+        journal.record_event(
             connection, "file.distrusted", link=work.link.name, run_id=work.run_id, path=item.path, id=name, reason=reason
         )
     return told
@@ -45,17 +45,17 @@ def hold(connection: Connection, work: Work, errors: Mapping[str, TidemarkError]
 
 def kept_back(connection: Connection, link: str, found: Changes) -> Changes:
     """The changes without files in quarantine whose content is the same still; those are passed over, and told."""
-    held = {one.path: one for one in hold_rows.kept(connection, link)}
+    held = {one.path: one for one in hold_rows.held_or_dropped(connection, link)}
     if not held:
         return found
-    back = [c for c in found.changed if c.file.entry.path in held and _same(c, held[c.file.entry.path])]
+    back = [c for c in found.changed if c.file.entry.path in held and _is_same_content(c, held[c.file.entry.path])]
     paths = {c.file.entry.path for c in back}
     reasons = ((path, f"{QUARANTINED}{held[path].name}: {held[path].reason}") for path in sorted(paths))
     changed = tuple(c for c in found.changed if c.file.entry.path not in paths)
     return replace(found, changed=changed, skipped=(*found.skipped, *reasons))
 
 
-def _same(change: Change, held: Held) -> bool:
+def _is_same_content(change: Change, held: Held) -> bool:
     file = change.file
     return (file.entry.size, file.entry.mtime, file.mods.size if file.mods else 0) == (held.size, held.mtime, held.mods_size)
 
@@ -65,12 +65,12 @@ def is_one(held_id: str) -> bool:
     return held_id[:1] == "s" and held_id[1:].isdecimal() and len(held_id) < 20
 
 
-def listed(app: App, connection: Connection, receiver: ReceiverSettings) -> list[dict[str, Any]]:
+def list_held(app: App, connection: Connection, receiver: ReceiverSettings) -> list[dict[str, Any]]:
     """What links to this receiver hold, as `quarantine list` shows it."""
-    return [_json(app, row) for row in hold_rows.held(connection) if _goes_to(app, row, receiver)]
+    return [_held_as_json(app, row) for row in hold_rows.held_files(connection) if _goes_to(app, row, receiver)]
 
 
-def decide(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> dict[str, Any]:
+def decide_held(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> dict[str, Any]:
     """`released`: the link's next run sends it; `dropped`: none does, as long as its content is this one.
 
     A decision that was made is not made again. Raises NotFoundError where no link to this receiver holds it.
@@ -85,7 +85,7 @@ def decide(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> di
                 subject=held_id,
             )
         if row.state == HELD:
-            hold_rows.decide(connection, row.quarantine_id, state)
+            hold_rows.decide_held(connection, row.quarantine_id, state)
             verb = "quarantine release" if state == "released" else "quarantine drop"
             journal.record_decision(connection, verb, row.path, id=row.name, link=row.link, reason=row.reason)
     told = {"id": row.name, "path": row.path, "outcome": state}
@@ -97,7 +97,7 @@ def _goes_to(app: App, row: Held, receiver: ReceiverSettings) -> bool:
     return link is not None and link.receiver == receiver.name
 
 
-def _json(app: App, row: Held) -> dict[str, Any]:
+def _held_as_json(app: App, row: Held) -> dict[str, Any]:
     return {
         "id": row.name,
         "site": app.settings.links[row.link].site,

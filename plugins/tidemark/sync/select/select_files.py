@@ -2,7 +2,7 @@
 
 `select_files` records its selection in one transaction, and that is the run's selection for good: a rerun goes by
 the record and never decides again. While nothing is recorded nothing is decided, and what an earlier try linked is
-removed first. `look` is the same decision for a plan.
+removed first. `make_selection` is the same decision for a plan.
 
 `transfer_deletes` says which vanished files this run tells the receiver. They travel in the manifest of the part
 that ends their partition, never before the files that cover them. Held drops of a run that the operator approved
@@ -26,18 +26,18 @@ from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import DROP, HELD, PINNED, PLANNED, SUPERSEDE
 from tidemark.stores.agent.disk import UNLISTED
-from tidemark.stores.listing import classify_files, entries_in, folders_of, glance, told
+from tidemark.stores.listing import classify_files, entries_in, folders_of, list_names, odd_paths_to_report
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync.select import snapshot
-from tidemark.sync.select.choose import Facts, Selection, choose, left_out_reason, without
+from tidemark.sync.select.choose import Facts, Selection, choose_files, exclude_paths, left_out_reason
 from tidemark.sync.select.compacting import hold_back, new_outputs, partitions_at_work, partitions_of_outputs_passed_over
-from tidemark.sync.select.diff import Change, Changes, Compared, Kind, changes, compare, set_outside
+from tidemark.sync.select.diff import Change, Changes, Compared, Kind, classify_changes, compare_listing, set_outside
 from tidemark.sync.select.quarantine import kept_back
 from tidemark.sync.select.vanished import View
 from tidemark.sync.session import Options, Site, Work
 from tidemark.tsfiles.companions.resource import Extent, read_extent
 from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_place
-from tidemark.tsfiles.sealed import NAMELESS, hidden, too_large
+from tidemark.tsfiles.sealed import NAMELESS, is_hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
 _HAS = ("acked", "held")  # states of a file whose content the receiver has
@@ -50,30 +50,30 @@ def select_files(work: Work, options: Options) -> Mapping[str, int]:
         run = run_rows.get_run(connection, work.run_id)
     if run is None or run.inventory is None:
         began = work.clock()
-        selection, pinned = _pinned(work, options)
+        selection, pinned = _select_and_pin(work, options)
         narrowed = options.send_all_again and (options.only_paths or options.exactly is not None)  # the rest is not recorded
         listed = began if selection.whole and not narrowed else None
-        with work.recording() as connection:
-            _record(connection, work, selection, (pinned, listed))
+        with work.write_under_lease() as connection:
+            _record_selection(connection, work, selection, (pinned, listed))
     with work.ledger.read() as connection:
         counted = run_rows.count_items(connection, work.run_id)
     return {action: sum(n for (a, _), n in counted.items() if a == action) for action in {a for a, _ in counted}}
 
 
-def look(site: Site, options: Options) -> Selection:
+def make_selection(site: Site, options: Options) -> Selection:
     """What a run would do now; changes nothing."""
-    listing, found, view = _listed(site, options.send_all_again)
+    listing, found, view = _list_site(site, options.send_all_again)
     if not options.send_all_again and options.exactly is None:
         with site.ledger.read() as connection:
             found = kept_back(connection, site.link.name, found)
     moving = [c for c in found.changed if c.kind is not Kind.MODS]
-    extents, unreadable = _extents(site, [*moving, *found.waiting])
+    extents, unreadable = _read_extents(site, [*moving, *found.waiting])
     beside = [*(r.path for r in found.vanished), *(f.entry.path for f in found.live)] if found.vanished else []
     beside += [c.file.entry.path for c in found.changed if c.kind is Kind.MODS and c.row and c.row.state == "held"]
     with site.ledger.read() as connection:
-        known = link_rows.extents(connection, site.link.name, beside)
-        approved = _approved(connection, site.link.name)
-    odd = told(listing.odd, site.site.data)
+        known = link_rows.file_extents(connection, site.link.name, beside)
+        approved = _approved_drops(connection, site.link.name)
+    odd = odd_paths_to_report(listing.odd, site.site.data)
     facts = Facts(
         changes=replace(found, skipped=(*found.skipped, *odd)),
         view=view,
@@ -84,10 +84,10 @@ def look(site: Site, options: Options) -> Selection:
         approved=approved,
         unreadable=unreadable,
     )
-    return replace(choose(facts, site.link, site.site.data, options), whole=_whole(listing, found, odd))
+    return replace(choose_files(facts, site.link, site.site.data, options), whole=_is_whole(listing, found, odd))
 
 
-def _whole(listing: Listing, found: Changes, odd: Sequence[tuple[str, str]]) -> bool:
+def _is_whole(listing: Listing, found: Changes, odd: Sequence[tuple[str, str]]) -> bool:
     """Whether the listing showed all that the site has: no folder that nobody could list, none away with files we know, no
     file that waits for a compaction."""
     away = tuple(f"{folder.rstrip('/')}/" for folder in listing.missing)
@@ -95,32 +95,32 @@ def _whole(listing: Listing, found: Changes, odd: Sequence[tuple[str, str]]) -> 
     return not unlisted and not found.waiting and not any(row.path.startswith(away) for row in found.vanished)
 
 
-def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
+def _select_and_pin(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
     """A selection, and the TsFiles of it that are linked: all, as many as `snapshot_bytes` allows, or none where the site
     cannot link. The others will be read in place."""
     if work.again and work.site.snapshot:
-        snapshot.drop(work.source, work.folders, work.run_id)
+        snapshot.remove_snapshot(work.source, work.folders, work.run_id)
     for tries_left in reversed(range(TRIES)):
-        selection = look(work, options)
+        selection = make_selection(work, options)
         if not work.site.snapshot or not selection.files:
             return selection, frozenset()
-        linked = snapshot.affordable(selection.files, work.site.snapshot_bytes)
+        linked = snapshot.fit_budget(selection.files, work.site.snapshot_bytes)
         pinned = frozenset(file.entry.path for file in linked)
-        troubled = snapshot.take(work.source, work.folders, work.run_id, linked) if linked else frozenset()
+        troubled = snapshot.pin_files(work.source, work.folders, work.run_id, linked) if linked else frozenset()
         if troubled is None:
             return selection, frozenset()
         if not troubled:
             return selection, pinned
-        with work.recording() as connection:
+        with work.write_under_lease() as connection:
             rows = [{"link": work.link.name, "run_id": work.run_id, "path": path} for path in sorted(troubled)]
             journal.record_many(connection, "file.vanished", rows)
         if not tries_left:
-            return without(selection, troubled), pinned
-        snapshot.drop(work.source, work.folders, work.run_id)
+            return exclude_paths(selection, troubled), pinned
+        snapshot.remove_snapshot(work.source, work.folders, work.run_id)
     raise AssertionError("unreachable: the last try returns")
 
 
-def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
+def _list_site(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     """A listing and its differences. A listing is no moment in time: where it matters it is looked twice.
 
     A compaction makes its outputs before it removes its sources, and not always in their folder: what leaves `unsequence`
@@ -130,20 +130,20 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     """
     data = site.site.data
     for _ in range(TRIES):
-        listing, compared = _compared(site, everything)
+        listing, compared = _list_and_compare(site, everything)
         if not compared.known:
             _require_folders(site, listing)
         compared.folders |= _partitions_folders(compared, data)
         if listing.partial and compared.folders:
-            listing, compared = _look_closer(site, listing, compared)
+            listing, compared = _list_closer(site, listing, compared)
         entries = entries_in(listing.entries, compared.folders)
         classified = classify_files(site.source, entries, data)
-        found = changes(compared, classified, [path for path, _ in listing.odd], everything)
+        found = classify_changes(compared, classified, [path for path, _ in listing.odd], everything)
         at_work = partitions_at_work(entries, data)
         found = hold_back(found, at_work | partitions_of_outputs_passed_over(found.skipped, data), data)
         moved = found.vanished or new_outputs(found, data)
-        if not moved or _stands_still(site, listing, compared.folders):
-            return listing, found, _view(site, listing, compared)
+        if not moved or _is_unmoved(site, listing, compared.folders):
+            return listing, found, _make_view(site, listing, compared)
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
     )
@@ -163,21 +163,21 @@ def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
     return {folder for folder in found if (place := parse_place(folder, folders)) and place[1:] in places}
 
 
-def _compared(site: Site, everything: bool) -> tuple[Listing, Compared]:
+def _list_and_compare(site: Site, everything: bool) -> tuple[Listing, Compared]:
     """A listing, by a glance where not every file is wanted, against the ledger."""
     source, data = site.source, site.site.data
-    listing = source.list_files(data) if everything else glance(source, data, RESOURCE)
+    listing = source.list_files(data) if everything else list_names(source, data, RESOURCE)
     try:
-        return listing, _compare(site, listing, everything)
+        return listing, _compare_with_ledger(site, listing, everything)
     except UnreachableError:  # the glance was still arriving, and broke off
         listing = source.list_files(data)
-        return listing, _compare(site, listing, everything)
+        return listing, _compare_with_ledger(site, listing, everything)
 
 
-def _compare(site: Site, listing: Listing, everything: bool) -> Compared:
+def _compare_with_ledger(site: Site, listing: Listing, everything: bool) -> Compared:
     with site.ledger.read() as connection:
         rows = link_rows.stream_files(connection, site.link.name)
-        compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
+        compared = compare_listing(listing.entries, rows, left_out_reason(site.link), everything)
     set_outside(compared, site.site.data)
     return compared
 
@@ -193,7 +193,7 @@ def _require_folders(site: Site, listing: Listing) -> None:
         )
 
 
-def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[Listing, Compared]:
+def _list_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[Listing, Compared]:
     """List and compare the folders again in which something differs at a first glance: what is decided is decided by
     files that were looked at."""
     folders = compared.folders
@@ -201,7 +201,7 @@ def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[List
     entries = entries_in(closer.entries, folders)
     with site.ledger.read() as connection:
         rows = link_rows.files_in(connection, site.link.name, folders)
-    again = compare(entries, rows, left_out_reason(site.link))
+    again = compare_listing(entries, rows, left_out_reason(site.link))
     in_them = [files for files in folders_of(glanced.entries) if files.folder in folders]
     again.folders |= folders
     again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
@@ -211,14 +211,14 @@ def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[List
     return Listing(entries, glanced.missing, odd), again
 
 
-def _stands_still(site: Site, listing: Listing, folders: set[str]) -> bool:
+def _is_unmoved(site: Site, listing: Listing, folders: set[str]) -> bool:
     def inside(one: Listing) -> list[tuple[str, int]]:
         return [(e.path, e.size) for e in entries_in(one.entries, folders)]
 
     return inside(listing) == inside(site.source.list_files(sorted(folders)))
 
 
-def _view(site: Site, listing: Listing, compared: Compared) -> View:
+def _make_view(site: Site, listing: Listing, compared: Compared) -> View:
     def holds(paths: Iterable[str], folder: str) -> bool:
         return any(path.startswith(folder.rstrip("/") + "/") for path in paths)
 
@@ -229,10 +229,10 @@ def _view(site: Site, listing: Listing, compared: Compared) -> View:
 
 
 def _is_hidden(name: str) -> bool:
-    return hidden(name, ("",))
+    return is_hidden(name, ("",))
 
 
-def _extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], dict[str, str]]:
+def _read_extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], dict[str, str]]:
     """Extents of the changed files, and the .resource files that tell nothing. Such a file is sent all the same: what it
     holds is the receiver's to judge."""
     extents: dict[str, Extent] = {}
@@ -259,7 +259,7 @@ def _same_digest(site: Site, moving: Sequence[Change]) -> frozenset[str]:
         for c in moving
         if c.kind is Kind.CONTENT and c.row and c.row.state in _HAS and c.row.size == c.file.entry.size
     ]
-    found = site.source.digests([Range(path, 0, size) for path, _, size in asked])
+    found = site.source.digest_ranges([Range(path, 0, size) for path, _, size in asked])
     return frozenset(path for (path, sha256, _), now in zip(asked, found, strict=True) if now == sha256)
 
 
@@ -273,20 +273,22 @@ def _same_mods(site: Site, changed: Sequence[Change]) -> frozenset[str]:
         if c.file.mods and c.row and c.row.state in _HAS and c.row.mods_size == c.file.mods.size
     ]
     with site.ledger.read() as connection:
-        known = link_rows.digests(connection, site.link.name, [path for path, _ in asked])
-    found = site.source.digests([mods for _, mods in asked])
+        known = link_rows.acked_digests(connection, site.link.name, [path for path, _ in asked])
+    found = site.source.digest_ranges([mods for _, mods in asked])
     return frozenset(path for (path, _), now in zip(asked, found, strict=True) if now == known[path][1])
 
 
-def _approved(connection: Connection, link: str) -> frozenset[str]:
+def _approved_drops(connection: Connection, link: str) -> frozenset[str]:
     """The drops of the run that the operator approved."""
     row = link_rows.get_link(connection, link)
     if row is None or not row.approved_run:
         return frozenset()
-    return frozenset(i.path for i in run_rows.items(connection, row.approved_run, HELD) if i.action == DROP)
+    return frozenset(i.path for i in run_rows.read_items(connection, row.approved_run, HELD) if i.action == DROP)
 
 
-def _record(connection: Connection, work: Work, selection: Selection, made: tuple[frozenset[str], float | None]) -> None:
+def _record_selection(
+    connection: Connection, work: Work, selection: Selection, made: tuple[frozenset[str], float | None]
+) -> None:
     """`made`: the linked TsFiles, and when the listing began, None where it was not whole."""
     link, run_id, (pinned, listed) = work.link.name, work.run_id, made
     items = [
@@ -296,7 +298,7 @@ def _record(connection: Connection, work: Work, selection: Selection, made: tupl
     in_place = sum(i.state == PLANNED and i.action not in (DROP, SUPERSEDE) for i in items)
     if in_place and pinned:
         limit = work.site.snapshot_bytes
-        journal.record(
+        journal.record_event(
             connection, "snapshot.full", link=link, run_id=run_id, linked=len(pinned), in_place=in_place, limit=limit
         )
     link_rows.add_files(connection, link, selection.seen)
@@ -332,18 +334,18 @@ def _set_guard(connection: Connection, work: Work, selection: Selection, held: i
     if selection.guard:
         link_rows.set_link(connection, work.link.name, guard=selection.guard, guard_run=work.run_id)
         if before.guard != selection.guard:
-            journal.record(
+            journal.record_event(
                 connection, "guard.tripped", link=work.link.name, run_id=work.run_id, reason=selection.guard, drops=held
             )
     elif before.guard and not selection.approved:
         link_rows.set_link(connection, work.link.name, guard=None, guard_run=None, approved_run=None)
-        journal.record(connection, "guard.cleared", link=work.link.name, run_id=work.run_id)
+        journal.record_event(connection, "guard.cleared", link=work.link.name, run_id=work.run_id)
 
 
 def transfer_deletes(work: Work) -> Mapping[str, int]:
     """{"dropped", "superseded": to be told, "held": waiting for approve}."""
-    with work.recording() as connection:
-        _let_go(connection, work)
+    with work.write_under_lease() as connection:
+        _release_approved(connection, work)
         counted = run_rows.count_items(connection, work.run_id)
     return {
         "dropped": counted.get((DROP, PLANNED), 0),
@@ -352,14 +354,14 @@ def transfer_deletes(work: Work) -> Mapping[str, int]:
     }
 
 
-def _let_go(connection: Connection, work: Work) -> None:
+def _release_approved(connection: Connection, work: Work) -> None:
     link = link_rows.get_link(connection, work.link.name)
     run = run_rows.get_run(connection, work.run_id)
     if link is None or run is None or run.inventory is None or link.approved_run != work.run_id:
         return
-    if run_rows.landings(connection, work.link.name, run_id=work.run_id):
+    if run_rows.sent_landings(connection, work.link.name, run_id=work.run_id):
         return  # the inventory change is told already
-    held = frozenset(i.path for i in run_rows.items(connection, work.run_id, HELD) if i.action == DROP)
+    held = frozenset(i.path for i in run_rows.read_items(connection, work.run_id, HELD) if i.action == DROP)
     inventory = json.loads(run.inventory)
     away = held - link_rows.held_paths(connection, work.link.name, sorted(held))  # not told as gone yet
     inventory["removed"] = sorted({*inventory["removed"], *held})

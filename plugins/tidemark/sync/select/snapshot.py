@@ -18,12 +18,12 @@ from tidemark.tsfiles.sealed import Entry, SealedFile
 FORSAKEN_DAYS = 30
 
 
-def members(file: SealedFile) -> list[Entry]:
+def members_of_file(file: SealedFile) -> list[Entry]:
     """The entries that are linked together: TsFile, `.resource`, mods."""
     return [file.entry, file.resource, *([file.mods] if file.mods else [])]
 
 
-def affordable(files: Sequence[SealedFile], budget: int) -> Sequence[SealedFile]:
+def fit_budget(files: Sequence[SealedFile], budget: int) -> Sequence[SealedFile]:
     """The files that a run may link where `budget` bytes may stay on the disk for it; 0: all. Pure.
 
     The smallest first: compactions take those first, and the most files are safe. The others are read in place.
@@ -31,15 +31,15 @@ def affordable(files: Sequence[SealedFile], budget: int) -> Sequence[SealedFile]
     if not budget:
         return files
     left, kept = budget, []
-    for file in sorted(files, key=_bytes):
-        left -= _bytes(file)
+    for file in sorted(files, key=_bytes_of_members):
+        left -= _bytes_of_members(file)
         if left < 0:
             break
         kept.append(file)
     return kept
 
 
-def take(store: Store, folders: SnapshotFolders, run_id: str, files: Sequence[SealedFile]) -> frozenset[str] | None:
+def pin_files(store: Store, folders: SnapshotFolders, run_id: str, files: Sequence[SealedFile]) -> frozenset[str] | None:
     """Link every member of every file, then look at the links. Returns the TsFiles of which a member is gone or is not
     what was listed any more; None where the site cannot link (other disk, no such call, no right to write).
 
@@ -47,39 +47,39 @@ def take(store: Store, folders: SnapshotFolders, run_id: str, files: Sequence[Se
     """
     if not store.properties.hard_links:
         return None
-    listed = [(file.entry.path, member) for file in files for member in members(file)]
-    places = {member.path: folders.place(run_id, member.path) for _, member in listed}
+    listed = [(file.entry.path, member) for file in files for member in members_of_file(file)]
+    places = {member.path: folders.link_path(run_id, member.path) for _, member in listed}
     try:
         store.link(list(places.items()))
     except PermanentError:  # permission, another disk, a file system without links: read in place
-        drop(store, folders, run_id)
+        remove_snapshot(store, folders, run_id)
         return None
     links = {e.path: e for e in store.list_files(folders.run_folders(run_id)).entries}
-    return changed(listed, {path: links.get(place) for path, place in places.items()})
+    return find_changed(listed, {path: links.get(place) for path, place in places.items()})
 
 
-def changed(listed: Iterable[tuple[str, Entry]], now: Mapping[str, Entry | None]) -> frozenset[str]:
+def find_changed(listed: Iterable[tuple[str, Entry]], now: Mapping[str, Entry | None]) -> frozenset[str]:
     """The TsFiles of which a member is missing or differs. A mods file may have grown: its first bytes are sent. Pure."""
-    return frozenset(tsfile for tsfile, member in listed if not _holds(member, now[member.path]))
+    return frozenset(tsfile for tsfile, member in listed if not _is_intact(member, now[member.path]))
 
 
-def release(store: Store, folders: SnapshotFolders, run_id: str, paths: Iterable[str]) -> None:
+def unpin_files(store: Store, folders: SnapshotFolders, run_id: str, paths: Iterable[str]) -> None:
     """Remove a run's links of these files; those that are gone are success."""
-    store.remove([folders.place(run_id, path) for path in paths])
+    store.remove([folders.link_path(run_id, path) for path in paths])
 
 
-def drop(store: Store, folders: SnapshotFolders, run_id: str) -> None:
+def remove_snapshot(store: Store, folders: SnapshotFolders, run_id: str) -> None:
     """Remove a run's links; done again it is success."""
     for folder in folders.run_folders(run_id):
         store.remove_tree(folder)
 
 
-def others(store: Store, folders: SnapshotFolders, keep: str) -> list[tuple[str, str]]:
+def list_other_runs(store: Store, folders: SnapshotFolders, keep: str) -> list[tuple[str, str]]:
     """(snapshot folder, run id) of every other run of a link of this name than `keep`."""
-    return [(f"{root}/{run}", run) for root in folders.roots() for run in store.list_folder(root) if run != keep]
+    return [(f"{root}/{run}", run) for root in folders.root_folders() for run in store.list_folder(root) if run != keep]
 
 
-def forsaken(run_id: str, at: float) -> bool:
+def is_forsaken(run_id: str, at: float) -> bool:
     """Whether a run that this ledger never knew began so long ago that nobody can be at it still. Pure.
 
     `at`: seconds since 1970. An unknown run may be at work: another Tidemark with a link of the same name to the same
@@ -92,11 +92,11 @@ def forsaken(run_id: str, at: float) -> bool:
     return at - began > FORSAKEN_DAYS * 86_400
 
 
-def _bytes(file: SealedFile) -> int:
-    return sum(member.size for member in members(file))
+def _bytes_of_members(file: SealedFile) -> int:
+    return sum(member.size for member in members_of_file(file))
 
 
-def _holds(member: Entry, link: Entry | None) -> bool:
+def _is_intact(member: Entry, link: Entry | None) -> bool:
     if link is None:
         return False
     if member.path.endswith((".mods", ".mods2")):

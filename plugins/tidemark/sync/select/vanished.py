@@ -3,10 +3,10 @@
 A compaction takes files of one database, region and time partition and makes others of them. Names cannot tell
 whether a file that is gone was among them: an old file that spans the same times cannot be told from it. The
 receiver can tell: it holds the bytes of both, and its verdict does not ask for this hint (docs/decisions/0005). The
-hint (`covers`) says which word a plan and a manifest use, *superseded* or *dropped*, and which files a person should
+hint (`find_covers`) says which word a plan and a manifest use, *superseded* or *dropped*, and which files a person should
 check. It frees a file from the limits only where the file that it points to is new in the same run.
 
-A site that lost its disk must not empty the centre (DESIGN §3 "Vanished files"). `judge` asks three questions, in
+A site that lost its disk must not empty the centre (DESIGN §3 "Vanished files"). `judge_vanished` asks three questions, in
 this order. What the operator approved passes all of them, and transfers are never held back.
 
 1. Was it listed? Below a data folder that is missing, or has not even a folder in it, nothing is seen. What was
@@ -45,7 +45,7 @@ class Live(NamedTuple):
     extent: Extent
 
 
-def covers(gone: Sequence[Gone], live: Sequence[Live]) -> Mapping[str, tuple[str, ...]]:
+def find_covers(gone: Sequence[Gone], live: Sequence[Live]) -> Mapping[str, tuple[str, ...]]:
     """For every vanished path the live ones in which it may live on, sorted; none for a drop.
 
     Such a file lies in the same database, region and partition, its name says that a compaction may have made it, and for
@@ -53,15 +53,15 @@ def covers(gone: Sequence[Gone], live: Sequence[Live]) -> Mapping[str, tuple[str
     """
     beside: dict[tuple[str, str, int], list[Live]] = defaultdict(list)
     for file in live:
-        beside[_group(file.name)].append(file)
-    return {g.path: _covers(g, g.name, beside[_group(g.name)]) if g.name else () for g in gone}
+        beside[_group_of_name(file.name)].append(file)
+    return {g.path: _covering_paths(g, g.name, beside[_group_of_name(g.name)]) if g.name else () for g in gone}
 
 
-def _covers(gone: Gone, name: SourceName, beside: Sequence[Live]) -> tuple[str, ...]:
-    return tuple(sorted(f.name.path for f in beside if may_hold(f.name, name) and _touch(f.extent, gone.extent)))
+def _covering_paths(gone: Gone, name: SourceName, beside: Sequence[Live]) -> tuple[str, ...]:
+    return tuple(sorted(f.name.path for f in beside if may_hold(f.name, name) and _extents_meet(f.extent, gone.extent)))
 
 
-def _touch(one: Extent, other: Extent) -> bool:
+def _extents_meet(one: Extent, other: Extent) -> bool:
     wanted = {device: (start, end) for device, start, end in other}
     whole = wanted.get(ANY_DEVICE)
     for device, start, end in one:
@@ -71,7 +71,7 @@ def _touch(one: Extent, other: Extent) -> bool:
     return False
 
 
-def _group(name: SourceName) -> tuple[str, str, int]:
+def _group_of_name(name: SourceName) -> tuple[str, str, int]:
     return name.database, name.region, name.partition
 
 
@@ -113,13 +113,13 @@ class Verdict:
     away: bool = False
 
 
-def judge(
+def judge_vanished(
     gone: Sequence[str], view: View, limits: Limits, approved: Collection[str] = (), explained: Collection[str] = ()
 ) -> Verdict:
     """Divide the vanished paths into those told now and those that wait for `approve`. `explained`: a file that is new in
     this run may hold its points."""
     unseen = (*view.missing, *view.hollow)
-    asking = [p for p in gone if p not in approved and (p not in explained or not view.listed or _below(p, unseen))]
+    asking = [p for p in gone if p not in approved and (p not in explained or not view.listed or _is_below(p, unseen))]
     lost = _looks_lost(asking, view, limits)
     reason = lost or _too_many(asking, view, limits)
     if not reason:
@@ -129,13 +129,13 @@ def judge(
 
 
 def _looks_lost(gone: Sequence[str], view: View, limits: Limits) -> str:
-    if missing := _holding(gone, view.missing):
+    if missing := _folders_holding(gone, view.missing):
         return f"the site's folder is missing or not mounted: {', '.join(missing)}"
-    if hollow := _holding(gone, view.hollow):
+    if hollow := _folders_holding(gone, view.hollow):
         return f"the site's folder looks empty or not mounted: {', '.join(hollow)}"
     if gone and not view.listed:
         return f"the site looks empty, the ledger knows {view.known} files"
-    if limits.apply and (bare := _holding(gone, view.bare)):
+    if limits.apply and (bare := _folders_holding(gone, view.bare)):
         return f"the site's folder has no TsFile any more: {', '.join(bare)}"
     return ""
 
@@ -148,9 +148,9 @@ def _too_many(gone: Sequence[str], view: View, limits: Limits) -> str:
     return ""
 
 
-def _holding(gone: Sequence[str], folders: Sequence[str]) -> list[str]:
-    return [folder for folder in folders if any(_below(path, [folder]) for path in gone)]
+def _folders_holding(gone: Sequence[str], folders: Sequence[str]) -> list[str]:
+    return [folder for folder in folders if any(_is_below(path, [folder]) for path in gone)]
 
 
-def _below(path: str, folders: Sequence[str]) -> bool:
+def _is_below(path: str, folders: Sequence[str]) -> bool:
     return path.startswith(tuple(folder.rstrip("/") + "/" for folder in folders))

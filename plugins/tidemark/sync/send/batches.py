@@ -21,7 +21,7 @@ class Weighed(NamedTuple):
     size: int
 
 
-def batches(files: Iterable[Weighed], key: Callable[[str], Partition], limits: PartLimits) -> Iterator[list[Weighed]]:
+def cut_batches(files: Iterable[Weighed], key: Callable[[str], Partition], limits: PartLimits) -> Iterator[list[Weighed]]:
     """Whole partitions, in their order, until a batch is large enough."""
     batch: list[Weighed] = []
     size = 0

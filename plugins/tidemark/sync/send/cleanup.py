@@ -11,11 +11,11 @@ from tidemark.errors import CorruptionError, PermanentError, RetryableError
 from tidemark.formats.landing import Manifest, decode_manifest
 from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import journal
-from tidemark.ledger.database import now
+from tidemark.ledger.database import database_time
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import FAILED, HELD, PLANNED, SENT, VANISHED
 from tidemark.sync.select import snapshot
-from tidemark.sync.send.finish import require_all_sent, settle_all
+from tidemark.sync.send.finish import conclude_landings, require_all_sent
 from tidemark.sync.send.receipts import read_receipts
 from tidemark.sync.session import Work
 
@@ -24,7 +24,7 @@ _TIME = len("20260101T000000Z")  # of a run id
 
 def recover(work: Work) -> Mapping[str, int]:
     """Settle landings between number and acknowledgement, take in receipts, drop links of runs that are no more."""
-    settled = settle_all(work)
+    settled = conclude_landings(work)
     require_known_landings(work)
     answers = read_receipts(work)
     if work.site.snapshot:
@@ -44,7 +44,7 @@ def require_known_landings(work: Work) -> None:
     folder = f"landing/{work.site.id}"
     names = [n for n in work.target.list_folder(folder) if n[:_TIME] >= newest and n not in known]
     for _, data in work.target.read_many([f"{folder}/{name}/{MANIFEST}" for name in names]):
-        manifest = _readable(data)
+        manifest = _decode_if_readable(data)
         if manifest is not None and manifest.link == work.link.name:
             raise PermanentError(
                 f"landing {manifest.landing} (sequence {manifest.sequence}) of link {work.link.name} is at the receiver, "
@@ -54,7 +54,7 @@ def require_known_landings(work: Work) -> None:
             )
 
 
-def _readable(data: bytes | None) -> Manifest | None:
+def _decode_if_readable(data: bytes | None) -> Manifest | None:
     """None for a landing that is arriving, and for a manifest that says nothing: every load names that one."""
     try:
         return None if data is None else decode_manifest(data)
@@ -70,7 +70,7 @@ def cleanup(work: Work) -> Mapping[str, int]:
     require_all_sent(work)
     with work.ledger.read() as connection:
         counted = run_rows.count_items(connection, work.run_id)
-        landings = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+        landings = run_rows.sent_landings(connection, work.link.name, run_id=work.run_id)
     if any(state in (SENT, PLANNED) for _, state in counted) or any(one.state == "closing" for one in landings):
         raise RetryableError(
             f"run {work.run_id} cannot end: its last landing is not closed",
@@ -80,14 +80,14 @@ def cleanup(work: Work) -> Mapping[str, int]:
     sent = any(action in ("send", "mods") for action, _ in counted)
     # CRASH WINDOW: everything has landed and the links are still there; the rerun removes them.
     if sent and work.site.snapshot:
-        snapshot.drop(work.source, work.folders, work.run_id)
+        snapshot.remove_snapshot(work.source, work.folders, work.run_id)
     left = sum(n for (_, state), n in counted.items() if state in (FAILED, VANISHED, HELD))
     if sent or landings:  # what came of a part in which no file came whole
-        work.target.remove_tree(work.landing_folder(work.landing(len(landings) + 1)))
-    with work.recording() as connection:
+        work.target.remove_tree(work.landing_folder(work.landing_of_part(len(landings) + 1)))
+    with work.write_under_lease() as connection:
         run = run_rows.get_run(connection, work.run_id)
         assert run is not None
-        at = now(connection)
+        at = database_time(connection)
         run_rows.set_run(
             connection,
             work.run_id,
@@ -100,17 +100,19 @@ def cleanup(work: Work) -> Mapping[str, int]:
             hint=None,
         )
         run_rows.set_success(connection, work.link.name, work.run_id, at)
-        journal.record(connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes)
+        journal.record_event(
+            connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes
+        )
     return {"pending": left}
 
 
 def _remove_dead_links(work: Work) -> None:
     """Links of runs of this ledger that are over, and of forsaken ones; those of another Tidemark stay."""
-    others = snapshot.others(work.source, work.folders, keep=work.run_id)
+    others = snapshot.list_other_runs(work.source, work.folders, keep=work.run_id)
     if not others:
         return
     with work.ledger.read() as connection:
         ours = run_rows.known_runs(connection, work.link.name, {run for _, run in others})
     for folder, run in others:
-        if run in ours or snapshot.forsaken(run, work.clock()):
+        if run in ours or snapshot.is_forsaken(run, work.clock()):
             work.source.remove_tree(folder)

@@ -4,10 +4,10 @@
     publish   manifest.json under its final name: from here on the landing is whole
     land      one transaction: landing landed, files acknowledged, gone files told, schema positions moved
 
-A crash between any two is settled by `settle`, which is also what the normal way uses: running and recovering are
+A crash between any two is settled by `conclude_landing`, which is also what the normal way uses: running and recovering are
 one.
 
-Before a landing is whole its files are listed once more (`look_through`): what lies in it that its manifest does not
+Before a landing is whole its files are listed once more (`inspect_landing`): what lies in it that its manifest does not
 name, and what it names that is not there any more. Between a file's record and its manifest somebody may clear the
 receiver's landing folder, or unmount its disk. What was recorded as sent and is not there is sent again; a manifest
 never names it. What changes after the manifest is renamed is not seen here: the load finds it by digest.
@@ -43,23 +43,23 @@ from tidemark.ledger.sender.runs import (
     RunItem,
     SentLanding,
 )
-from tidemark.stores.listing import folders_of, glance
+from tidemark.stores.listing import folders_of, list_names
 from tidemark.sync.select import snapshot
-from tidemark.sync.send.manifest import Contents, Paper, paper_of
+from tidemark.sync.send.manifest import Contents, LandingManifest, manifest_of
 from tidemark.sync.session import Work, partition_of
 from tidemark.tsfiles.names import RESOURCE
 
 
 def finish(work: Work) -> Mapping[str, int]:
     """Close the run's last part: {"landings": landings of this run}. A run with nothing to tell makes none."""
-    settle_all(work)
+    conclude_landings(work)
     require_all_sent(work)
     with work.ledger.read() as connection:
-        closed = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+        closed = run_rows.sent_landings(connection, work.link.name, run_id=work.run_id)
     if not any(landing.last for landing in closed):
         close_part(work, last=True)
     with work.ledger.read() as connection:
-        return {"landings": len(run_rows.landings(connection, work.link.name, run_id=work.run_id))}
+        return {"landings": len(run_rows.sent_landings(connection, work.link.name, run_id=work.run_id))}
 
 
 def require_all_sent(work: Work) -> None:
@@ -80,10 +80,10 @@ def require_all_sent(work: Work) -> None:
 
 def close_part(work: Work, last: bool) -> None:
     """Make a landing of all that was sent since the part before. Nothing happens where there is nothing to tell."""
-    with work.recording() as connection:
-        reserved = _reserve(connection, work, last)
-    # CRASH WINDOW: a number is reserved, no manifest is there; `settle` makes the same manifest again.
-    if reserved is not None and not settle(work, *reserved):
+    with work.write_under_lease() as connection:
+        reserved = _reserve_landing(connection, work, last)
+    # CRASH WINDOW: a number is reserved, no manifest is there; `conclude_landing` makes the same manifest again.
+    if reserved is not None and not conclude_landing(work, *reserved):
         landing, receiver = reserved[0].landing, work.receiver.name
         raise RetryableError(
             f"files that were sent into landing {landing} are not at receiver {receiver} any more",
@@ -93,16 +93,16 @@ def close_part(work: Work, last: bool) -> None:
         )
 
 
-def settle_all(work: Work) -> int:
+def conclude_landings(work: Work) -> int:
     """Settle every landing of this link that a crash left closing; returns how many."""
     with work.ledger.read() as connection:
-        closing = run_rows.landings(connection, work.link.name, state="closing")
+        closing = run_rows.sent_landings(connection, work.link.name, state="closing")
     for landing in closing:
-        settle(work, landing)
+        conclude_landing(work, landing)
     return len(closing)
 
 
-def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> bool:
+def conclude_landing(work: Work, landing: SentLanding, paper: LandingManifest | None = None) -> bool:
     """Bring a reserved landing to its end: read back its manifest, publish it where it is missing, acknowledge.
 
     `paper`: what was reserved this moment; from the ledger otherwise, which gives the same.
@@ -111,18 +111,18 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> bool
     """
     if paper is None:
         with work.ledger.read() as connection:
-            paper = paper_of(connection, work.link, work.site, landing)
+            paper = manifest_of(connection, work.link, work.site, landing)
     contents, data = paper
     digest = hashlib.sha256(data).hexdigest()
     path = f"{work.landing_folder(landing.landing)}/{MANIFEST}"
     there = _read_back(work, path)
     if there is None:
-        found = look_through(work, landing.landing, contents)
+        found = inspect_landing(work, landing.landing, contents)
         if found.lost:
-            withdraw(work, landing, contents, found.lost)
+            withdraw_landing(work, landing, contents, found.lost)
             return False
         if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
-            with work.recording() as connection:
+            with work.write_under_lease() as connection:
                 run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
         if found.unnamed:  # before the landing is whole: from then on it is its receiver's, who loads it and writes there
             work.target.remove(found.unnamed)
@@ -135,12 +135,12 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> bool
             subject=landing.landing,
         )
     # CRASH WINDOW: the landing is whole, nobody here knows; the rerun reads the manifest back and goes on below.
-    with work.recording() as connection:
-        _land(connection, work, landing, contents)
+    with work.write_under_lease() as connection:
+        _record_landed(connection, work, landing, contents)
     # CRASH WINDOW: landed, links still there: cleanup removes what is left of the run's.
     if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
         released = [path for item in contents.files for path in item.paths]
-        snapshot.release(work.source, work.folders, landing.run_id, released)
+        snapshot.unpin_files(work.source, work.folders, landing.run_id, released)
     return True
 
 
@@ -152,14 +152,14 @@ def _read_back(work: Work, path: str) -> str | None:
         return None
 
 
-def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLanding, Paper] | None:
+def _reserve_landing(connection: Connection, work: Work, last: bool) -> tuple[SentLanding, LandingManifest] | None:
     link = link_rows.get_link(connection, work.link.name)
     assert link is not None  # open_run made it
-    before = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    before = run_rows.sent_landings(connection, work.link.name, run_id=work.run_id)
     part = len(before) + 1
     _assign_gone(connection, work, part)
     draft = SentLanding(
-        landing=work.landing(part),
+        landing=work.landing_of_part(part),
         run_id=work.run_id,
         link=work.link.name,
         part=part,
@@ -172,9 +172,9 @@ def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLandin
         files=0,
         bytes=0,
     )
-    paper = paper_of(connection, work.link, work.site, draft)
+    paper = manifest_of(connection, work.link, work.site, draft)
     contents = paper.contents
-    if contents.empty and not (last and before):
+    if contents.is_empty and not (last and before):
         return None
     digest = hashlib.sha256(paper.data).hexdigest()
     landing = replace(draft, manifest_sha256=digest, files=len(contents.files), bytes=contents.bytes)
@@ -187,11 +187,11 @@ def _assign_gone(connection: Connection, work: Work, part: int) -> None:
 
     One whose cover did not make it is held: it stays as it is at the receiver, and the next run decides anew.
     """
-    gone = [i for i in run_rows.items(connection, work.run_id, PLANNED) if i.action in (DROP, SUPERSEDE)]
+    gone = [i for i in run_rows.read_items(connection, work.run_id, PLANNED) if i.action in (DROP, SUPERSEDE)]
     if not gone:
         return
     data = work.site.data
-    unsent = [path for path, _, state in run_rows.sizes(connection, work.run_id) if state in TO_SEND]
+    unsent = [path for path, _, state in run_rows.item_sizes(connection, work.run_id) if state in TO_SEND]
     open_partitions = {partition_of(path, data) for path in unsent}
     ready = [i for i in gone if partition_of(i.path, data) not in open_partitions]
     missing = _missing_covers(connection, work, ready)
@@ -219,16 +219,16 @@ def _missing_covers(connection: Connection, work: Work, gone: list[RunItem]) -> 
     }
 
 
-def _land(connection: Connection, work: Work, landing: SentLanding, contents: Contents) -> None:
+def _record_landed(connection: Connection, work: Work, landing: SentLanding, contents: Contents) -> None:
     link, run_id = work.link.name, landing.run_id
     place = {"link": link, "run_id": run_id, "landing": landing.landing}
     files = contents.files
-    link_rows.ack_files(connection, link, [_acked(i, landing.landing) for i in files])
+    link_rows.ack_files(connection, link, [_acked_row(i, landing.landing) for i in files])
     gone = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
     link_rows.mark_gone(connection, link, [i.path for i in gone])
-    hold_rows.note_sent(connection, link, [_told(i) for i in files])
+    hold_rows.note_sent(connection, link, [_sent_row(i) for i in files])
     if gone and hold_rows.any_unverified(connection, link):
-        hold_rows.settled(connection, link, [i.path for i in gone])
+        hold_rows.end_unverified(connection, link, [i.path for i in gone])
     positions = [SchemaPosition(p.path, p.start + p.size, p.mtime, p.prefix_sha256, p.epoch) for p in contents.schema]
     link_rows.put_schema_positions(connection, link, positions)
     if contents.schema:
@@ -252,14 +252,14 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     for action, kind in ((DROP, "file.dropped"), (SUPERSEDE, "file.superseded")):
         rows = [{**place, "path": i.path, "covered_by": i.covered_by} for i in gone if i.action == action]
         journal.record_many(connection, kind, rows)
-    journal.record(connection, "landing.closed", **place, sequence=landing.sequence, files=len(files))
+    journal.record_event(connection, "landing.closed", **place, sequence=landing.sequence, files=len(files))
 
 
-def _told(item: RunItem) -> hold_rows.Sent:
+def _sent_row(item: RunItem) -> hold_rows.Sent:
     return hold_rows.Sent(item.path, item.generation, item.verified == "source", item.action == SEND)
 
 
-def _acked(item: RunItem, landing: str) -> Acked:
+def _acked_row(item: RunItem, landing: str) -> Acked:
     return Acked(
         path=item.path,
         size=item.size,
@@ -282,12 +282,12 @@ class Found(NamedTuple):
     lost: frozenset[str]
 
 
-def look_through(work: Work, landing: str, contents: Contents) -> Found:
+def inspect_landing(work: Work, landing: str, contents: Contents) -> Found:
     """What lies in a landing's folder against what its manifest will name, by one listing."""
     folder = work.landing_folder(landing)
-    named = {f"{folder}/{path}": size for path, size in _named(contents)}
+    named = {f"{folder}/{path}": size for path, size in _named_files(contents)}
     unnamed, lost = [], set(named)
-    for files in folders_of(glance(work.target, [folder], RESOURCE).entries):
+    for files in folders_of(list_names(work.target, [folder], RESOURCE).entries):
         for path, size in zip(map(files.prefix.__add__, files.names), files.sizes, strict=True):
             wanted = named.get(path)
             if wanted is None:
@@ -297,44 +297,44 @@ def look_through(work: Work, landing: str, contents: Contents) -> Found:
     return Found(unnamed, frozenset(lost))
 
 
-def withdraw(work: Work, landing: SentLanding, contents: Contents, lost: frozenset[str]) -> None:
+def withdraw_landing(work: Work, landing: SentLanding, contents: Contents, lost: frozenset[str]) -> None:
     """Take back the number of a landing that nobody has read: what is lost is to be sent again, the rest waits for it.
 
     CRASH WINDOW: one transaction; before it the rerun finds the same landing reserved and looks again.
     """
     folder = work.landing_folder(landing.landing)
-    again = [i for i in contents.files if any(f"{folder}/{landed_path(path)}" in lost for path in _travelled(i))]
-    linked = _linked(work, again)
+    again = [i for i in contents.files if any(f"{folder}/{landed_path(path)}" in lost for path in _travelled_paths(i))]
+    linked = _linked_paths(work, again)
     told = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
     back = [(i.path, PINNED if i.path in linked else PLANNED) for i in again] + [(i.path, PLANNED) for i in told]
     pieces = [p.path for p in contents.schema if f"{folder}/{landed_path(p.landed_path)}" in lost]
-    with work.recording() as connection:
+    with work.write_under_lease() as connection:
         run_rows.remove_landing(connection, landing.landing)
         run_rows.set_items(connection, work.run_id, [{"path": p, "state": state, "part": None} for p, state in back])
         run_rows.remove_schema(connection, work.run_id, pieces)
         place = {"link": work.link.name, "run_id": work.run_id, "landing": landing.landing}
-        journal.record(connection, "landing.withdrawn", **place, lost=len(lost), example=min(lost))
+        journal.record_event(connection, "landing.withdrawn", **place, lost=len(lost), example=min(lost))
 
 
-def _named(contents: Contents) -> Iterator[tuple[str, int]]:
+def _named_files(contents: Contents) -> Iterator[tuple[str, int]]:
     """(path below the landing, bytes) of all that its manifest names."""
     for item in contents.files:
         sizes = {item.path: item.size, item.path + ".resource": item.resource_size, item.mods_path: item.mods_size}
-        yield from ((landed_path(path), sizes[path]) for path in _travelled(item))
+        yield from ((landed_path(path), sizes[path]) for path in _travelled_paths(item))
     yield from ((landed_path(log.landed_path), log.size) for log in contents.schema)
 
 
-def _travelled(item: RunItem) -> tuple[str, ...]:
+def _travelled_paths(item: RunItem) -> tuple[str, ...]:
     if item.action == MODS:
         return (item.mods_path,)
     return item.paths if item.resource_size else tuple(path for path in item.paths if path != item.path + ".resource")
 
 
-def _linked(work: Work, items: Sequence[RunItem]) -> frozenset[str]:
+def _linked_paths(work: Work, items: Sequence[RunItem]) -> frozenset[str]:
     """Those that can be read by their links again; which of them were pinned is not recorded any more."""
     if not work.site.snapshot:
         return frozenset()
-    paths = {path: item.path for item in items for path in _travelled(item)}
-    links = work.source.stat_many([work.folders.place(work.run_id, path) for path in paths])
+    paths = {path: item.path for item in items for path in _travelled_paths(item)}
+    links = work.source.stat_many([work.folders.link_path(work.run_id, path) for path in paths])
     missing = {path for path, link in zip(paths.values(), links, strict=True) if link is None}
     return frozenset(paths.values()) - missing

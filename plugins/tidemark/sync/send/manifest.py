@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished, encode
+from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished, encode_document
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import (
     DROP,
@@ -45,7 +45,7 @@ class Inventory:
     listed: float | None = None
 
     @property
-    def changes(self) -> bool:
+    def has_changes(self) -> bool:
         return bool(self.added or self.removed)
 
 
@@ -71,8 +71,8 @@ class Contents:
     failed: Sequence[RunItem] = ()
 
     @property
-    def empty(self) -> bool:
-        return not (self.items or self.schema or self.inventory.changes or self.failed)
+    def is_empty(self) -> bool:
+        return not (self.items or self.schema or self.inventory.has_changes or self.failed)
 
     @cached_property
     def files(self) -> list[RunItem]:
@@ -83,7 +83,7 @@ class Contents:
         return sum(item_bytes(i) for i in self.files)
 
 
-def compose(landing: SentLanding, contents: Contents, link: LinkSettings, site: SiteSettings) -> Manifest:
+def compose_manifest(landing: SentLanding, contents: Contents, link: LinkSettings, site: SiteSettings) -> Manifest:
     """The manifest of a part, from the ledger's rows alone: the same rows give the same bytes."""
     gone = sorted((i for i in contents.items if i.action in (DROP, SUPERSEDE)), key=lambda i: i.path)
     return Manifest(
@@ -133,31 +133,31 @@ def landed_file(item: RunItem) -> LandedFile:
     )
 
 
-class Paper(NamedTuple):
+class LandingManifest(NamedTuple):
     """What a landing carries, and its manifest's bytes."""
 
     contents: Contents
     data: bytes
 
 
-def paper_of(connection: Connection, link: LinkSettings, site: SiteSettings, landing: SentLanding) -> Paper:
+def manifest_of(connection: Connection, link: LinkSettings, site: SiteSettings, landing: SentLanding) -> LandingManifest:
     """What a landing carries as the ledger knows it: the same rows give the same bytes, as long as the settings do."""
-    contents = _contents(connection, landing)
-    return Paper(contents, encode(compose(landing, contents, link, site)))
+    contents = _read_contents(connection, landing)
+    return LandingManifest(contents, encode_document(compose_manifest(landing, contents, link, site)))
 
 
-def _contents(connection: Connection, landing: SentLanding) -> Contents:
+def _read_contents(connection: Connection, landing: SentLanding) -> Contents:
     run = run_rows.get_run(connection, landing.run_id)
     first = landing.part == 1
     return Contents(
-        items=tuple(run_rows.items(connection, landing.run_id, SENT, LANDED, part=landing.part)),
+        items=tuple(run_rows.read_items(connection, landing.run_id, SENT, LANDED, part=landing.part)),
         schema=run_rows.schema_pieces(connection, landing.run_id) if first else (),
-        inventory=_inventory(run.inventory if run else None, first),
-        failed=tuple(run_rows.items(connection, landing.run_id, FAILED, VANISHED)) if landing.last else (),
+        inventory=_inventory_of_part(run.inventory if run else None, first),
+        failed=tuple(run_rows.read_items(connection, landing.run_id, FAILED, VANISHED)) if landing.last else (),
     )
 
 
-def _inventory(text: str | None, first: bool) -> Inventory:
+def _inventory_of_part(text: str | None, first: bool) -> Inventory:
     """The change goes with the first part; the count with every one."""
     inventory = read_inventory(text) if text else Inventory()
     return inventory if first else Inventory(count=inventory.count)

@@ -30,13 +30,13 @@ OUTCOMES = ("loaded", "refused", "quarantined")
 def read_receipts(work: Work) -> Mapping[str, int]:
     """Take in every answer that is there: {"answered": landings, "loaded", "refused", "quarantined": files}."""
     with work.ledger.read() as connection:
-        waiting = run_rows.landings(connection, work.link.name, state="landed")
+        waiting = run_rows.sent_landings(connection, work.link.name, state="landed")
     total: Counter[str] = Counter()
     for landing in waiting:
-        text = _text(work, landing)
+        text = _read_receipt(work, landing)
         if text is None:
             continue
-        receipt = _decoded(landing.landing, text)
+        receipt = _decode_answer(landing.landing, text)
         if receipt.landing != landing.landing or receipt.manifest_sha256 != landing.manifest_sha256:
             raise CorruptionError(
                 f"the receipt of {landing.landing} answers another manifest ({receipt.landing})",
@@ -44,13 +44,13 @@ def read_receipts(work: Work) -> Mapping[str, int]:
                 subject=landing.landing,
             )
         resend = _to_resend(work, receipt)
-        with work.recording() as connection:
-            _record(connection, work, landing, receipt, text.decode(), resend)
-        total.update(answered=1, **count(receipt.answers))
+        with work.write_under_lease() as connection:
+            _record_receipt(connection, work, landing, receipt, text.decode(), resend)
+        total.update(answered=1, **count_outcomes(receipt.answers))
     return {name: total[name] for name in ("answered", *OUTCOMES)}
 
 
-def _decoded(landing: str, text: bytes) -> Receipt:
+def _decode_answer(landing: str, text: bytes) -> Receipt:
     try:
         return decode_receipt(text)
     except CorruptionError as broken:
@@ -61,12 +61,12 @@ def _decoded(landing: str, text: bytes) -> Receipt:
         ) from broken
 
 
-def count(answers: Iterable[Answer]) -> Mapping[str, int]:
+def count_outcomes(answers: Iterable[Answer]) -> Mapping[str, int]:
     """{outcome: files}."""
     return Counter(answer.outcome for answer in answers)
 
 
-def _text(work: Work, landing: SentLanding) -> bytes | None:
+def _read_receipt(work: Work, landing: SentLanding) -> bytes | None:
     try:
         return work.target.read(f"{work.landing_folder(landing.landing)}/{RECEIPT}")
     except SourceVanishedError:
@@ -82,15 +82,15 @@ def _to_resend(work: Work, receipt: Receipt) -> frozenset[str]:
     if not held:
         return frozenset()
     with work.ledger.read() as connection:
-        known = link_rows.digests(connection, work.link.name, sorted(held))
+        known = link_rows.acked_digests(connection, work.link.name, sorted(held))
     current = [path for path, (_, _, generation) in known.items() if generation == held[path].generation]
     asked = [path for path in current if not held[path].resend]
-    now = dict(zip(asked, work.source.digests([Range(path) for path in asked]), strict=True))
+    now = dict(zip(asked, work.source.digest_ranges([Range(path) for path in asked]), strict=True))
     differing = [path for path in asked if now[path] is not None and now[path] != known[path][0]]
     return frozenset([*differing, *(path for path in current if held[path].resend)])
 
 
-def _record(
+def _record_receipt(
     connection: Connection, work: Work, landing: SentLanding, receipt: Receipt, text: str, resend: frozenset[str]
 ) -> None:
     link = work.link.name
@@ -100,15 +100,19 @@ def _record(
             continue  # named in the receipt; the same bytes again would not help
         if answer.outcome == "schema":
             link_rows.forget_schema_prefix(connection, link, answer.path)
-            journal.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+            journal.record_event(
+                connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason
+            )
         elif answer.path in resend:
             link_rows.mark_resend(connection, link, [answer.path], f"was quarantined: {answer.reason}")
-            journal.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+            journal.record_event(
+                connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason
+            )
         elif answer.outcome != "loaded":
             link_rows.note_reason(connection, link, [answer.path], f"{answer.outcome}: {answer.reason}")
     send_again(connection, link, work.run_id, receipt.resend)
-    counted = count(receipt.answers)
-    journal.record(
+    counted = count_outcomes(receipt.answers)
+    journal.record_event(
         connection,
         "landing.answered",
         link=link,
@@ -124,7 +128,7 @@ def send_again(connection: Connection, link: str, run_id: str, resend: Iterable[
     """What the receiver asks for, as far as it is still at the site and no newer generation has been sent since."""
     asked = {one.path: one for one in resend}
     here = link_rows.acked_paths(connection, link, sorted(asked))
-    for path, (_, _, generation) in link_rows.digests(connection, link, sorted(here)).items():
+    for path, (_, _, generation) in link_rows.acked_digests(connection, link, sorted(here)).items():
         if generation == asked[path].generation:
             link_rows.mark_resend(connection, link, [path], asked[path].reason)
-            journal.record(connection, "file.resend", link=link, run_id=run_id, path=path, why=asked[path].reason)
+            journal.record_event(connection, "file.resend", link=link, run_id=run_id, path=path, why=asked[path].reason)

@@ -6,7 +6,7 @@ the receiver, their digests agree with the source's, and the TsFile is still wha
 recorded, many files in one transaction. What failed all its retries is left out and goes with the next run. What
 ends the run is an end that is down, a full disk, a lost lease or a closed window.
 
-Copies that lie at the receiver already take their place in a landing without crossing the wire (`seed`). The
+Copies that lie at the receiver already take their place in a landing without crossing the wire (`reuse_copies`). The
 transfer finds a whole file under the final name, compares its digest with the source's and counts it as sent. Only
 copies whose digest was compared before come here, so that no final name ever holds something else.
 """
@@ -30,11 +30,11 @@ from tidemark.ledger.sender.runs import FAILED, MODS, PINNED, SENT, TO_SEND, VAN
 from tidemark.settings.window import is_open, require_window
 from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.protocol import Store
-from tidemark.sync.select.quarantine import hold
-from tidemark.sync.send.batches import Weighed, batches, part_is_full
+from tidemark.sync.select.quarantine import hold_corrupt
+from tidemark.sync.send.batches import Weighed, cut_batches, part_is_full
 from tidemark.sync.send.finish import close_part
-from tidemark.sync.session import Copies, PartLimits, Work, partition_of
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.sync.session import KnownCopies, PartLimits, Work, partition_of
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.limits import LineShare
 
 RECORD_FILES = 2_000  # files in one record at most
@@ -62,18 +62,18 @@ def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
     Returns {"files", "bytes"} sent by this call.
     """
     with work.ledger.read() as connection:
-        todo = [Weighed(path, n) for path, n, state in run_rows.sizes(connection, work.run_id) if state in TO_SEND]
+        todo = [Weighed(path, n) for path, n, state in run_rows.item_sizes(connection, work.run_id) if state in TO_SEND]
         if batch is not None:
             asked = {f.path for f in task_batches(connection, work.run_id, work.site.data)[batch]}
             todo = [f for f in todo if f.path in asked]
-        part = len(run_rows.landings(connection, work.link.name, run_id=work.run_id)) + 1
+        part = len(run_rows.sent_landings(connection, work.link.name, run_id=work.run_id)) + 1
     if not todo:
         return {"files": 0, "bytes": 0}
-    _before_the_first_byte(work, todo, part)
+    _require_ready(work, todo, part)
     line = SharedLine(work.ledger, work.receiver.name, work.receiver.bandwidth)
     with place_on(line, work.run_id, work.identity, work.link.bandwidth) as place:
         sending = Sending(work, part, (len(todo), sum(f.size for f in todo)), place)
-        for group in batches(todo, lambda path: partition_of(path, work.site.data), work.limits):
+        for group in cut_batches(todo, lambda path: partition_of(path, work.site.data), work.limits):
             if sending.is_full():
                 close_part(work, last=False)
                 sending.next_part()
@@ -81,11 +81,11 @@ def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
     return {"files": sending.files, "bytes": sending.bytes}
 
 
-def _before_the_first_byte(work: Work, todo: Sequence[Weighed], part: int) -> None:
+def _require_ready(work: Work, todo: Sequence[Weighed], part: int) -> None:
     """The window is open, the receiver keeps up, there is room. Raises what says otherwise."""
     require_window(work.link, work.clock())
     with work.ledger.read() as connection:
-        waiting = run_rows.landings(connection, work.link.name, state="landed")
+        waiting = run_rows.sent_landings(connection, work.link.name, state="landed")
     if len(waiting) > work.receiver.max_unloaded_landings:
         raise RetryableError(
             f"receiver {work.receiver.name} has not loaded {len(waiting)} landings of link {work.link.name}, more than"
@@ -112,7 +112,7 @@ def _require_room(work: Work, todo: Sequence[Weighed], part: int) -> None:
 
 def _left_there(work: Work, todo: Sequence[Weighed], part: int) -> int:
     """Bytes of these files that an earlier try left in the open part: gone on from, or freed by who begins anew."""
-    landing = work.landing(part)
+    landing = work.landing_of_part(part)
     with work.ledger.read() as connection:
         items = run_rows.items_at(connection, work.run_id, [f.path for f in todo])
     wanted = {p.send.target_path: p.send.size for item in items for p in pieces_of(work, item, landing)}
@@ -123,12 +123,12 @@ def _left_there(work: Work, todo: Sequence[Weighed], part: int) -> int:
 
 def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> list[list[Weighed]]:
     """The run's files, sent or not, in at most TASKS batches: the same cut however far the run is."""
-    files = [Weighed(path, size) for path, size, _ in run_rows.sizes(connection, run_id)]
+    files = [Weighed(path, size) for path, size, _ in run_rows.item_sizes(connection, run_id)]
     limits = PartLimits(
         batch_bytes=max(PartLimits.batch_bytes, sum(f.size for f in files) // TASKS),
         batch_files=max(TASK_FILES, len(files) // TASKS),
     )
-    return list(batches(files, lambda path: partition_of(path, data), limits))
+    return list(cut_batches(files, lambda path: partition_of(path, data), limits))
 
 
 class Sending:
@@ -161,19 +161,19 @@ class Sending:
         with self.work.ledger.read() as connection:
             todo = list(run_rows.items_at(connection, self.work.run_id, paths))
         while todo:
-            down = self._send(todo)
+            down = self._send_items(todo)
             if not down:
                 break
             todo = self._without_culprit(todo, down)
-        if self.stopped():
+        if self.must_stop():
             require_window(self.work.link, self.work.clock())
 
-    def stopped(self) -> bool:
+    def must_stop(self) -> bool:
         return not is_open(self.work.link.window, self.work.link.timezone, self.work.clock())
 
-    def _send(self, todo: Sequence[RunItem]) -> list[Failed]:
+    def _send_items(self, todo: Sequence[RunItem]) -> list[Failed]:
         """Send the items and record what became of them; returns the failures of an end that was not reachable."""
-        landing = self.work.landing(self.part)
+        landing = self.work.landing_of_part(self.part)
         travelling = {item.path: pieces_of(self.work, item, landing) for item in todo}
         pieces = {p.send.target_path: p for several in travelling.values() for p in several}
         waiting = {path: len(several) for path, several in travelling.items()}
@@ -182,8 +182,10 @@ class Sending:
         complete: list[RunItem] = []
         down: list[Failed] = []
         recorded = time.monotonic()
-        seed(self.work.copies, self.work.target, [(p.item.path, p.send) for p in pieces.values() if p.role == TSFILE])
-        for outcome in self._outcomes([p.send for p in pieces.values()]):
+        reuse_copies(
+            self.work.copies, self.work.target, [(p.item.path, p.send) for p in pieces.values() if p.role == TSFILE]
+        )
+        for outcome in self._transfer_items([p.send for p in pieces.values()]):
             piece = pieces[outcome.item.target_path]
             path = piece.item.path
             self._unrecorded_wire += outcome.wire_bytes
@@ -192,7 +194,7 @@ class Sending:
                 arrived[path].digests[piece.role] = outcome.sha256
                 arrived[path].verified = "target" if outcome.verified == "target" else arrived[path].verified
             elif isinstance(outcome.error, _ENDS_THE_RUN):
-                self._record(complete, arrived)
+                self._record_sent(complete, arrived)
                 raise outcome.error
             elif isinstance(outcome.error, RetryableError):
                 down.append(outcome)
@@ -202,32 +204,32 @@ class Sending:
             if waiting[path] == 0 and path not in failed:
                 complete.append(piece.item)
             if len(complete) >= RECORD_FILES or time.monotonic() - recorded >= RECORD_SECONDS:
-                self._record(complete, arrived)
+                self._record_sent(complete, arrived)
                 complete, recorded = [], time.monotonic()
-        self._record(complete, arrived)
+        self._record_sent(complete, arrived)
         self._record_failures({path: outcome.error for path, outcome in failed.items()})
         return down
 
-    def _outcomes(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
+    def _transfer_items(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
         link = self.work.link
         options = SendOptions(
             link.block_bytes,
             link.retries,
             link.bandwidth,
-            self.stopped,
+            self.must_stop,
             link.connections,
             slowest=link.slowest,
             reserve=HEADROOM_BYTES,
             line=self._line,
         )
         options = replace(options, digest_at_source=link.digest == "both")
-        return send(self.work.source, self.work.target, items, options, self._on_bytes)
+        return send_files(self.work.source, self.work.target, items, options, self._on_bytes)
 
     def _on_bytes(self, count: int) -> None:
         self._wire += count
         self.work.beat(self.files, self._total[0], self._wire, self._total[1])
 
-    def _record(self, items: Sequence[RunItem], arrived: Mapping[str, Arrived]) -> None:
+    def _record_sent(self, items: Sequence[RunItem], arrived: Mapping[str, Arrived]) -> None:
         """Record what is durable. A file that is not what was selected any more is left out instead.
 
         CRASH WINDOW: durable, not recorded; the rerun finds the bytes at the receiver and sends nothing.
@@ -238,8 +240,8 @@ class Sending:
         found = self.work.source.stat_many([source_of(self.work, item, item.path) for item in whole])
         now = {item.path: entry and (entry.size, entry.mtime) for item, entry in zip(whole, found, strict=True)}
         same = [item for item in items if item.action == MODS or now[item.path] == (item.size, item.mtime)]
-        with self.work.recording() as connection:
-            run_rows.set_items(connection, self.work.run_id, [self._sent(i, arrived[i.path]) for i in same])
+        with self.work.write_under_lease() as connection:
+            run_rows.set_items(connection, self.work.run_id, [self._sent_columns(i, arrived[i.path]) for i in same])
             run_rows.add_to_run(connection, self.work.run_id, sent_bytes=self._unrecorded_wire)
         self._unrecorded_wire = 0
         self.files += len(same)
@@ -251,7 +253,7 @@ class Sending:
         error = SourceVanishedError("it changed or went away while it was sent", hint="the next run sends it")
         self._record_failures({i.path: error for i in items if i.path not in kept})
 
-    def _sent(self, item: RunItem, arrived: Arrived) -> dict[str, Any]:
+    def _sent_columns(self, item: RunItem, arrived: Arrived) -> dict[str, Any]:
         return {
             "path": item.path,
             "state": SENT,
@@ -270,8 +272,8 @@ class Sending:
             {"path": p, "state": VANISHED if isinstance(e, SourceVanishedError) else FAILED, "reason": e.message}
             for p, e in errors.items()
         ]
-        with self.work.recording() as connection:
-            kept = hold(connection, self.work, errors)
+        with self.work.write_under_lease() as connection:
+            kept = hold_corrupt(connection, self.work, errors)
             run_rows.set_items(connection, run_id, [c | {"reason": kept.get(c["path"], c["reason"])} for c in changes])
             rows = [{"link": link, "run_id": run_id, "path": p, "error": e.message} for p, e in errors.items()]
             journal.record_many(connection, "file.failed", rows)
@@ -287,7 +289,7 @@ class Sending:
             raise down[0].error from None
         if self._culprits > CULPRITS:
             raise down[0].error
-        landing = self.work.landing(self.part)
+        landing = self.work.landing_of_part(self.part)
         owner = {p.send.target_path: item.path for item in todo for p in pieces_of(self.work, item, landing)}
         culprit = owner[down[0].item.target_path]
         self._record_failures({culprit: down[0].error})
@@ -323,13 +325,13 @@ def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
 
 def source_of(work: Work, item: RunItem, path: str) -> str:
     """Where one of the item's files is read at the source."""
-    return work.folders.place(work.run_id, path) if item.state == PINNED else path
+    return work.folders.link_path(work.run_id, path) if item.state == PINNED else path
 
 
 _PIECE = 1 << 20
 
 
-def seed(copies: Copies, target: Store, wanted: Iterable[tuple[str, SendItem]]) -> None:
+def reuse_copies(copies: KnownCopies, target: Store, wanted: Iterable[tuple[str, SendItem]]) -> None:
     """Put the copy of each (source path, item) under the item's final name, where nothing lies there yet."""
     if copies.store is None:
         return
@@ -338,5 +340,5 @@ def seed(copies: Copies, target: Store, wanted: Iterable[tuple[str, SendItem]]) 
         if place is None or target.stat(item.target_path) is not None:
             continue
         part = part_of(item.target_path)
-        target.write_part(part, 0, copies.store.chunks(place, 0, item.size, _PIECE))
+        target.write_part(part, 0, copies.store.read_chunks(place, 0, item.size, _PIECE))
         target.seal_parts([(part, item.target_path)])

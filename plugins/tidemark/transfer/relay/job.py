@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.stores.agent.block_journal import Block, BlockJournal, Identity, journal_of, part_of
-from tidemark.stores.agent.reader import editions, same_edition
+from tidemark.stores.agent.reader import editions_of, same_edition
 from tidemark.stores.local import LocalStore
-from tidemark.stores.os_errors import translated
-from tidemark.stores.protocol import Digesting, Entry, Range, Store
-from tidemark.transfer.existing import digests, identity, unsure
-from tidemark.transfer.items import SendItem, TryAgain, Wire, changed
+from tidemark.stores.os_errors import translate_os_errors
+from tidemark.stores.protocol import Entry, PendingDigest, Range, Store
+from tidemark.transfer.existing import identity_of, may_have_changed, read_digests
+from tidemark.transfer.items import SendItem, TryAgain, Wire, source_changed_error
 
 
 @dataclass(eq=False)
@@ -40,35 +40,35 @@ class Job:
     running: Any = field(default_factory=hashlib.sha256)  # of all bytes; None when some came by an earlier try
     block: Any = None  # of those since the last claim, where `running` is None
     edition: int | None = None  # of a source on a disk of this machine, before its first byte was read
-    beside: Digesting | None = None  # the source's digest, being made while the bytes come
+    beside: PendingDigest | None = None  # the source's digest, being made while the bytes come
 
     @property
-    def part(self) -> str:
+    def part_path(self) -> str:
         return part_of(self.item.target_path)
 
     @property
-    def journalled(self) -> bool:
+    def has_journal(self) -> bool:
         return not self.small or self.item.may_have_an_old_journal
 
     @property
-    def paper(self) -> str:
+    def journal_path(self) -> str:
         return journal_of(self.item.target_path)
 
     @property
     def identity(self) -> Identity:
-        return identity(self.item, self.entry)
+        return identity_of(self.item, self.entry)
 
     @property
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         return self.item.size - self.at
 
-    def go_on(self, claims: Sequence[Block]) -> None:
+    def resume_from(self, claims: Sequence[Block]) -> None:
         """From what an earlier try left."""
         self.claims = list(claims)
         self.at = self.kept = max((claim.end for claim in claims), default=0)
         self.running = None if self.at else self.running
 
-    def take(self, data: bytes | memoryview) -> None:
+    def receive_data(self, data: bytes | memoryview) -> None:
         """The next bytes came."""
         self.at += len(data)
         if self.running is not None:
@@ -77,7 +77,7 @@ class Job:
             self.block = self.block or hashlib.sha256()
             self.block.update(data)
 
-    def claim(self) -> Block:
+    def claim_block(self) -> Block:
         """What came is handed on: a line for the journal."""
         if self.running is not None:
             made = Block(0, self.at, self.running.copy().hexdigest())
@@ -88,11 +88,11 @@ class Job:
         self.kept = self.at
         return made
 
-    def digest(self) -> str:
+    def received_digest(self) -> str:
         """Of all bytes as they came; "" where some came by an earlier try."""
         return "" if self.running is None else str(self.running.hexdigest())
 
-    def journal(self) -> bytes:
+    def encode_journal(self) -> bytes:
         return BlockJournal(self.identity, self.claims).encode()
 
 
@@ -154,27 +154,29 @@ def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str 
     ]
     ranges = [Range(job.item.source_path, 0, job.item.size) for job in asked if job.beside is None]
     made = iter(_made_there(wire, ranges))
-    known = {job: job.beside.digest() if job.beside is not None else next(made) for job in asked}
+    known = {job: job.beside.await_digest() if job.beside is not None else next(made) for job in asked}
     after = dict(zip(jobs, wire.source.stat_many([job.item.source_path for job in jobs]), strict=True))
     found: list[str | TryAgain] = []
     for job, (unchanged, _) in zip(jobs, told, strict=True):
         entry, digest = after[job], known.get(job, "")
-        same = unchanged and entry is not None and identity(job.item, entry) == job.identity and entry.size >= job.item.size
-        found.append(digest if same and digest is not None else changed(job.item))
+        same = (
+            unchanged and entry is not None and identity_of(job.item, entry) == job.identity and entry.size >= job.item.size
+        )
+        found.append(digest if same and digest is not None else source_changed_error(job.item))
     return found
 
 
 def _made_there(wire: Wire, ranges: Sequence[Range]) -> Iterator[str | None]:
     """Where nobody digests at the source the bytes cross again, under the same cap."""
-    if not ranges or wire.proven_at_source or not wire.bucket.pace:
-        yield from wire.source.digests(ranges) if ranges else ()
+    if not ranges or wire.proven_at_source or not wire.bucket.pace_bytes:
+        yield from wire.source.digest_ranges(ranges) if ranges else ()
         return
     paced: list[Range] = []
     for one in [*ranges, None]:
         size = sum(length or 0 for _, _, length in paced)
-        if paced and (one is None or size + (one.length or 0) > wire.bucket.pace):
-            wire.bucket.take(size)
-            yield from wire.source.digests(paced)
+        if paced and (one is None or size + (one.length or 0) > wire.bucket.pace_bytes):
+            wire.bucket.consume_tokens(size)
+            yield from wire.source.digest_ranges(paced)
             paced = []
         if one is not None:
             paced.append(one)
@@ -187,8 +189,8 @@ def looks_the_same(wire: Wire, job: Job, end: int) -> bool:
     """
     size = min(SAMPLE_BYTES, end)
     places = sorted({(end - size) * number // (SAMPLES - 1) for number in range(SAMPLES)})
-    ends = ((wire.source, job.item.source_path), (wire.target, job.part))
-    at_source, at_target = (digests(wire, store, [Range(path, at, size) for at in places]) for store, path in ends)
+    ends = ((wire.source, job.item.source_path), (wire.target, job.part_path))
+    at_source, at_target = (read_digests(wire, store, [Range(path, at, size) for at in places]) for store, path in ends)
     return list(at_source) == list(at_target)
 
 
@@ -197,14 +199,14 @@ def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:
     sets an mtime back moves the ctime. None where there is nothing more to see than `identity`."""
     if not jobs or not isinstance(source, LocalStore):
         return [None] * len(jobs)
-    with translated(source.where, jobs[0].item.source_path, reading=True):
-        return editions(source.disk, [job.item.source_path for job in jobs])
+    with translate_os_errors(source.where, jobs[0].item.source_path, reading=True):
+        return editions_of(source.disk, [job.item.source_path for job in jobs])
 
 
 def _as_it_was(job: Job, now: int | None) -> tuple[bool, bool]:
     """Whether it may be the file that was begun with; whether the times can tell."""
     if job.edition is None or now is None or job.entry.size != job.item.size:
-        return True, True  # `identity` and `unsure` speak alone
+        return True, True  # `identity` and `may_have_changed` speak alone
     return same_edition(job.edition, now)
 
 
@@ -217,6 +219,6 @@ def may_be_written(wire: Wire, job: Job, started: float) -> bool:
 def _to_digest(wire: Wire, job: Job, started: float) -> bool:
     if not wire.proven_at_source:  # that is to read all of it again: `may_be_written` waits instead
         return job.entry.size != job.item.size  # but a growing file's mtime says nothing
-    if wire.digests_far:
-        return wire.options.digest_at_source or unsure(job.item, job.entry, started - CLOCKS_APART)
-    return job.running is None or unsure(job.item, job.entry, started)
+    if wire.has_far_digests:
+        return wire.options.digest_at_source or may_have_changed(job.item, job.entry, started - CLOCKS_APART)
+    return job.running is None or may_have_changed(job.item, job.entry, started)

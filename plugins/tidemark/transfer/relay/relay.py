@@ -16,13 +16,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tidemark.errors import DiskFullError, TidemarkError
-from tidemark.stores.agent.block_journal import Block, decode
+from tidemark.stores.agent.block_journal import Block, decode_journal
 from tidemark.stores.agent.part_file import HeadRoom, NoRoom
 from tidemark.stores.local import LocalStore
-from tidemark.stores.protocol import DigestingBeside, Piece, Range, Store, Tier, Want, flow
+from tidemark.stores.protocol import DigestingBeside, Piece, Range, Store, Tier, Want, read_stream
 from tidemark.transfer.attempts import Outcome
-from tidemark.transfer.existing import RACY_SECONDS, already_there, differs, digests, other_digest
-from tidemark.transfer.items import Failed, SendItem, TryAgain, Wire, no_room_for, no_room_left, require
+from tidemark.transfer.existing import (
+    RACY_SECONDS,
+    block_differs_error,
+    digest_differs_error,
+    find_already_there,
+    read_digests,
+)
+from tidemark.transfer.items import Failed, SendItem, TryAgain, Wire, no_room_for, no_room_left, require_source
 from tidemark.transfer.relay.job import (
     Job,
     editions_at,
@@ -67,11 +73,11 @@ class Relay:
     def kept_bytes(self) -> int:
         return self._resumed + self._target.kept_bytes
 
-    def outcomes(self) -> Iterator[Outcome]:
+    def iter_outcomes(self) -> Iterator[Outcome]:
         try:
             self._target = target_of(self._wire)
-            yield from self._prepare()
-            yield from self._carry()
+            yield from self._prepare_jobs()
+            yield from self._transfer_jobs()
         except TidemarkError as error:
             self.error = error
         finally:
@@ -83,80 +89,80 @@ class Relay:
 
     # before the first byte
 
-    def _prepare(self) -> Iterator[Outcome]:
+    def _prepare_jobs(self) -> Iterator[Outcome]:
         """What is there already, what is gone or has no room; the rest becomes jobs."""
         wire = self._wire
-        there = already_there(wire, self._items)
+        there = find_already_there(wire, self._items)
         for item, digest in there.items():
-            yield wire.sent(item, digest)
+            yield wire.make_sent(item, digest)
         items = [item for item in self._items if item not in there]
         jobs: list[Job] = []
         for item, entry in zip(items, wire.source.stat_many([item.source_path for item in items]), strict=True):
             try:
-                jobs.append(Job(len(jobs), item, require(item, entry), item.size <= wire.small))
+                jobs.append(Job(len(jobs), item, require_source(item, entry), item.size <= wire.small_limit))
             except TidemarkError as error:
-                yield wire.failed(item, error)
+                yield wire.make_failed(item, error)
         self._looked = time.monotonic()
         for job, edition in zip(jobs, editions_at(wire.source, jobs), strict=True):
             job.edition = edition
-        self._resume([job for job in jobs if not job.small])
+        self._resume_jobs([job for job in jobs if not job.small])
         self._room = TargetRoom(wire, jobs[0].item.target_path.rpartition("/")[0]) if jobs else None
         for job in jobs:
             try:
                 assert self._room is not None
-                self._room.promise(job.item, job.left)
+                self._room.promise_room(job.item, job.bytes_left)
             except DiskFullError as full:
-                yield wire.failed(job.item, full)
+                yield wire.make_failed(job.item, full)
             else:
                 self._jobs[job.number] = job
 
-    def _resume(self, jobs: Sequence[Job]) -> None:
+    def _resume_jobs(self, jobs: Sequence[Job]) -> None:
         """Claims of this very source that the part bears out, and that the source still has."""
         target, source = self._wire.target, self._wire.source
-        papers = [path for job in jobs for path in (job.paper, job.part)]
+        papers = [path for job in jobs for path in (job.journal_path, job.part_path)]
         found = {path: entry for path, entry in zip(papers, target.stat_many(papers), strict=True) if entry is not None}
-        left = [job for job in jobs if job.paper in found and job.part in found]
-        for job, (_, data) in zip(left, target.read_many([job.paper for job in left]), strict=True):
+        left = [job for job in jobs if job.journal_path in found and job.part_path in found]
+        for job, (_, data) in zip(left, target.read_many([job.journal_path for job in left]), strict=True):
             self._journals[job.number] = data or b""
-            journal = decode(data or b"")
+            journal = decode_journal(data or b"")
             if journal is None or journal.identity != job.identity:
                 continue
-            good = good_claims(journal.blocks, self._digests_of(target, job.part))
+            good = good_claims(journal.blocks, self._digests_of(target, job.part_path))
             if good and self._wire.proven_at_source:
                 good = good_claims(good, self._digests_of(source, job.item.source_path))
             elif good and not looks_the_same(self._wire, job, good[-1].end):
                 good = []
-            job.go_on(good)
+            job.resume_from(good)
             self._resumed += job.at
 
     # the stream
 
-    def _carry(self) -> Iterator[Outcome]:
+    def _transfer_jobs(self) -> Iterator[Outcome]:
         jobs = self._jobs
         if jobs:
-            self._target.expect(list(jobs.values()))
-        for job in [job for job in jobs.values() if not job.left and not job.small]:  # whole in its part
-            self._target.begin(job, self._journals.get(job.number, b""))
-            yield from self._ended(job)
-        for piece in flow(self._wire.source, self._wants(list(jobs.values())), self._paces(2)):
+            self._target.expect_jobs(list(jobs.values()))
+        for job in [job for job in jobs.values() if not job.bytes_left and not job.small]:  # whole in its part
+            self._target.begin_job(job, self._journals.get(job.number, b""))
+            yield from self._complete_job(job)
+        for piece in read_stream(self._wire.source, self._generate_wants(list(jobs.values())), self._bytes_of_paces(2)):
             if piece.number not in jobs:
                 continue
             job = jobs[piece.number]
             if not self._still_room(len(piece.data)):
                 break
             if piece.trouble is not None:
-                yield self._lost(job, TryAgain(piece.trouble))
+                yield self._retry_job(job, TryAgain(piece.trouble))
             else:
-                self._take(job, piece)
-                if job.left:
-                    if late := self._late(job):
+                self._receive_piece(job, piece)
+                if job.bytes_left:
+                    if late := self._fail_overdue(job):
                         yield late
                         break  # what is on its way is this file's, and as slow; the others go on in a round of their own
-                    if self._wire.stopped() and job.kept == job.at:
+                    if self._wire.is_stopped() and job.kept == job.at:
                         break
                     continue
-                yield from self._ended(job)
-            if self._wire.stopped():
+                yield from self._complete_job(job)
+            if self._wire.is_stopped():
                 break
         yield from self._name_all()
 
@@ -164,75 +170,75 @@ class Relay:
         """False: the round ends, with all it has."""
         try:
             if self._room is not None:
-                self._room.take(size, lambda: sum(job.left for job in self._jobs.values()))
+                self._room.consume_room(size, lambda: sum(job.bytes_left for job in self._jobs.values()))
         except DiskFullError as full:
             self.error = full
         return self.error is None
 
-    def _wants(self, jobs: Sequence[Job]) -> Iterator[Want]:
+    def _generate_wants(self, jobs: Sequence[Job]) -> Iterator[Want]:
         for job in jobs:
             if may_be_written(self._wire, job, self._started):
                 self._wait_from(self._looked)
-            if self._wire.stopped():
+            if self._wire.is_stopped():
                 return
-            self._target.begin(job, self._journals.get(job.number, b""))
+            self._target.begin_job(job, self._journals.get(job.number, b""))
             if self._beside is not None:
                 job.beside = self._beside.digest_beside(job.item.source_path, job.item.size)
-            yield from self._paced(Want(job.number, job.item.source_path, job.at, job.left, job.small))
+            yield from self._pace_want(Want(job.number, job.item.source_path, job.at, job.bytes_left, job.small))
 
     def _wait_from(self, looked: float) -> None:
-        while (left := looked + RACY_SECONDS - time.monotonic()) > 0 and not self._wire.stopped():
+        while (left := looked + RACY_SECONDS - time.monotonic()) > 0 and not self._wire.is_stopped():
             time.sleep(min(left, 0.1))
 
-    def _paced(self, want: Want) -> Iterator[Want]:
+    def _pace_want(self, want: Want) -> Iterator[Want]:
         """Who asks waits for the cap, not who takes what came: that has crossed already. So little is asked at once."""
         bucket = self._wire.bucket
         at, left = want.offset, want.length
-        most = left if want.small else self._paces(1) or left
-        while not self._wire.stopped():
+        most = left if want.small else self._bytes_of_paces(1) or left
+        while not self._wire.is_stopped():
             length = min(left, most)
-            bucket.take(length + BESIDES.get(self._wire.source.properties.tier, 0) * want.small)
+            bucket.consume_tokens(length + BESIDES.get(self._wire.source.properties.tier, 0) * want.small)
             yield want._replace(offset=at, length=length)
             at, left = at + length, left - length
             if not left:
                 return
 
-    def _paces(self, count: int) -> int:
+    def _bytes_of_paces(self, count: int) -> int:
         """Bytes of so many paces of a capped link; 0 where there is no cap."""
-        return count * self._wire.bucket.pace
+        return count * self._wire.bucket.pace_bytes
 
-    def _take(self, job: Job, piece: Piece) -> None:
+    def _receive_piece(self, job: Job, piece: Piece) -> None:
         """Write and hash; a claim a step."""
         data = memoryview(piece.data)
         while data:
             taken = len(data) if job.small else min(len(data), self._step - (job.at - job.kept) % self._step)
-            self._wire.count(job.item, taken)
-            self._target.write(job, data[:taken])
-            job.take(data[:taken])
+            self._wire.count_bytes(job.item, taken)
+            self._target.write_data(job, data[:taken])
+            job.receive_data(data[:taken])
             data = data[taken:]
-            if not job.small and (job.at - job.kept >= self._step or not job.left):
-                job.claim()
-                self._target.claim(job)
-                if self._wire.stopped():
+            if not job.small and (job.at - job.kept >= self._step or not job.bytes_left):
+                job.claim_block()
+                self._target.journal_claim(job)
+                if self._wire.is_stopped():
                     return
 
-    def _late(self, job: Job) -> Failed | None:
+    def _fail_overdue(self, job: Job) -> Failed | None:
         """The outcome of a file that has had its time; the next run goes on from its claims."""
         deadlines, path, now = self._wire.deadlines, job.item.source_path, time.monotonic()
-        deadlines.begin(path, now)
-        error = deadlines.over(path, job.item.size, now)
-        return self._wire.failed(job.item, error) if error is not None else None
+        deadlines.begin_file(path, now)
+        error = deadlines.overdue_error(path, job.item.size, now)
+        return self._wire.make_failed(job.item, error) if error is not None else None
 
-    def _ended(self, job: Job) -> Iterator[Outcome]:
+    def _complete_job(self, job: Job) -> Iterator[Outcome]:
         """All bytes of a file came."""
-        self._wire.deadlines.end(job.item.source_path)
+        self._wire.deadlines.end_file(job.item.source_path)
         del self._jobs[job.number]
         self._whole.append(job)
         unnamed = sum(whole.item.size for whole in self._whole)
         if len(self._whole) >= BATCH_FILES or unnamed >= self._batch:
             yield from self._name_all()
 
-    def _lost(self, job: Job, again: TryAgain) -> tuple[SendItem, TryAgain]:
+    def _retry_job(self, job: Job, again: TryAgain) -> tuple[SendItem, TryAgain]:
         """This try at the file did not get there."""
         del self._jobs[job.number]
         self._let_go([job])
@@ -242,7 +248,7 @@ class Relay:
         for job in jobs:
             if job.beside is not None:
                 job.beside.close()
-        self._target.abandon(jobs)
+        self._target.abandon_jobs(jobs)
 
     # the proof
 
@@ -252,22 +258,22 @@ class Relay:
             return
         proved: dict[Job, str] = {}
         sources = source_digests(self._wire, jobs, self._started)
-        for job, at_target, at_source in zip(jobs, self._target.proven(jobs), sources, strict=True):
-            outcome = self._judge(job, at_target, at_source)
+        for job, at_target, at_source in zip(jobs, self._target.digest_parts(jobs), sources, strict=True):
+            outcome = self._judge_digests(job, at_target, at_source)
             if isinstance(outcome, str):
                 proved[job] = outcome
                 continue
-            yield (job.item, outcome) if isinstance(outcome, TryAgain) else self._wire.failed(job.item, outcome)
+            yield (job.item, outcome) if isinstance(outcome, TryAgain) else self._wire.make_failed(job.item, outcome)
         self._wire.target.remove(self._useless)
         self._useless.clear()
         lost = self._target.give_names(list(proved)) if proved else {}
-        # CRASH WINDOW: final names that nobody recorded; the rerun finds them by `already_there`.
+        # CRASH WINDOW: final names that nobody recorded; the rerun finds them by `find_already_there`.
         self._whole = []
         self._let_go(jobs)
         for job, digest in proved.items():
-            yield (job.item, TryAgain(lost[job])) if job in lost else self._wire.sent(job.item, digest)
+            yield (job.item, TryAgain(lost[job])) if job in lost else self._wire.make_sent(job.item, digest)
 
-    def _judge(
+    def _judge_digests(
         self, job: Job, at_target: str | TidemarkError | None, at_source: str | TryAgain
     ) -> str | TryAgain | TidemarkError:
         """The digest of the file, which is what was wanted, at the source and at the target; else what is wrong."""
@@ -275,34 +281,34 @@ class Relay:
             return at_target
         if isinstance(at_source, TryAgain):
             return at_source
-        arrived = job.digest()
+        arrived = job.received_digest()
         for end, digest in (("source", at_source), ("target", at_target)):
             if arrived and digest and digest != arrived:
-                return self._what_differs(job, end) or self._other(job, digest, arrived)
+                return self._what_differs(job, end) or self._retry_from_start(job, digest, arrived)
         expected = job.item.sha256 or at_source or arrived or at_target
         if at_target != expected or not at_target:
-            return self._what_differs(job, "target") or self._other(job, str(at_target), str(expected))
+            return self._what_differs(job, "target") or self._retry_from_start(job, str(at_target), str(expected))
         return self._what_differs(job, "target") or at_target if not (at_source or arrived) else at_target
 
-    def _other(self, job: Job, actual: str, expected: str) -> TryAgain:
+    def _retry_from_start(self, job: Job, actual: str, expected: str) -> TryAgain:
         """No block is to blame, so there is none to go on from."""
         if job.small:
-            return TryAgain(differs(job.item, "target", 0, job.item.size))
-        self._useless.append(job.paper)
-        return TryAgain(other_digest(job.item, actual, expected))
+            return TryAgain(block_differs_error(job.item, "target", 0, job.item.size))
+        self._useless.append(job.journal_path)
+        return TryAgain(digest_differs_error(job.item, actual, expected))
 
     def _what_differs(self, job: Job, end: str) -> TryAgain | None:
         """Names the first block that is not at that end what it was when it came."""
         if job.small:
             return None
-        store, path = (self._wire.source, job.item.source_path) if end == "source" else (self._wire.target, job.part)
+        store, path = (self._wire.source, job.item.source_path) if end == "source" else (self._wire.target, job.part_path)
         if end == "source" and not self._wire.proven_at_source:
             return None
         block = first_bad_block(job.claims, self._digests_of(store, path))
-        return TryAgain(differs(job.item, end, block.offset, block.length)) if block is not None else None
+        return TryAgain(block_differs_error(job.item, end, block.offset, block.length)) if block is not None else None
 
     def _digests_of(self, store: Store, path: str) -> Callable[[Sequence[Block]], Sequence[str | None]]:
-        return lambda blocks: digests(self._wire, store, [Range(path, block.offset, block.length) for block in blocks])
+        return lambda blocks: read_digests(self._wire, store, [Range(path, block.offset, block.length) for block in blocks])
 
 
 FAR_LOOKS = 10  # `rarely` of a far disk: a look waits for an answer
@@ -319,7 +325,7 @@ class TargetRoom:
         rarely = 1 if isinstance(target, LocalStore) else FAR_LOOKS
         self._head = None if free is None else HeadRoom(_Free(target), folder, reserve, rarely)
 
-    def promise(self, item: SendItem, missing: int) -> None:
+    def promise_room(self, item: SendItem, missing: int) -> None:
         """`missing` bytes of a file are to come. Raises DiskFullError where it has no room."""
         if self._left is None:
             return
@@ -327,12 +333,12 @@ class TargetRoom:
             raise no_room_for(self._wire, item, missing, self._left)
         self._left -= missing
 
-    def take(self, size: int, missing: Callable[[], int]) -> None:
+    def consume_room(self, size: int, missing: Callable[[], int]) -> None:
         """`size` bytes are to be written, of the `missing` ones. Raises DiskFullError before the disk is full."""
         if self._head is None:
             return
         try:
-            self._head.take(size)
+            self._head.claim_room(size)
         except NoRoom as none:
             raise no_room_left(self._wire, none.free, missing()) from none
 

@@ -14,7 +14,7 @@ from tidemark.errors import TidemarkError
 from tidemark.stores.agent.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Range
 from tidemark.stores.sftp.write_stream import Part, PartStream
-from tidemark.transfer.existing import digests, taken_away
+from tidemark.transfer.existing import part_taken_error, read_digests
 from tidemark.transfer.items import BulkWriting, Wire
 from tidemark.transfer.relay.job import Job
 
@@ -43,62 +43,62 @@ class SftpTarget:
     def kept_bytes(self) -> int:
         return sum(end - offset for part, offset, end in self._claimed if part.written >= end)
 
-    def expect(self, jobs: Sequence[Job]) -> None:
+    def expect_jobs(self, jobs: Sequence[Job]) -> None:
         self._store.make_folders(sorted({job.item.target_path.rpartition("/")[0] for job in jobs}))
 
-    def begin(self, job: Job, known: bytes) -> None:
+    def begin_job(self, job: Job, known: bytes) -> None:
         """Opened at once, so that its bytes need not wait for the answer, unless many are."""
         self._begun.append((job, known))
         self._open_more()
-        if not job.left:
+        if not job.bytes_left:
             self._open_until(job)
-            self._end(job)
+            self._end_part(job)
 
-    def write(self, job: Job, data: bytes | memoryview) -> None:
+    def write_data(self, job: Job, data: bytes | memoryview) -> None:
         if job.number not in self._parts:
             self._open_until(job)
         part = self._parts[job.number]
-        self._stream.write(part, data)
+        self._stream.write_part(part, data)
         if part.trouble is not None and not job.small:  # else nobody would notice before the last byte
-            raise self._store.told(part.trouble, job.part)
+            raise self._store.explain_error(part.trouble, job.part_path)
         if job.small and part.offset == job.item.size:
-            self._end(job)
+            self._end_part(job)
         if self._begun:
             self._open_more()
 
-    def claim(self, job: Job) -> None:
+    def journal_claim(self, job: Job) -> None:
         # CRASH WINDOW: a line about bytes that did not arrive: the rerun compares digests, and sends them again.
-        self._stream.write(self._papers[job.number], job.claims[-1].line())
+        self._stream.write_part(self._papers[job.number], job.claims[-1].encode_line())
         self._claimed.append((self._parts[job.number], self._at[job.number], job.at))
         self._at[job.number] = job.at
-        if not job.left:
-            self._end(job)
+        if not job.bytes_left:
+            self._end_part(job)
         elif job.at - self._synced[job.number] >= SYNC_BYTES:
             self._synced[job.number] = job.at
-            self._stream.sync(self._parts[job.number])
+            self._stream.sync_part(self._parts[job.number])
 
-    def proven(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
+    def digest_parts(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
         parts = [self._parts.pop(job.number) for job in jobs]
         papers = [self._papers.pop(job.number) for job in jobs if not job.small]
-        self._stream.settle([*parts, *papers])
+        self._stream.await_parts([*parts, *papers])
         asked = [job for job, part in zip(jobs, parts, strict=True) if part.trouble is None and not self._in_stream(job)]
-        made = dict(zip(asked, digests(self._wire, self._store, [Range(job.part) for job in asked]), strict=True))
+        made = dict(zip(asked, read_digests(self._wire, self._store, [Range(job.part_path) for job in asked]), strict=True))
         found: list[str | TidemarkError | None] = []
         for job, part in zip(jobs, parts, strict=True):
             if part.trouble is not None:
-                found.append(self._store.told(part.trouble, job.part))
+                found.append(self._store.explain_error(part.trouble, job.part_path))
             else:
                 found.append(made[job] if job in made else hashlib.sha256(part.read_back).hexdigest())
         return found
 
     def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
         # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest and seals them.
-        lost = self._store.name_durable([(job.part, job.item.target_path, job.item.size) for job in jobs])
-        # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for n, job in enumerate(jobs) if job.journalled and n not in lost])
-        return {jobs[number]: taken_away(jobs[number].item) for number in lost}
+        lost = self._store.name_durable([(job.part_path, job.item.target_path, job.item.size) for job in jobs])
+        # CRASH WINDOW: final names there, journals left over; `find_already_there` of the rerun removes them.
+        self._store.remove([job.journal_path for n, job in enumerate(jobs) if job.has_journal and n not in lost])
+        return {jobs[number]: part_taken_error(jobs[number].item) for number in lost}
 
-    def abandon(self, jobs: Sequence[Job]) -> None:
+    def abandon_jobs(self, jobs: Sequence[Job]) -> None:
         gone = set(jobs)
         if any(job in gone for job, _ in self._begun):
             self._begun = deque(begun for begun in self._begun if begun[0] not in gone)
@@ -106,40 +106,40 @@ class SftpTarget:
             for open_now in (self._parts, self._papers):
                 part = open_now.pop(job.number, None)
                 if part is not None:
-                    self._stream.close(part)
+                    self._stream.close_part(part)
 
     def close(self) -> None:
         """Its handles were closed as they were abandoned."""
 
     def _open_more(self) -> None:
         while self._begun and self._stream.handles < MOST_OPEN:
-            self._open(*self._begun.popleft())
+            self._open_job(*self._begun.popleft())
 
     def _open_until(self, job: Job) -> None:
         """Those before it wait for bytes that never come, or were asked for in another way: so more are open for a while."""
         while job.number not in self._parts:
-            self._stream.spare(MOST_OPEN)
-            self._open(*self._begun.popleft())
+            self._stream.await_handles(MOST_OPEN)
+            self._open_job(*self._begun.popleft())
 
-    def _open(self, job: Job, known: bytes) -> None:
-        self._parts[job.number] = self._stream.open(self._store.place(job.part), job.at, fresh=not job.at)
+    def _open_job(self, job: Job, known: bytes) -> None:
+        self._parts[job.number] = self._stream.open_part(self._store.locate_path(job.part_path), job.at, fresh=not job.at)
         if job.small:
             return
         self._synced[job.number] = self._at[job.number] = job.at
-        journal = job.journal()
+        journal = job.encode_journal()
         kept = len(journal) if job.at and known.startswith(journal) else 0
-        self._papers[job.number] = self._stream.open(self._store.place(job.paper), kept, fresh=not kept)
+        self._papers[job.number] = self._stream.open_part(self._store.locate_path(job.journal_path), kept, fresh=not kept)
         if not kept:
-            self._stream.write(self._papers[job.number], journal)
+            self._stream.write_part(self._papers[job.number], journal)
 
     def _in_stream(self, job: Job) -> bool:
         """Its proof is on its way behind its bytes."""
         return self._reads_back and job.small and job.item.size <= self._whole_read
 
-    def _end(self, job: Job) -> None:
+    def _end_part(self, job: Job) -> None:
         in_stream = self._in_stream(job)
         if in_stream:
-            self._wire.bucket.take(job.item.size)
-        self._stream.end(self._parts[job.number], in_stream)
+            self._wire.bucket.consume_tokens(job.item.size)
+        self._stream.finish_part(self._parts[job.number], in_stream)
         if not job.small:
-            self._stream.close(self._papers[job.number])
+            self._stream.close_part(self._papers[job.number])

@@ -1,6 +1,6 @@
 """A transfer between a disk of this machine and a far end with python3: always more on its way than the line holds.
 
-Enter by `ends.stream`, which makes a `pull.Pull` or a `push.Push`, and by `direct.Direct`. Each is one try for
+Enter by `ends.open_stream`, which makes a `pull.Pull` or a `push.Push`, and by `direct.Direct`. Each is one try for
 `transfer.attempts.run_rounds`. One thread owns the plan and the connections, threads beside it read back and
 publish.
 

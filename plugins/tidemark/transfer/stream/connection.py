@@ -25,7 +25,7 @@ from tidemark.transfer.stream.schedule import Kept, Span
 RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
 MOVES = 4096  # bytes that show that a line moves; signs of life of a server whose program hangs are fewer
 
-Came = Union[tuple["Carrier | None", Frame | None], "Opened"]  # of no carrier: a thread of ours has news for the hand
+Came = Union[tuple["Connection | None", Frame | None], "Opened"]  # of no carrier: a thread of ours has news for the hand
 
 
 class Asking:
@@ -51,7 +51,7 @@ class Opened(NamedTuple):
     error: Exception | None = None
 
 
-class Carrier:
+class Connection:
     def __init__(
         self,
         number: int,
@@ -73,14 +73,14 @@ class Carrier:
         self._closing = False
         self.ended = False  # DONE was read, or it is lost
 
-    def start(self, frame: int, slabs: int, digest: bool) -> None:
-        self._sink = self.session.pipe.take_over(frame + RECORDS_ROOM, slabs, self._deliver)
-        self.session.begin("stream", frame, digest)
+    def start_stream(self, frame: int, slabs: int, digest: bool) -> None:
+        self._sink = self.session.pipe.divert_frames(frame + RECORDS_ROOM, slabs, self._deliver_frame)
+        self.session.begin_operation("stream", frame, digest)
         if self._sink is None:
-            threading.Thread(target=self._read, name=f"tidemark-pull-{self.number}", daemon=True).start()
+            threading.Thread(target=self._read_frames, name=f"tidemark-pull-{self.number}", daemon=True).start()
         threading.Thread(target=self._send_requests, name=f"tidemark-ask-{self.number}", daemon=True).start()
 
-    def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
+    def ask_spans(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
         words = []
         for span in spans:
             number, offset, length = span
@@ -88,22 +88,22 @@ class Carrier:
             length += ALONE if isinstance(span, Kept) else 0
             words.append(RANGE.pack(number, offset, length, file.wanted, file.mtime, file.inode, len(file.path)))
             words.append(file.path)
-        self.request(b"".join(words))
+        self.queue_ranges(b"".join(words))
 
-    def request(self, ranges: bytes) -> None:
+    def queue_ranges(self, ranges: bytes) -> None:
         """The far end is to read them."""
         self._requests.put(ranges)
 
-    def end(self) -> None:
+    def end_requests(self) -> None:
         """Nothing more will be asked; the far end's last frame follows."""
         self._requests.put(None)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Something is asked of it that the schedule does not count."""
         return False
 
-    def excused(self) -> bool:
+    def is_excused(self) -> bool:
         """Whether it may be silent for longer than the stall limit: on a slow line one packet may take as long."""
         return time.monotonic() - self._moved_at <= self.connection.limits.stall
 
@@ -117,12 +117,12 @@ class Carrier:
         if self._sink is not None and frame.slab:
             self._sink.free.put(frame.slab)
 
-    def silent(self, now: float, asked: bool) -> float:
+    def silent_seconds(self, now: float, asked: bool) -> float:
         """Seconds for which nothing has come though something is asked; 0 when it is us who are slow to take it."""
         moved = self._sink.received if self._sink is not None else self.bytes
         if moved != self._seen or not asked or (self._sink is not None and self._sink.waiting):
             self._seen, self._heard = moved, now
-        carried = self.connection.moved()
+        carried = self.connection.bytes_moved()
         if carried - self._moved >= MOVES:
             self._moved, self._moved_at = carried, now
         return now - self._heard
@@ -138,7 +138,7 @@ class Carrier:
         if self.own:
             self.connection.drop()
 
-    def _deliver(self, frame: Frame | None) -> None:
+    def _deliver_frame(self, frame: Frame | None) -> None:
         self._came.put((self, frame))
 
     def _send_requests(self) -> None:
@@ -146,25 +146,25 @@ class Carrier:
             while (ranges := self._requests.get()) is not None:
                 if self._closing:
                     return
-                self.session.feed(ranges)
+                self.session.send_data(ranges)
             if not self._closing:
-                self.session.end()
+                self.session.end_data()
         except (UnreachableError, OSError):
-            self._deliver(None)
+            self._deliver_frame(None)
 
-    def _read(self) -> None:
+    def _read_frames(self) -> None:
         try:
             while True:
-                kind, words, data = self.session.take()
-                self._deliver(Frame(kind, memoryview(words), memoryview(data), bytearray()))
+                kind, words, data = self.session.receive_frame()
+                self._deliver_frame(Frame(kind, memoryview(words), memoryview(data), bytearray()))
                 if kind != DATA:
                     return
         except (UnreachableError, OSError):
-            self._deliver(None)
+            self._deliver_frame(None)
 
 
 def open_another(first: SshConnection, root: str) -> Opened:
-    connection = first.another()
+    connection = first.make_another()
     session: FarSession | None = None
     error: Exception | None = None
     try:

@@ -1,6 +1,6 @@
 """The connections of a transfer: how many, how much is asked of each and when, which one is given up.
 
-`Line` works for the coordinating thread alone. What happens on connections comes to it through the queue `came`.
+`Connections` works for the coordinating thread alone. What happens on connections comes to it through the queue `came`.
 Connections are opened while that pays, measured once a step: the bytes that each carries, and whether packets are
 lost on the way (`LineSpeed`). Lost packets in three steps, one after another, mean a line that loses packets: then
 there may be many connections, and all of them carry. A connection that is silent gets no new work, and after the
@@ -29,7 +29,7 @@ from tidemark.stores.retrying import pause_after
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.sink import Frame
 from tidemark.transfer.items import SendOptions, Wire
-from tidemark.transfer.stream.connection import Asking, Came, Carrier, Opened, open_another
+from tidemark.transfer.stream.connection import Asking, Came, Connection, Opened, open_another
 from tidemark.transfer.stream.schedule import READY, SHORT_ROUND_TRIP, Kept, Schedule, chunk_bytes, next_connections
 
 FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
@@ -45,7 +45,7 @@ MANY = READY + 1  # there are so many only where packets are lost: then all of t
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
 
 
-class Line:
+class Connections:
     """`make` gives the carrier for a connection with python3 at its end.
 
     `sends`: what is asked goes onto its line, where a cut loses it; so that is never more than a block.
@@ -57,12 +57,12 @@ class Line:
         schedule: Schedule,
         files: dict[int, Asking],
         wire: Wire,
-        make: Callable[..., Carrier] = Carrier,
+        make: Callable[..., Connection] = Connection,
         sends: bool = False,
     ) -> None:
-        self.came: queue.SimpleQueue[Came] = queue.SimpleQueue()
-        self.carriers: list[Carrier] = []
-        self.round_trip = store.connection.line()[0]
+        self.received: queue.SimpleQueue[Came] = queue.SimpleQueue()
+        self.active: list[Connection] = []
+        self.round_trip = store.connection.measure_connection()[0]
         self._store = store
         self._schedule = schedule
         self._files = files
@@ -84,120 +84,120 @@ class Line:
         self._last_words = ""  # of a far end that was lost
         self._slow: frozenset[int] = frozenset()
 
-    def start(self, options: SendOptions) -> None:
+    def start_connections(self, options: SendOptions) -> None:
         """Take the connections there are. Raises UnreachableError."""
         self._block, self._digest = options.block_bytes, options.digest_at_source
-        session = self._store.pool.take()
-        self._allowance = Allowance(max(1, options.connections) if self.long else 1)
+        session = self._store.pool.pop_session()
+        self._allowance = Allowance(max(1, options.connections) if self.is_long else 1)
         longest = max((len(file.path) for file in self._files.values()), default=0)
         self._files_ahead = max(1, min(FILES_AHEAD, REQUESTS_AHEAD // (RANGE.size + longest)))
         self._speed = LineSpeed()
-        self._join(self._store.connection, session, own=False)
-        while self._store.further and self._there < self._allowance.most:
+        self._add_connection(self._store.connection, session, own=False)
+        while self._store.further and self._connection_count < self._allowance.most:
             connection, other = self._store.further.pop()
-            if other.open:
+            if other.is_open:
                 self._waiting.append((connection, other))
             else:
                 connection.drop()
-        self._many = not self.long or self._there >= MANY  # as the last time
+        self._many = not self.is_long or self._connection_count >= MANY  # as the last time
         while self._many and self._waiting:
-            self._join(*self._waiting.pop(), own=True)
-        if self.long:
-            self._open(min(self._allowance.most, READY) - self._there)
+            self._add_connection(*self._waiting.pop(), own=True)
+        if self.is_long:
+            self._open_connections(min(self._allowance.most, READY) - self._connection_count)
 
     @property
     def name(self) -> str:
         return self._store.url
 
     @property
-    def long(self) -> bool:
+    def is_long(self) -> bool:
         return self.round_trip >= SHORT_ROUND_TRIP
 
     @property
-    def frame(self) -> int:
-        return FAR_FRAME if self.long else FRAME
+    def frame_bytes(self) -> int:
+        return FAR_FRAME if self.is_long else FRAME
 
-    def top_up(self, carrier: Carrier, stopped: Callable[[], bool]) -> None:
+    def top_up(self, carrier: Connection, stopped: Callable[[], bool]) -> None:
         """Ask of `carrier` until enough is on its way."""
         rate = self._speed.rate.get(carrier.number, 0.0)
-        alone, sharing = FAR_AHEAD if self.long else AHEAD, len(self.carriers)
+        alone, sharing = FAR_AHEAD if self.is_long else AHEAD, len(self.active)
         ahead = max(alone / sharing ** (1 if sharing <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
             ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
         if self._sends:
             ahead = min(ahead, self._block)
         while not stopped() and not carrier.ended:
-            chunk = self._chunk(rate)
-            if self._schedule.outstanding(carrier.number) + chunk > max(ahead, 2 * chunk):
+            chunk = self._chunk_size(rate)
+            if self._schedule.outstanding_bytes(carrier.number) + chunk > max(ahead, 2 * chunk):
                 return
             if self._schedule.outstanding_spans(carrier.number) >= self._files_ahead:
                 return
-            spans = self._schedule.next(carrier.number, chunk, self._slow)
+            spans = self._schedule.next_spans(carrier.number, chunk, self._slow)
             if not spans:
                 return
             self._under_way.update(span.number for span in spans if not isinstance(span, Kept))
             try:
-                carrier.ask(spans, self._files)
+                carrier.ask_spans(spans, self._files)
             except UnreachableError:
-                self.lost(carrier)
+                self.drop_connection(carrier)
                 return
             if self._bucket.rate:
-                self._bucket.take(sum(span.weight + self._beside(span.number) for span in spans))
+                self._bucket.consume_tokens(sum(span.weight + self._overhead_bytes(span.number) for span in spans))
 
-    def _beside(self, number: int) -> int:
+    def _overhead_bytes(self, number: int) -> int:
         """Bytes that cross with a span the way its contents do: who sends says what they are of, and asks for the name."""
         return RECORD.size + (2 * (RANGE.size + len(self._files[number].path)) + RECORD.size if self._sends else 0)
 
-    def opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
+    def add_opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
         """Raises what must end the transfer: HostKeyError."""
         self._opening -= 1
         if opened.error is not None:
             raise opened.error
-        there, now = self._there, time.monotonic()
+        there, now = self._connection_count, time.monotonic()
         if opened.session is None:
-            self._allowance.refused(there, now + pause_after(self._allowance.failures + 1))
+            self._allowance.note_refusal(there, now + pause_after(self._allowance.failures + 1))
             return
-        self._allowance.let_in(there + 1, now + pause_after(1))
+        self._allowance.note_admission(there + 1, now + pause_after(1))
         self._waiting.append((opened.connection, opened.session))
-        if self._many or not self.carriers:
+        if self._many or not self.active:
             self._join_waiting(stopped)
 
     @property
-    def _there(self) -> int:
+    def _connection_count(self) -> int:
         """Connections that are open or opening."""
-        return len(self.carriers) + len(self._waiting) + self._opening
+        return len(self.active) + len(self._waiting) + self._opening
 
     def _join_waiting(self, stopped: Callable[[], bool]) -> None:
         while self._waiting:
-            self._join(*self._waiting.pop(), own=True)
-            self.top_up(self.carriers[-1], stopped)
+            self._add_connection(*self._waiting.pop(), own=True)
+            self.top_up(self.active[-1], stopped)
 
-    def lost(self, carrier: Carrier) -> None:
+    def drop_connection(self, carrier: Connection) -> None:
         """Give a connection up; what it was asked for waits again."""
         carrier.ended = True
         self._last_words = carrier.last_words or self._last_words
         carrier.close()
-        if carrier in self.carriers:
-            self.carriers.remove(carrier)
-        self._schedule.lost(carrier.number)
+        if carrier in self.active:
+            self.active.remove(carrier)
+        self._schedule.drop_connection(carrier.number)
 
-    def tick(self, stopped: Callable[[], bool]) -> list[Carrier]:
+    def check_connections(self, stopped: Callable[[], bool]) -> list[Connection]:
         """Look for silent connections, and once a step at the speed; the connections that were given up.
 
         Raises UnreachableError when no connection is left.
         """
         given_up = []
         now = time.monotonic()
-        silent = {c: c.silent(now, self._schedule.outstanding(c.number) > 0) for c in self.carriers}
+        silent = {c: c.silent_seconds(now, self._schedule.outstanding_bytes(c.number) > 0) for c in self.active}
         for carrier, seconds in silent.items():
-            if seconds > self._store.connection.limits.stall and not carrier.excused():
+            if seconds > self._store.connection.limits.stall and not carrier.is_excused():
                 carrier.connection.drop()  # the line is silent, not the session alone
-                self.lost(carrier)
+                self.drop_connection(carrier)
                 given_up.append(carrier)
         self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
-        if not self.carriers:
+        if not self.active:
             self._join_waiting(stopped)
-        if not self.carriers and not self._opening:
+        if not self.active and not self._opening:
             name = self._store.connection.login.name
             raise UnreachableError(
                 f"{name} closed the connection, or nothing came for too long"
@@ -205,15 +205,15 @@ class Line:
                 hint="check the network and sshd there; the next try goes on from what is here",
                 subject=self._store.connection.login.host,
             )
-        if self.long and self._speed.due(now, self.round_trip):
-            self._step(now)
+        if self.is_long and self._speed.is_due(now, self.round_trip):
+            self._measure_and_open(now)
             if self._many:
                 self._join_waiting(stopped)
-            for carrier in list(self.carriers):
+            for carrier in list(self.active):
                 self.top_up(carrier, stopped)
         return given_up
 
-    def overdue(self) -> list[tuple[int, TidemarkError]]:
+    def overdue_files(self) -> list[tuple[int, TidemarkError]]:
         """Files that are under way for longer than a file may be."""
         now = time.monotonic()
         found: list[tuple[int, TidemarkError]] = []
@@ -224,17 +224,17 @@ class Line:
             path, size = self._files[number].path.decode(), self._files[number].wanted
             if not self._schedule.waits_for(number):
                 self._under_way.discard(number)
-                self._deadlines.end(path)
+                self._deadlines.end_file(path)
                 continue
-            self._deadlines.begin(path, now)
-            error = self._deadlines.over(path, size, now, len(self.carriers))
+            self._deadlines.begin_file(path, now)
+            error = self._deadlines.overdue_error(path, size, now, len(self.active))
             if error is not None:
                 found.append((number, error))
         return found
 
-    def idle(self, since: float) -> None:
+    def check_idle(self, since: float) -> None:
         """Nothing came since then. Raises UnreachableError when nothing is asked of anybody either, for too long."""
-        asked = any(self._schedule.outstanding(carrier.number) or carrier.busy for carrier in self.carriers)
+        asked = any(self._schedule.outstanding_bytes(carrier.number) or carrier.is_busy for carrier in self.active)
         if not asked and time.monotonic() - since > self._store.connection.limits.stall:
             raise UnreachableError(
                 f"{self.name}: nothing moves any more",
@@ -242,85 +242,87 @@ class Line:
                 subject=self._store.connection.login.host,
             )
 
-    def finish(self) -> None:
+    def finish_sessions(self) -> None:
         """Give the sessions that are at their last words back to the store, beside what follows; close the others."""
-        ending: list[Carrier] = []
-        for carrier in list(self.carriers):
-            if self._schedule.outstanding(carrier.number):
+        ending: list[Connection] = []
+        for carrier in list(self.active):
+            if self._schedule.outstanding_bytes(carrier.number):
                 carrier.close()
                 continue
             with contextlib.suppress(TidemarkError):
-                carrier.end()
+                carrier.end_requests()
                 ending.append(carrier)
-        self.carriers.clear()
+        self.active.clear()
         with self._door:
             self._over = True  # whoever is still opening closes again
-        self._store.pool.ending(threading.Thread(target=self._give_back, args=(ending,), name="tidemark-end", daemon=True))
+        self._store.pool.start_return(
+            threading.Thread(target=self._give_back, args=(ending,), name="tidemark-end", daemon=True)
+        )
 
-    def _give_back(self, ending: list[Carrier]) -> None:
+    def _give_back(self, ending: list[Connection]) -> None:
         deadline = time.monotonic() + 1.0 + 4 * self.round_trip
         while ending and time.monotonic() < deadline:
             try:
-                came = self.came.get(timeout=0.1)
+                came = self.received.get(timeout=0.1)
             except queue.Empty:
                 continue
             if isinstance(came, Opened):
-                self._keep(came)
+                self._keep_opened(came)
             elif (answering := came[0]) is not None and answering in ending:
                 frame = came[1]
                 if frame is not None and frame.kind == DATA:  # of a file that was given up
                     answering.give_back(frame)
                 else:
-                    self._end(answering, frame)
+                    self._end_session(answering, frame)
                     ending.remove(answering)
         for carrier in ending:
             carrier.close()
-        self._drain()
+        self._keep_unused()
 
-    def abandon(self) -> None:
+    def abandon_connections(self) -> None:
         with self._door:
             self._over = True
-        for carrier in self.carriers:
+        for carrier in self.active:
             carrier.close()
-        self.carriers.clear()
-        self._drain()
+        self.active.clear()
+        self._keep_unused()
 
-    def _drain(self) -> None:
+    def _keep_unused(self) -> None:
         """What was opened and not used, or not looked at any more."""
         self._store.further += self._waiting
         self._waiting.clear()
-        while not self.came.empty():
-            if isinstance(came := self.came.get(), Opened):
-                self._keep(came)
+        while not self.received.empty():
+            if isinstance(came := self.received.get(), Opened):
+                self._keep_opened(came)
 
-    def _keep(self, opened: Opened) -> None:
+    def _keep_opened(self, opened: Opened) -> None:
         if opened.session is not None:
             self._store.further.append((opened.connection, opened.session))
 
-    def _end(self, carrier: Carrier, frame: Frame | None) -> None:
+    def _end_session(self, carrier: Connection, frame: Frame | None) -> None:
         if frame is None:
             carrier.close()
         elif carrier.own:
             self._store.further.append((carrier.connection, carrier.session))
         else:
-            self._store.pool.give(carrier.session)
+            self._store.pool.return_session(carrier.session)
 
-    def _chunk(self, rate: float) -> int:
+    def _chunk_size(self, rate: float) -> int:
         block = self._block // 4 if self._sends else self._block
         most = min(block, int(self._bucket.rate / 8) or block)
-        if not self.long:
+        if not self.is_long:
             return most
         if not rate:
             return min(FIRST_CHUNK, most)
-        return min(most, chunk_bytes(rate, len(self.carriers), self._schedule.waiting_bytes, self._block))
+        return min(most, chunk_bytes(rate, len(self.active), self._schedule.waiting_bytes, self._block))
 
-    def _join(self, connection: SshConnection, session: FarSession, own: bool) -> None:
+    def _add_connection(self, connection: SshConnection, session: FarSession, own: bool) -> None:
         self._count += 1
-        carrier = self._make(self._count, connection, session, own, self.came)
-        carrier.start(self.frame, FAR_FRAMES if self.long else FRAMES, self._digest)
-        self.carriers.append(carrier)
+        carrier = self._make(self._count, connection, session, own, self.received)
+        carrier.start_stream(self.frame_bytes, FAR_FRAMES if self.is_long else FRAMES, self._digest)
+        self.active.append(carrier)
 
-    def _open(self, count: int) -> None:
+    def _open_connections(self, count: int) -> None:
         for _ in range(min(count, OPENING_AT_ONCE - self._opening)):
             self._opening += 1
             threading.Thread(target=self._open_one, name="tidemark-open", daemon=True).start()
@@ -329,21 +331,21 @@ class Line:
         opened = open_another(self._store.connection, self._store.root)
         with self._door:
             if not self._over:
-                self.came.put(opened)
+                self.received.put(opened)
                 return
         opened.connection.drop()
 
-    def _step(self, now: float) -> None:
+    def _measure_and_open(self, now: float) -> None:
         speed = self._speed
-        speed.step(now, self.carriers)
+        speed.measure_step(now, self.active)
         self._many = self._many or speed.loses_packets  # one that waits carries, too
         left = self._schedule.waiting_bytes / max(1.0, speed.total)
-        now_open = self._there  # one whose handshake loses packets takes its time
-        window = speed.total * self.round_trip / max(1, len(self.carriers))
-        wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, speed.lossy, window, left)
+        now_open = self._connection_count  # one whose handshake loses packets takes its time
+        window = speed.total * self.round_trip / max(1, len(self.active))
+        wanted = next_connections(now_open, self._allowance.allowed_at(now), self.round_trip, speed.lossy, window, left)
         if wanted > now_open:
             self._many = self._many or wanted >= MANY
-            self._open(wanted - now_open)
+            self._open_connections(wanted - now_open)
 
 
 @dataclass
@@ -358,17 +360,17 @@ class Allowance:
     def __post_init__(self) -> None:
         self._now = self.most
 
-    def at(self, now: float) -> int:
+    def allowed_at(self, now: float) -> int:
         """How many may be open or opening."""
         return self._now if self._now == self.most or now < self._again else self._now + 1
 
-    def refused(self, there: int, again: float) -> None:
+    def note_refusal(self, there: int, again: float) -> None:
         """One was refused while `there` were open or opening; nobody asks for more before `again`."""
         self.failures += 1
         self._now = max(1, min(self._now, there))
         self._again = again
 
-    def let_in(self, there: int, again: float) -> None:
+    def note_admission(self, there: int, again: float) -> None:
         """One more was opened: the next may be tried at `again`."""
         self.failures = 0
         if there > self._now:
@@ -396,10 +398,10 @@ class LineSpeed:
         """Again and again."""
         return self._lossy_steps >= LOSSY_STEPS
 
-    def due(self, now: float, round_trip: float) -> bool:
+    def is_due(self, now: float, round_trip: float) -> bool:
         return now - self._stepped >= max(STEP_SECONDS, 2 * round_trip)
 
-    def step(self, now: float, carriers: Sequence[Carrier]) -> None:
+    def measure_step(self, now: float, carriers: Sequence[Connection]) -> None:
         seconds, self._stepped = now - self._stepped, now
         self.total = 0.0
         for carrier in carriers:
@@ -407,6 +409,9 @@ class LineSpeed:
             self._marks[carrier.number] = carrier.bytes
             self.total += came
             self.rate[carrier.number] = (self.rate.get(carrier.number, came) + came) / 2
-        before, self._losses = self._losses, {carrier.number: carrier.connection.line()[1] for carrier in carriers}
+        before, self._losses = (
+            self._losses,
+            {carrier.number: carrier.connection.measure_connection()[1] for carrier in carriers},
+        )
         self.lossy = any(lost > before.get(number, 0) for number, lost in self._losses.items())
         self._lossy_steps = self._lossy_steps + 1 if self.lossy else 0

@@ -5,13 +5,13 @@ told of every piece what was read and what became of it, and it judges as if it 
 has the target's receiving program at the end of its own ssh (`stores.agent.forward`). It logs in there by a key that
 it is lent for that moment.
 
-`LentKeys` is an SSH agent of this process that a node may ask for one login at another. It signs; the key itself
+`KeyAgent` is an SSH agent of this process that a node may ask for one login at another. It signs; the key itself
 stays here. It is offered by agent forwarding to one session, for as long as the login takes. It names one key, the
 one that this process logged in with at the other node, and signs nothing but that user's login with it. Where the
 asking ssh says for which connection (OpenSSH 8.9 and later, `session-bind@openssh.com`), it signs for a connection
 to that host key alone. Older ssh versions do not bind the signature to the host.
 
-`NoRoad` says that the source does not reach the target; its text is why. Source: draft-ietf-sshm-ssh-agent; RFC 4252
+`NoDirectPath` says that the source does not reach the target; its text is why. Source: draft-ietf-sshm-ssh-agent; RFC 4252
 §7; OpenSSH's PROTOCOL.agent and PROTOCOL (publickey-hostbound).
 """
 
@@ -25,43 +25,45 @@ from contextlib import suppress
 
 from tidemark.errors import HostKeyError, UnreachableError
 from tidemark.stores.agent.frames import FAILED, NOTHING, PIECES, RANGE, READ
-from tidemark.stores.python.bundle import command, forwarding, program
+from tidemark.stores.python.bundle import encode_forwarding, encode_program, start_command
 from tidemark.stores.python.session import FarPool, FarSession, start_far_end
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.login import Limits, Login
 from tidemark.stores.ssh.sink import Frame
-from tidemark.transfer.items import SendItem, Wire, changed
-from tidemark.transfer.stream.connections import Line
+from tidemark.transfer.items import SendItem, Wire, source_changed_error
+from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.push import Push
-from tidemark.transfer.stream.push_connection import Feed, PushCarrier, Reader
+from tidemark.transfer.stream.push_connection import Feed, PushConnection, Reader
 
 ALIAS = "tidemark-target"  # the target's name in the file of known hosts, whatever its address
 CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes128-ctr"
 ANOTHER_KEY = "Host key verification failed"  # ssh's words
 
 
-class NoRoad(Exception):
+class NoDirectPath(Exception):
     """The source does not reach the target; its text is why."""
 
 
 class Direct(Push):
-    def __init__(self, wire: Wire, road: Road, items: Sequence[SendItem]) -> None:
+    def __init__(self, wire: Wire, road: DirectPath, items: Sequence[SendItem]) -> None:
         self._road = road
         source, target = wire.source, wire.target
         assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
         super().__init__(wire, source, target, items)
 
-    def _line(self, feed: Feed) -> Line:
-        return Line(self._road, self.schedule, self.asking, self.wire, lambda *what: DirectCarrier(feed, *what), sends=True)
+    def _make_connections(self, feed: Feed) -> Connections:
+        return Connections(
+            self._road, self.schedule, self.asking, self.wire, lambda *what: DirectConnection(feed, *what), sends=True
+        )
 
     def _editions_of(self, paths: list[str]) -> Sequence[int | None]:
         assert isinstance(self.source, PythonStore)
-        return self.source.editions(paths)
+        return self.source.ask_editions(paths)
 
-    def _records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
-        for record in super()._records(frame):
+    def _parse_records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
+        for record in super()._parse_records(frame):
             if record[4] != READ:
                 yield record
             elif record[0] < len(self._files):
@@ -71,17 +73,17 @@ class Direct(Push):
 
     def _was_read(self, number: int, offset: int, length: int, edition: int, prefix: bytes) -> None:
         """It is on its way already: a piece of another edition is answered, and nobody waits for it any more."""
-        self._crossed([(number, length)])
+        self._count_crossed([(number, length)])
         known = prefix if prefix != NOTHING else b""
-        if self.schedule.waits_for(number) and not self._read(number, edition, offset + length, known):
-            self._lose(number, changed(self._files[number]))
+        if self.schedule.waits_for(number) and not self._note_read(number, edition, offset + length, known):
+            self._retry_file(number, source_changed_error(self._files[number]))
 
-    def _cut(self) -> None:
+    def _cut_connections(self) -> None:
         self.target.connection.drop()
-        super()._cut()
+        super()._cut_connections()
 
 
-class DirectCarrier(PushCarrier):
+class DirectConnection(PushConnection):
     """Sends nothing but what is to be read, and which files are to get names."""
 
     said = ""  # of the line between the nodes, when it was lost
@@ -90,8 +92,8 @@ class DirectCarrier(PushCarrier):
     def last_words(self) -> str:
         return self.said or super().last_words
 
-    def _reader(self, frame: int, digest: bool) -> Reader:
-        self.session.begin("forward", frame, digest, self._feed.reserve)
+    def _open_reader(self, frame: int, digest: bool) -> Reader:
+        self.session.begin_operation("forward", frame, digest, self._feed.reserve)
         return self
 
     def answer(self, asked: bytes) -> None:
@@ -100,15 +102,15 @@ class DirectCarrier(PushCarrier):
             number, *_, name = RANGE.unpack_from(asked, at)
             numbers.append(number)
             at += RANGE.size + name
-        self._send(PIECES, numbers, [asked], memoryview(b""))
+        self._send_frame(PIECES, numbers, [asked], memoryview(b""))
 
-    def _deliver(self, frame: Frame | None) -> None:
+    def _deliver_frame(self, frame: Frame | None) -> None:
         if frame is not None and frame.kind == FAILED:  # of the line between the nodes
             self.said, frame = str(json.loads(bytes(frame.words))[1]), None
-        super()._deliver(frame)
+        super()._deliver_frame(frame)
 
 
-class Road(PythonStore):
+class DirectPath(PythonStore):
     """The source, over a connection of its own, as the node that has `target` at the end of its ssh.
 
     Raises NoRoad where it does not reach it, HostKeyError where it meets another host key there than we do, UnreachableError
@@ -116,9 +118,9 @@ class Road(PythonStore):
     """
 
     def __init__(self, source: PythonStore, target: PythonStore) -> None:
-        connection = source.connection.another()
+        connection = source.connection.make_another()
         try:
-            first = _reach(connection, source.root, target)
+            first = _reach_target(connection, source.root, target)
         except BaseException:
             connection.drop()
             raise
@@ -126,10 +128,10 @@ class Road(PythonStore):
         self._forwarding = _Forwarding(connection, source.root, first, target)
         self.pool = self._forwarding
 
-    def ready(self, target: PythonStore) -> None:
+    def ensure_session(self, target: PythonStore) -> None:
         """The line is there, or there again. `target`: as it is open now. Raises as at the beginning."""
         self._forwarding.target = target
-        self.pool.give(self.pool.take())
+        self.pool.return_session(self.pool.pop_session())
 
 
 class _Forwarding(FarPool):
@@ -137,16 +139,16 @@ class _Forwarding(FarPool):
         super().__init__(connection, root, first)
         self.target = target
 
-    def _start(self) -> FarSession:
-        return _reach(self._connection, self._root, self.target)
+    def _start_session(self) -> FarSession:
+        return _reach_target(self._connection, self._root, self.target)
 
 
-def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSession:
+def _reach_target(connection: SshConnection, root: str, target: PythonStore) -> FarSession:
     """A session with the source's program once its ssh has the target's program at the other end."""
-    host_key, key = target.connection.keys()
+    host_key, key = target.connection.host_and_user_keys()
     login, limits = target.connection.login, connection.limits
     known = f"{ALIAS} {host_key.get_name()} {host_key.get_base64()}\n"
-    lent, seconds = LentKeys(key, login.user, host_key), limits.connect + limits.handshake
+    lent, seconds = KeyAgent(key, login.user, host_key), limits.connect + limits.handshake
     over = threading.Timer(seconds + limits.stall, lent.close)  # however long the source takes to answer
     over.daemon = True
     over.start()
@@ -154,8 +156,10 @@ def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSess
         session, _ = start_far_end(connection, root or "/", agent=lent)
         if session is None:
             raise UnreachableError(f"{connection.login.name} does not start python3 any more", hint="run again")
-        asked = (ssh_command(login, limits, command(nice=target.connection.nice)), known, seconds)
-        said = session.put("reach", asked, [forwarding(), b"".join(program(target.root or "/", target.connection.memory))])
+        asked = (ssh_command(login, limits, start_command(nice=target.connection.nice)), known, seconds)
+        said = session.send_pieces(
+            "reach", asked, [encode_forwarding(), b"".join(encode_program(target.root or "/", target.connection.memory))]
+        )
     finally:
         over.cancel()
         lent.close()
@@ -167,7 +171,7 @@ def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSess
                 hint="who answers there, seen from that node? docs/runbooks/host-key-changed.md",
                 subject=login.host,
             )
-        raise NoRoad(said)
+        raise NoDirectPath(said)
     return session
 
 
@@ -202,7 +206,7 @@ _RSA = {2: "rsa-sha2-256", 4: "rsa-sha2-512"}  # by the request's flags
 _LONGEST = 1 << 18  # bytes of a request, as ssh-agent has it
 
 
-class LentKeys:
+class KeyAgent:
     """`key` for logins of `user` at the host with `host_key`. Give it to a session as its agent."""
 
     def __init__(self, key: paramiko.PKey, user: str, host_key: paramiko.PKey) -> None:
@@ -213,27 +217,27 @@ class LentKeys:
 
     def __call__(self, channel: paramiko.Channel) -> None:
         """Somebody there asks for the agent. Called by the connection's thread, which must not wait."""
-        threading.Thread(target=self._serve, args=(channel,), name="tidemark-agent", daemon=True).start()
+        threading.Thread(target=self._serve_channel, args=(channel,), name="tidemark-agent", daemon=True).start()
 
     def close(self) -> None:
         """No more is signed."""
         self._open = False
 
-    def _serve(self, channel: paramiko.Channel) -> None:
-        asked = Asked(self._key, self._user, self._host)
+    def _serve_channel(self, channel: paramiko.Channel) -> None:
+        asked = AgentRequests(self._key, self._user, self._host)
         with suppress(EOFError, OSError, paramiko.SSHException, struct.error):
             stream = channel.makefile("rb")
             while self._open and len(head := stream.read(4)) == 4:
                 (size,) = struct.unpack(">I", head)
                 request = stream.read(size) if 0 < size <= _LONGEST else b""
-                answer = asked.answer(request) if self._open and request else FAILURE
+                answer = asked.answer_request(request) if self._open and request else FAILURE
                 channel.sendall(struct.pack(">I", len(answer)) + answer)
                 if not request:
                     break
         channel.close()
 
 
-class Asked:
+class AgentRequests:
     """One that asks the agent, from its first request to its last."""
 
     def __init__(self, key: paramiko.PKey, user: str, host: bytes) -> None:
@@ -242,36 +246,36 @@ class Asked:
         self._host = host
         self._bound: bytes | None = None  # the connection it asks for; b"": to another host, so for none
 
-    def answer(self, request: bytes) -> bytes:
+    def answer_request(self, request: bytes) -> bytes:
         """To a request without its length. What cannot be read, is not known or not allowed is a failure."""
         message = paramiko.Message(request[1:])
         try:
             if request[0] == _IDENTITIES:
-                return self._identities()
+                return self._list_identities()
             if request[0] == _SIGN:
-                return self._signed(message.get_string(), message.get_string(), message.get_int())
+                return self._sign_login(message.get_string(), message.get_string(), message.get_int())
             if request[0] == _EXTENSION and message.get_text() == "session-bind@openssh.com":
-                return self._bind(message.get_string(), message.get_string(), message.get_string())
+                return self._bind_session(message.get_string(), message.get_string(), message.get_string())
         except (ValueError, struct.error, paramiko.SSHException):
             return FAILURE
         return FAILURE
 
     @property
-    def _blobs(self) -> list[bytes]:
+    def _key_blobs(self) -> list[bytes]:
         """The key as a server may know it; with its certificate first, where it has one."""
         certificate = getattr(self._key.public_blob, "key_blob", None)
         return [*([bytes(certificate)] if certificate else []), bytes(self._key.asbytes())]
 
-    def _identities(self) -> bytes:
+    def _list_identities(self) -> bytes:
         listed = paramiko.Message()
         listed.add_byte(bytes([_IDENTITIES_ANSWER]))
-        listed.add_int(len(self._blobs))
-        for blob in self._blobs:
+        listed.add_int(len(self._key_blobs))
+        for blob in self._key_blobs:
             listed.add_string(blob)
             listed.add_string("lent by tidemark")
         return bytes(listed.asbytes())
 
-    def _bind(self, host: bytes, connection: bytes, signature: bytes) -> bytes:
+    def _bind_session(self, host: bytes, connection: bytes, signature: bytes) -> bytes:
         """The asking ssh proves that its connection is to `host`, which signed it."""
         kind = paramiko.Message(host).get_text()
         key = paramiko.PKey.from_type_string(kind, host) if host == self._host else None
@@ -279,8 +283,8 @@ class Asked:
         self._bound = connection if known and self._bound in (None, connection) else b""
         return SUCCESS if self._bound else FAILURE
 
-    def _signed(self, blob: bytes, data: bytes, flags: int) -> bytes:
-        if blob not in self._blobs or not self._is_login(data, blob):
+    def _sign_login(self, blob: bytes, data: bytes, flags: int) -> bytes:
+        if blob not in self._key_blobs or not self._is_login(data, blob):
             return FAILURE
         algorithm = None
         if self._key.get_name() == "ssh-rsa":

@@ -20,7 +20,7 @@ def can_stream(wire: Wire) -> bool:
     return ends in ((PythonStore, LocalStore), (LocalStore, PythonStore))
 
 
-def stream(wire: Wire, items: Sequence[SendItem]) -> Pull | Push:
+def open_stream(wire: Wire, items: Sequence[SendItem]) -> Pull | Push:
     """One round (`transfer.attempts`) between two ends that `can_stream`."""
     source, target = wire.source, wire.target
     if isinstance(source, PythonStore) and isinstance(target, LocalStore):

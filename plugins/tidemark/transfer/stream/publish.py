@@ -30,15 +30,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.native import libcrypto, library
+from tidemark.native import load_libcrypto, load_library
 from tidemark.stores.agent import durable
 from tidemark.stores.agent.block_journal import journal_at, journal_of, part_at
 from tidemark.stores.agent.disk import Disk
-from tidemark.stores.agent.part_file import PartFile, named, still, write_small
+from tidemark.stores.agent.part_file import PartFile, is_proven_after_rename, is_proven_file, write_small
 from tidemark.stores.agent.publisher import BATCH, GATHER_SECONDS
 from tidemark.stores.os_errors import Where, os_error
 from tidemark.stores.retrying import SOON
-from tidemark.transfer.existing import taken_away
+from tidemark.transfer.existing import part_taken_error
 from tidemark.transfer.items import Failed, SendItem, Sent, TryAgain, Wire
 
 Outcome = Sent | Failed | tuple[SendItem, TryAgain]
@@ -53,14 +53,14 @@ class Whole(NamedTuple):
     large: bool
     confirm: Callable[[], None] | None = None
     proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
-    syncs_failed: int = 0  # `Sealer.syncs_failed` before its first byte was written
+    syncs_failed: int = 0  # `Publisher.syncs_failed` before its first byte was written
     number: int = 0
 
     @property
-    def journalled(self) -> bool:
+    def has_journal(self) -> bool:
         return self.large or self.item.may_have_an_old_journal
 
-    def pair(self) -> tuple[bytes, bytes]:
+    def part_and_name(self) -> tuple[bytes, bytes]:
         """The places of its part and of its name."""
         return part_at(self.place), self.place
 
@@ -75,7 +75,7 @@ class NamesInOrder:
     _held: dict[int, Whole] = field(default_factory=dict)  # whole, but its companions are not
 
     @classmethod
-    def of(cls, files: Sequence[SendItem]) -> NamesInOrder:
+    def order_files(cls, files: Sequence[SendItem]) -> NamesInOrder:
         order = cls()
         numbers = {item.target_path: number for number, item in enumerate(files)}
         for number, item in enumerate(files):
@@ -85,30 +85,31 @@ class NamesInOrder:
                 order._behind[base] += 1
         return order
 
-    def whole(self, number: int, whole: Whole) -> None:
+    def add_complete(self, number: int, whole: Whole) -> None:
         if self._behind and self._behind[number]:
             self._held[number] = whole
             return
         self.ready.append(whole)
         if self._above:
-            self.settled(number)
+            self.release_next(number)
 
-    def settled(self, number: int) -> None:
+    def release_next(self, number: int) -> None:
         """The file is ready or failed: what is behind it may follow."""
         above = self._above.pop(number, None)
         if above is None:
             return
         self._behind[above] -= 1
         if not self._behind[above] and above in self._held:
-            self.whole(above, self._held.pop(above))
+            self.add_complete(above, self._held.pop(above))
 
-    def take(self) -> list[Whole]:
+    def pop_ready(self) -> list[Whole]:
         ready, self.ready = self.ready, []
         return ready
 
 
-class Sealer:
-    """`put` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing fails."""
+class Publisher:
+    """`queue_files` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing
+    fails."""
 
     def __init__(
         self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None], small: SmallFiles | None = None
@@ -117,23 +118,23 @@ class Sealer:
         self._wire = wire
         self._disk = disk
         self._where = where
-        self._tell = tell
+        self._report = tell
         self.syncs_failed = 0  # of the disk; what was written before one is brought again, and files are synced singly after
-        self.disks = durable.Disks()
+        self.disks = durable.DiskHandles()
         self._lost: dict[bytes, OSError] = {}  # parts that the disk lost bytes of, by place
         self._bug: BaseException | None = None
         self._queue: queue.SimpleQueue[list[Whole] | tuple[int, PartFile] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="tidemark-seal", daemon=True)
+        self._thread = threading.Thread(target=self._run_batches, name="tidemark-seal", daemon=True)
         self._thread.start()
 
-    def put(self, wholes: list[Whole]) -> None:
+    def queue_files(self, wholes: list[Whole]) -> None:
         self._queue.put(wholes)
 
-    def sync(self, handle: int, part: PartFile) -> None:
+    def queue_sync(self, handle: int, part: PartFile) -> None:
         """fsync and close `handle`: bytes of a large file under way."""
         self._queue.put((handle, part))
 
-    def finish(self) -> None:
+    def finish_publishing(self) -> None:
         """Returns when all that was put is sealed or failed. Raises what nobody expected."""
         self._queue.put(None)
         self._thread.join()
@@ -141,13 +142,13 @@ class Sealer:
         if self._bug is not None:
             raise self._bug
 
-    def _run(self) -> None:
+    def _run_batches(self) -> None:
         try:
             over = False
             while not over:
                 batch, over = self._next_batch()
                 if batch:
-                    self._seal_all(batch)
+                    self._publish_all(batch)
         except BaseException as bug:
             self._bug = bug
 
@@ -158,7 +159,7 @@ class Sealer:
             if got is None:
                 return batch, True
             if isinstance(got, tuple):
-                self._sync(*got)
+                self._sync_handle(*got)
             else:
                 batch += got
             if len(batch) >= BATCH:
@@ -169,51 +170,53 @@ class Sealer:
             except queue.Empty:
                 return batch, False
 
-    def _sync(self, handle: int, part: PartFile) -> None:
+    def _sync_handle(self, handle: int, part: PartFile) -> None:
         try:
             os.fsync(handle)
         except OSError as error:
-            part.condemn(error)
+            part.mark_lost(error)
             self._lost[part.place] = error
         finally:
             os.close(handle)
 
-    def _seal_all(self, batch: Sequence[Whole]) -> None:
+    def _publish_all(self, batch: Sequence[Whole]) -> None:
         kept = [whole for whole in batch if not self._in_doubt(whole)]
-        sure = [whole for whole in kept if whole.confirm is None or self._confirmed(whole, whole.confirm)]
+        sure = [whole for whole in kept if whole.confirm is None or self._is_confirmed(whole, whole.confirm)]
         if not sure:
             return
         try:
-            self._tell(self._seal(sure))
+            self._report(self._publish_batch(sure))
         except durable.SyncFailed as error:
             self._not_durable(sure, error)
         except OSError as error:
             if len(sure) > 1:  # one of them is the trouble: each alone
                 for whole in sure:
-                    self._seal_all([whole._replace(confirm=None)])
+                    self._publish_all([whole._replace(confirm=None)])
             else:
                 item = sure[0].item
                 if error.errno in (errno.ENOENT, errno.ESTALE):
-                    self._tell([(item, TryAgain(taken_away(item)))])
+                    self._report([(item, TryAgain(part_taken_error(item)))])
                 else:
-                    self._tell([self._wire.failed(item, os_error(error, self._where, item.target_path))])
+                    self._report([self._wire.make_failed(item, os_error(error, self._where, item.target_path))])
 
-    def _seal(self, batch: Sequence[Whole]) -> list[Outcome]:
+    def _publish_batch(self, batch: Sequence[Whole]) -> list[Outcome]:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
-        pairs = [whole.pair() for whole in batch]
+        pairs = [whole.part_and_name() for whole in batch]
         durable.make_durable(pairs, self.syncs_failed > 0, self.disks)
-        at_once = self._small.name(pairs, [whole.proof for whole in batch])
-        same = [whole for whole, pair in zip(batch[at_once:], pairs[at_once:], strict=True) if _still(whole, pair)]
-        others = durable.give_names([whole.pair() for whole in same], lambda number: _named(same[number]), self.disks)
+        at_once = self._small.name_parts(pairs, [whole.proof for whole in batch])
+        same = [whole for whole, pair in zip(batch[at_once:], pairs[at_once:], strict=True) if _is_unchanged(whole, pair)]
+        others = durable.give_names(
+            [whole.part_and_name() for whole in same], lambda number: _has_its_name(same[number]), self.disks
+        )
         for number in reversed(others):
             del same[number]
         durable.sync_names(pairs[:at_once], self.disks)
         same = [*batch[:at_once], *same]
-        # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.journalled])
-        outcomes: list[Outcome] = [*self._wire.sent_all((whole.item, whole.sha256) for whole in same)]
+        # CRASH WINDOW: final names there, journals left over; `find_already_there` of the rerun removes them.
+        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.has_journal])
+        outcomes: list[Outcome] = [*self._wire.make_all_sent((whole.item, whole.sha256) for whole in same)]
         if len(same) < len(batch):
-            outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in same]
+            outcomes += [(whole.item, TryAgain(_touched_error(whole.item))) for whole in batch if whole not in same]
         return outcomes
 
     def _in_doubt(self, whole: Whole) -> bool:
@@ -224,16 +227,16 @@ class Sealer:
         for place in (part_at(whole.place), journal_at(whole.place)):
             durable.remove_quietly(place)
         lost = error or OSError(errno.EIO, "the disk lost bytes that were written at that time")
-        self._tell([(whole.item, TryAgain(os_error(lost, self._where, whole.item.target_path)))])
+        self._report([(whole.item, TryAgain(os_error(lost, self._where, whole.item.target_path)))])
         return True
 
     def _not_durable(self, batch: Sequence[Whole], error: durable.SyncFailed) -> None:
         """`error.parts` are brought again; after a sync of the whole disk all that was written to it before."""
         self.syncs_failed += error.disk
         self._lost.update((whole.place, error) for whole in batch if part_at(whole.place) in error.parts)
-        self._seal_all([whole._replace(confirm=None) for whole in batch])
+        self._publish_all([whole._replace(confirm=None) for whole in batch])
 
-    def _confirmed(self, whole: Whole, confirm: Callable[[], None]) -> bool:
+    def _is_confirmed(self, whole: Whole, confirm: Callable[[], None]) -> bool:
         try:
             confirm()
         except TryAgain as again:
@@ -241,23 +244,23 @@ class Sealer:
         except SOON as soon:
             outcome = (whole.item, TryAgain(soon))
         except TidemarkError as error:
-            outcome = self._wire.failed(whole.item, error)
+            outcome = self._wire.make_failed(whole.item, error)
         else:
             return True
-        self._tell([outcome])
+        self._report([outcome])
         return False
 
 
-def _still(whole: Whole, pair: tuple[bytes, bytes]) -> bool:
+def _is_unchanged(whole: Whole, pair: tuple[bytes, bytes]) -> bool:
     """The part is the very file whose bytes were proven, or has its name from a try that failed behind that."""
-    return whole.proof is None or still(pair, whole.proof, bytes.fromhex(whole.sha256))
+    return whole.proof is None or is_proven_file(pair, whole.proof, bytes.fromhex(whole.sha256))
 
 
-def _named(whole: Whole) -> bool:
-    return whole.proof is None or named(whole.place, whole.proof, bytes.fromhex(whole.sha256))
+def _has_its_name(whole: Whole) -> bool:
+    return whole.proof is None or is_proven_after_rename(whole.place, whole.proof, bytes.fromhex(whole.sha256))
 
 
-def _touched(item: SendItem) -> CorruptionError:
+def _touched_error(item: SendItem) -> CorruptionError:
     return CorruptionError(
         f"{item.target_path}: somebody else wrote to its part, or put another one there, before it got its name",
         hint="does another process bring files to this folder? The next try brings it again",
@@ -290,19 +293,26 @@ class SmallFiles:
     """`quick`: there are many; else Python alone does it."""
 
     def __init__(self, quick: bool) -> None:
-        self._code = _library() if quick else None
+        self._code = _load_library() if quick else None
 
-    def write(self, frame: memoryview, files: Sequence[Arrived]) -> list[Written]:
+    def write_parts(self, frame: memoryview, files: Sequence[Arrived]) -> list[Written]:
         """Each file's part, whole; durable only once it is sealed. `frame`: of which their bytes are."""
         code = self._code
         if code is None or frame.readonly or not files:
-            return [_written(frame, file) for file in files]
+            return [_write_in_python(frame, file) for file in files]
         places = b"".join([file.part + b"\0" for file in files])
         at, sizes = (array("Q", column) for column in zip(*[(file.at, file.size) for file in files], strict=True))
         digests, seen = bytearray(32 * len(files)), bytearray(_SEEN.size * len(files))
-        sha256 = _sha256()
+        sha256 = _sha256_function()
         code.tm_write_parts(
-            len(files), places, _address(frame), _at(at), _at(sizes), sha256, _address(digests), _address(seen)
+            len(files),
+            places,
+            _buffer_address(frame),
+            _array_address(at),
+            _array_address(sizes),
+            sha256,
+            _buffer_address(digests),
+            _buffer_address(seen),
         )
         made = bytes(digests)
         found = []
@@ -311,10 +321,10 @@ class SmallFiles:
                 digest = made[32 * number : 32 * number + 32] if sha256 else _sha256_of(frame, files[number])
                 found.append(Written(digest, durable.Proof(*proof)))
             else:
-                found.append(_written(frame, files[number]))
+                found.append(_write_in_python(frame, files[number]))
         return found
 
-    def name(self, pairs: Sequence[tuple[bytes, bytes]], proofs: Sequence[durable.Proof | None]) -> int:
+    def name_parts(self, pairs: Sequence[tuple[bytes, bytes]], proofs: Sequence[durable.Proof | None]) -> int:
         """How many, from the first on, were what their proofs say as parts (first of a pair), have their names now, and are
         the same there. Of the one behind them nothing is known: whoever asks looks. The folders are not synced."""
         if self._code is None:
@@ -323,10 +333,10 @@ class SmallFiles:
         for proof in proofs:
             known.extend((1, *(proof or (0, -1, 0, 0))))
         words = b"".join(part + b"\0" + final + b"\0" for part, final in pairs)
-        return int(self._code.tm_give_names(len(pairs), words, _at(known)))
+        return int(self._code.tm_give_names(len(pairs), words, _array_address(known)))
 
 
-def _written(frame: memoryview, file: Arrived) -> Written:
+def _write_in_python(frame: memoryview, file: Arrived) -> Written:
     digest = _sha256_of(frame, file)
     try:
         return Written(digest, write_small(file.part, frame[file.at : file.at + file.size]))
@@ -338,18 +348,18 @@ def _sha256_of(frame: memoryview, file: Arrived) -> bytes:
     return hashlib.sha256(frame[file.at : file.at + file.size]).digest()
 
 
-def _at(numbers: array[int]) -> int:
+def _array_address(numbers: array[int]) -> int:
     return numbers.buffer_info()[0]
 
 
-def _address(data: memoryview | bytearray) -> int:
+def _buffer_address(data: memoryview | bytearray) -> int:
     """Of its first byte, as long as whoever asks holds it; 0 where there is none."""
     return ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL | None:
-    made = library("tidemark.transfer.stream", "small_files.c")
+def _load_library() -> ctypes.CDLL | None:
+    made = load_library("tidemark.transfer.stream", "small_files.c")
     if made is not None:
         address, number = ctypes.c_void_p, ctypes.c_uint64
         made.tm_write_parts.argtypes = (number, ctypes.c_char_p, *[address] * 6)
@@ -358,6 +368,6 @@ def _library() -> ctypes.CDLL | None:
     return made
 
 
-def _sha256() -> Any:
-    crypto = libcrypto()
+def _sha256_function() -> Any:
+    crypto = load_libcrypto()
     return None if crypto is None else ctypes.cast(crypto.SHA256, ctypes.c_void_p)

@@ -24,23 +24,23 @@ from typing import NamedTuple
 from tidemark.errors import TidemarkError
 from tidemark.stores.agent.block_journal import Block, Identity, journal_of, part_at
 from tidemark.stores.agent.disk import Disk
-from tidemark.stores.agent.durable import Disks, make_folder, make_folders, remove_quietly
+from tidemark.stores.agent.durable import DiskHandles, make_folder, make_folders, remove_quietly
 from tidemark.stores.agent.frames import ANY, BARE, KEPT
-from tidemark.stores.agent.part_file import Differs, begin_part, claimed, journal_at_hand, spans_of
+from tidemark.stores.agent.part_file import Differs, begin_part, claimed_blocks, journal_at_hand, spans_of
 from tidemark.stores.agent.reader import same_edition
 from tidemark.stores.local import LocalStore
 from tidemark.stores.os_errors import os_error
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.sink import Frame
-from tidemark.transfer.existing import differs, identity
-from tidemark.transfer.items import SendItem, TryAgain, Wire, changed
-from tidemark.transfer.stream.connection import Carrier
-from tidemark.transfer.stream.connections import Line
-from tidemark.transfer.stream.publish import WORTH_IT, Arrived, Sealer, SmallFiles, Whole
-from tidemark.transfer.stream.schedule import Span, complement
-from tidemark.transfer.stream.session import PAUSE, Round
-from tidemark.transfer.stream.verify import ProvenPart, Prover
+from tidemark.transfer.existing import block_differs_error, identity_of
+from tidemark.transfer.items import SendItem, TryAgain, Wire, source_changed_error
+from tidemark.transfer.stream.connection import Connection
+from tidemark.transfer.stream.connections import Connections
+from tidemark.transfer.stream.publish import WORTH_IT, Arrived, Publisher, SmallFiles, Whole
+from tidemark.transfer.stream.schedule import Span, uncovered_spans
+from tidemark.transfer.stream.session import PAUSE, Session
+from tidemark.transfer.stream.verify import VerifiedPart, Verifier
 
 COMPARED = 4 << 20  # bytes of a piece that is here already: what one byte that rotted costs
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back
@@ -58,7 +58,7 @@ class _Large:
     edition: int | None = None  # what the source's times said, by its own clock, when a piece was first read
     syncs_failed: int = 0  # of the disk, before its first byte
     repeated: int = 0  # pieces asked for again
-    part: ProvenPart | None = None  # once its first piece came
+    part: VerifiedPart | None = None  # once its first piece came
     kept: dict[int, int] = field(default_factory=dict)  # pieces of an earlier try that are compared: offset, end
     other: set[int] = field(default_factory=set)  # those of them that differ: their bytes were asked for
 
@@ -73,43 +73,43 @@ class _Small(NamedTuple):
     digest: bytes
 
 
-class Pull(Round):
+class Pull(Session):
     def __init__(self, wire: Wire, source: PythonStore, target: LocalStore, items: Sequence[SendItem]) -> None:
         super().__init__(wire, items, source.where, target.where)
         self.source = source
         self.target = target
-        self.line = Line(source, self.schedule, self.asking, wire)
+        self.line = Connections(source, self.schedule, self.asking, wire)
         self._large: dict[int, _Large] = {}  # under way
         self._small_files = SmallFiles(quick=len(items) >= WORTH_IT)
-        self._sealer = Sealer(wire, target.disk, target.where, self._told.put, self._small_files)
+        self._sealer = Publisher(wire, target.disk, target.where, self._outcomes.put, self._small_files)
         self._folders = TargetFolders(target.disk, items, self._sealer.disks)
-        self._prover = Prover(lambda: self.line.came.put((None, None)))
+        self._prover = Verifier(lambda: self.line.received.put((None, None)))
         self._leases_at = 0.0  # when the parts' leases were looked at
         self._put_at = 0.0  # when whole files were handed on to be named
         self._unproven: set[int] = set()  # all written, not all read back
         self._untold = 0  # bytes that came, and when the caller was told last
         self._told_at = 0.0
 
-    def take(self, carrier: Carrier, frame: Frame) -> None:
+    def receive_frame(self, carrier: Connection, frame: Frame) -> None:
         carrier.bytes += len(frame.data)
         at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
         small: list[_Small] = []
-        for number, offset, length, trouble, kind, note, digest in self._records(frame):
+        for number, offset, length, trouble, kind, note, digest in self._parse_records(frame):
             begin, at = at, at + (0 if kind == KEPT else length)
             size = files[number].size if number < len(files) else -1
             odd = at > len(data) or offset + length > size or (not length and size) or (proven and kind == BARE)
             if size < 0 or (odd and not trouble):
                 raise self._not_asked()
             if trouble:
-                self.schedule.refused(carrier.number, number)
+                self.schedule.record_refusal(carrier.number, number)
                 if self.schedule.waits_for(number):
                     self._source_trouble(number, trouble, note)
             elif number in large:
-                new = self.schedule.arrived(carrier.number, number, offset, length)
-                if self._same(number, note):
-                    self._piece(Span(number, offset, length), data[begin:at], (kind, digest))
+                new = self.schedule.record_arrival(carrier.number, number, offset, length)
+                if self._is_same_edition(number, note):
+                    self._receive_piece(Span(number, offset, length), data[begin:at], (kind, digest))
                     self.kept_bytes += length if new and number in large else 0
-            elif self.schedule.arrived(carrier.number, number, 0, length):  # else it has its outcome
+            elif self.schedule.record_arrival(carrier.number, number, 0, length):  # else it has its outcome
                 small.append(_Small(number, begin, at - begin, kind, digest))
         if at != len(data):
             raise self._not_asked()
@@ -117,46 +117,46 @@ class Pull(Round):
             self._write_small(data, small)
         self._untold += at
 
-    def _tell_bytes(self, now: float) -> None:
+    def _report_bytes(self, now: float) -> None:
         """To the caller's thread, which needs to wake for a few at a time alone."""
-        self._told.put(self._untold)
+        self._outcomes.put(self._untold)
         self._untold, self._told_at = 0, now
 
-    def sealed(self) -> bool:
-        self._take_looked()
+    def has_published_all(self) -> bool:
+        self._collect_verified()
         now = time.monotonic()
         if self._untold >= TOLD_AT_ONCE or (self._untold and now - self._told_at >= TELL_SECONDS):
-            self._tell_bytes(now)  # also while nothing comes
+            self._report_bytes(now)  # also while nothing comes
         if self._order.ready and now - self._put_at >= NAME_SECONDS:
             self._put_at = now
-            self._sealer.put(self._order.take())
+            self._sealer.queue_files(self._order.pop_ready())
         if now - self._leases_at >= PAUSE:
             self._leases_at = now
             for large in self._large.values():
                 if large.part is not None:
-                    large.part.look()
-        return not any(not (self.stopping and self._behind(number)) for number in self._unproven)
+                    large.part.check_lease()
+        return not any(not (self.is_stopping and self._is_behind(number)) for number in self._unproven)
 
-    def _behind(self, number: int) -> bool:
+    def _is_behind(self, number: int) -> bool:
         """What an earlier try left of it is still being read: who is to stop does not wait, the next try begins so."""
         part = self._large[number].part
-        return part is not None and part.behind
+        return part is not None and part.is_behind
 
-    def enough(self) -> bool:
+    def may_stop_now(self) -> bool:
         """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
-        return not self._edge.lets(self.line.frame)
+        return not self._edge.may_admit(self.line.frame_bytes)
 
     def close(self) -> None:
-        self._tell_bytes(0.0)
-        for number in list(filter(self._behind, self._large)):
-            self._drop(number)
-        self._prover.finish()
-        self._take_looked()
+        self._report_bytes(0.0)
+        for number in list(filter(self._is_behind, self._large)):
+            self._unschedule(number)
+        self._prover.finish_verifying()
+        self._collect_verified()
         for large in self._large.values():
-            _close(large)
+            _close_part(large)
         try:
-            self._sealer.put(self._order.take())
-            self._sealer.finish()
+            self._sealer.queue_files(self._order.pop_ready())
+            self._sealer.finish_publishing()
         except Exception as bug:
             self._bug = self._bug or bug
 
@@ -168,79 +168,79 @@ class Pull(Round):
             if one.size != item.size:
                 raise self._not_asked()
             try:
-                placed.append((one, item, self._folders.place(item.target_path)))
+                placed.append((one, item, self._folders.locate_file(item.target_path)))
             except OSError as error:
                 self._not_kept(one.number, None, error)
-        self.wire.spend([(item.target_path, item.size) for _, item, _ in placed])
+        self.wire.add_spent([(item.target_path, item.size) for _, item, _ in placed])
         syncs_failed = self._sealer.syncs_failed
         arrived = [Arrived(part_at(place), one.at, one.size) for one, _, place in placed]
-        written = self._small_files.write(frame, arrived)
+        written = self._small_files.write_parts(frame, arrived)
         for (one, item, place), (part, _, _), (digest, seen, trouble) in zip(placed, arrived, written, strict=True):
             if trouble is not None:
                 self._not_kept(one.number, None, trouble)
             elif one.kind != BARE and digest != one.digest:
                 remove_quietly(part)
-                self._lose(one.number, TryAgain(differs(item, "target", 0, item.size)))
+                self._retry_file(one.number, TryAgain(block_differs_error(item, "target", 0, item.size)))
             else:
-                self._whole(one.number, Whole(item, place, digest.hex(), False, None, seen, syncs_failed))
+                self._file_complete(one.number, Whole(item, place, digest.hex(), False, None, seen, syncs_failed))
 
-    def _same(self, number: int, edition: int) -> bool:
+    def _is_same_edition(self, number: int, edition: int) -> bool:
         """Whether this piece is of the file that the others are of; where times cannot tell, a digest will."""
         large = self._large[number]
         same, sure = same_edition(edition if large.edition is None else large.edition, edition)
         if not same and large.identity.mtime != ANY:
-            self._lose(number, changed(self._files[number]))
+            self._retry_file(number, source_changed_error(self._files[number]))
             return False
         large.edition, large.confirm = edition, large.confirm or not sure
         return True
 
-    def _piece(self, span: Span, data: memoryview, proof: tuple[int, bytes]) -> None:
+    def _receive_piece(self, span: Span, data: memoryview, proof: tuple[int, bytes]) -> None:
         number, offset, length = span
         kind, digest = proof
         item, large = self._files[number], self._large[number]
-        self.wire.spend([(item.target_path, len(data))])
+        self.wire.add_spent([(item.target_path, len(data))])
         try:
-            part = self._part(item, large)
+            part = self._open_part(item, large)
             if kind == KEPT:
                 if large.kept.get(offset) != span.end:
                     raise self._not_asked()
                 if offset not in large.other:  # else somebody was asked twice, and answers late
-                    part.keep(Block(offset, length, digest.hex()))
+                    part.keep_block(Block(offset, length, digest.hex()))
             else:
-                part.put(offset, data, kind, digest)
+                part.write_block(offset, data, kind, digest)
             handle = part.sync_due()
             if handle >= 0:
-                self._sealer.sync(handle, part)
+                self._sealer.queue_sync(handle, part)
         except OSError as error:
             self._not_kept(number, None, error)
             return
-        if part.complete:
-            self.schedule.complete(number)
+        if part.is_complete:
+            self.schedule.complete_file(number)
             self._unproven.add(number)
-        self._prover.look(number, part)
+        self._prover.queue_part(number, part)
         while len(self._unproven) > MOST_UNPROVEN:  # and the far end waits for us
-            self._looked(*self._prover.looked.get())
+            self._on_verified(*self._prover.results.get())
 
-    def _take_looked(self) -> None:
+    def _collect_verified(self) -> None:
         with suppress(Empty):
             while True:
-                self._looked(*self._prover.looked.get_nowait())
+                self._on_verified(*self._prover.results.get_nowait())
 
-    def _looked(self, number: int, trouble: Exception | None) -> None:
+    def _on_verified(self, number: int, trouble: Exception | None) -> None:
         """What reading a part back found."""
         large = self._large.get(number)
         if large is None or large.part is None:
             return
         if trouble is None:
-            self._whole_large(number, large.part)
+            self._complete_large(number, large.part)
         elif isinstance(trouble, Differs):
-            self._repeat(number, trouble)
+            self._repeat_piece(number, trouble)
         elif isinstance(trouble, OSError):
             self._not_kept(number, large.part, trouble)
         else:
             raise trouble
 
-    def _repeat(self, number: int, other: Differs) -> None:
+    def _repeat_piece(self, number: int, other: Differs) -> None:
         """Ask for the piece again whose bytes differ in the part."""
         item, large = self._files[number], self._large[number]
         assert large.part is not None
@@ -249,103 +249,103 @@ class Pull(Round):
         else:
             large.repeated += 1
         if large.repeated > self.wire.options.retries:
-            self._fail(number, differs(item, "target", other.offset, other.length))
+            self._fail_file(number, block_differs_error(item, "target", other.offset, other.length))
             return
-        offset, end = large.part.again(other.offset, other.offset + other.length)
+        offset, end = large.part.reopen_span(other.offset, other.offset + other.length)
         self._unproven.discard(number)
         self.kept_bytes -= end - offset
-        self.schedule.repeat(number, offset, end)
-        self._prover.look(number, large.part)  # at what else is here
-        for carrier in list(self.line.carriers):
+        self.schedule.repeat_span(number, offset, end)
+        self._prover.queue_part(number, large.part)  # at what else is here
+        for carrier in list(self.line.active):
             self.line.top_up(carrier, self._stop.is_set)
 
-    def _not_kept(self, number: int, part: ProvenPart | None, error: OSError) -> None:
+    def _not_kept(self, number: int, part: VerifiedPart | None, error: OSError) -> None:
         said = os_error(error, self.target.where, self._files[number].target_path)
         if (part is not None and part.lost is not None) or error.errno in (errno.ESTALE, errno.ENOENT):  # taken away
-            self._lose(number, TryAgain(said))
+            self._retry_file(number, TryAgain(said))
         else:
-            self._fail(number, said)
+            self._fail_file(number, said)
 
-    def _part(self, item: SendItem, large: _Large) -> ProvenPart:
+    def _open_part(self, item: SendItem, large: _Large) -> VerifiedPart:
         if large.part is None:
-            self._folders.place(item.target_path)
+            self._folders.locate_file(item.target_path)
             disk, path = self.target.disk, item.target_path
             large.syncs_failed = self._sealer.syncs_failed
             begin_part(disk, path, large.identity, large.claims)
-            large.part = ProvenPart(disk, path, large.identity, lambda: self.line.came.put((None, None)))
+            large.part = VerifiedPart(disk, path, large.identity, lambda: self.line.received.put((None, None)))
         return large.part
 
-    def _whole_large(self, number: int, part: ProvenPart) -> None:
+    def _complete_large(self, number: int, part: VerifiedPart) -> None:
         item, large = self._files[number], self._large.pop(number)
         self._unproven.discard(number)
-        digest = part.sha256()
+        digest = part.verified_digest()
         part.close()
-        confirm = self._confirming(item, digest) if large.confirm else None
-        place = self._folders.place(item.target_path)
+        confirm = self._make_confirm(item, digest) if large.confirm else None
+        place = self._folders.locate_file(item.target_path)
         whole = Whole(item, place, digest, True, confirm, proof=part.proof, syncs_failed=large.syncs_failed)
-        self._whole(number, whole)
+        self._file_complete(number, whole)
 
-    def _confirming(self, item: SendItem, digest: str) -> Callable[[], None]:
+    def _make_confirm(self, item: SendItem, digest: str) -> Callable[[], None]:
         def confirm() -> None:
-            if self.source.digests([Range(item.source_path, 0, item.size)]) != [digest]:
-                raise changed(item)
+            if self.source.digest_ranges([Range(item.source_path, 0, item.size)]) != [digest]:
+                raise source_changed_error(item)
 
         return confirm
 
-    def _lose(self, number: int, again: TryAgain) -> None:
+    def _retry_file(self, number: int, again: TryAgain) -> None:
         """What lies in its part is not what the source has: no journal for it."""
         self.target.disk.remove([journal_of(self._files[number].target_path)])
-        super()._lose(number, again)
+        super()._retry_file(number, again)
 
-    def _drop(self, number: int) -> None:
-        super()._drop(number)
+    def _unschedule(self, number: int) -> None:
+        super()._unschedule(number)
         self._unproven.discard(number)
         if number in self._large:
-            _close(self._large.pop(number))
+            _close_part(self._large.pop(number))
 
     # before the first byte
 
-    def entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
+    def source_entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
         """As their journals say, where each has one, without a round trip: the far end looks at every piece whether it is
         still so. A file of which it is not costs a try."""
         if not self.wire.options.retries:
-            return super().entries(items)
+            return super().source_entries(items)
         disk, found = Disk(self.target.where.root), list[Entry]()
         for item in items:
             journal = None
             with suppress(OSError):  # which is told where the part is looked at
                 journal = journal_at_hand(disk, item.target_path)
             if journal is None or journal.identity.wanted != item.size or journal.identity.mtime == ANY:
-                return super().entries(items)
+                return super().source_entries(items)
             found.append(Entry(item.source_path, *journal.identity))
         return found
 
-    def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
+    def find_kept(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         gaps: dict[int, list[tuple[int, int]]] = {}
         disk = Disk(self.target.where.root)  # one that no other thread uses
         for number, entry in files.items():
             item = self._files[number]
-            known = identity(item, entry)
+            known = identity_of(item, entry)
             try:
-                claims = claimed(disk, item.target_path, known)
+                claims = claimed_blocks(disk, item.target_path, known)
             except OSError as error:
                 self._not_kept(number, None, error)
             else:
                 self._large[number] = _Large(known, claims, entry.size != item.size)
-                gaps[number] = complement(item.size, spans_of(claims))
+                gaps[number] = uncovered_spans(item.size, spans_of(claims))
         return gaps
 
-    def ready(self, number: int) -> None:
+    def begin_large_file(self, number: int) -> None:
         """What is claimed to be here counts once the source has the same, piece by piece."""
         size = self._files[number].size
-        kept = complement(size, complement(size, spans_of(self._large[number].claims)))
+        kept = uncovered_spans(size, uncovered_spans(size, spans_of(self._large[number].claims)))
         pieces = {start: min(start + COMPARED, end) for offset, end in kept for start in range(offset, end, COMPARED)}
         if pieces:
             self._large[number].kept = pieces
-            self.schedule.compare(number, pieces.items())
+            self.schedule.add_comparison(number, pieces.items())
 
 
-def _close(large: _Large) -> None:
+def _close_part(large: _Large) -> None:
     if large.part is not None:
         with suppress(OSError):  # then it has no journal any more
             large.part.close()
@@ -354,7 +354,7 @@ def _close(large: _Large) -> None:
 class TargetFolders:
     """`disks` watches each one that is made. For one thread."""
 
-    def __init__(self, disk: Disk, items: Iterable[SendItem], disks: Disks) -> None:
+    def __init__(self, disk: Disk, items: Iterable[SendItem], disks: DiskHandles) -> None:
         self._disk = disk
         self._disks = disks
         self._made: dict[str, bytes] = {}  # their places, with a slash
@@ -363,7 +363,7 @@ class TargetFolders:
             folder = item.target_path.rpartition("/")[0]
             self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
 
-    def place(self, path: str) -> bytes:
+    def locate_file(self, path: str) -> bytes:
         """Where a file goes; its folder is there, and no symlink. Raises OSError."""
         folder, _, name = path.rpartition("/")
         above = self._made.get(folder)
@@ -372,7 +372,7 @@ class TargetFolders:
             place = self._disk.locate(path)
             above = place[: len(place) - len(name.encode())]
             make_folder(above.rstrip(b"/") or b"/")
-            self._disks.watch(above)
+            self._disks.watch_disk(above)
             self._made[folder] = above
         return above + name.encode()
 

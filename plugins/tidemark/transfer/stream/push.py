@@ -17,21 +17,21 @@ from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.agent.block_journal import Block, Identity, copy_of, journal_of, part_of
 from tidemark.stores.agent.frames import ANY, CHANGED, DIFFERS, FILE, LARGE, LOST, NOTHING, SEALED, SHARED, SOURCE
 from tidemark.stores.agent.part_file import spans_of
-from tidemark.stores.agent.reader import editions, same_edition
+from tidemark.stores.agent.reader import editions_of, same_edition
 from tidemark.stores.local import LocalStore
 from tidemark.stores.os_errors import os_error
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.retrying import SOON
 from tidemark.stores.ssh.sink import Frame
-from tidemark.transfer.existing import differs, identity, other_digest, same_at, unsure
+from tidemark.transfer.existing import block_differs_error, digest_differs_error, identity_of, may_have_changed, same_at
 from tidemark.transfer.items import SendItem, TryAgain, Wire
-from tidemark.transfer.stream.connection import Carrier
-from tidemark.transfer.stream.connections import Line
+from tidemark.transfer.stream.connection import Connection
+from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.publish import Whole
-from tidemark.transfer.stream.push_connection import UNCONFIRMED, UNSENT, Feed, PushCarrier, Seal
-from tidemark.transfer.stream.schedule import Span, complement
-from tidemark.transfer.stream.session import Round
+from tidemark.transfer.stream.push_connection import UNCONFIRMED, UNSENT, Feed, PushConnection, Seal
+from tidemark.transfer.stream.schedule import Span, uncovered_spans
+from tidemark.transfer.stream.session import Session
 
 _GONE = (errno.ESTALE, "somebody else took its part away, or wrote to it")
 _AGAIN = {errno.ENOENT: _GONE, errno.ESTALE: _GONE, LOST: (errno.EIO, "the disk lost bytes that were written")}
@@ -58,46 +58,55 @@ class _Sealing:
     by: dict[int, int] = field(default_factory=dict)  # small file: the connection that has its part
 
 
-class Push(Round):
+class Push(Session):
     def __init__(self, wire: Wire, source: LocalStore | PythonStore, target: PythonStore, items: Sequence[SendItem]) -> None:
         super().__init__(wire, items, source.where, target.where)
         self.source = source
         self.target = target
         root, reserve = source.where.root, wire.options.reserve
-        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._edge.passes, self._crossed, self._broke)
-        self.line = self._line(feed)
+        feed = Feed(
+            root,
+            reserve,
+            self._describe_file,
+            self._note_read,
+            self._note_asked,
+            self._edge.admit_bytes,
+            self._count_crossed,
+            self._record_bug,
+        )
+        self.line = self._make_connections(feed)
         self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
         self._editions: dict[int, int] = {}  # of large files, when they were looked at or first read
         self._wholes: dict[int, bytes] = {}  # digests of large files that went in order over one connection
         self._sealing = _Sealing()
 
-    def take(self, carrier: Carrier, frame: Frame) -> None:
-        assert isinstance(carrier, PushCarrier)
-        for number, offset, length, trouble, kind, size, digest in self._records(frame):
+    def receive_frame(self, carrier: Connection, frame: Frame) -> None:
+        assert isinstance(carrier, PushConnection)
+        for number, offset, length, trouble, kind, size, digest in self._parse_records(frame):
             if number >= len(self._files):
                 raise self._not_asked()
             if kind == SEALED:
                 carrier.seals.discard(number)
-                self._seal_answered(carrier, Span(number, offset, length), trouble, digest)
+                self._on_published(carrier, Span(number, offset, length), trouble, digest)
             elif trouble:
-                self.schedule.refused(carrier.number, number, length)
-                self._trouble(number, (offset, length), trouble, kind, size)
+                self.schedule.record_refusal(carrier.number, number, length)
+                self._on_trouble(number, (offset, length), trouble, kind, size)
             else:
-                self._kept(carrier, number, (offset, length), digest)
-        self._seal(carrier)
+                self._on_kept(carrier, number, (offset, length), digest)
+        self._publish_complete(carrier)
 
-    def joined(self) -> None:
-        self._seal(None)
+    def on_connected(self) -> None:
+        self._publish_complete(None)
 
-    def gone(self, carrier: Carrier) -> None:
+    def on_connection_lost(self, carrier: Connection) -> None:
         """What it was to seal is asked of another: whoever did it before is asked for the same again, and says so."""
-        assert isinstance(carrier, PushCarrier)
+        assert isinstance(carrier, PushConnection)
         self._sealing.waiting += sorted(carrier.seals)
         carrier.seals.clear()
-        self._seal(None)
+        self._publish_complete(None)
 
-    def sealed(self) -> bool:
+    def has_published_all(self) -> bool:
         return not self._sealing.digests
 
     def close(self) -> None:
@@ -107,25 +116,27 @@ class Push(Round):
 
     # who reads
 
-    def _line(self, feed: Feed) -> Line:
-        return Line(self.target, self.schedule, self.asking, self.wire, lambda *what: PushCarrier(feed, *what), sends=True)
+    def _make_connections(self, feed: Feed) -> Connections:
+        return Connections(
+            self.target, self.schedule, self.asking, self.wire, lambda *what: PushConnection(feed, *what), sends=True
+        )
 
     def _editions_of(self, paths: list[str]) -> Sequence[int | None]:
         assert isinstance(self.source, LocalStore)
-        return editions(self.source.disk, paths)
+        return editions_of(self.source.disk, paths)
 
     # for the threads that send
 
-    def _describe(self, number: int, flags: int) -> bytes:
+    def _describe_file(self, number: int, flags: int) -> bytes:
         item, large = self._files[number], self._large.get(number)
         path = item.target_path.encode()
         if large is None:
-            known, flags = _UNKNOWN, flags | (SHARED if self.line.long else 0)
+            known, flags = _UNKNOWN, flags | (SHARED if self.line.is_long else 0)
         else:
             known, flags = large.identity, LARGE
         return FILE.pack(number, item.size, known.mtime, known.inode, flags, len(path)) + path
 
-    def _read(self, number: int, edition: int, end: int, prefix: bytes) -> bool:
+    def _note_read(self, number: int, edition: int, end: int, prefix: bytes) -> bool:
         large = self._large.get(number)
         if large is None:
             return True
@@ -137,7 +148,7 @@ class Push(Round):
             self._wholes[number] = prefix
         return True
 
-    def _asked(self, connection: int, spans: Sequence[Span]) -> list[int]:
+    def _note_asked(self, connection: int, spans: Sequence[Span]) -> list[int]:
         copies = []
         for number in [span.number for span in spans if span.number not in self._large]:
             if self._first.setdefault(number, connection) != connection:
@@ -146,16 +157,16 @@ class Push(Round):
                 self.wire.litter += [part_of(path), copy_of(path)]
         return copies
 
-    def _crossed(self, pieces: Sequence[tuple[int, int]]) -> None:
-        self.wire.spend((self._files[number].target_path, length) for number, length in pieces)
-        self._told.put(sum(length for _, length in pieces))
+    def _count_crossed(self, pieces: Sequence[tuple[int, int]]) -> None:
+        self.wire.add_spent((self._files[number].target_path, length) for number, length in pieces)
+        self._outcomes.put(sum(length for _, length in pieces))
 
     # what the far end says
 
-    def _kept(self, carrier: PushCarrier, number: int, span: tuple[int, int], digest: bytes) -> None:
+    def _on_kept(self, carrier: PushConnection, number: int, span: tuple[int, int], digest: bytes) -> None:
         item, (offset, length) = self._files[number], span
         carrier.bytes += length
-        awaited = self.schedule.arrived(carrier.number, number, offset, length)
+        awaited = self.schedule.record_arrival(carrier.number, number, offset, length)
         large = self._large.get(number)
         if not awaited:
             return
@@ -163,27 +174,27 @@ class Push(Round):
             if length != item.size:
                 raise self._not_asked()
             self._sealing.by[number] = carrier.number
-            self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
+            self._file_complete(number, Whole(item, b"", digest.hex(), False, number=number))
             return
         self.kept_bytes += length
-        if self.schedule.whole(number):
-            self.schedule.complete(number)
-            self._order.whole(number, Whole(item, b"", "", True, number=number))
+        if self.schedule.has_arrived_whole(number):
+            self.schedule.complete_file(number)
+            self._order.add_complete(number, Whole(item, b"", "", True, number=number))
 
-    def _trouble(self, number: int, span: tuple[int, int], trouble: int, kind: int, size: int) -> None:
+    def _on_trouble(self, number: int, span: tuple[int, int], trouble: int, kind: int, size: int) -> None:
         if trouble == UNSENT or not self.schedule.waits_for(number):
             return
         item = self._files[number]
         if kind == SOURCE:
             self._source_trouble(number, trouble, size)
         elif trouble == DIFFERS:  # its journal says what is good: the next try brings the rest
-            self._lose(number, TryAgain(differs(item, "target", *span)))
+            self._retry_file(number, TryAgain(block_differs_error(item, "target", *span)))
         elif trouble in _AGAIN:
-            self._lose(number, TryAgain(self._at_target(number, trouble)))
+            self._retry_file(number, TryAgain(self._at_target(number, trouble)))
         elif trouble == errno.ENOSPC and size:
-            self._fail(number, self._no_room(size))
+            self._fail_file(number, self._no_room(size))
         else:
-            self._fail(number, self._at_target(number, trouble))
+            self._fail_file(number, self._at_target(number, trouble))
 
     def _at_target(self, number: int, trouble: int) -> TidemarkError:
         said = _AGAIN.get(trouble, (trouble, os.strerror(trouble)))
@@ -191,26 +202,26 @@ class Push(Round):
 
     # names
 
-    def _seal(self, carrier: PushCarrier | None) -> None:
+    def _publish_complete(self, carrier: PushConnection | None) -> None:
         """Ask for the names of what is whole: small files of who has their parts, others of whose answer made them so."""
         sealing = self._sealing
-        for whole in self._order.take():
+        for whole in self._order.pop_ready():
             sealing.digests[whole.number] = whole.sha256
             sealing.waiting.append(whole.number)
         if not sealing.waiting:
             return
-        live = {c.number: c for c in self.line.carriers if isinstance(c, PushCarrier)}
+        live = {c.number: c for c in self.line.active if isinstance(c, PushConnection)}
         if carrier is None or carrier.number not in live:
             carrier = next(iter(live.values()), None)
         if carrier is None:
             return  # the round is about to end
-        asked: dict[PushCarrier, list[Seal]] = {}
+        asked: dict[PushConnection, list[Seal]] = {}
         for number in sealing.waiting:
             by = live.get(sealing.by.get(number, carrier.number), carrier)
             asked.setdefault(by, []).append(self._to_seal(number))
         sealing.waiting.clear()
         for by, seals in asked.items():
-            by.seal(seals)
+            by.publish_files(seals)
 
     def _to_seal(self, number: int) -> Seal:
         """With the digest it must have: made now where its pieces went over several connections, or may be of two files."""
@@ -226,10 +237,10 @@ class Push(Round):
         return Seal(number, NOTHING, lambda: self._digest_now(item))
 
     def _digest_now(self, item: SendItem) -> bytes | None:
-        (found,) = self.source.digests([Range(item.source_path, 0, item.size)])
+        (found,) = self.source.digest_ranges([Range(item.source_path, 0, item.size)])
         return None if found is None else bytes.fromhex(found)
 
-    def _seal_answered(self, carrier: PushCarrier, span: Span, trouble: int, digest: bytes) -> None:
+    def _on_published(self, carrier: PushConnection, span: Span, trouble: int, digest: bytes) -> None:
         number, offset, length = span
         item, known = self._files[number], self._sealing.digests.pop(number, None)
         if known is None:
@@ -237,91 +248,91 @@ class Push(Round):
         if trouble == UNCONFIRMED:
             error = carrier.unconfirmed.pop(number, None) or self._not_asked()
             if isinstance(error, SOON):
-                self._lose(number, TryAgain(error))
+                self._retry_file(number, TryAgain(error))
             else:
-                self._fail(number, error)
+                self._fail_file(number, error)
         elif trouble == CHANGED:
             self._source_trouble(number, trouble, 0)
         elif trouble in _AGAIN:
-            self._lose(number, TryAgain(self._at_target(number, trouble)))
+            self._retry_file(number, TryAgain(self._at_target(number, trouble)))
         elif trouble == DIFFERS and length:
-            self._repeat(number, offset, length)
+            self._repeat_piece(number, offset, length)
         elif trouble == DIFFERS:
-            self._anew(number)
-            self._lose(number, TryAgain(other_digest(item, digest.hex(), item.sha256 or "the source's")))
+            self._discard_journal(number)
+            self._retry_file(number, TryAgain(digest_differs_error(item, digest.hex(), item.sha256 or "the source's")))
         elif trouble:
-            self._fail(number, self._at_target(number, trouble))
+            self._fail_file(number, self._at_target(number, trouble))
         else:
             if number not in self._large and item.may_have_an_old_journal:
                 self.wire.litter.append(journal_of(item.target_path))
-            self._told.put([self.wire.sent(item, known or digest.hex())])
+            self._outcomes.put([self.wire.make_sent(item, known or digest.hex())])
 
-    def _repeat(self, number: int, offset: int, length: int) -> None:
+    def _repeat_piece(self, number: int, offset: int, length: int) -> None:
         """Ask for the piece again that is not in the part what came."""
         large = self._large[number]
         large.repeated += 1
         if large.repeated > self.wire.options.retries:
-            self._fail(number, differs(self._files[number], "target", offset, length))
+            self._fail_file(number, block_differs_error(self._files[number], "target", offset, length))
             return
-        self.schedule.repeat(number, offset, offset + length)
-        for carrier in list(self.line.carriers):
+        self.schedule.repeat_span(number, offset, offset + length)
+        for carrier in list(self.line.active):
             self.line.top_up(carrier, self._stop.is_set)
 
-    def _anew(self, number: int) -> None:
+    def _discard_journal(self, number: int) -> None:
         """What lies in its part is not what the source has, and nobody knows where: no journal for it."""
         if number in self._large:
             self.wire.litter.append(journal_of(self._files[number].target_path))
 
     # before the first byte
 
-    def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
+    def find_kept(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         started = time.time()
-        known = {number: identity(self._files[number], entry) for number, entry in files.items()}
+        known = {number: identity_of(self._files[number], entry) for number, entry in files.items()}
         seen = self._editions_of([self._files[number].source_path for number in files])
         self._editions = {number: edition for number, edition in zip(files, seen, strict=True) if edition is not None}
-        kept = self._begin({number: (known[number], True) for number in files})
-        stale = {number for number, blocks in list(kept.items()) if not self._still(kept, number, blocks)}
-        if self.stopping:
+        kept = self._begin_parts({number: (known[number], True) for number in files})
+        stale = {number for number, blocks in list(kept.items()) if not self._has_blocks(kept, number, blocks)}
+        if self.is_stopping:
             return {}  # what is there stays
-        kept.update(self._begin({number: (known[number], False) for number in stale & kept.keys()}))
+        kept.update(self._begin_parts({number: (known[number], False) for number in stale & kept.keys()}))
         for number, blocks in kept.items():
             item = self._files[number]
-            confirm = unsure(item, files[number], started)
-            gaps = complement(item.size, spans_of(blocks))
+            confirm = may_have_changed(item, files[number], started)
+            gaps = uncovered_spans(item.size, spans_of(blocks))
             self._large[number] = _Pieces(known[number], gaps, bool(blocks), confirm)
         return {number: self._large[number].gaps for number in kept}
 
-    def ready(self, number: int) -> None:
+    def begin_large_file(self, number: int) -> None:
         large = self._large[number]
         if not large.gaps:
-            self._order.whole(number, Whole(self._files[number], b"", "", True, number=number))
+            self._order.add_complete(number, Whole(self._files[number], b"", "", True, number=number))
 
-    def refused(self, number: int) -> None:
+    def on_no_room(self, number: int) -> None:
         large = self._large.get(number)
         if large is not None and not large.kept:  # its part was made to be looked at
             path = self._files[number].target_path
             self.wire.litter += [part_of(path), journal_of(path)]
 
-    def _still(self, kept: dict[int, list[Block]], number: int, blocks: Sequence[Block]) -> bool:
+    def _has_blocks(self, kept: dict[int, list[Block]], number: int, blocks: Sequence[Block]) -> bool:
         """The source has these blocks. It fails, and is not kept, where it cannot be read."""
-        if self.stopping:
+        if self.is_stopping:
             return True
         try:
-            return same_at(self.source, self._files[number].source_path, blocks, lambda: self.stopping)
+            return same_at(self.source, self._files[number].source_path, blocks, lambda: self.is_stopping)
         except TidemarkError as error:
             del kept[number]
-            self._fail(number, error)
+            self._fail_file(number, error)
             return True
 
-    def _begin(self, files: dict[int, tuple[Identity, bool]]) -> dict[int, list[Block]]:
+    def _begin_parts(self, files: dict[int, tuple[Identity, bool]]) -> dict[int, list[Block]]:
         """What of each file's part is good; those whose part cannot be made are told."""
         asked = [(self._files[number].target_path, known, keep) for number, (known, keep) in files.items()]
         kept: dict[int, list[Block]] = {}
         for number, (trouble, found) in zip(files, self.target.begin_parts(asked), strict=True):
             if trouble in _AGAIN:
-                self._lose(number, TryAgain(self._at_target(number, trouble)))
+                self._retry_file(number, TryAgain(self._at_target(number, trouble)))
             elif trouble:
-                self._fail(number, self._at_target(number, trouble))
+                self._fail_file(number, self._at_target(number, trouble))
             else:
                 kept[number] = [Block(*claim) for claim in found]
         return kept

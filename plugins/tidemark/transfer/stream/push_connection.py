@@ -1,8 +1,8 @@
 """One connection of a push: reads what the hand asks, sends it in frames, hands on what the far end answers.
 
 A thread of its own reads, hashes, encrypts and sends, so the hand never waits for a line. It reads by the same program
-that a far end reads with in a pull (`stores.agent.reader.Ranges`); what it cannot read comes to the hand as an answer, too.
-"""
+that a far end reads with in a pull (`stores.agent.reader.RangeReader`); what it cannot read comes to the hand as an answer,
+too."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tidemark.stores.agent.frames import (
     SOURCE,
     WORDS,
 )
-from tidemark.stores.agent.reader import Ranges
+from tidemark.stores.agent.reader import RangeReader
 from tidemark.stores.ssh.sink import Frame
-from tidemark.transfer.stream.connection import Asking, Carrier
+from tidemark.transfer.stream.connection import Asking, Connection
 from tidemark.transfer.stream.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
 UNSENT = 249  # a trouble with a piece that this end says: the edge of the window came before it
-UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushCarrier.unconfirmed`
+UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushConnection.unconfirmed`
 
 
 class Seal(NamedTuple):
@@ -69,7 +69,7 @@ class Reader(Protocol):
         ...
 
 
-class PushCarrier(Carrier):
+class PushConnection(Connection):
     def __init__(self, feed: Feed, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.seals: set[int] = set()  # asked, not answered
@@ -80,53 +80,53 @@ class PushCarrier(Carrier):
         self._closing = False
         self._excuses, self._excused = 0, -1  # in a row; its answers at the last of them
 
-    def start(self, frame: int, slabs: int, digest: bool) -> None:
-        self._sink = self.session.pipe.take_over(ANSWERS_ROOM, ANSWERS_SLABS, self._deliver)
-        reader = self._reader(frame, digest)
+    def start_stream(self, frame: int, slabs: int, digest: bool) -> None:
+        self._sink = self.session.pipe.divert_frames(ANSWERS_ROOM, ANSWERS_SLABS, self._deliver_frame)
+        reader = self._open_reader(frame, digest)
         if self._sink is None:
-            threading.Thread(target=self._read, name=f"tidemark-push-{self.number}", daemon=True).start()
-        threading.Thread(target=self._run, args=(reader,), name=f"tidemark-feed-{self.number}", daemon=True).start()
+            threading.Thread(target=self._read_frames, name=f"tidemark-push-{self.number}", daemon=True).start()
+        threading.Thread(target=self._run_requests, args=(reader,), name=f"tidemark-feed-{self.number}", daemon=True).start()
 
-    def _reader(self, frame: int, digest: bool) -> Reader:
+    def _open_reader(self, frame: int, digest: bool) -> Reader:
         """Tells the far end what begins."""
-        self.session.begin("receive", frame, self._feed.reserve)
-        return Ranges(Disk(self._feed.root), self._send_pieces, frame, digest)
+        self.session.begin_operation("receive", frame, self._feed.reserve)
+        return RangeReader(Disk(self._feed.root), self._send_pieces, frame, digest)
 
-    def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
+    def ask_spans(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
         self.copies.update(self._feed.asked(self.number, spans))
-        super().ask(spans, files)
+        super().ask_spans(spans, files)
 
-    def request(self, ranges: bytes) -> None:
+    def queue_ranges(self, ranges: bytes) -> None:
         self._jobs.put(ranges)
 
-    def seal(self, seals: list[Seal]) -> None:
+    def publish_files(self, seals: list[Seal]) -> None:
         self.seals.update(seal.number for seal in seals)
         self._jobs.put(seals)
 
-    def end(self) -> None:
+    def end_requests(self) -> None:
         self._jobs.put(None)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self.seals)
 
-    def silent(self, now: float, asked: bool) -> float:
-        return super().silent(now, asked or self.busy)
+    def silent_seconds(self, now: float, asked: bool) -> float:
+        return super().silent_seconds(now, asked or self.is_busy)
 
-    def excused(self) -> bool:
+    def is_excused(self) -> bool:
         """A far end may take long to make many bytes durable: its server is asked for a sign of life, but not for ever."""
-        if super().excused():  # the sign of life would come behind all that is on its way
+        if super().is_excused():  # the sign of life would come behind all that is on its way
             return True
-        answers = self._answers()
+        answers = self._answered_bytes()
         self._excuses = self._excuses + 1 if answers == self._excused else 1
         self._excused = answers
         limits = self.connection.limits
-        if self._excuses * limits.stall > limits.silence or not self.session.pipe.connected:
+        if self._excuses * limits.stall > limits.silence or not self.session.pipe.is_connected:
             return False
         self._heard = time.monotonic()
         return True
 
-    def _answers(self) -> int:
+    def _answered_bytes(self) -> int:
         """Bytes of them so far."""
         return self._sink.received if self._sink is not None else self.bytes
 
@@ -137,7 +137,7 @@ class PushCarrier(Carrier):
 
     # the thread that sends
 
-    def _run(self, reader: Reader) -> None:
+    def _run_requests(self, reader: Reader) -> None:
         try:
             while (job := self._jobs.get()) is not None:
                 if self._closing:
@@ -147,12 +147,12 @@ class PushCarrier(Carrier):
                 else:
                     self._send_seals(job)
             if not self._closing:
-                self.session.end()
+                self.session.end_data()
         except (UnreachableError, OSError):
-            self._deliver(None)
+            self._deliver_frame(None)
         except BaseException as bug:  # or its seals would be waited for until the end of all patience
             self._feed.broke(bug)
-            self._deliver(None)
+            self._deliver_frame(None)
 
     def _send_pieces(self, records: bytes, data: memoryview) -> None:
         kept: list[tuple[int, bytes, tuple[int, int]]] = []  # number, record, where its bytes are
@@ -172,14 +172,14 @@ class PushCarrier(Carrier):
             pieces = [(number, *RECORD.unpack(record)[1:3]) for number, record, _ in kept]
             troubles += [RECORD.pack(*piece, UNSENT, SOURCE, 0, NOTHING) for piece in pieces]
             kept = []
-        self._report(troubles)
+        self._report_records(troubles)
         if not kept:
             return
         numbers = [number for number, _, _ in kept]
         self._feed.crossed([(number, end - start) for number, _, (start, end) in kept])
         if len(kept) * RECORD.size < len(records):  # bytes of another edition are not sent
             data = memoryview(b"".join([data[start:end] for _, _, (start, end) in kept]))
-        self._send(PIECES, numbers, [record for _, record, _ in kept], data)
+        self._send_frame(PIECES, numbers, [record for _, record, _ in kept], data)
 
     def _send_seals(self, seals: Sequence[Seal]) -> None:
         ready: dict[int, bytes] = {}
@@ -194,20 +194,20 @@ class PushCarrier(Carrier):
                 troubles.append(RECORD.pack(number, 0, 0, trouble, SEALED, 0, NOTHING))
             else:
                 ready[number] = found
-        self._report(troubles)
+        self._report_records(troubles)
         records = [
             RECORD.pack(number, 0, 0, 0, BARE if digest == NOTHING else PREFIX, 0, digest)
             for number, digest in ready.items()
         ]
         if records:
-            self._send(SEALS, list(ready), records, memoryview(b""))
+            self._send_frame(SEALS, list(ready), records, memoryview(b""))
 
-    def _send(self, asked: int, numbers: Sequence[int], records: Sequence[bytes], data: memoryview) -> None:
+    def _send_frame(self, asked: int, numbers: Sequence[int], records: Sequence[bytes], data: memoryview) -> None:
         files = b"".join(
             self._feed.describe(number, COPY if number in self.copies else 0) for number in dict.fromkeys(numbers)
         )
-        self.session.feed_bulk(b"".join([WORDS.pack(asked, len(files)), files, *records]), data)
+        self.session.send_bulk_data(b"".join([WORDS.pack(asked, len(files)), files, *records]), data)
 
-    def _report(self, records: Sequence[bytes]) -> None:
+    def _report_records(self, records: Sequence[bytes]) -> None:
         if records:
-            self._deliver(Frame(DATA, memoryview(b"".join(records)), memoryview(b""), bytearray()))
+            self._deliver_frame(Frame(DATA, memoryview(b"".join(records)), memoryview(b""), bytearray()))

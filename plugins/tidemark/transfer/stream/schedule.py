@@ -67,13 +67,13 @@ class _Gaps:
     came: list[tuple[int, int]]  # (offset, end) of what is here, in order, joined
 
     @property
-    def waiting(self) -> int:
-        return sum(map(_length, self.gaps))
+    def waiting_bytes(self) -> int:
+        return sum(map(_span_length, self.gaps))
 
 
 @dataclass
 class Schedule:
-    """Files by number. `add_small`, `add_large`, then `next` and `arrived` until `finished`."""
+    """Files by number. `add_small`, `add_large`, then `next_spans` and `record_arrival` until `is_finished`."""
 
     _small: OrderedDict[int, int] = field(default_factory=OrderedDict)  # nobody was asked for: number, size
     _small_bytes: int = 0  # of those
@@ -90,15 +90,15 @@ class Schedule:
         self._small_bytes += size
 
     def add_large(self, number: int, gaps: Sequence[tuple[int, int]]) -> None:
-        self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)), complement(_EVERYTHING, gaps))
+        self._large[number] = _Gaps(deque(gaps), sum(map(_span_length, gaps)), uncovered_spans(_EVERYTHING, gaps))
 
-    def compare(self, number: int, spans: Iterable[tuple[int, int]]) -> None:
+    def add_comparison(self, number: int, spans: Iterable[tuple[int, int]]) -> None:
         """What an earlier try left of a large file, (offset, end) each; it waits for the digests of these, too."""
         self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
         self._kept[number] = deque(Kept(number, offset, end - offset) for offset, end in spans)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return not self._open_small and not self._large
 
     def waits_for(self, number: int) -> bool:
@@ -107,68 +107,69 @@ class Schedule:
     @property
     def waiting_bytes(self) -> int:
         """Of files that nobody was asked for."""
-        return self._small_bytes + sum(large.waiting for large in self._large.values())
+        return self._small_bytes + sum(large.waiting_bytes for large in self._large.values())
 
     @property
     def missing_bytes(self) -> int:
         """Of files that are not here, asked for or not."""
         return sum(self._open_small.values()) + sum(large.missing for large in self._large.values())
 
-    def outstanding(self, connection: int) -> int:
+    def outstanding_bytes(self, connection: int) -> int:
         """Bytes asked of `connection` that have not come; an empty file counts as one."""
         return self._owed.get(connection, 0)
 
     def outstanding_spans(self, connection: int) -> int:
         return sum(len(asked.spans) for asked in self._asked.get(connection, _NONE))
 
-    def next(self, connection: int, chunk: int, slow: frozenset[int] = frozenset()) -> tuple[Span, ...]:
+    def next_spans(self, connection: int, chunk: int, slow: frozenset[int] = frozenset()) -> tuple[Span, ...]:
         """About `chunk` bytes to ask of `connection` now; () when there is nothing for it.
 
         Of a connection in `slow` even what it may be sending is asked again.
         """
         self._turn += 1
-        spans = self._comparison(connection) if self._turn % 2 and self._turn > 1 else []
+        spans = self._next_comparison(connection) if self._turn % 2 and self._turn > 1 else []
         if not spans and self._small and (self._turn % SMALL_TURN == 0 or not self._waiting_large()):
-            spans = self._bundle(chunk)
-        spans = spans or self._chunk(connection, chunk) or self._comparison(connection)
-        asked = Asked(deque(spans)) if spans else self._again(connection, slow)
+            spans = self._bundle_small(chunk)
+        spans = spans or self._next_chunk(connection, chunk) or self._next_comparison(connection)
+        asked = Asked(deque(spans)) if spans else self._ask_twice(connection, slow)
         if asked is None:
             return ()
         self._asked.setdefault(connection, deque()).append(asked)
-        self._owe(connection, _weight(asked.spans))
+        self._add_owed(connection, _total_weight(asked.spans))
         return tuple(asked.spans)
 
-    def arrived(self, connection: int, number: int, offset: int, length: int) -> bool:
+    def record_arrival(self, connection: int, number: int, offset: int, length: int) -> bool:
         """Bytes came from `connection`, in the order asked. False: they came before from another, or nobody waits."""
-        compared = isinstance(self._take(connection, number, length), Kept)  # then it was here, and may be no good since
+        compared = isinstance(self._pop_span(connection, number, length), Kept)  # then it was here, and may be no good since
         large = self._large.get(number)
         if compared or large is None:
             return self._open_small.pop(number, None) is not None
-        new = cover(large.came, offset, offset + length)
+        new = add_span(large.came, offset, offset + length)
         large.missing -= new
         return new > 0
 
-    def whole(self, number: int) -> bool:
+    def has_arrived_whole(self, number: int) -> bool:
         """All bytes of the large file came, and it was neither completed nor given up."""
         return number in self._large and not self._large[number].missing
 
-    def complete(self, number: int) -> None:
+    def complete_file(self, number: int) -> None:
         """All bytes of a large file are there. What was asked twice of it is still on its way."""
         self._large.pop(number, None)
 
-    def refused(self, connection: int, number: int, length: int = 0) -> None:
-        """A trouble came instead of the file's next `length` bytes, 0: its next span. `drop` it, if it is waited for."""
-        self._take(connection, number, length)
+    def record_refusal(self, connection: int, number: int, length: int = 0) -> None:
+        """A trouble came instead of the file's next `length` bytes, 0: its next span. `drop_file` it, if it is waited
+        for."""
+        self._pop_span(connection, number, length)
 
-    def repeat(self, number: int, offset: int, end: int) -> None:
+    def repeat_span(self, number: int, offset: int, end: int) -> None:
         """Bytes of a large file that came are not good: they wait again, though it may have been complete."""
         large = self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
-        good = complement(_EVERYTHING, [*complement(_EVERYTHING, large.came), (offset, end)])
-        large.missing += sum(map(_length, large.came)) - sum(map(_length, good))
+        good = uncovered_spans(_EVERYTHING, [*uncovered_spans(_EVERYTHING, large.came), (offset, end)])
+        large.missing += sum(map(_span_length, large.came)) - sum(map(_span_length, good))
         large.came = good
         large.gaps.appendleft((offset, end))
 
-    def drop(self, number: int) -> None:
+    def drop_file(self, number: int) -> None:
         """The file is given up; what still comes of it is not waited for."""
         self._large.pop(number, None)
         self._kept.pop(number, None)
@@ -178,10 +179,10 @@ class Schedule:
             for asked in waiting:
                 kept = deque(span for span in asked.spans if span.number != number)
                 if len(kept) < len(asked.spans):
-                    self._owe(connection, _weight(kept) - _weight(asked.spans))
+                    self._add_owed(connection, _total_weight(kept) - _total_weight(asked.spans))
                     asked.spans = kept
 
-    def lost(self, connection: int) -> None:
+    def drop_connection(self, connection: int) -> None:
         """The connection is gone: what it was asked for waits again, if it did not come from another nor will."""
         self._at.pop(connection, None)
         self._owed.pop(connection, None)
@@ -201,16 +202,16 @@ class Schedule:
                         self._kept.setdefault(span.number, deque()).appendleft(span)
                 elif span.number in self._large:
                     large, other = self._large[span.number], under_way.get(span.number, span._replace(length=0))
-                    missing = complement(span.end, [(0, span.offset), *large.came, (other.offset, other.end)])
+                    missing = uncovered_spans(span.end, [(0, span.offset), *large.came, (other.offset, other.end)])
                     large.gaps.extendleft(reversed(missing))
 
-    def _owe(self, connection: int, size: int) -> None:
+    def _add_owed(self, connection: int, size: int) -> None:
         self._owed[connection] = self._owed.get(connection, 0) + size
 
     def _waiting_large(self) -> bool:
         return any(large.gaps for large in self._large.values())
 
-    def _bundle(self, chunk: int) -> list[Span]:
+    def _bundle_small(self, chunk: int) -> list[Span]:
         spans: list[Span] = []
         size = 0
         while self._small and len(spans) < BUNDLE_FILES:
@@ -224,14 +225,14 @@ class Schedule:
         self._small_bytes -= size
         return spans
 
-    def _chunk(self, connection: int, chunk: int) -> list[Span]:
+    def _next_chunk(self, connection: int, chunk: int) -> list[Span]:
         number = self._at.get(connection, -1)
         if number not in self._large or not self._large[number].gaps:
             waiting = [n for n, large in self._large.items() if large.gaps]
             if not waiting:
                 return []
             taken = {n for other, n in self._at.items() if other != connection}
-            number = max(waiting, key=lambda n: (n not in taken, self._large[n].waiting))
+            number = max(waiting, key=lambda n: (n not in taken, self._large[n].waiting_bytes))
             self._at[connection] = number
         gaps = self._large[number].gaps
         offset, end = gaps.popleft()
@@ -240,7 +241,7 @@ class Schedule:
             gaps.appendleft((offset + length, end))
         return [Span(number, offset, length)]
 
-    def _comparison(self, connection: int) -> list[Span]:
+    def _next_comparison(self, connection: int) -> list[Span]:
         for number, waiting in self._kept.items():
             asked = [span for asked in self._asked.get(connection, _NONE) for span in asked.spans if isinstance(span, Kept)]
             if len(asked) >= KEPT_AHEAD:
@@ -251,8 +252,8 @@ class Schedule:
             return [span]
         return []
 
-    def _again(self, connection: int, slow: frozenset[int]) -> Asked | None:
-        for other in sorted(self._asked, key=self.outstanding, reverse=True):
+    def _ask_twice(self, connection: int, slow: frozenset[int]) -> Asked | None:
+        for other in sorted(self._asked, key=self.outstanding_bytes, reverse=True):
             if other == connection:
                 continue
             waiting = list(self._asked[other])
@@ -263,7 +264,7 @@ class Schedule:
                     return asked.twin
         return None
 
-    def _take(self, connection: int, number: int, length: int) -> Span | None:
+    def _pop_span(self, connection: int, number: int, length: int) -> Span | None:
         """Answers come in the order of the questions: cut the first span of the file, and say which. A length of 0: all
         of it."""
         waiting = self._asked.get(connection, _NONE)
@@ -272,26 +273,26 @@ class Schedule:
             self._owed[connection] -= first.weight
             taken: Span | None = first
         else:
-            taken = self._cut(connection, number, length)
+            taken = self._cut_span(connection, number, length)
         while waiting and not waiting[0].spans:
             waiting.popleft()
         return taken
 
-    def _cut(self, connection: int, number: int, length: int) -> Span | None:
+    def _cut_span(self, connection: int, number: int, length: int) -> Span | None:
         for asked in self._asked.get(connection, _NONE):
             for at, span in enumerate(asked.spans):
                 if span.number == number:
                     if 0 < length < span.weight:
                         asked.spans[at] = Span(number, span.offset + length, span.length - length)
-                        self._owe(connection, -length)
+                        self._add_owed(connection, -length)
                     else:
                         del asked.spans[at]
-                        self._owe(connection, -span.weight)
+                        self._add_owed(connection, -span.weight)
                     return span
         return None
 
 
-def _weight(spans: Iterable[Span]) -> int:
+def _total_weight(spans: Iterable[Span]) -> int:
     return sum(span.weight for span in spans)
 
 
@@ -320,7 +321,7 @@ WORTH = 20  # round trips
 SHORT_ROUND_TRIP = 0.01  # seconds
 
 
-def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def uncovered_spans(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """What of 0…size no (offset, end) of `spans` covers."""
     gaps, at = [], 0
     for offset, end in sorted(spans):
@@ -332,15 +333,15 @@ def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, i
     return gaps
 
 
-def cover(spans: list[tuple[int, int]], offset: int, end: int) -> int:
+def add_span(spans: list[tuple[int, int]], offset: int, end: int) -> int:
     """Add (offset, end) to spans that are in order and do not touch one another; how many bytes are new."""
-    before = sum(map(_length, spans))
+    before = sum(map(_span_length, spans))
     apart = [span for span in spans if span[1] < offset or span[0] > end]
     touching = [span for span in spans if not (span[1] < offset or span[0] > end)]
     joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
     spans[:] = sorted([*apart, joined])
-    return sum(map(_length, spans)) - before
+    return sum(map(_span_length, spans)) - before
 
 
-def _length(span: tuple[int, int]) -> int:
+def _span_length(span: tuple[int, int]) -> int:
     return span[1] - span[0]

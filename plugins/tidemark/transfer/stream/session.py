@@ -23,11 +23,20 @@ from tidemark.stores.os_errors import Where, os_error
 from tidemark.stores.protocol import Entry
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.sink import Frame
-from tidemark.transfer.existing import already_there, by_weight, identity, of_each, other_digest
-from tidemark.transfer.items import SendItem, TryAgain, Wire, changed, no_room_for, no_room_left, require, shorter
+from tidemark.transfer.existing import ask_by_halves, by_weight, digest_differs_error, find_already_there, identity_of
+from tidemark.transfer.items import (
+    SendItem,
+    TryAgain,
+    Wire,
+    no_room_for,
+    no_room_left,
+    require_source,
+    source_changed_error,
+    source_shorter_error,
+)
 from tidemark.transfer.limits import WindowEdge
-from tidemark.transfer.stream.connection import Asking, Carrier, Opened
-from tidemark.transfer.stream.connections import Line
+from tidemark.transfer.stream.connection import Asking, Connection, Opened
+from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.publish import NamesInOrder, Outcome, Whole
 from tidemark.transfer.stream.schedule import Schedule
 
@@ -36,7 +45,7 @@ GRACE = 5.0  # seconds for whoever is given up to end by itself
 LOOKING = 1.0  # and for one who only looks at what is there, and is to stop
 
 
-class Round:
+class Session:
     """`items` are told as Sent, Failed or (item, TryAgain), unless the round ends before. For the files between two
     stores of which one is at the far end of `line`; who inherits says what a frame means and how parts get their names."""
 
@@ -49,12 +58,12 @@ class Round:
         self.kept_bytes = 0  # see `transfer.attempts`
         self.schedule = Schedule()
         self.asking: dict[int, Asking] = {}
-        self.line: Line
+        self.line: Connections
         self._ends = (source, target)
         self._far = next(store for store in (wire.source, wire.target) if isinstance(store, PythonStore))
         self._files: Sequence[SendItem] = ()  # by number
         self._order = NamesInOrder()
-        self._told: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
         self._bug: BaseException | None = None  # what nobody expected; raised to the caller
         self._stop = threading.Event()  # ask no more, take what was asked
         self._edge = WindowEdge(wire.options.block_bytes)  # the caller said so
@@ -63,15 +72,15 @@ class Round:
         self._head_room: HeadRoom | None = None  # of a target that is a disk of this machine
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         return self._stop.is_set() or self._abandon.is_set()
 
-    def outcomes(self) -> Iterator[Outcome]:
+    def iter_outcomes(self) -> Iterator[Outcome]:
         """Runs the round. Bytes are told to the wire's `on_bytes`, in the caller's thread as the outcomes."""
-        hand = threading.Thread(target=self._hand, name="tidemark-hand", daemon=True)
+        hand = threading.Thread(target=self._coordinate, name="tidemark-hand", daemon=True)
         hand.start()
         try:
-            while (told := self._next_told()) is not None:
+            while (told := self._next_outcomes()) is not None:
                 if isinstance(told, int):
                     self.wire.on_bytes(told)
                 else:
@@ -80,63 +89,63 @@ class Round:
             self._abandon.set()
             hand.join(GRACE)
             if hand.is_alive():
-                self._cut()
+                self._cut_connections()
                 hand.join(GRACE)  # what holds it now is a disk of this machine
         if self._bug is not None:
             raise self._bug
 
-    def _next_told(self) -> list[Outcome] | int | None:
+    def _next_outcomes(self) -> list[Outcome] | int | None:
         """None: the round is over. Who is to stop and does not, nor tells anything meanwhile, is cut off."""
         stopped, patience = 0.0, self._far.connection.limits.stall
         while True:
-            if not stopped and (self._stop.is_set() or self.wire.stopped()):
+            if not stopped and (self._stop.is_set() or self.wire.is_stopped()):
                 if not self._stop.is_set():
-                    self._edge.reach()
+                    self._edge.mark_reached()
                 self._stop.set()
                 stopped = time.monotonic()
             with contextlib.suppress(queue.Empty):
-                return self._told.get(timeout=PAUSE)
+                return self._outcomes.get(timeout=PAUSE)
             if stopped and time.monotonic() - stopped > (LOOKING if self._looking else patience):
-                self._cut()
+                self._cut_connections()
                 stopped = time.monotonic()
 
-    def _cut(self) -> None:
+    def _cut_connections(self) -> None:
         """Whoever waits for the far end hears that it is gone. What is there is gone on from."""
-        for connection in {self._far.connection, *(carrier.connection for carrier in list(self.line.carriers))}:
+        for connection in {self._far.connection, *(carrier.connection for carrier in list(self.line.active))}:
             connection.drop()
 
     # what a pull and a push do each in their way
 
-    def entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
+    def source_entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
         """What the source has of these, of more than one piece each."""
-        return of_each(self.wire.source.stat_many, [item.source_path for item in items])
+        return ask_by_halves(self.wire.source.stat_many, [item.source_path for item in items])
 
-    def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
+    def find_kept(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         """The gaps (offset, end) in the parts of these files of more than one piece; those it lacks have failed."""
         raise NotImplementedError
 
-    def ready(self, number: int) -> None:
+    def begin_large_file(self, number: int) -> None:
         """A large file has room, and its gaps are scheduled; it may have none."""
         raise NotImplementedError
 
-    def refused(self, number: int) -> None:
+    def on_no_room(self, number: int) -> None:
         """The file has no room."""
 
-    def take(self, carrier: Carrier, frame: Frame) -> None:
+    def receive_frame(self, carrier: Connection, frame: Frame) -> None:
         """What a connection brought."""
         raise NotImplementedError
 
-    def joined(self) -> None:
+    def on_connected(self) -> None:
         """There are connections, or one more."""
 
-    def gone(self, carrier: Carrier) -> None:
+    def on_connection_lost(self, carrier: Connection) -> None:
         """A connection was lost; the schedule knows."""
 
-    def enough(self) -> bool:
+    def may_stop_now(self) -> bool:
         """It is to stop, and need not wait for what is still on its way."""
         return False
 
-    def sealed(self) -> bool:
+    def has_published_all(self) -> bool:
         """Nothing that was whole waits for its name."""
         return True
 
@@ -145,79 +154,85 @@ class Round:
 
     # the hand's thread
 
-    def _hand(self) -> None:
+    def _coordinate(self) -> None:
         line = self.line
         try:
-            self._prepare()  # asks through the session that the line takes then
+            self._prepare_files()  # asks through the session that the line takes then
             self._looking = False
-            if self.stopping:
+            if self.is_stopping:
                 return
-            line.start(self.wire.options)
-            self._work()
-            line.finish()
+            line.start_connections(self.wire.options)
+            self._run_loop()
+            line.finish_sessions()
         except (TidemarkError, OSError) as error:
             self.error = error if isinstance(error, TidemarkError) else os_error(error, self._ends[1], "")
-            line.abandon()
+            line.abandon_connections()
         except BaseException as bug:
             self._bug = self._bug or bug
-            line.abandon()
+            line.abandon_connections()
         finally:
             try:
                 self.close()
             except TidemarkError as error:
                 self.error = self.error or error
             finally:
-                self._told.put(None)
+                self._outcomes.put(None)
 
-    def _work(self) -> None:
+    def _run_loop(self) -> None:
         line, schedule = self.line, self.schedule
-        self.joined()
-        for carrier in list(line.carriers):
+        self.on_connected()
+        for carrier in list(line.active):
             line.top_up(carrier, self._stop.is_set)
         looked = moved = time.monotonic()
-        while not (self.sealed() and schedule.finished) and not self._abandon.is_set():  # `sealed` may ask for more
-            if self._stop.is_set() and self.sealed() and not any(schedule.outstanding(c.number) for c in line.carriers):
+        while (
+            not (self.has_published_all() and schedule.is_finished) and not self._abandon.is_set()
+        ):  # `has_published_all` may ask for more
+            if (
+                self._stop.is_set()
+                and self.has_published_all()
+                and not any(schedule.outstanding_bytes(c.number) for c in line.active)
+            ):
                 return
-            if self.enough():
-                self._cut()  # else what lies in the buffers on the way would still come
+            if self.may_stop_now():
+                self._cut_connections()  # else what lies in the buffers on the way would still come
                 return
             with contextlib.suppress(queue.Empty):
-                came = line.came.get(timeout=PAUSE)
+                came = line.received.get(timeout=PAUSE)
                 moved = time.monotonic()
                 if isinstance(came, Opened):
-                    line.opened(came, self._stop.is_set)
-                    self.joined()
+                    line.add_opened(came, self._stop.is_set)
+                    self.on_connected()
                 else:
-                    self._came(*came)
+                    self._on_frame(*came)
             if time.monotonic() - looked >= PAUSE:
-                for lost in line.tick(self._stop.is_set):
-                    self.gone(lost)
-                self.joined()
-                for number, error in line.overdue():
-                    self._fail(number, error)
-                line.idle(moved)
+                for lost in line.check_connections(self._stop.is_set):
+                    self.on_connection_lost(lost)
+                self.on_connected()
+                for number, error in line.overdue_files():
+                    self._fail_file(number, error)
+                line.check_idle(moved)
                 looked = time.monotonic()
 
-    def _came(self, carrier: Carrier | None, frame: Frame | None) -> None:
-        if carrier is None or carrier.ended:  # news from a thread of ours: `sealed` looks
+    def _on_frame(self, carrier: Connection | None, frame: Frame | None) -> None:
+        if carrier is None or carrier.ended:  # news from a thread of ours: `has_published_all` looks
             return
         if frame is None:
-            self.line.lost(carrier)
-            self.gone(carrier)
-            for lost in self.line.tick(self._stop.is_set):
-                self.gone(lost)
-            self.joined()
+            self.line.drop_connection(carrier)
+            self.on_connection_lost(carrier)
+            for lost in self.line.check_connections(self._stop.is_set):
+                self.on_connection_lost(lost)
+            self.on_connected()
             return
         if frame.kind != DATA:
             raise PermanentError(f"{self.line.name}: the far end broke off: {bytes(frame.words)!r}", hint="run again")
         if self._head_room is not None:
             self._still_room(self._head_room, len(frame.data))
-        self._edge.passes(len(frame.data))
-        self.take(carrier, frame)
+        self._edge.admit_bytes(len(frame.data))
+        self.receive_frame(carrier, frame)
         carrier.give_back(frame)
         self.line.top_up(carrier, self._stop.is_set)
 
-    def _records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
+    def _parse_records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
         if len(frame.words) % RECORD.size:
             raise self._not_asked()
         return RECORD.iter_unpack(frame.words)
@@ -232,84 +247,84 @@ class Round:
     def _still_room(self, room: HeadRoom, size: int) -> None:
         """Ends the round, with all it has, before the disk is full."""
         try:
-            room.take(size)
+            room.claim_room(size)
         except NoRoom as none:
             raise self._no_room(none.free) from none
 
     def _no_room(self, free: int) -> DiskFullError:
         return no_room_left(self.wire, free, self.schedule.missing_bytes)
 
-    def _whole(self, number: int, whole: Whole) -> None:
+    def _file_complete(self, number: int, whole: Whole) -> None:
         """All bytes are in the part and checked: it goes to be sealed, behind its companions."""
         if whole.item.sha256 not in ("", whole.sha256):
-            self._lose(number, TryAgain(other_digest(whole.item, whole.sha256, whole.item.sha256)))
+            self._retry_file(number, TryAgain(digest_differs_error(whole.item, whole.sha256, whole.item.sha256)))
         else:
-            self._order.whole(number, whole)
+            self._order.add_complete(number, whole)
 
     def _source_trouble(self, number: int, trouble: int, size: int) -> None:
         item = self._files[number]
         if trouble == CHANGED:
-            self._lose(number, changed(item))
+            self._retry_file(number, source_changed_error(item))
         elif trouble == SHORT:
-            self._fail(number, shorter(item, size))
+            self._fail_file(number, source_shorter_error(item, size))
         else:
-            self._fail(number, os_error(OSError(trouble, os.strerror(trouble)), self._ends[0], item.source_path))
+            self._fail_file(number, os_error(OSError(trouble, os.strerror(trouble)), self._ends[0], item.source_path))
 
-    def _broke(self, bug: BaseException) -> None:
+    def _record_bug(self, bug: BaseException) -> None:
         """What nobody expected, in a thread of a connection."""
         self._bug = self._bug or bug
         self._abandon.set()
 
-    def _lose(self, number: int, again: TryAgain) -> None:
+    def _retry_file(self, number: int, again: TryAgain) -> None:
         """This try at the file did not get there."""
-        self._drop(number)
-        self._told.put([(self._files[number], again)])
-        self._order.settled(number)
+        self._unschedule(number)
+        self._outcomes.put([(self._files[number], again)])
+        self._order.release_next(number)
 
-    def _fail(self, number: int, error: TidemarkError) -> None:
-        self._drop(number)
-        self._told.put([self.wire.failed(self._files[number], error)])
-        self._order.settled(number)
+    def _fail_file(self, number: int, error: TidemarkError) -> None:
+        self._unschedule(number)
+        self._outcomes.put([self.wire.make_failed(self._files[number], error)])
+        self._order.release_next(number)
         if isinstance(error, DiskFullError):  # it ends the round, once what is on its way has its outcome
             self.error = self.error or error
             self._stop.set()
 
-    def _drop(self, number: int) -> None:
-        self.schedule.drop(number)
+    def _unschedule(self, number: int) -> None:
+        self.schedule.drop_file(number)
 
     # before the first byte
 
-    def _prepare(self) -> None:
+    def _prepare_files(self) -> None:
         """What is there already, what does not fit; the rest is scheduled."""
         there: dict[SendItem, str] = {}
         for items in by_weight(self.items):
-            if self.stopping:
+            if self.is_stopping:
                 return
-            found = already_there(self.wire, items)
-            self._told.put([self.wire.sent(item, digest) for item, digest in found.items()])
+            found = find_already_there(self.wire, items)
+            self._outcomes.put([self.wire.make_sent(item, digest) for item, digest in found.items()])
             there.update(found)
         self._files = left = [item for item in self.items if item not in there] if there else self.items
-        self._order = NamesInOrder.of(left)
+        self._order = NamesInOrder.order_files(left)
         if left:
-            self._plan(left)
+            self._plan_files(left)
 
-    def _plan(self, left: Sequence[SendItem]) -> None:
-        limit = min(self.line.frame, self.wire.small)
+    def _plan_files(self, left: Sequence[SendItem]) -> None:
+        limit = min(self.line.frame_bytes, self.wire.small_limit)
         large = {number: item for number, item in enumerate(left) if item.size > limit}
-        free = self._room(left[0].target_path.rpartition("/")[0])
+        free = self._measure_room(left[0].target_path.rpartition("/")[0])
         known: dict[int, Entry] = {}
-        for (number, item), entry in zip(large.items(), self.entries(list(large.values())), strict=True):
+        for (number, item), entry in zip(large.items(), self.source_entries(list(large.values())), strict=True):
             try:
-                known[number] = require(item, entry)
+                known[number] = require_source(item, entry)
             except TidemarkError as error:
-                self._fail(number, error)
-        gaps = self.look_at(known) if known else {}
+                self._fail_file(number, error)
+        gaps = self.find_kept(known) if known else {}
         for number, item in enumerate(left):
             missing = sum(end - offset for offset, end in gaps[number]) if number in gaps else item.size
             if number in large and number not in gaps:
                 continue
-            if not self._fits(number, missing, free):
-                self.refused(number)
+            if not self._has_room(number, missing, free):
+                self.on_no_room(number)
                 continue
             free -= missing
             self.kept_bytes += item.size - missing
@@ -317,13 +332,13 @@ class Round:
                 self.asking[number] = Asking(item.source_path, item.size)
                 self.schedule.add_small(number, item.size)
                 continue
-            of = identity(item, known[number])
+            of = identity_of(item, known[number])
             self.asking[number] = Asking(item.source_path, item.size, of.mtime, of.inode)
             if gaps[number]:
                 self.schedule.add_large(number, gaps[number])
-            self.ready(number)
+            self.begin_large_file(number)
 
-    def _room(self, folder: str) -> int:
+    def _measure_room(self, folder: str) -> int:
         """Bytes that may be written to the target's disk."""
         target, reserve = self.wire.target, self.wire.options.reserve
         if isinstance(target, LocalStore):
@@ -331,9 +346,11 @@ class Round:
         free = target.free_bytes(folder)
         return 1 << 62 if free is None else max(0, free - reserve)
 
-    def _fits(self, number: int, missing: int, free: int) -> bool:
+    def _has_room(self, number: int, missing: int, free: int) -> bool:
         """False: the file was told to have no room, before its first byte."""
         if missing > free:
-            self._told.put([self.wire.failed(item := self._files[number], no_room_for(self.wire, item, missing, free))])
-            self._order.settled(number)
+            self._outcomes.put(
+                [self.wire.make_failed(item := self._files[number], no_room_for(self.wire, item, missing, free))]
+            )
+            self._order.release_next(number)
         return missing <= free

@@ -28,8 +28,9 @@ _SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two signs o
 BACK = 1 << 19  # bytes read back at once: a piece is two steps, and stays in the processor's cache
 
 
-class ProvenPart(PartFile):
-    """The `.part` of a large file of a pull. `put` and `again` are one thread's (it writes), `prove` another's (it reads).
+class VerifiedPart(PartFile):
+    """The `.part` of a large file of a pull. `write_block` and `reopen_span` are one thread's (it writes), `verify_written`
+    another's (it reads).
 
     `alive` is called now and then while much is read back.
     """
@@ -53,29 +54,29 @@ class ProvenPart(PartFile):
         super().__init__(disk, path, identity, None)  # which closes it where it fails
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """All of it is written."""
         return bool(self._reach == self.size)
 
-    def sha256(self) -> str:
+    def verified_digest(self) -> str:
         """Of the whole file, once it is proven; from any thread."""
         return self._proven
 
-    def put(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
+    def write_block(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
         """Write and journal a piece. Raises OSError of the disk."""
         end = offset + len(data)
-        if self._has(offset, end):
+        if self._has_span(offset, end):
             return  # came before, from another connection
         if kind == BARE and (offset > self._reach or not self._lease.held):  # then all is read again, against what came
             kind, digest = BLOCK, hashlib.sha256(data).digest()
         skipped = max(0, self._reach - offset)  # bytes here already, which may have been read back
-        self._put(data[skipped:], offset + skipped)
+        self._put_bytes(data[skipped:], offset + skipped)
         # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
         block = Block(offset, len(data), digest.hex()) if kind == BLOCK else Block(0, end, digest.hex())
         if kind == BARE:
             self._bare = True
         else:
-            os.write(self._paper, block.line())
+            os.write(self._paper, block.encode_line())
         self.got += len(data)
         with self._door:
             if kind == BLOCK:
@@ -84,29 +85,29 @@ class ProvenPart(PartFile):
             else:
                 self._ends[end] = digest if kind == PREFIX else b""
                 heapq.heappush(self._due, end)
-            self._here(offset, end)
+            self._add_span(offset, end)
 
-    def keep(self, block: Block) -> None:
+    def keep_block(self, block: Block) -> None:
         """A piece that an earlier try left, with the digest that the source has of it now."""
-        if self._has(block.offset, block.end):
+        if self._has_span(block.offset, block.end):
             return
         # CRASH WINDOW: compared or not, the journal claims what it claimed before; the rerun asks and reads again.
         with self._door:
             self.kept.add(block.offset)
             self._blocks.append(block)
             self._unread.append(block)
-            self._here(block.offset, block.end)
+            self._add_span(block.offset, block.end)
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Much that an earlier try left may still be to read back."""
         with self._door:
             return any(block.offset in self.kept for block in self._unread)
 
-    def again(self, offset: int, end: int) -> tuple[int, int]:
+    def reopen_span(self, offset: int, end: int) -> tuple[int, int]:
         """These bytes differ; returns the span that is to be put again: with them, all of the pieces they are in."""
         with self._door:
-            self._blocks, (offset, end) = _apart(self._blocks, offset, end)
+            self._blocks, (offset, end) = _split_blocks(self._blocks, offset, end)
             self._unread = deque(block for block in self._unread if block.end <= offset or block.offset >= end)
             spans = [*self.later.items(), (0, self._reach)]
             self.touched = self.touched or offset < self.hashed
@@ -121,7 +122,7 @@ class ProvenPart(PartFile):
             self._bad = False
         return offset, end
 
-    def prove(self, buffer: memoryview) -> bool:
+    def verify_written(self, buffer: memoryview) -> bool:
         """Read back what came since, by way of `buffer`; True when that was the rest, once. Raises Differs, OSError."""
         with self._reading:
             self._buffer = buffer
@@ -138,7 +139,7 @@ class ProvenPart(PartFile):
             elif self.touched:  # then all of it is hashed at the end
                 self._read_pieces()
             else:
-                self._read(reach)
+                self._read_reached(reach)
             return bool(reach == self.size)
 
     def close(self) -> None:
@@ -146,10 +147,10 @@ class ProvenPart(PartFile):
         with self._reading:
             super().close()
 
-    def _has(self, offset: int, end: int) -> bool:
+    def _has_span(self, offset: int, end: int) -> bool:
         return end <= self._reach or self.later.get(offset, 0) >= end
 
-    def _here(self, offset: int, end: int) -> None:
+    def _add_span(self, offset: int, end: int) -> None:
         self.later[offset] = max(end, self.later.get(offset, 0))
         self._join_later()
 
@@ -169,13 +170,13 @@ class ProvenPart(PartFile):
                     self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
                     self._unread, self._due = deque(self._blocks), sorted(self._ends)
             self.proof = before
-            self._read(self.size)
-            if self._stayed(before):
+            self._read_reached(self.size)
+            if self._is_unchanged(before):
                 self._proven = self.running.hexdigest()
                 return
         raise OSError(errno.EBUSY, "is written to by somebody else")
 
-    def _read(self, reach: int) -> None:
+    def _read_reached(self, reach: int) -> None:
         self._read_pieces()
         while self._due and self._due[0] <= reach:
             with self._door:
@@ -191,7 +192,7 @@ class ProvenPart(PartFile):
             own = hashlib.sha256()
             self._hash_back(own, block.offset, block.end)
             if own.hexdigest() != block.sha256:
-                raise self._differs(block.offset, block.end)
+                raise self._mark_different(block.offset, block.end)
             with self._door:
                 self._unread.popleft()
 
@@ -201,14 +202,14 @@ class ProvenPart(PartFile):
         digest, wanted = total.digest(), self._ends[end]
         if not wanted:
             self._ends[end] = digest
-            os.write(self._paper, Block(0, end, digest.hex()).line())
+            os.write(self._paper, Block(0, end, digest.hex()).encode_line())
         elif digest != wanted:
             with self._door:
                 heapq.heappush(self._due, end)
-            raise self._differs(self.hashed, end)
+            raise self._mark_different(self.hashed, end)
         self.running, self.hashed = total, end
 
-    def _differs(self, offset: int, end: int) -> Differs:
+    def _mark_different(self, offset: int, end: int) -> Differs:
         self._bad = True
         return Differs(offset, end - offset)
 
@@ -227,7 +228,7 @@ class ProvenPart(PartFile):
                 self._alive()
 
 
-def _apart(blocks: list[Block], offset: int, end: int) -> tuple[list[Block], tuple[int, int]]:
+def _split_blocks(blocks: list[Block], offset: int, end: int) -> tuple[list[Block], tuple[int, int]]:
     """The blocks outside of the span, which grows to the borders of those within."""
     while True:
         within = [block for block in blocks if block.offset < end and block.end > offset]
@@ -237,33 +238,33 @@ def _apart(blocks: list[Block], offset: int, end: int) -> tuple[list[Block], tup
         offset, end = grown
 
 
-class Looked(NamedTuple):
+class Verification(NamedTuple):
     """What became of a part: proven, or the trouble (Differs, OSError; anything else is a bug)."""
 
     number: int
     trouble: Exception | None
 
 
-class Prover:
-    """The thread that reads back. It calls `alive` when there is something for `looked`."""
+class Verifier:
+    """The thread that reads back. It calls `alive` when there is something for `results`."""
 
     def __init__(self, alive: Callable[[], None]) -> None:
-        self.looked: queue.SimpleQueue[Looked] = queue.SimpleQueue()
+        self.results: queue.SimpleQueue[Verification] = queue.SimpleQueue()
         self._alive = alive
-        self._queue: queue.SimpleQueue[tuple[int, ProvenPart] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="tidemark-prove", daemon=True)
+        self._queue: queue.SimpleQueue[tuple[int, VerifiedPart] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run_queue, name="tidemark-prove", daemon=True)
         self._thread.start()
 
-    def look(self, number: int, part: ProvenPart) -> None:
+    def queue_part(self, number: int, part: VerifiedPart) -> None:
         """More of it came."""
         self._queue.put((number, part))
 
-    def finish(self) -> None:
+    def finish_verifying(self) -> None:
         """Returns when all that came was read back."""
         self._queue.put(None)
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run_queue(self) -> None:
         buffer = memoryview(bytearray(BACK))
         while True:
             job = self._queue.get()
@@ -271,11 +272,11 @@ class Prover:
                 return
             number, part = job
             try:
-                proven = part.prove(buffer)
+                proven = part.verify_written(buffer)
             except Exception as trouble:
-                self.looked.put(Looked(number, trouble))
+                self.results.put(Verification(number, trouble))
                 self._alive()
             else:
                 if proven:
-                    self.looked.put(Looked(number, None))
+                    self.results.put(Verification(number, None))
                     self._alive()

@@ -19,8 +19,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.devices import matches, plain_path, table_segments
-from tidemark.tsfiles.layout.bytes import Cursor, EndsEarlyError, corrupt
+from tidemark.tsfiles.devices import pattern_matches, plain_path, table_segments
+from tidemark.tsfiles.layout.bytes import Cursor, EndsEarlyError, corruption_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,14 +45,14 @@ class TagRule:
     present: tuple[int, ...] = ()
     devices: tuple[tuple[Tags, ...], ...] = ()
 
-    def holds(self, device: Tags) -> bool:
+    def matches_device(self, device: Tags) -> bool:
         def at(position: int) -> str | None:
             return device[position] if 0 <= position < len(device) else None
 
         return (
             all(at(position) == value for position, value in self.segments)
             and all(at(position) is not None for position in self.present)
-            and all(_trimmed(device) in choice for choice in self.devices)
+            and all(_trim_null_tags(device) in choice for choice in self.devices)
         )
 
 
@@ -71,13 +71,13 @@ class Deletion:
     measurements: tuple[str, ...] = ()
     before: int | None = None
 
-    def affects(self, device: str, measurement: str) -> bool:
+    def affects_series(self, device: str, measurement: str) -> bool:
         """Whether a series, by its canonical names, is meant at all."""
         if self.path:
-            return matches(self.path, f"{device}.{measurement}")
+            return pattern_matches(self.path, f"{device}.{measurement}")
         segments = table_segments(device)
         named = not self.measurements or measurement in self.measurements
-        return named and segments[0] == self.table and self.rule.holds(segments)
+        return named and segments[0] == self.table and self.rule.matches_device(segments)
 
 
 class Deletions(tuple[Deletion, ...]):
@@ -90,9 +90,9 @@ class Deletions(tuple[Deletion, ...]):
             found.setdefault(plain_path(entry.path) or "", []).append(entry)
         return found
 
-    def of(self, device: str, measurement: str) -> list[Deletion]:
+    def of_series(self, device: str, measurement: str) -> list[Deletion]:
         """Those that affect a series, by its canonical names."""
-        others = [entry for entry in self._by_series.get("", ()) if entry.affects(device, measurement)]
+        others = [entry for entry in self._by_series.get("", ()) if entry.affects_series(device, measurement)]
         return self._by_series.get(f"{device}.{measurement}", []) + others
 
 
@@ -108,7 +108,7 @@ def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") 
     return Deletions(_parse_text(data, what) if form == "mods" else _parse_binary(data, what))
 
 
-def deleted(deletions: Iterable[Deletion], times: NDArray[np.int64], chunk_offset: int = 0) -> NDArray[np.bool_]:
+def mask_deleted_points(deletions: Iterable[Deletion], times: NDArray[np.int64], chunk_offset: int = 0) -> NDArray[np.bool_]:
     """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header is at `chunk_offset`, are deleted."""
     import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
 
@@ -133,7 +133,7 @@ def _parse_text(data: bytes, what: str) -> tuple[Deletion, ...]:
 
 def _text_entry(fields: list[str], what: str) -> Deletion:
     if fields[0] != "DELETION" or len(fields) < 4:
-        raise corrupt(what, "not a deletion")
+        raise corruption_error(what, "not a deletion")
     try:
         before, start, end = (int(field) for field in fields[-3:])
         path = ",".join(fields[1:-3])
@@ -141,25 +141,25 @@ def _text_entry(fields: list[str], what: str) -> Deletion:
         try:  # up to 0.11: path, version, last
             before, end = (int(field) for field in fields[-2:])
         except ValueError as error:
-            raise corrupt(what, "a deletion without numbers") from error
+            raise corruption_error(what, "a deletion without numbers") from error
         start, path = FIRST_TIME, ",".join(fields[1:-2])
     if not path:
-        raise corrupt(what, "a deletion without a path")
+        raise corruption_error(what, "a deletion without a path")
     if not FIRST_TIME <= min(start, end) <= max(start, end) <= _LAST_TIME:
-        raise corrupt(what, "a deletion at a time that no point has")
+        raise corruption_error(what, "a deletion at a time that no point has")
     return Deletion(start, end, path=path, before=before)
 
 
 def _parse_binary(data: bytes, what: str) -> tuple[Deletion, ...]:
     cursor = Cursor(data, what)
     entries = []
-    while cursor.left():
+    while cursor.bytes_left():
         at = cursor.position
-        kind = cursor.u8()
+        kind = cursor.read_u8()
         if kind not in (_TABLE, _TREE):
-            raise cursor.fail(f"no deletion is of type {kind}", at)
+            raise cursor.corruption_error(f"no deletion is of type {kind}", at)
         try:
-            start, end = cursor.i64_pair()
+            start, end = cursor.read_i64_pair()
             entries.append(_tree_entry(cursor, start, end) if kind == _TREE else _table_entry(cursor, start, end))
         except EndsEarlyError:
             break  # torn by a crash at the site
@@ -167,54 +167,54 @@ def _parse_binary(data: bytes, what: str) -> tuple[Deletion, ...]:
 
 
 def _tree_entry(cursor: Cursor, start: int, end: int) -> Deletion:
-    return Deletion(start, end, path=cursor.var_name())
+    return Deletion(start, end, path=cursor.read_var_name())
 
 
 def _table_entry(cursor: Cursor, start: int, end: int) -> Deletion:
-    table = cursor.var_name()
-    rule = _rule(cursor)
-    measurements = tuple(cursor.var_name() for _ in range(_number(cursor)))
+    table = cursor.read_var_name()
+    rule = _parse_tag_rule(cursor)
+    measurements = tuple(cursor.read_var_name() for _ in range(_read_item_count(cursor)))
     return Deletion(start, end, table=table, rule=rule, measurements=measurements)
 
 
-def _rule(cursor: Cursor, depth: int = 0) -> TagRule:
-    kind = cursor.u8()
+def _parse_tag_rule(cursor: Cursor, depth: int = 0) -> TagRule:
+    kind = cursor.read_u8()
     match kind:
         case 0:
             return TagRule()
         case 1:
-            return TagRule(devices=((_device(cursor),),))
+            return TagRule(devices=((_read_tags(cursor),),))
         case 2:
-            value = cursor.var_string()
-            return TagRule(segments=((cursor.varint(), value),))
+            value = cursor.read_var_string()
+            return TagRule(segments=((cursor.read_varint(), value),))
         case 3 if depth < 16:
-            rules = [_rule(cursor, depth + 1) for _ in range(_number(cursor))]
+            rules = [_parse_tag_rule(cursor, depth + 1) for _ in range(_read_item_count(cursor))]
             return TagRule(
                 segments=tuple(item for rule in rules for item in rule.segments),
                 present=tuple(item for rule in rules for item in rule.present),
                 devices=tuple(item for rule in rules for item in rule.devices),
             )
         case 4:
-            return TagRule(devices=(tuple(_device(cursor) for _ in range(_number(cursor))),))
+            return TagRule(devices=(tuple(_read_tags(cursor) for _ in range(_read_item_count(cursor))),))
         case 5:
-            return TagRule(present=(cursor.varint(),))
+            return TagRule(present=(cursor.read_varint(),))
     raise UnsupportedError(f"{cursor.what}: a deletion with an unknown rule on tags ({kind})", subject=cursor.what)
 
 
-def _device(cursor: Cursor) -> Tags:
-    return _trimmed(tuple(cursor.var_string() for _ in range(cursor.count(1))))
+def _read_tags(cursor: Cursor) -> Tags:
+    return _trim_null_tags(tuple(cursor.read_var_string() for _ in range(cursor.read_count(1))))
 
 
-def _number(cursor: Cursor) -> int:
-    number = cursor.varint()
+def _read_item_count(cursor: Cursor) -> int:
+    number = cursor.read_varint()
     if number < 0:
-        raise cursor.fail(f"{number} items announced")
-    if number > cursor.left():
-        raise cursor.ends_early(f"{number} items announced where {cursor.left()} bytes are left")
+        raise cursor.corruption_error(f"{number} items announced")
+    if number > cursor.bytes_left():
+        raise cursor.ends_early_error(f"{number} items announced where {cursor.bytes_left()} bytes are left")
     return number
 
 
-def _trimmed(device: Tags) -> Tags:
+def _trim_null_tags(device: Tags) -> Tags:
     """Without null tags at the end: files leave them out."""
     end = len(device)
     while end > 1 and device[end - 1] is None:

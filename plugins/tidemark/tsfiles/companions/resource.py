@@ -40,9 +40,9 @@ def read_mods_name(data: bytes, what: str = ".resource") -> str:
     """
     cursor = Cursor(data, what)
     _read_index(cursor, "root")
-    if not _is_versioned(data) and cursor.left():  # up to 0.11: versions of the files that were merged into it
-        cursor.take(8 * cursor.i32())
-    return cursor.int_string() or "" if cursor.left() else ""
+    if not _is_versioned(data) and cursor.bytes_left():  # up to 0.11: versions of the files that were merged into it
+        cursor.read_exactly(8 * cursor.read_i32())
+    return cursor.read_int_string() or "" if cursor.bytes_left() else ""
 
 
 def _is_versioned(data: bytes) -> bool:
@@ -53,84 +53,84 @@ def _read_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
     """Device → interval; the cursor stands behind it then."""
     if not _is_versioned(cursor.data):
         return _old_index(cursor, database)
-    cursor.take(1)
-    extent = _INDEXES[cursor.u8()](cursor, database)
-    cursor.i64_pair()  # the highest and the lowest plan index: must be there, say nothing to us
+    cursor.read_exactly(1)
+    extent = _INDEXES[cursor.read_u8()](cursor, database)
+    cursor.read_i64_pair()  # the highest and the lowest plan index: must be there, say nothing to us
     return extent
 
 
 def _string_device(cursor: Cursor, database: str) -> str:
-    path = cursor.int_string()
+    path = cursor.read_int_string()
     if not path:
-        raise cursor.fail("a device has no name")
+        raise cursor.corruption_error("a device has no name")
     return file_device([path], database)
 
 
 def _segment_device(cursor: Cursor, database: str) -> str:
-    segments = [cursor.var_string() for _ in range(cursor.count(1))]
+    segments = [cursor.read_var_string() for _ in range(cursor.read_count(1))]
     if not segments or not segments[0]:
-        raise cursor.fail("a device has no name")
+        raise cursor.corruption_error("a device has no name")
     return file_device(segments, database)
 
 
-def _intervals(cursor: Cursor) -> list[tuple[int, int]]:
-    number = cursor.i32()
-    if number < 0 or number * 16 > cursor.left():
-        raise cursor.fail(f"{number} devices announced where {cursor.left()} bytes are left")
-    return [cursor.i64_pair() for _ in range(number)]
+def _read_intervals(cursor: Cursor) -> list[tuple[int, int]]:
+    number = cursor.read_i32()
+    if number < 0 or number * 16 > cursor.bytes_left():
+        raise cursor.corruption_error(f"{number} devices announced where {cursor.bytes_left()} bytes are left")
+    return [cursor.read_i64_pair() for _ in range(number)]
 
 
-def _indexed(cursor: Cursor, database: str, device_of: Callable[[Cursor, str], str]) -> dict[str, tuple[int, int]]:
+def _read_device_index(cursor: Cursor, database: str, device_of: Callable[[Cursor, str], str]) -> dict[str, tuple[int, int]]:
     """Intervals first, then each device with the number of its interval."""
-    intervals = _intervals(cursor)
+    intervals = _read_intervals(cursor)
     extent = {}
     for _ in intervals:
         device = device_of(cursor, database)
-        index = cursor.i32()
+        index = cursor.read_i32()
         if not 0 <= index < len(intervals):
-            raise cursor.fail(f"device {device} has no interval {index}")
+            raise cursor.corruption_error(f"device {device} has no interval {index}")
         extent[device] = intervals[index]
     return extent
 
 
 def _plain_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
     """0.12 to 1.x: devices are whole paths."""
-    return _indexed(cursor, database, _string_device)
+    return _read_device_index(cursor, database, _string_device)
 
 
 def _array_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
     """2.x: devices are segments."""
-    return _indexed(cursor, database, _segment_device)
+    return _read_device_index(cursor, database, _segment_device)
 
 
 def _old_file_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
     """0.12's file index: all devices, then one interval for all."""
-    number = cursor.i32()
-    if number < 0 or number * 4 > cursor.left():
-        raise cursor.fail(f"{number} devices announced where {cursor.left()} bytes are left")
+    number = cursor.read_i32()
+    if number < 0 or number * 4 > cursor.bytes_left():
+        raise cursor.corruption_error(f"{number} devices announced where {cursor.bytes_left()} bytes are left")
     devices = [_string_device(cursor, database) for _ in range(number)]
-    interval = cursor.i64_pair()
+    interval = cursor.read_i64_pair()
     return dict.fromkeys(devices or [ANY_DEVICE], interval)
 
 
 def _file_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
     """0.13's file index: one interval."""
-    return {ANY_DEVICE: cursor.i64_pair()}
+    return {ANY_DEVICE: cursor.read_i64_pair()}
 
 
 def _old_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
     """0.8 to 0.11: two maps, device → first and device → last time, each in its own order."""
     starts, ends = (_old_map(cursor, database) for _ in range(2))
     if starts.keys() != ends.keys():
-        raise cursor.fail("first and last times are of different devices")
+        raise cursor.corruption_error("first and last times are of different devices")
     return {device: (start, ends[device]) for device, start in starts.items()}
 
 
 def _old_map(cursor: Cursor, database: str) -> dict[str, int]:
-    number = cursor.i32()
-    if number < 0 or number * 12 > cursor.left():
-        raise cursor.fail(f"{number} devices announced where {cursor.left()} bytes are left")
-    return {_string_device(cursor, database): cursor.i64() for _ in range(number)}
+    number = cursor.read_i32()
+    if number < 0 or number * 12 > cursor.bytes_left():
+        raise cursor.corruption_error(f"{number} devices announced where {cursor.bytes_left()} bytes are left")
+    return {_string_device(cursor, database): cursor.read_i64() for _ in range(number)}
 
 
 _INDEXES: dict[int, Callable[[Cursor, str], dict[str, tuple[int, int]]]] = {

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Literal
 
 from tidemark.tsfiles.devices import table_device, tree_device
-from tidemark.tsfiles.layout.bytes import Cursor, corrupt
+from tidemark.tsfiles.layout.bytes import Cursor, corruption_error
 from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
 
 Form = Literal["text", "binary"]
@@ -67,7 +67,7 @@ def _decode_binary(data: bytes, what: str) -> tuple[list[SchemaRecord], int]:
         length = int.from_bytes(data[at : at + 4], "big", signed=True)
         if length <= 0:
             if any(data[at:]):
-                raise corrupt(what, f"a record of {length} bytes", at)
+                raise corruption_error(what, f"a record of {length} bytes", at)
             break  # filled up with zeros: nothing is written there yet
         end = at + _FRAME + length
         if end > len(data):
@@ -75,91 +75,91 @@ def _decode_binary(data: bytes, what: str) -> tuple[list[SchemaRecord], int]:
         record = data[at + 4 : end - 8]
         checksum = int.from_bytes(data[end - 8 : end], "big")
         if checksum not in (0, zlib.crc32(record)):
-            raise corrupt(what, "a record differs from its checksum", at)
+            raise corruption_error(what, "a record differs from its checksum", at)
         records += _decode_record(Cursor(record, what, at + 4))
         at = end
     return records, at
 
 
 def _decode_record(cursor: Cursor) -> list[SchemaRecord]:
-    kind = cursor.u8()
+    kind = cursor.read_u8()
     decoder = _BINARY.get(kind)
     if decoder is None:
         return [SchemaRecord("other" if kind in _BINARY_OTHER else "unknown", detail=f"plan {kind}")]
     return decoder(cursor)
 
 
-def _create(cursor: Cursor) -> list[SchemaRecord]:
-    path = _path(cursor)
-    coded = cursor.take(3)
-    return [SchemaRecord("create", path, *_names(coded[0], coded[1], coded[2]))]
+def _decode_create_series(cursor: Cursor) -> list[SchemaRecord]:
+    path = _read_tree_path(cursor)
+    coded = cursor.read_exactly(3)
+    return [SchemaRecord("create", path, *_names_of_codes(coded[0], coded[1], coded[2]))]
 
 
-def _create_aligned(cursor: Cursor) -> list[SchemaRecord]:
-    if cursor.i32() != -1:  # an early form that no release wrote
+def _decode_create_aligned(cursor: Cursor) -> list[SchemaRecord]:
+    if cursor.read_i32() != -1:  # an early form that no release wrote
         return [SchemaRecord("unknown", detail="plan 41 of an early form")]
-    device = _path(cursor)
-    count = _count(cursor, 7)
-    names = [_path(cursor) for _ in range(count)]
-    types, encodings, compressions = (cursor.take(count) for _ in range(3))
+    device = _read_tree_path(cursor)
+    count = _read_item_count(cursor, 7)
+    names = [_read_tree_path(cursor) for _ in range(count)]
+    types, encodings, compressions = (cursor.read_exactly(count) for _ in range(3))
     return [
-        SchemaRecord("create", f"{device}.{name}", *_names(*coded), aligned=True)
+        SchemaRecord("create", f"{device}.{name}", *_names_of_codes(*coded), aligned=True)
         for name, *coded in zip(names, types, encodings, compressions, strict=True)
     ]
 
 
-def _delete(cursor: Cursor) -> list[SchemaRecord]:
-    return [SchemaRecord("delete", _path(cursor)) for _ in range(_count(cursor, 4))]
+def _decode_delete_series(cursor: Cursor) -> list[SchemaRecord]:
+    return [SchemaRecord("delete", _read_tree_path(cursor)) for _ in range(_read_item_count(cursor, 4))]
 
 
-def _create_database(cursor: Cursor) -> list[SchemaRecord]:
-    return [SchemaRecord("create_database", _path(cursor))]
+def _decode_create_database(cursor: Cursor) -> list[SchemaRecord]:
+    return [SchemaRecord("create_database", _read_tree_path(cursor))]
 
 
-def _delete_databases(cursor: Cursor) -> list[SchemaRecord]:
-    return [SchemaRecord("delete_database", _path(cursor)) for _ in range(_count(cursor, 4))]
+def _decode_delete_databases(cursor: Cursor) -> list[SchemaRecord]:
+    return [SchemaRecord("delete_database", _read_tree_path(cursor)) for _ in range(_read_item_count(cursor, 4))]
 
 
-def _create_table_devices(cursor: Cursor) -> list[SchemaRecord]:
-    cursor.take(2)  # the plan node's number
-    database, table = (cursor.int_string() or "" for _ in range(2))
+def _decode_create_devices(cursor: Cursor) -> list[SchemaRecord]:
+    cursor.read_exactly(2)  # the plan node's number
+    database, table = (cursor.read_int_string() or "" for _ in range(2))
     devices = []
-    for _ in range(_count(cursor, 4)):
-        tags = [_tag(cursor) for _ in range(_count(cursor, 1))]
+    for _ in range(_read_item_count(cursor, 4)):
+        tags = [_read_tag(cursor) for _ in range(_read_item_count(cursor, 1))]
         devices.append(SchemaRecord("create_device", table_device(database, [table, *tags])))
     return devices
 
 
-def _tag(cursor: Cursor) -> str | None:
-    kind = cursor.u8()
+def _read_tag(cursor: Cursor) -> str | None:
+    kind = cursor.read_u8()
     if kind == 7:
         return None
     if kind not in (4, 6):  # bytes or text
-        raise cursor.fail(f"a tag of type {kind}")
-    return cursor.int_string()
+        raise cursor.corruption_error(f"a tag of type {kind}")
+    return cursor.read_int_string()
 
 
-def _path(cursor: Cursor) -> str:
-    path = cursor.int_string()
+def _read_tree_path(cursor: Cursor) -> str:
+    path = cursor.read_int_string()
     if not path:
-        raise cursor.fail("a name is missing")
+        raise cursor.corruption_error("a name is missing")
     return tree_device([path])
 
 
-def _count(cursor: Cursor, least: int) -> int:
-    count = cursor.i32()
-    if count < 0 or count * least > cursor.left():
-        raise cursor.fail(f"{count} items announced where {cursor.left()} bytes are left")
+def _read_item_count(cursor: Cursor, least: int) -> int:
+    count = cursor.read_i32()
+    if count < 0 or count * least > cursor.bytes_left():
+        raise cursor.corruption_error(f"{count} items announced where {cursor.bytes_left()} bytes are left")
     return count
 
 
 _BINARY: dict[int, Callable[[Cursor], list[SchemaRecord]]] = {
-    3: _create_database,
-    4: _create,
-    19: _delete_databases,
-    21: _delete,
-    41: _create_aligned,
-    100: _create_table_devices,
+    3: _decode_create_database,
+    4: _decode_create_series,
+    19: _decode_delete_databases,
+    21: _decode_delete_series,
+    41: _decode_create_aligned,
+    100: _decode_create_devices,
 }
 _BINARY_OTHER = frozenset({5, 28, 29, 40, *range(64, 71), *range(101, 109)})
 """Time to live, tag offsets, alias, device without series, marks before a deletion, views; of the table model attributes,
@@ -173,7 +173,7 @@ def _decode_text(data: bytes, what: str) -> tuple[list[SchemaRecord], int]:
         try:
             fields = line.decode("utf-8").rstrip("\r").split(",")
         except UnicodeDecodeError as error:
-            raise corrupt(f"{what} line {number}", "not UTF-8") from error
+            raise corruption_error(f"{what} line {number}", "not UTF-8") from error
         if fields != [""]:
             records.append(_text_record(fields, f"{what} line {number}"))
     return records, end
@@ -185,15 +185,15 @@ def _text_record(fields: list[str], what: str) -> SchemaRecord:
     if named is None:
         return SchemaRecord("other" if kind in _TEXT_OTHER else "unknown", detail=f"record {kind}")
     if len(fields) < (5 if named == "create" else 2) or not fields[1]:
-        raise corrupt(what, f"a record of kind {kind} with {len(fields)} fields")
+        raise corruption_error(what, f"a record of kind {kind} with {len(fields)} fields")
     path = tree_device([fields[1]])
     if named != "create":
         return SchemaRecord(named, path)
     try:
         codes = [int(field) for field in fields[2:5]]
     except ValueError as error:
-        raise corrupt(what, "a series without numbers for type, encoding, compression") from error
-    return SchemaRecord("create", path, *_names(*codes))
+        raise corruption_error(what, "a series without numbers for type, encoding, compression") from error
+    return SchemaRecord("create", path, *_names_of_codes(*codes))
 
 
 _TEXT: dict[str, Kind] = {"0": "create", "1": "delete", "2": "create_database", "11": "delete_database"}
@@ -201,11 +201,11 @@ _TEXT_OTHER = frozenset({"3", "4", "5", "6", "7", "8", "9", "10", "12", "13"})
 """Property trees, indexes, devices, time to live, offset of tags, alias."""
 
 
-def _names(data_type: int, encoding: int, compression: int) -> tuple[str, str, str]:
-    return _name(DataType, data_type), _name(Encoding, encoding), _name(Compression, compression)
+def _names_of_codes(data_type: int, encoding: int, compression: int) -> tuple[str, str, str]:
+    return _name_of_code(DataType, data_type), _name_of_code(Encoding, encoding), _name_of_code(Compression, compression)
 
 
-def _name(codes: type[IntEnum], code: int) -> str:
+def _name_of_code(codes: type[IntEnum], code: int) -> str:
     """The name of a code; a code of a newer IoTDB is told as a number."""
     try:
         return codes(code).name

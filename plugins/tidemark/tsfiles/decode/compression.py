@@ -24,7 +24,7 @@ _LARGEST_RATIO = 1100  # of GZIP; the others stay below it or have a page size o
 _ALWAYS_ALLOWED = 1 << 26
 
 
-def decompress(kind: Compression, data: bytes, size: int) -> bytes:
+def decompress_page(kind: Compression, data: bytes, size: int) -> bytes:
     """`data` decompressed to exactly `size` bytes. Raises BadPageError, also where `size` cannot be true."""
     if size > max(_ALWAYS_ALLOWED, len(data) * _LARGEST_RATIO):
         raise BadPageError(f"a page of {len(data)} bytes cannot hold {size}")
@@ -38,18 +38,18 @@ def can_decompress(kind: Compression) -> bool:
     return kind in _DECOMPRESSORS
 
 
-def _none(data: bytes, size: int) -> bytes:
+def _decompress_none(data: bytes, size: int) -> bytes:
     return data
 
 
-def _gzip(data: bytes, size: int) -> bytes:
+def _decompress_gzip(data: bytes, size: int) -> bytes:
     try:
         return zlib.decompressobj(31).decompress(data, size + 1)
     except zlib.error as error:
         raise BadPageError(f"GZIP: {error}") from error
 
 
-def _lzma2(data: bytes, size: int) -> bytes:
+def _decompress_lzma2(data: bytes, size: int) -> bytes:
     try:
         return lzma.LZMADecompressor(memlimit=1 << 28).decompress(data, size + 1)
     except lzma.LZMAError as error:
@@ -57,58 +57,58 @@ def _lzma2(data: bytes, size: int) -> bytes:
 
 
 @cache
-def _codec(name: str) -> Any:
+def _load_codec(name: str) -> Any:
     import pyarrow as pa
 
     return pa.Codec(name)
 
 
-def _arrow(codec: str, data: bytes, size: int) -> bytes:
+def _decompress_with_arrow(codec: str, data: bytes, size: int) -> bytes:
     try:
-        result: bytes = _codec(codec).decompress(data, size, asbytes=True)
+        result: bytes = _load_codec(codec).decompress(data, size, asbytes=True)
     except (OSError, ValueError) as error:
         raise BadPageError(f"{codec}: {error}") from error
     return result
 
 
-def _lz4(data: bytes, size: int) -> bytes:
+def _decompress_lz4(data: bytes, size: int) -> bytes:
     """A block does not say its size: its lengths are added up, or (without compiled code) one byte less must be too few."""
     from tidemark.tsfiles.points.kernels import kernels
 
-    result = _arrow("lz4_raw", data, size)
+    result = _decompress_with_arrow("lz4_raw", data, size)
     if (compiled := kernels()) is not None:
         compiled.require_lz4(data, size)
-    elif size and _fits("lz4_raw", data, size - 1):
+    elif size and _fits_size("lz4_raw", data, size - 1):
         raise BadPageError(f"LZ4: a block of less than {size} bytes")
     return result
 
 
-def _fits(codec: str, data: bytes, size: int) -> bool:
+def _fits_size(codec: str, data: bytes, size: int) -> bool:
     try:
-        _arrow(codec, data, size)
+        _decompress_with_arrow(codec, data, size)
     except BadPageError:
         return False
     return True
 
 
-def _snappy(data: bytes, size: int) -> bytes:
+def _decompress_snappy(data: bytes, size: int) -> bytes:
     """A block begins with its size (a varint), which Snappy holds it to."""
     try:
-        told = Cursor(data, "SNAPPY").uvarint()
+        told = Cursor(data, "SNAPPY").read_uvarint()
     except CorruptionError as cut:
         raise BadPageError(cut.message) from cut
     if told != size:
         raise BadPageError(f"SNAPPY: a block of {told} bytes, not {size}")
-    return _arrow("snappy", data, size)
+    return _decompress_with_arrow("snappy", data, size)
 
 
 _DECOMPRESSORS: dict[Compression, Callable[[bytes, int], bytes]] = {
-    Compression.UNCOMPRESSED: _none,
-    Compression.SNAPPY: _snappy,
-    Compression.GZIP: _gzip,
-    Compression.LZ4: _lz4,
-    Compression.ZSTD: partial(_arrow, "zstd"),
-    Compression.LZMA2: _lzma2,
+    Compression.UNCOMPRESSED: _decompress_none,
+    Compression.SNAPPY: _decompress_snappy,
+    Compression.GZIP: _decompress_gzip,
+    Compression.LZ4: _decompress_lz4,
+    Compression.ZSTD: partial(_decompress_with_arrow, "zstd"),
+    Compression.LZMA2: _decompress_lzma2,
 }
 
 INTEGERS = (DataType.INT32, DataType.DATE, DataType.INT64, DataType.TIMESTAMP)

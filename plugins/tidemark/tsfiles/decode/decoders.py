@@ -13,9 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.decode.compression import FLOATS, INTEGERS
-from tidemark.tsfiles.decode.integers import boolean_runs, deltas, dictionary, float_deltas, float_runs, int_runs, zigzag
-from tidemark.tsfiles.decode.rare import rlbe, sprintz
-from tidemark.tsfiles.decode.xor import chimp, gorilla, gorilla_v1
+from tidemark.tsfiles.decode.integers import (
+    decode_boolean_runs,
+    decode_deltas,
+    decode_dictionary,
+    decode_float_deltas,
+    decode_float_runs,
+    decode_int_runs,
+    decode_zigzag,
+)
+from tidemark.tsfiles.decode.rare import decode_rlbe, decode_sprintz
+from tidemark.tsfiles.decode.xor import decode_chimp, decode_gorilla, decode_gorilla_v1
 from tidemark.tsfiles.layout.bytes import Cursor
 from tidemark.tsfiles.points.codes import BINARY_TYPES, BadPageError, DataType, Encoding
 from tidemark.tsfiles.points.column import VALUE_DTYPES
@@ -24,7 +32,7 @@ from tidemark.tsfiles.points.kernels import kernels
 Decoder = Callable[[bytes, int], NDArray[Any]]
 
 
-def decode(data_type: DataType, encoding: Encoding, data: bytes, count: int) -> NDArray[Any]:
+def decode_values(data_type: DataType, encoding: Encoding, data: bytes, count: int) -> NDArray[Any]:
     """The `count` values of a page, with the dtype of `VALUE_DTYPES`.
 
     Raises BadPageError where `data` does not hold exactly that many, KeyError where `compression.can_decode` is false.
@@ -48,7 +56,7 @@ def _plain_booleans(data: bytes, count: int) -> NDArray[np.bool_]:
 def _plain_int32(data: bytes, count: int) -> NDArray[np.int32]:
     """Zigzag varints: the bits of each value are gathered for all values at once."""
     if (compiled := kernels()) is not None:
-        return compiled.varints(data, count)
+        return compiled.decode_varints(data, count)
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
     if len(ends) != count or (count and ends[-1] != len(raw) - 1) or (not count and len(raw)):
@@ -80,7 +88,7 @@ def _plain_binary(data: bytes, count: int) -> NDArray[Any]:
             found.append(data[start:at])
         else:
             cursor.position = at
-            found.append(cursor.take(cursor.varint()))
+            found.append(cursor.read_exactly(cursor.read_varint()))
             at = cursor.position
     if at != end:
         raise BadPageError(f"{end - at} bytes after the last value")
@@ -89,37 +97,37 @@ def _plain_binary(data: bytes, count: int) -> NDArray[Any]:
     return values
 
 
-def _table() -> dict[tuple[DataType, Encoding], Decoder]:
+def _build_decoder_table() -> dict[tuple[DataType, Encoding], Decoder]:
     table: dict[tuple[DataType, Encoding], Decoder] = {
         (DataType.BOOLEAN, Encoding.PLAIN): _plain_booleans,
-        (DataType.BOOLEAN, Encoding.RLE): boolean_runs,
+        (DataType.BOOLEAN, Encoding.RLE): decode_boolean_runs,
     }
     for kind in INTEGERS:
         dtype = VALUE_DTYPES[kind]
         plain = _plain_int32 if dtype.itemsize == 4 else partial(_plain_fixed, ">i8", dtype)
         table[kind, Encoding.PLAIN] = plain
-        table[kind, Encoding.RLE] = partial(int_runs, dtype=dtype)
-        table[kind, Encoding.TS_2DIFF] = partial(deltas, dtype=dtype)
-        table[kind, Encoding.ZIGZAG] = partial(zigzag, dtype=dtype)
-        table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
-        table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
-        table[kind, Encoding.RLBE] = partial(rlbe, dtype=dtype)
-        table[kind, Encoding.SPRINTZ] = partial(sprintz, dtype=dtype)
+        table[kind, Encoding.RLE] = partial(decode_int_runs, dtype=dtype)
+        table[kind, Encoding.TS_2DIFF] = partial(decode_deltas, dtype=dtype)
+        table[kind, Encoding.ZIGZAG] = partial(decode_zigzag, dtype=dtype)
+        table[kind, Encoding.GORILLA] = partial(decode_gorilla, dtype=dtype)
+        table[kind, Encoding.CHIMP] = partial(decode_chimp, dtype=dtype)
+        table[kind, Encoding.RLBE] = partial(decode_rlbe, dtype=dtype)
+        table[kind, Encoding.SPRINTZ] = partial(decode_sprintz, dtype=dtype)
     for kind in FLOATS:
         dtype = VALUE_DTYPES[kind]
         integers = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
         table[kind, Encoding.PLAIN] = partial(_plain_fixed, f">f{dtype.itemsize}", dtype)
-        table[kind, Encoding.RLE] = partial(float_runs, dtype=integers)
-        table[kind, Encoding.TS_2DIFF] = partial(float_deltas, dtype=integers)
-        table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
-        table[kind, Encoding.GORILLA_V1] = partial(gorilla_v1, dtype=dtype)
-        table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
-        table[kind, Encoding.RLBE] = partial(rlbe, dtype=dtype)
-        table[kind, Encoding.SPRINTZ] = partial(sprintz, dtype=dtype)
+        table[kind, Encoding.RLE] = partial(decode_float_runs, dtype=integers)
+        table[kind, Encoding.TS_2DIFF] = partial(decode_float_deltas, dtype=integers)
+        table[kind, Encoding.GORILLA] = partial(decode_gorilla, dtype=dtype)
+        table[kind, Encoding.GORILLA_V1] = partial(decode_gorilla_v1, dtype=dtype)
+        table[kind, Encoding.CHIMP] = partial(decode_chimp, dtype=dtype)
+        table[kind, Encoding.RLBE] = partial(decode_rlbe, dtype=dtype)
+        table[kind, Encoding.SPRINTZ] = partial(decode_sprintz, dtype=dtype)
     for kind in BINARY_TYPES:
         table[kind, Encoding.PLAIN] = _plain_binary
-        table[kind, Encoding.DICTIONARY] = dictionary
+        table[kind, Encoding.DICTIONARY] = decode_dictionary
     return table
 
 
-_DECODERS = _table()
+_DECODERS = _build_decoder_table()

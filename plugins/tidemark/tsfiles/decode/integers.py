@@ -1,6 +1,6 @@
 """Bit-packed integers, TS_2DIFF and ZIGZAG, RLE, DICTIONARY, floats kept as scaled integers.
 
-Integers are packed with the most significant bit first; `unpack` gives arrays.
+Integers are packed with the most significant bit first; `unpack_integers` gives arrays.
 
 TS_2DIFF is packs of: number and bit width of the differences, the smallest difference, the first value, the
 differences less the smallest, bit-packed. Arithmetic wraps at the type's width, as in Java. Source:
@@ -24,7 +24,7 @@ from tidemark.tsfiles.points.codes import BadPageError
 from tidemark.tsfiles.points.kernels import kernels
 
 
-def unpack(data: bytes, width: int, count: int) -> NDArray[np.uint64]:
+def unpack_integers(data: bytes, width: int, count: int) -> NDArray[np.uint64]:
     """`count` integers of `width` bits (0 to 64) from the head of `data`; the last byte may be filled up."""
     if not 0 <= width <= 64 or count < 0:
         raise BadPageError(f"{count} integers of {width} bits")
@@ -32,10 +32,10 @@ def unpack(data: bytes, width: int, count: int) -> NDArray[np.uint64]:
         return np.zeros(count, np.uint64)
     if len(data) * 8 < count * width:
         raise BadPageError(f"{count} integers of {width} bits announced in {len(data)} bytes")
-    return extract(data, np.arange(count, dtype=np.int64) * width, np.full(1, width, np.int64))
+    return extract_integers(data, np.arange(count, dtype=np.int64) * width, np.full(1, width, np.int64))
 
 
-def extract(data: bytes, positions: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
+def extract_integers(data: bytes, positions: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The integers of `widths[i]` bits (0 to 64) that begin at bit `positions[i]`, which must lie in `data` (uint64[n]).
 
     Nine bytes hold any of them: eight are taken as a word, what the ninth has is added below.
@@ -52,22 +52,22 @@ def extract(data: bytes, positions: NDArray[np.int64], widths: NDArray[np.int64]
     return value
 
 
-def deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP and times in TS_2DIFF."""
-    return _packs(Cursor(data, "TS_2DIFF"), count, dtype)
+    return _decode_packs(Cursor(data, "TS_2DIFF"), count, dtype)
 
 
-def float_deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_float_deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """FLOAT (`dtype` int32) and DOUBLE (int64) in TS_2DIFF."""
     cursor = Cursor(data, "TS_2DIFF")
-    decimals, unscaled, raw = scaled(cursor, count)
-    return unscale(_packs(cursor, count, dtype), decimals, unscaled, raw)
+    decimals, unscaled, raw = read_float_scale(cursor, count)
+    return unscale_floats(_decode_packs(cursor, count, dtype), decimals, unscaled, raw)
 
 
-def _packs(cursor: Cursor, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _decode_packs(cursor: Cursor, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """All packs at once: a pack is some hundred values, too few to be worth an array operation of its own."""
     if (compiled := kernels()) is not None:
-        return compiled.deltas(cursor.take(cursor.left()), count, dtype)
+        return compiled.decode_deltas(cursor.read_exactly(cursor.bytes_left()), count, dtype)
     heads = _pack_heads(cursor, count, dtype.itemsize * 8)
     if not heads:
         return np.empty(0, dtype)
@@ -77,7 +77,7 @@ def _packs(cursor: Cursor, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     is_step[starts] = False
     within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     of_step = np.repeat(widths, sizes)
-    steps = extract(cursor.data, np.repeat(at * 8, sizes) + within * of_step, of_step).view(np.int64)
+    steps = extract_integers(cursor.data, np.repeat(at * 8, sizes) + within * of_step, of_step).view(np.int64)
     sums = np.zeros(count, np.int64)
     with np.errstate(over="ignore"):
         sums[is_step] = steps + np.repeat(smallest, sizes)
@@ -90,30 +90,30 @@ def _pack_heads(cursor: Cursor, count: int, bits: int) -> list[tuple[int, int, i
     """Of each pack: number of differences, their width, the smallest, the first value, where the differences lie."""
     heads = []
     missing = count
-    while cursor.left():
-        number, width = cursor.i32(), cursor.i32()
-        smallest, first = (cursor.i32(), cursor.i32()) if bits == 32 else cursor.i64_pair()
+    while cursor.bytes_left():
+        number, width = cursor.read_i32(), cursor.read_i32()
+        smallest, first = (cursor.read_i32(), cursor.read_i32()) if bits == 32 else cursor.read_i64_pair()
         missing -= number + 1
         if number < 0 or missing < 0 or not 0 <= width <= bits:
             raise BadPageError(f"a TS_2DIFF pack of {number + 1} values where {missing + number + 1} are missing")
         at = cursor.position
-        cursor.skip((number * width + 7) // 8)
+        cursor.skip_bytes((number * width + 7) // 8)
         heads.append((number, width, smallest, first, at))
     if missing:
         raise BadPageError(f"TS_2DIFF holds {count - missing} values, not {count}")
     return heads
 
 
-def zigzag(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_zigzag(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP in ZIGZAG: blocks of length, number, zigzag integers."""
     if (compiled := kernels()) is not None:
-        return compiled.zigzag(data, count, dtype)
+        return compiled.decode_zigzag(data, count, dtype)
     cursor = Cursor(data, "ZIGZAG")
     mask = (1 << (dtype.itemsize * 8)) - 1
     patterns: list[int] = []
-    while cursor.left():
-        length, number = cursor.uvarint(), cursor.uvarint()
-        block = cursor.take(length)
+    while cursor.bytes_left():
+        length, number = cursor.read_uvarint(), cursor.read_uvarint()
+        block = cursor.read_exactly(length)
         if number > count - len(patterns):
             raise BadPageError(f"a ZIGZAG block of {number} values where {count - len(patterns)} are missing")
         at = 0
@@ -136,18 +136,18 @@ _HAS_UNSCALED = 0x7FFFFFFF  # instead of the number of decimals: some values cou
 _HAS_RAW = 0x7FFFFFFE  # and some could not be made integers at all
 
 
-def runs(cursor: Cursor, count: int, size: int) -> NDArray[np.uint64]:
+def decode_runs(cursor: Cursor, count: int, size: int) -> NDArray[np.uint64]:
     """`count` values of a type of `size` bytes (4, 8) in RLE from the cursor to its end, as unsigned 64 bit patterns."""
     if (compiled := kernels()) is not None:
-        return compiled.runs(cursor.take(cursor.left()), count, size)
+        return compiled.decode_runs(cursor.read_exactly(cursor.bytes_left()), count, size)
     parts: list[NDArray[np.uint64]] = []
     have = 0
-    while cursor.left():
-        block = Cursor(cursor.take(cursor.uvarint()), cursor.what)
-        width = block.u8()
+    while cursor.bytes_left():
+        block = Cursor(cursor.read_exactly(cursor.read_uvarint()), cursor.what)
+        width = block.read_u8()
         if width > 64:
             raise BadPageError(f"RLE of {width} bits")
-        while block.left():
+        while block.bytes_left():
             part = _one_run(block, width, count - have, size)
             have += len(part)
             parts.append(part)
@@ -157,67 +157,69 @@ def runs(cursor: Cursor, count: int, size: int) -> NDArray[np.uint64]:
 
 
 def _one_run(block: Cursor, width: int, wanted: int, size: int) -> NDArray[np.uint64]:
-    header = block.uvarint()
+    header = block.read_uvarint()
     if header & 1 == 0:
         length = header >> 1
         if length > wanted:
             raise BadPageError(f"an RLE run of {length} values where {wanted} are missing")
-        value = int.from_bytes(block.take((width + 7) // 8), "little" if size == 4 else "big")
+        value = int.from_bytes(block.read_exactly((width + 7) // 8), "little" if size == 4 else "big")
         return np.full(length, value, np.uint64)
-    groups, last = header >> 1, block.u8()
+    groups, last = header >> 1, block.read_u8()
     length = (groups - 1) * 8 + last
     if groups == 0 or not 1 <= last <= 8 or length > wanted:
         raise BadPageError(f"RLE groups of {length} values where {wanted} are missing")
-    packed = block.take(min(groups * width, block.left()))
-    return unpack(packed, width, length)
+    packed = block.read_exactly(min(groups * width, block.bytes_left()))
+    return unpack_integers(packed, width, length)
 
 
-def int_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_int_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP in RLE."""
-    return _signed(runs(Cursor(data, "RLE"), count, dtype.itemsize), dtype)
+    return _as_signed(decode_runs(Cursor(data, "RLE"), count, dtype.itemsize), dtype)
 
 
-def boolean_runs(data: bytes, count: int) -> NDArray[np.bool_]:
-    values: NDArray[np.bool_] = runs(Cursor(data, "RLE"), count, 4) != 0
+def decode_boolean_runs(data: bytes, count: int) -> NDArray[np.bool_]:
+    values: NDArray[np.bool_] = decode_runs(Cursor(data, "RLE"), count, 4) != 0
     return values
 
 
-def dictionary(data: bytes, count: int) -> NDArray[Any]:
+def decode_dictionary(data: bytes, count: int) -> NDArray[Any]:
     """TEXT, STRING, BLOB: the different values, then their numbers in RLE."""
     cursor = Cursor(data, "DICTIONARY")
-    size = cursor.varint()
-    if not 0 <= size <= cursor.left():
+    size = cursor.read_varint()
+    if not 0 <= size <= cursor.bytes_left():
         raise BadPageError(f"a dictionary of {size} values in {len(data)} bytes")
     words = np.empty(size, object)
     for index in range(size):
-        words[index] = cursor.take(cursor.varint())
-    numbers = runs(cursor, count, 4)
+        words[index] = cursor.read_exactly(cursor.read_varint())
+    numbers = decode_runs(cursor, count, 4)
     if count and (size == 0 or int(numbers.max()) >= size):
         raise BadPageError("a value is not in the dictionary")
     return words[numbers.astype(np.int64)] if count else np.empty(0, object)
 
 
-def scaled(cursor: Cursor, count: int) -> tuple[int, NDArray[np.bool_], NDArray[np.bool_]]:
+def read_float_scale(cursor: Cursor, count: int) -> tuple[int, NDArray[np.bool_], NDArray[np.bool_]]:
     """The head of FLOAT and DOUBLE in RLE and TS_2DIFF: decimals, which values are not scaled, which are raw bits.
 
     Newer writers put bitmaps (least significant bit first) before the decimals where a value does not fit.
     """
-    decimals = cursor.uvarint()
+    decimals = cursor.read_uvarint()
     unscaled, raw = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     if decimals in (_HAS_UNSCALED, _HAS_RAW):
-        size = cursor.uvarint()
+        size = cursor.read_uvarint()
         if size != count:
             raise BadPageError(f"a bitmap of {size} values for {count}")
-        is_scaled = _bitmap(cursor, size)
-        raw = _bitmap(cursor, size) if decimals == _HAS_RAW else raw
+        is_scaled = _read_bitmap(cursor, size)
+        raw = _read_bitmap(cursor, size) if decimals == _HAS_RAW else raw
         unscaled = ~is_scaled
-        decimals = cursor.uvarint()
+        decimals = cursor.read_uvarint()
     if decimals > 308:
         raise BadPageError(f"{decimals} decimals")
     return decimals, unscaled, raw
 
 
-def unscale(integers: NDArray[Any], decimals: int, unscaled: NDArray[np.bool_], raw: NDArray[np.bool_]) -> NDArray[Any]:
+def unscale_floats(
+    integers: NDArray[Any], decimals: int, unscaled: NDArray[np.bool_], raw: NDArray[np.bool_]
+) -> NDArray[Any]:
     """The floats of integers that were multiplied by 10^decimals: int32 gives float32, int64 gives float64."""
     dtype = np.dtype(np.float32 if integers.dtype.itemsize == 4 else np.float64)
     values = integers.astype(np.float64)
@@ -227,19 +229,19 @@ def unscale(integers: NDArray[Any], decimals: int, unscaled: NDArray[np.bool_], 
     return values
 
 
-def float_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_float_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """FLOAT (`dtype` int32) and DOUBLE (int64) in RLE."""
     cursor = Cursor(data, "RLE")
-    decimals, unscaled, raw = scaled(cursor, count)
-    return unscale(_signed(runs(cursor, count, dtype.itemsize), dtype), decimals, unscaled, raw)
+    decimals, unscaled, raw = read_float_scale(cursor, count)
+    return unscale_floats(_as_signed(decode_runs(cursor, count, dtype.itemsize), dtype), decimals, unscaled, raw)
 
 
-def _signed(patterns: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _as_signed(patterns: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.itemsize == 4:
         return patterns.astype(np.uint32).view(np.int32)
     return patterns.view(np.int64)
 
 
-def _bitmap(cursor: Cursor, size: int) -> NDArray[np.bool_]:
-    data = np.frombuffer(cursor.take(size // 8 + 1), np.uint8)
+def _read_bitmap(cursor: Cursor, size: int) -> NDArray[np.bool_]:
+    data = np.frombuffer(cursor.read_exactly(size // 8 + 1), np.uint8)
     return np.unpackbits(data, count=size, bitorder="little").astype(np.bool_)

@@ -5,7 +5,7 @@ A page of a value column holds the number of rows, a bitmap of those that are no
 values. Source: `PageReader`, `ValuePageReader`, `TimePageReader` of the TsFile library.
 
 A chunk of many small pages is decoded all at once: devices that flush often leave pages of a point or a few, and
-page by page each costs some ten microseconds, whatever it holds. `small_pages` lets compiled code walk them. It
+page by page each costs some ten microseconds, whatever it holds. `decode_small_pages` lets compiled code walk them. It
 takes sound ones of the usual encodings alone. Everything else is left to `ChunkReader`, which says what is wrong and
 where.
 """
@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.errors import CorruptionError, UnsupportedError
-from tidemark.tsfiles.decode.compression import INTEGERS, can_decode, decompress
-from tidemark.tsfiles.decode.decoders import decode
-from tidemark.tsfiles.decode.rare import UNSURE, settled
-from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corrupt
-from tidemark.tsfiles.layout.chunks import ChunkHeader, Page, pages, read_header
+from tidemark.tsfiles.decode.compression import INTEGERS, can_decode, decompress_page
+from tidemark.tsfiles.decode.decoders import decode_values
+from tidemark.tsfiles.decode.rare import UNSURE, confirm_by_statistics
+from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corruption_error
+from tidemark.tsfiles.layout.chunks import ChunkHeader, Page, parse_pages, read_header
 from tidemark.tsfiles.layout.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, ChunkPlace, Series, Statistics
 from tidemark.tsfiles.points.codes import BadPageError, Compression, DataType, Encoding
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
@@ -44,7 +44,7 @@ class Span:
     start: int | None
     end: int | None
 
-    def touches(self, statistics: Statistics) -> bool:
+    def overlaps_interval(self, statistics: Statistics) -> bool:
         before = self.end is not None and statistics.start >= self.end
         after = self.start is not None and statistics.end < self.start
         return not (before or after)
@@ -57,61 +57,63 @@ class ChunkReader:
         self._file = file
         self._chunks_end = chunks_end
 
-    def plain(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
+    def read_plain_chunk(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
         """The points of a chunk of a series that is not aligned, a column a page or one of many small ones; pages outside
         `span` are left out."""
-        header, data = self._chunk(series, place, label, PLAIN_SERIES)
-        together = small_pages(header, data, place.statistics, span.start, span.end)
+        header, data = self._read_chunk(series, place, label, PLAIN_SERIES)
+        together = decode_small_pages(header, data, place.statistics, span.start, span.end)
         if together is not None:
             yield together
             return
-        found = list(pages(self._file, header, data))
+        found = list(parse_pages(self._file, header, data))
         self._check_points(header, place, found, label)
         for page in found:
             statistics = page.statistics or place.statistics
-            if page.data is None or not span.touches(statistics):
+            if page.data is None or not span.overlaps_interval(statistics):
                 continue
             with _Located(self._file.path, page.offset, label):
-                cursor = Cursor(decompress(header.compression, page.data, page.size), "page")
-                times = _times(cursor.take(cursor.uvarint()), Encoding.TS_2DIFF, statistics)
-                values = _values(header, cursor.take(cursor.left()), len(times), statistics, label)
+                cursor = Cursor(decompress_page(header.compression, page.data, page.size), "page")
+                times = _decode_page_times(cursor.read_exactly(cursor.read_uvarint()), Encoding.TS_2DIFF, statistics)
+                values = _decode_page_values(header, cursor.read_exactly(cursor.bytes_left()), len(times), statistics, label)
             yield Column(series.type, times, values)
 
-    def times(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
+    def read_time_chunk(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
         """The times of a chunk of the time column, an array a page."""
-        header, of_data = self._chunk(series, place, label, TIME_COLUMN)
-        of_chunk = list(pages(self._file, header, of_data))
+        header, of_data = self._read_chunk(series, place, label, TIME_COLUMN)
+        of_chunk = list(parse_pages(self._file, header, of_data))
         self._check_points(header, place, of_chunk, label)
         found = []
         for page in of_chunk:
             statistics = page.statistics or place.statistics
             with _Located(self._file.path, page.offset, label):
-                data = decompress(header.compression, page.data or b"", page.size)
-                found.append((statistics, _times(data, header.encoding, statistics)))
+                data = decompress_page(header.compression, page.data or b"", page.size)
+                found.append((statistics, _decode_page_times(data, header.encoding, statistics)))
         return found
 
-    def values(
+    def read_value_chunk(
         self, series: Series, place: ChunkPlace, times: list[tuple[Statistics, Times]], span: Span, label: str
     ) -> Iterator[Column]:
         """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page.
 
         A page without nulls gives the very array of its times, not a copy.
         """
-        header, data = self._chunk(series, place, label, VALUE_COLUMN)
-        found = list(pages(self._file, header, data))
+        header, data = self._read_chunk(series, place, label, VALUE_COLUMN)
+        found = list(parse_pages(self._file, header, data))
         if len(found) not in (0, len(times)):
-            raise corrupt(self._file.path, f"{label} has {len(found)} pages for {len(times)} of times", header.offset)
+            raise corruption_error(
+                self._file.path, f"{label} has {len(found)} pages for {len(times)} of times", header.offset
+            )
         self._check_points(header, place, found, label)
         for page, (of_rows, of_page) in zip(found, times, strict=False):
-            if page.data is None or not span.touches(of_rows):
+            if page.data is None or not span.overlaps_interval(of_rows):
                 continue
             with _Located(self._file.path, page.offset, label):
-                present, coded = _rows(header, page, len(of_page))
+                present, coded = _read_present_rows(header, page, len(of_page))
                 count = int(np.count_nonzero(present))
                 statistics = page.statistics or place.statistics
                 if count != statistics.count:
                     raise BadPageError(f"{count} values where the statistics say {statistics.count}")
-                values = _values(header, coded, count, statistics, label)
+                values = _decode_page_values(header, coded, count, statistics, label)
             yield Column(series.type, of_page if count == len(of_page) else of_page[present], values)
 
     def _check_points(self, header: ChunkHeader, place: ChunkPlace, found: list[Page], label: str) -> None:
@@ -121,15 +123,17 @@ class ChunkReader:
         told, within = sum([one.count for one in of_pages]), place.statistics
         if told != place.statistics.count:
             problem = f"{label}: pages of {told} points where the index says {place.statistics.count}"
-            raise corrupt(self._file.path, problem, header.offset)
+            raise corruption_error(self._file.path, problem, header.offset)
         if any(one.count and (one.start < within.start or one.end > within.end) for one in of_pages):
-            raise corrupt(self._file.path, f"{label}: pages of other times than the index says", header.offset)
+            raise corruption_error(self._file.path, f"{label}: pages of other times than the index says", header.offset)
 
-    def _chunk(self, series: Series, place: ChunkPlace, label: str, column: int) -> tuple[ChunkHeader, bytes]:
+    def _read_chunk(self, series: Series, place: ChunkPlace, label: str, column: int) -> tuple[ChunkHeader, bytes]:
         """The header of a chunk that is as the index says and can be decoded, and the bytes of its pages."""
         header = read_header(self._file, place.offset, series, self._chunks_end)
         if header.column != column:
-            raise corrupt(self._file.path, f"{label}: chunk and index differ on whether it is aligned", place.offset)
+            raise corruption_error(
+                self._file.path, f"{label}: chunk and index differ on whether it is aligned", place.offset
+            )
         kind = DataType.INT64 if column == TIME_COLUMN else series.type
         if not can_decode(kind, header.encoding, header.compression):
             coded = f"{kind.name} {header.encoding.name} {header.compression.name}"
@@ -141,7 +145,7 @@ class ChunkReader:
         return header, self._file.read(header.data_offset, header.data_size)
 
 
-def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
+def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
     """The times of a page, which must be those that the statistics announce.
 
     A plain series does not say how its times are encoded: TS_2DIFF unless the site's settings said PLAIN.
@@ -151,10 +155,10 @@ def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
     if encoding == Encoding.TS_2DIFF and _is_one_time(data, statistics):
         return np.array([statistics.start], np.int64)
     if encoding == Encoding.TS_2DIFF and len(data) == 8 * statistics.count:
-        plain = decode(DataType.INT64, Encoding.PLAIN, data, statistics.count)
+        plain = decode_values(DataType.INT64, Encoding.PLAIN, data, statistics.count)
         if len(plain) and plain[0] == statistics.start and plain[-1] == statistics.end:
             encoding = Encoding.PLAIN
-    times: Times = decode(DataType.INT64, encoding, data, statistics.count)
+    times: Times = decode_values(DataType.INT64, encoding, data, statistics.count)
     if len(times) and (times[0] != statistics.start or times[-1] != statistics.end):
         raise BadPageError("the times are not those of the statistics")
     if bool((times[1:] <= times[:-1]).any()):
@@ -172,12 +176,12 @@ def _is_one_time(data: bytes, statistics: Statistics) -> bool:
     return data[:8] == bytes(8) and data[16:] == statistics.start.to_bytes(8, "big", signed=True)
 
 
-def _values(header: ChunkHeader, coded: bytes, count: int, statistics: Statistics, label: str) -> NDArray[Any]:
+def _decode_page_values(header: ChunkHeader, coded: bytes, count: int, statistics: Statistics, label: str) -> NDArray[Any]:
     """The values of a page. UnsupportedError where an encoding that can lose values has, or is written in an unknown way."""
-    values = decode(header.type, header.encoding, coded, count)
+    values = decode_values(header.type, header.encoding, coded, count)
     if header.encoding not in UNSURE or not count:
         return values
-    sure = settled(header.encoding, coded, values, statistics.values)
+    sure = confirm_by_statistics(header.encoding, coded, values, statistics.values)
     if sure is None:
         raise UnsupportedError(
             f"{label}: {header.type.name} {header.encoding.name} decodes to other values than its statistics say",
@@ -187,15 +191,15 @@ def _values(header: ChunkHeader, coded: bytes, count: int, statistics: Statistic
     return sure
 
 
-def _rows(header: ChunkHeader, page: Page, rows: int) -> tuple[NDArray[np.bool_], bytes]:
+def _read_present_rows(header: ChunkHeader, page: Page, rows: int) -> tuple[NDArray[np.bool_], bytes]:
     """Which rows of a page of a value column are not null, and its encoded values."""
-    cursor = Cursor(decompress(header.compression, page.data or b"", page.size), "page")
-    announced = cursor.i32()
+    cursor = Cursor(decompress_page(header.compression, page.data or b"", page.size), "page")
+    announced = cursor.read_i32()
     if announced != rows:
         raise BadPageError(f"{announced} rows where there are {rows} times")
-    bitmap = np.frombuffer(cursor.take((rows + 7) // 8), np.uint8)
+    bitmap = np.frombuffer(cursor.read_exactly((rows + 7) // 8), np.uint8)
     present = np.unpackbits(bitmap, count=rows).astype(np.bool_)
-    return present, cursor.take(cursor.left())
+    return present, cursor.read_exactly(cursor.bytes_left())
 
 
 class _Located:
@@ -211,9 +215,9 @@ class _Located:
         if isinstance(error, UnsupportedError):
             return
         if isinstance(error, CorruptionError):
-            raise corrupt(self._path, f"{self._label}: {error.message}", self._offset) from error
+            raise corruption_error(self._path, f"{self._label}: {error.message}", self._offset) from error
         if isinstance(error, ValueError | IndexError | OverflowError | struct.error):
-            raise corrupt(self._path, f"{self._label}: {error}", self._offset) from error
+            raise corruption_error(self._path, f"{self._label}: {error}", self._offset) from error
 
 
 _FEWEST_PAGES = 16
@@ -240,7 +244,9 @@ for _kind in INTEGERS:
     _CODINGS[_kind, Encoding.PLAIN] = _PLAIN_64 if _wide else _VARINTS
 
 
-def small_pages(header: ChunkHeader, data: bytes, told: Statistics, start: int | None, end: int | None) -> Column | None:
+def decode_small_pages(
+    header: ChunkHeader, data: bytes, told: Statistics, start: int | None, end: int | None
+) -> Column | None:
     """The points of the pages of `data` that may hold some with start <= time < end (None: no bound), as one column.
 
     `header`: of a series that is not aligned; `told`: of the chunk, by the index. None: to be read page by page.
@@ -248,7 +254,7 @@ def small_pages(header: ChunkHeader, data: bytes, told: Statistics, start: int |
     compiled, coding = kernels(), _CODINGS.get((header.type, header.encoding))
     if compiled is None or coding is None or header.one_page:
         return None
-    rows = compiled.pages(data, header.type)
+    rows = compiled.parse_pages(data, header.type)
     if (
         len(rows) < _FEWEST_PAGES
         or told.count > len(rows) * _MOST_POINTS_A_PAGE
@@ -262,15 +268,15 @@ def small_pages(header: ChunkHeader, data: bytes, told: Statistics, start: int |
     if end is not None:
         rows = rows[rows[:, PageRow.FIRST] < end]
     try:
-        data, rows = _decompressed(header.compression, data, rows)
+        data, rows = _decompress_pages(header.compression, data, rows)
     except BadPageError:
         return None
     dtype = VALUE_DTYPES[header.type]
-    found = compiled.points(data, rows, coding, np.dtype(np.uint64) if coding in _PATTERNS else dtype)
+    found = compiled.decode_points(data, rows, coding, np.dtype(np.uint64) if coding in _PATTERNS else dtype)
     return None if found is None else Column(header.type, found[0], _as_type(found[1], dtype))
 
 
-def _decompressed(kind: Compression, data: bytes, rows: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
+def _decompress_pages(kind: Compression, data: bytes, rows: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
     """The bytes of the pages as they are decoded, and the rows with where each one is in those."""
     sizes = rows[:, PageRow.PAGE_BYTES]
     if sizes.sum() > len(rows) * _PAGE_BYTES + rows[:, PageRow.POINTS].sum() * _POINT_BYTES:
@@ -280,7 +286,7 @@ def _decompressed(kind: Compression, data: bytes, rows: NDArray[np.int64]) -> tu
             raise BadPageError("a page of another size")
         return data, rows
     places = rows[:, [PageRow.DATA, PageRow.DATA_BYTES, PageRow.PAGE_BYTES]].tolist()
-    joined = b"".join([decompress(kind, data[at : at + length], size) for at, length, size in places])
+    joined = b"".join([decompress_page(kind, data[at : at + length], size) for at, length, size in places])
     moved = rows.copy()
     moved[:, PageRow.DATA] = np.cumsum(sizes) - sizes
     moved[:, PageRow.DATA_BYTES] = sizes

@@ -1,8 +1,8 @@
 """RLBE and SPRINTZ: encodings that servers accept and hardly anybody sets. Value by value, in Python.
 
 SPRINTZ loses what does not fit its scheme and does not say which predictor wrote a page, and FLOAT in RLBE is written in two
-ways: what a page decodes to is compared with its statistics (`settled`), and where that says no the page is refused, not
-guessed.
+ways: what a page decodes to is compared with its statistics (`confirm_by_statistics`), and where that says no the page is
+refused, not guessed.
 Source: `IntRLBEDecoder`, `DoubleRLBEDecoder`, `IntSprintzDecoder`, `DoubleSprintzDecoder`, `LongFire`
 of the TsFile library, as 2.0.1 has them; proved by files of a server of 2.0.1-beta.
 """
@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.tsfiles.decode.integers import int_runs
-from tidemark.tsfiles.decode.xor import BitReader, gorilla
+from tidemark.tsfiles.decode.integers import decode_int_runs
+from tidemark.tsfiles.decode.xor import BitReader, decode_gorilla
 from tidemark.tsfiles.layout.bytes import Cursor
 from tidemark.tsfiles.points.codes import BadPageError, Encoding
 
 UNSURE = frozenset({Encoding.SPRINTZ, Encoding.RLBE})
-"""Encodings whose values are compared with the statistics of their page (`settled`)."""
+"""Encodings whose values are compared with the statistics of their page (`confirm_by_statistics`)."""
 
 _SPRINTZ_BLOCK = 8
 _TAIL = 0x80
 
 
-def rlbe(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_rlbe(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in RLBE: differences of one bit length, run by run.
 
     A block: int32 number; then length of the differences (6 or 7 bits), number of them as Fibonacci code, differences. Those
@@ -40,24 +40,24 @@ def rlbe(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     blocks = [0]
     while len(found) < count:
         bits.at = (bits.at + 7) & ~7
-        end = len(found) + bits.take(32)
+        end = len(found) + bits.read_bits(32)
         if end > count or end == len(found):
             raise BadPageError(f"an RLBE block of {end - len(found)} values where {count - len(found)} are missing")
         while len(found) < end:
-            width = bits.take(6 if size == 32 else 7)
-            number = _fibonacci(bits, end - len(found))
+            width = bits.read_bits(6 if size == 32 else 7)
+            number = _read_fibonacci(bits, end - len(found))
             if not 1 <= width <= size:
                 raise BadPageError(f"RLBE differences of {width} bits")
             top = 1 << (size - 1) if width == size else 0  # the highest bit of the widest comes turned around
-            found += [bits.take(width) ^ top for _ in range(number)]
+            found += [bits.read_bits(width) ^ top for _ in range(number)]
         blocks.append(end)
-    return _summed(np.array(found, f"u{dtype.itemsize}"), blocks, dtype)
+    return _sum_blocks(np.array(found, f"u{dtype.itemsize}"), blocks, dtype)
 
 
-def _fibonacci(bits: BitReader, most: int) -> int:
+def _read_fibonacci(bits: BitReader, most: int) -> int:
     """A number as a sum of Fibonacci numbers 1, 2, 3, 5 …, lowest first; two ones in a row end it."""
     value, before, current = 0, 1, 1
-    now, following = bits.take(1), bits.take(1)
+    now, following = bits.read_bits(1), bits.read_bits(1)
     while True:
         value += current if now else 0
         if value > most:
@@ -65,12 +65,12 @@ def _fibonacci(bits: BitReader, most: int) -> int:
         if now and following:
             return value
         before, current = current, before + current
-        now, following = following, bits.take(1)
+        now, following = following, bits.read_bits(1)
         if current > most and not now:
             raise BadPageError("an RLBE run does not end")
 
 
-def _summed(differences: NDArray[Any], blocks: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _sum_blocks(differences: NDArray[Any], blocks: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Running sums that begin anew with each block."""
     typed = differences.view(dtype if dtype.kind == "f" else differences.dtype)
     out = np.empty_like(typed)
@@ -80,7 +80,7 @@ def _summed(differences: NDArray[Any], blocks: list[int], dtype: np.dtype[Any]) 
     return out.view(dtype)
 
 
-def sprintz(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_sprintz(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in SPRINTZ with the predictor FIRE (IoTDB's default).
 
     Blocks of a first value and eight packed errors of prediction; what is left at the end of the page is RLE (integers) or
@@ -91,30 +91,30 @@ def sprintz(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     patterns: list[int] = []
     tail = np.empty(0, dtype)
     while len(patterns) < count and not len(tail):
-        width = cursor.u8()
+        width = cursor.read_u8()
         if width & _TAIL:
-            tail = _sprintz_tail(cursor, width & ~_TAIL, dtype)
+            tail = _decode_sprintz_tail(cursor, width & ~_TAIL, dtype)
         elif not 1 <= width <= size:
             raise BadPageError(f"SPRINTZ errors of {width} bits")
         else:
             short = dtype.kind == "i" and size == 32
-            first = cursor.uvarint() if short else int.from_bytes(cursor.take(dtype.itemsize), "big")
-            packed = BitReader(cursor.take(width))
-            patterns += _predicted(first, [packed.take(width) for _ in range(_SPRINTZ_BLOCK)], size)
+            first = cursor.read_uvarint() if short else int.from_bytes(cursor.read_exactly(dtype.itemsize), "big")
+            packed = BitReader(cursor.read_exactly(width))
+            patterns += _predict_block(first, [packed.read_bits(width) for _ in range(_SPRINTZ_BLOCK)], size)
     whole = np.concatenate([np.array(patterns, f"u{dtype.itemsize}").view(dtype), tail])
-    if len(whole) != count or cursor.left():
-        raise BadPageError(f"SPRINTZ holds {len(whole)} values and {cursor.left()} bytes more, not {count} values")
+    if len(whole) != count or cursor.bytes_left():
+        raise BadPageError(f"SPRINTZ holds {len(whole)} values and {cursor.bytes_left()} bytes more, not {count} values")
     return whole
 
 
-def _sprintz_tail(cursor: Cursor, number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    rest = cursor.take(cursor.left())
+def _decode_sprintz_tail(cursor: Cursor, number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    rest = cursor.read_exactly(cursor.bytes_left())
     if dtype.kind == "f":
-        return gorilla(rest, number, dtype)
-    return int_runs(rest, number, dtype)
+        return decode_gorilla(rest, number, dtype)
+    return decode_int_runs(rest, number, dtype)
 
 
-def _predicted(first: int, codes: list[int], size: int) -> list[int]:
+def _predict_block(first: int, codes: list[int], size: int) -> list[int]:
     """The nine values of a block as bit patterns. Arithmetic of Java: it wraps, shifts keep the sign, division truncates."""
     half, whole = 1 << (size - 1), 1 << size
     shift, fraction = (2, 8) if size == 32 else (3, 16)
@@ -126,7 +126,7 @@ def _predicted(first: int, codes: list[int], size: int) -> list[int]:
     values = [value]
     learned = delta = 0
     for code in map(wrap, codes):
-        error = _halved(wrap(-code)) if code % 2 == 0 else _halved(wrap(code + 1))
+        error = _halve_towards_zero(wrap(-code)) if code % 2 == 0 else _halve_towards_zero(wrap(code + 1))
         following = wrap(value + (wrap((learned >> shift) * delta) >> fraction) + error)
         learned = (learned - (-delta if error > 0 else delta) + (1 << 31)) % (1 << 32) - (1 << 31)
         delta = wrap(following - value)
@@ -135,26 +135,26 @@ def _predicted(first: int, codes: list[int], size: int) -> list[int]:
     return [value % whole for value in values]
 
 
-def _halved(value: int) -> int:
+def _halve_towards_zero(value: int) -> int:
     return -(-value // 2) if value < 0 else value // 2
 
 
-def settled(encoding: Encoding, data: bytes, values: NDArray[Any], statistics: bytes) -> NDArray[Any] | None:
+def confirm_by_statistics(encoding: Encoding, data: bytes, values: NDArray[Any], statistics: bytes) -> NDArray[Any] | None:
     """The values of a page of an UNSURE encoding that its statistics (as in the file) bear out; None where none do.
 
     Later libraries than 2.0.1 write the differences of FLOAT in RLBE between its bits: exact, so told by exact agreement.
     """
     if encoding != Encoding.RLBE:
-        return values if _agrees(values, statistics) else None
+        return values if _matches_statistics(values, statistics) else None
     if values.dtype != np.float32:
         return values
-    exact = rlbe(data, len(values), np.dtype(np.int32)).view(np.float32)
-    if _agrees(exact, statistics):
+    exact = decode_rlbe(data, len(values), np.dtype(np.int32)).view(np.float32)
+    if _matches_statistics(exact, statistics):
         return exact
-    return values if _agrees(values, statistics, nearly=True) else None
+    return values if _matches_statistics(values, statistics, nearly=True) else None
 
 
-def _agrees(values: NDArray[Any], statistics: bytes, nearly: bool = False) -> bool:
+def _matches_statistics(values: NDArray[Any], statistics: bytes, nearly: bool = False) -> bool:
     """Whether values have smallest, largest, first, last value and sum of the statistics; `nearly`: but for rounding.
 
     A value that was lost shows in the sum where it shows nowhere else. Sums are compared up to the rounding of doubles.

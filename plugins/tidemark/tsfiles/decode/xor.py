@@ -29,7 +29,7 @@ class BitReader:
         self.at = first_byte * 8
         self.end = len(data) * 8
 
-    def take(self, width: int) -> int:
+    def read_bits(self, width: int) -> int:
         at = self.at
         self.at = end = at + width
         if end > self.end:
@@ -39,18 +39,18 @@ class BitReader:
         return (word >> (72 - (at & 7) - width)) & ((1 << width) - 1)
 
 
-def gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in GORILLA."""
     if count == 0:
         return np.empty(0, dtype)
     if (compiled := kernels()) is not None:
-        values, end = compiled.gorilla(data, count, dtype)
+        values, end = compiled.decode_gorilla(data, count, dtype)
         _check_mark(end, dtype, "GORILLA")
         return values
     size = dtype.itemsize * 8
     length_bits = 6 if size == 64 else 5
     bits = BitReader(data)
-    take = bits.take
+    take = bits.read_bits
     value = take(size)
     patterns = [value]
     leading = trailing = 0
@@ -69,18 +69,18 @@ def gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.array(patterns, f"u{dtype.itemsize}").view(dtype)
 
 
-def chimp(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_chimp(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in CHIMP."""
     if count == 0:
         return np.empty(0, dtype)
     if (compiled := kernels()) is not None:
-        values, end = compiled.chimp(data, count, dtype)
+        values, end = compiled.decode_chimp(data, count, dtype)
         _check_mark(end, dtype, "CHIMP")
         return values
     size = dtype.itemsize * 8
     index_bits, length_bits = (7, 6) if size == 64 else (6, 5)
     ring = 1 << index_bits
-    take = BitReader(data).take
+    take = BitReader(data).read_bits
     value = take(size)
     patterns = [value]
     leading = -1
@@ -106,14 +106,14 @@ def chimp(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.array(patterns, f"u{dtype.itemsize}").view(dtype)
 
 
-def gorilla_v1(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode_gorilla_v1(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """FLOAT and DOUBLE in GORILLA_V1 (IoTDB 0.8 … 0.10 wrote it; still a code of V3 and V4)."""
     if count == 0:
         return np.empty(0, dtype)
     size = dtype.itemsize * 8
     leading_bits, length_bits = (6, 7) if size == 64 else (5, 6)
     value = int.from_bytes(data[: dtype.itemsize], "little")
-    take = BitReader(data, dtype.itemsize).take
+    take = BitReader(data, dtype.itemsize).read_bits
     patterns = [value]
     for _ in range(count):
         if take(1):

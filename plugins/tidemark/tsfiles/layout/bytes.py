@@ -1,8 +1,8 @@
 """Reading a TsFile's bytes with every bound checked: garbage becomes a CorruptionError that says what and where.
 
 `Cursor` reads numbers and strings out of bytes; `FileBytes` reads a file's bytes by position, every range checked
-against its length. Integers are big-endian. `uvarint` is LEB128 of 32 bits, `varint` its zigzag form. Strings carry
-their length in bytes.
+against its length. Integers are big-endian. `read_uvarint` is LEB128 of 32 bits, `read_varint` its zigzag form. Strings
+carry their length in bytes.
 """
 
 from __future__ import annotations
@@ -37,52 +37,52 @@ class Cursor:
         self.base = base
         self.what = what
 
-    def fail(self, problem: str, at: int | None = None) -> CorruptionError:
+    def corruption_error(self, problem: str, at: int | None = None) -> CorruptionError:
         """The error to raise: what, what is wrong with it, where (byte of the file)."""
-        return corrupt(self.what, problem, self.base + (self.position if at is None else at))
+        return corruption_error(self.what, problem, self.base + (self.position if at is None else at))
 
-    def ends_early(self, problem: str) -> EndsEarlyError:
+    def ends_early_error(self, problem: str) -> EndsEarlyError:
         """The same where what is missing lies behind the last byte."""
-        told = self.fail(problem)
+        told = self.corruption_error(problem)
         return EndsEarlyError(told.message, hint=told.hint, subject=told.subject)
 
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         return self.end - self.position
 
-    def take(self, length: int) -> bytes:
+    def read_exactly(self, length: int) -> bytes:
         start = self.position
-        self.skip(length)
+        self.skip_bytes(length)
         return self.data[start : self.position]
 
-    def skip(self, length: int) -> None:
+    def skip_bytes(self, length: int) -> None:
         if length > self.end - self.position:
-            raise self.ends_early(f"{length} bytes announced where {self.left()} are left")
+            raise self.ends_early_error(f"{length} bytes announced where {self.bytes_left()} are left")
         if length < 0:
-            raise self.fail(f"{length} bytes announced")
+            raise self.corruption_error(f"{length} bytes announced")
         self.position += length
 
-    def u8(self) -> int:
+    def read_u8(self) -> int:
         at = self.position
         if at >= self.end:
-            raise self.ends_early("ends in the middle of a field")
+            raise self.ends_early_error("ends in the middle of a field")
         self.position = at + 1
         return self.data[at]
 
-    def i32(self) -> int:
-        value: int = _I32.unpack(self.take(4))[0]
+    def read_i32(self) -> int:
+        value: int = _I32.unpack(self.read_exactly(4))[0]
         return value
 
-    def i64(self) -> int:
+    def read_i64(self) -> int:
         start = self.position
-        self.skip(8)
+        self.skip_bytes(8)
         value: int = _I64.unpack_from(self.data, start)[0]
         return value
 
-    def i64_pair(self) -> tuple[int, int]:
-        first, second = _PAIR.unpack(self.take(16))
+    def read_i64_pair(self) -> tuple[int, int]:
+        first, second = _PAIR.unpack(self.read_exactly(16))
         return first, second
 
-    def uvarint(self) -> int:
+    def read_uvarint(self) -> int:
         data, at, end = self.data, self.position, self.end
         result = shift = 0
         while at < end and shift < 35:
@@ -94,23 +94,23 @@ class Cursor:
                 return result
             shift += 7
         raise (
-            self.ends_early("a variable-length integer does not end")
+            self.ends_early_error("a variable-length integer does not end")
             if at == end
-            else self.fail("no variable-length integer")
+            else self.corruption_error("no variable-length integer")
         )
 
-    def varint(self) -> int:
-        value = self.uvarint()
+    def read_varint(self) -> int:
+        value = self.read_uvarint()
         return (value >> 1) ^ -(value & 1)
 
-    def count(self, least: int) -> int:
+    def read_count(self, least: int) -> int:
         """A number of items of at least `least` bytes each: never more than what is left can hold."""
-        value = self.uvarint()
-        if value * least > self.left():
-            raise self.ends_early(f"{value} items announced where {self.left()} bytes are left")
+        value = self.read_uvarint()
+        if value * least > self.bytes_left():
+            raise self.ends_early_error(f"{value} items announced where {self.bytes_left()} bytes are left")
         return value
 
-    def var_string(self) -> str | None:
+    def read_var_string(self) -> str | None:
         """A string with its length as varint, -1 for null."""
         start = self.position + 1
         if start <= self.end and not (twice := self.data[start - 1]) & 0x81:  # a short one, as most are
@@ -118,30 +118,30 @@ class Cursor:
             if end <= self.end and (text := self.data[start:end]).isascii():
                 self.position = end
                 return text.decode("ascii")
-        length = self.varint()
-        return None if length == -1 else self._text(length)
+        length = self.read_varint()
+        return None if length == -1 else self._read_text(length)
 
-    def var_name(self) -> str:
-        """A `var_string` that may not be null."""
-        value = self.var_string()
+    def read_var_name(self) -> str:
+        """A `read_var_string` that may not be null."""
+        value = self.read_var_string()
         if value is None:
-            raise self.fail("a name is missing")
+            raise self.corruption_error("a name is missing")
         return value
 
-    def int_string(self) -> str | None:
+    def read_int_string(self) -> str | None:
         """A string with its length as int32, -1 for null."""
-        length = self.i32()
-        return None if length == -1 else self._text(length)
+        length = self.read_i32()
+        return None if length == -1 else self._read_text(length)
 
-    def _text(self, length: int) -> str:
+    def _read_text(self, length: int) -> str:
         at = self.position
         try:
-            return self.take(length).decode("utf-8")
+            return self.read_exactly(length).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self.fail("a name is not UTF-8", at) from error
+            raise self.corruption_error("a name is not UTF-8", at) from error
 
 
-def corrupt(what: str, problem: str, at: int | None = None) -> CorruptionError:
+def corruption_error(what: str, problem: str, at: int | None = None) -> CorruptionError:
     """A CorruptionError of a file: `what` is its path (and the part concerned)."""
     where = "" if at is None else f" (byte {at})"
     return CorruptionError(
@@ -165,15 +165,15 @@ class FileBytes:
     def __init__(self, path: Path | str | UntrustedFile, all_of_it: bool = False) -> None:
         self.path = str(path)
         try:
-            self._descriptor = path.handle() if isinstance(path, UntrustedFile) else _opened(self.path)
+            self._descriptor = path.open_handle() if isinstance(path, UntrustedFile) else _open_regular_file(self.path)
         except FileNotFoundError as error:
             raise NotFoundError(f"{self.path}: no such file", subject=self.path) from error
         self.size = os.fstat(self._descriptor).st_size
         self._kept, self._kept_from = b"", self.size
         if all_of_it:
-            self.keep(0, _WHOLE)
+            self.cache_from(0, _WHOLE)
 
-    def keep(self, start: int, most: int = _TAIL) -> None:
+    def cache_from(self, start: int, most: int = _TAIL) -> None:
         """Read all from byte `start` on at once, where that is not more than `most`: many small pieces will be asked for."""
         if 0 < self.size - start <= most:
             kept = os.pread(self._descriptor, self.size - start, start)
@@ -183,14 +183,14 @@ class FileBytes:
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`; CorruptionError where the file does not have them."""
         if offset < 0 or length < 0 or offset + length > self.size:
-            raise corrupt(self.path, f"{length} bytes wanted from byte {offset} of a file of {self.size} bytes")
+            raise corruption_error(self.path, f"{length} bytes wanted from byte {offset} of a file of {self.size} bytes")
         if offset >= self._kept_from:
             return self._kept[offset - self._kept_from : offset - self._kept_from + length]
         pieces = []
         while length > 0:
             piece = os.pread(self._descriptor, length, offset)
             if not piece:
-                raise corrupt(self.path, "the file became shorter while it was read", offset)
+                raise corruption_error(self.path, "the file became shorter while it was read", offset)
             pieces.append(piece)
             offset += len(piece)
             length -= len(piece)
@@ -212,10 +212,10 @@ class FileBytes:
         self.close()
 
 
-def _opened(path: str) -> int:
+def _open_regular_file(path: str) -> int:
     """NONBLOCK: a FIFO must not hang us."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise corrupt(path, "it is no regular file")
+    raise corruption_error(path, "it is no regular file")

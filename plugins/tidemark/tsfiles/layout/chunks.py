@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corrupt
+from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corruption_error
 from tidemark.tsfiles.layout.series import (
     TIME_COLUMN,
     VALUE_COLUMN,
@@ -67,7 +67,9 @@ def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -
     )
 
 
-def stored(file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_end: int) -> list[tuple[ChunkHeader, bytes]]:
+def read_stored_chunks(
+    file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_end: int
+) -> list[tuple[ChunkHeader, bytes]]:
     """Chunks as they stand in the file: of each its header and all its bytes, header and pages. Errors as of `read_header`.
 
     Chunks that were written together are read together.
@@ -75,7 +77,7 @@ def stored(file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_e
     offsets = [place.offset for _, place in parts]
     first, last = min(offsets), max(offsets)
     if last - first > _TOGETHER:
-        return [one for part in parts for one in stored(file, [part], chunks_end)]
+        return [one for part in parts for one in read_stored_chunks(file, [part], chunks_end)]
     at_end = read_header(file, last, parts[offsets.index(last)][0], chunks_end)
     data = file.read(first, at_end.end - first)
     found = []
@@ -86,7 +88,7 @@ def stored(file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_e
             Cursor(head, file.path, place.offset), place.offset, series, chunks_end
         )
         if header.end > at_end.end:
-            raise corrupt(file.path, f"the pages of {series.name!r} reach into another chunk", place.offset)
+            raise corruption_error(file.path, f"the pages of {series.name!r} reach into another chunk", place.offset)
         found.append((header, data[begin : header.end - first]))
     return found
 
@@ -133,55 +135,55 @@ def name_bytes(name: str | None) -> bytes:
 
 
 def _any_header(cursor: Cursor, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
-    kind = cursor.u8()
+    kind = cursor.read_u8()
     if kind & ~_COLUMN_BITS not in (_SEVERAL_PAGES, _ONE_PAGE):
-        raise cursor.fail(f"no chunk of {series.name!r} begins here", 0)
-    name = cursor.var_string() or ""
-    size = cursor.uvarint()
+        raise cursor.corruption_error(f"no chunk of {series.name!r} begins here", 0)
+    name = cursor.read_var_string() or ""
+    size = cursor.read_uvarint()
     of_type = data_type(cursor)
-    compression, encoding = _compression(cursor), _encoding(cursor)
+    compression, encoding = _read_compression(cursor), _read_encoding(cursor)
     data_offset = offset + cursor.position
     if name != series.name or (of_type != series.type and not series.is_time):
-        raise cursor.fail(f"a chunk of {name!r} ({of_type.name}) where the index has {series.name!r}", 0)
+        raise cursor.corruption_error(f"a chunk of {name!r} ({of_type.name}) where the index has {series.name!r}", 0)
     if (kind & _COLUMN_BITS == TIME_COLUMN) != series.is_time or kind & _COLUMN_BITS == _COLUMN_BITS:
-        raise cursor.fail(f"the chunk of {name!r} and the index differ on whether it holds times", 0)
+        raise cursor.corruption_error(f"the chunk of {name!r} and the index differ on whether it holds times", 0)
     if data_offset + size > chunks_end:
-        raise cursor.fail(f"the pages of {name!r} reach beyond the chunks", 0)
+        raise cursor.corruption_error(f"the pages of {name!r} reach beyond the chunks", 0)
     one_page = kind & ~_COLUMN_BITS == _ONE_PAGE
     return ChunkHeader(offset, name, kind & _COLUMN_BITS, one_page, of_type, encoding, compression, data_offset, size)
 
 
-def pages(file: FileBytes, header: ChunkHeader, data: bytes) -> Iterator[Page]:
+def parse_pages(file: FileBytes, header: ChunkHeader, data: bytes) -> Iterator[Page]:
     """The pages of a chunk in order, not decompressed; `data`: all their bytes."""
     cursor = Cursor(data, file.path, header.data_offset)
-    while cursor.left():
+    while cursor.bytes_left():
         offset = cursor.base + cursor.position
-        size = cursor.uvarint()
+        size = cursor.read_uvarint()
         if size == 0:
             yield Page(offset, None, None, 0)
             continue
-        length = cursor.uvarint()
+        length = cursor.read_uvarint()
         statistics = None if header.one_page else parse_statistics(cursor, header.type)
-        yield Page(offset, statistics, cursor.take(length), size)
+        yield Page(offset, statistics, cursor.read_exactly(length), size)
 
 
-def _compression(cursor: Cursor) -> Compression:
-    code = cursor.u8()
+def _read_compression(cursor: Cursor) -> Compression:
+    code = cursor.read_u8()
     try:
         return Compression(code)
     except ValueError as error:
-        raise _unknown(cursor, "compression", code) from error
+        raise _unknown_code_error(cursor, "compression", code) from error
 
 
-def _encoding(cursor: Cursor) -> Encoding:
-    code = cursor.u8()
+def _read_encoding(cursor: Cursor) -> Encoding:
+    code = cursor.read_u8()
     try:
         return Encoding(code)
     except ValueError as error:
-        raise _unknown(cursor, "encoding", code) from error
+        raise _unknown_code_error(cursor, "encoding", code) from error
 
 
-def _unknown(cursor: Cursor, what: str, code: int) -> UnsupportedError:
+def _unknown_code_error(cursor: Cursor, what: str, code: int) -> UnsupportedError:
     at = cursor.base + cursor.position - 1
     return UnsupportedError(
         f"{cursor.what}: unknown {what} {code} (byte {at})", hint="the file is kept as it came", subject=cursor.what

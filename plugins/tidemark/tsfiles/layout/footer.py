@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.errors import CorruptionError, UnsupportedError
-from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corrupt
+from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corruption_error
 from tidemark.tsfiles.layout.index import Node, parse_node
 
 MAGIC = b"TsFile"
@@ -46,24 +46,24 @@ def read_footer(file: FileBytes) -> FileMetadata:
     after V4, or an encrypted one.
     """
     if file.size < HEAD_LENGTH + TAIL_LENGTH + 1:
-        raise corrupt(file.path, f"{file.size} bytes are too few for a TsFile")
+        raise corruption_error(file.path, f"{file.size} bytes are too few for a TsFile")
     head = file.read(0, 12)
     if not head.startswith(MAGIC):
-        raise corrupt(file.path, "the first 6 bytes are not `TsFile`", 0)
+        raise corruption_error(file.path, "the first 6 bytes are not `TsFile`", 0)
     version = head[6]
     tail = Cursor(file.read(file.size - TAIL_LENGTH, TAIL_LENGTH), file.path, file.size - TAIL_LENGTH)
-    length = tail.i32()
-    if tail.take(6) != MAGIC:
-        raise corrupt(file.path, "the last 6 bytes are not `TsFile`: not sealed or cut off", file.size - 6)
+    length = tail.read_i32()
+    if tail.read_exactly(6) != MAGIC:
+        raise corruption_error(file.path, "the last 6 bytes are not `TsFile`: not sealed or cut off", file.size - 6)
     if head in _OLD or version not in (3, 4):
-        raise _unsupported(file.path, f"TsFile {_OLD.get(head, f'V{version}')} is not read; V3 and V4 are")
+        raise _unsupported_error(file.path, f"TsFile {_OLD.get(head, f'V{version}')} is not read; V3 and V4 are")
     start = file.size - TAIL_LENGTH - length
     if length <= 0 or start < HEAD_LENGTH + 1:
-        raise corrupt(file.path, f"a file metadata of {length} bytes does not fit", file.size - TAIL_LENGTH)
+        raise corruption_error(file.path, f"a file metadata of {length} bytes does not fit", file.size - TAIL_LENGTH)
     cursor = Cursor(file.read(start, length), file.path, start)
     metadata = _parse_v3(cursor) if version == 3 else _parse_v4(cursor)
     if file.read(metadata.chunks_end, 1)[0] != SEPARATOR:
-        raise corrupt(file.path, "no end mark after the chunks", metadata.chunks_end)
+        raise corruption_error(file.path, "no end mark after the chunks", metadata.chunks_end)
     _refuse_encryption(file.path, metadata)
     return metadata
 
@@ -77,60 +77,60 @@ def _parse_v3(cursor: Cursor) -> FileMetadata:
 
 def _parse_v4(cursor: Cursor) -> FileMetadata:
     roots = []
-    for _ in range(cursor.count(10)):
-        cursor.var_string()
+    for _ in range(cursor.read_count(10)):
+        cursor.read_var_string()
         roots.append(parse_node(cursor, 4, of_devices=True))
     tables = {}
-    for _ in range(cursor.count(2)):
-        name = cursor.var_name()
+    for _ in range(cursor.read_count(2)):
+        name = cursor.read_var_name()
         tables[name] = _tag_columns(cursor)
     chunks_end = _chunks_end(cursor)
     _skip_bloom_filter(cursor)
-    return FileMetadata(4, tuple(roots), tables, chunks_end, cursor.base, _properties(cursor))
+    return FileMetadata(4, tuple(roots), tables, chunks_end, cursor.base, _read_properties(cursor))
 
 
 def _chunks_end(cursor: Cursor) -> int:
     at = cursor.position
-    offset = cursor.i64()
+    offset = cursor.read_i64()
     if not HEAD_LENGTH <= offset < cursor.base:
-        raise cursor.fail(f"the chunks cannot end at byte {offset}", at)
+        raise cursor.corruption_error(f"the chunks cannot end at byte {offset}", at)
     return offset
 
 
 def _tag_columns(cursor: Cursor) -> tuple[str, ...]:
     """The names of a table's tag columns, in order; the other columns and their encodings are read over."""
     tags = []
-    for _ in range(cursor.count(15)):
-        name = cursor.int_string()
-        cursor.take(3)  # type, encoding, compression
-        for _ in range(cursor.i32()):
-            cursor.int_string()
-            cursor.int_string()
-        if cursor.i32() == _TAG:
+    for _ in range(cursor.read_count(15)):
+        name = cursor.read_int_string()
+        cursor.read_exactly(3)  # type, encoding, compression
+        for _ in range(cursor.read_i32()):
+            cursor.read_int_string()
+            cursor.read_int_string()
+        if cursor.read_i32() == _TAG:
             tags.append(name or "")
     return tuple(tags)
 
 
 def _skip_bloom_filter(cursor: Cursor) -> None:
-    if cursor.left() and (length := cursor.uvarint()):
-        cursor.take(length)
-        cursor.uvarint()
-        cursor.uvarint()
+    if cursor.bytes_left() and (length := cursor.read_uvarint()):
+        cursor.read_exactly(length)
+        cursor.read_uvarint()
+        cursor.read_uvarint()
 
 
-def _properties(cursor: Cursor) -> dict[str, str | None]:
+def _read_properties(cursor: Cursor) -> dict[str, str | None]:
     """Name → value up to the end. Their number is written as varint by some releases and as uvarint by others."""
     found: dict[str, str | None] = {}
-    if not cursor.left():
+    if not cursor.bytes_left():
         return found
-    announced = cursor.uvarint()
+    announced = cursor.read_uvarint()
     pairs = 0
-    while cursor.left():
-        key = cursor.var_name()
-        found[key] = cursor.var_string()
+    while cursor.bytes_left():
+        key = cursor.read_var_name()
+        found[key] = cursor.read_var_string()
         pairs += 1
     if announced not in (pairs, 2 * pairs):
-        raise cursor.fail(f"{announced} properties announced, {pairs} there")
+        raise cursor.corruption_error(f"{announced} properties announced, {pairs} there")
     return found
 
 
@@ -138,10 +138,10 @@ def _refuse_encryption(path: str, metadata: FileMetadata) -> None:
     level = metadata.properties.get("encryptLevel") or "0"
     if level != "0":
         kind = metadata.properties.get("encryptType") or "unknown"
-        raise _unsupported(path, f"the file is encrypted (level {level}, {kind}); its key stays at the site")
+        raise _unsupported_error(path, f"the file is encrypted (level {level}, {kind}); its key stays at the site")
 
 
-def _unsupported(path: str, problem: str) -> CorruptionError:
+def _unsupported_error(path: str, problem: str) -> CorruptionError:
     return UnsupportedError(
         f"{path}: {problem}", hint="the file is kept as it came; load it where it was made", subject=path
     )

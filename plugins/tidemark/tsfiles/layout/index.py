@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corrupt
+from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corruption_error
 
 INTERNAL_DEVICE, LEAF_DEVICE, INTERNAL_MEASUREMENT, LEAF_MEASUREMENT = range(4)
 _DEEPEST = 48
@@ -37,21 +37,21 @@ def parse_node(cursor: Cursor, version: int, of_devices: bool) -> Node:
     begin = cursor.base + cursor.position
     names: list[Segments] = []
     offsets: list[int] = []
-    for _ in range(cursor.count(9)):
-        names.append(device_name(cursor) if version == 4 and of_devices else (cursor.var_name(),))
-        offsets.append(cursor.i64())
-    offsets.append(cursor.i64())
-    kind = cursor.u8()
+    for _ in range(cursor.read_count(9)):
+        names.append(device_name(cursor) if version == 4 and of_devices else (cursor.read_var_name(),))
+        offsets.append(cursor.read_i64())
+    offsets.append(cursor.read_i64())
+    kind = cursor.read_u8()
     if kind > LEAF_MEASUREMENT or (kind <= LEAF_DEVICE) != of_devices:
-        raise cursor.fail(f"an index node of type {kind} is out of place")
+        raise cursor.corruption_error(f"an index node of type {kind} is out of place")
     if any(low >= high for low, high in itertools.pairwise(offsets)) or offsets[0] < 0 or offsets[-1] > begin:
-        raise cursor.fail("the offsets of an index node are out of order", begin - cursor.base)
+        raise cursor.corruption_error("the offsets of an index node are out of order", begin - cursor.base)
     return Node(kind, tuple(map(Child, names, offsets, offsets[1:])))
 
 
 def device_name(cursor: Cursor) -> Segments:
     """The segments of a device in a V4 file."""
-    return tuple([cursor.var_string() for _ in range(cursor.count(1))]) or ("",)
+    return tuple([cursor.read_var_string() for _ in range(cursor.read_count(1))]) or ("",)
 
 
 class IndexWalk:
@@ -63,37 +63,37 @@ class IndexWalk:
         self._first = chunks_end + 1
         self._allowance = 2 * (file.size - chunks_end)
 
-    def devices(self, root: Node, depth: int = 0) -> Iterator[Child]:
+    def iterate_devices(self, root: Node, depth: int = 0) -> Iterator[Child]:
         """The devices below a node of devices: name, and where the node of their measurements lies."""
         if root.kind == LEAF_DEVICE:
             yield from root.children
             return
         for child in root.children:
-            yield from self.devices(self._node(child, of_devices=True, depth=depth), depth + 1)
+            yield from self.iterate_devices(self._read_node(child, of_devices=True, depth=depth), depth + 1)
 
     def series_ranges(self, device: Child, depth: int = 0) -> Iterator[Child]:
         """The ranges of the file that hold the series of a device, or of an inner node of its measurements."""
-        node = self._node(device, of_devices=False, depth=depth)
+        node = self._read_node(device, of_devices=False, depth=depth)
         for child in node.children:
             if node.kind == LEAF_MEASUREMENT:
                 yield child
             else:
                 yield from self.series_ranges(child, depth + 1)
 
-    def read(self, child: Child) -> Cursor:
+    def read_child(self, child: Child) -> Cursor:
         """The bytes a child stands for."""
         if child.start < self._first or child.end > self._file.size:
-            raise corrupt(self._file.path, "the index points outside of itself", child.start)
+            raise corruption_error(self._file.path, "the index points outside of itself", child.start)
         self._allowance -= child.end - child.start
         if self._allowance < 0:
-            raise corrupt(self._file.path, "the index points to the same bytes again and again", child.start)
+            raise corruption_error(self._file.path, "the index points to the same bytes again and again", child.start)
         return Cursor(self._file.read(child.start, child.end - child.start), self._file.path, child.start)
 
-    def _node(self, child: Child, of_devices: bool, depth: int) -> Node:
+    def _read_node(self, child: Child, of_devices: bool, depth: int) -> Node:
         if depth > _DEEPEST:
-            raise corrupt(self._file.path, "the index is too deep", child.start)
-        cursor = self.read(child)
+            raise corruption_error(self._file.path, "the index is too deep", child.start)
+        cursor = self.read_child(child)
         node = parse_node(cursor, self._version, of_devices)
-        if cursor.left():
-            raise cursor.fail(f"{cursor.left()} bytes after an index node")
+        if cursor.bytes_left():
+            raise cursor.corruption_error(f"{cursor.bytes_left()} bytes after an index node")
         return node

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemark.errors import CorruptionError, UnsupportedError
-from tidemark.tsfiles.layout.bytes import Cursor, corrupt
+from tidemark.tsfiles.layout.bytes import Cursor, corruption_error
 from tidemark.tsfiles.points.codes import DATA_TYPES, DataType
 
 PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN = 0, 0x80, 0x40
@@ -66,31 +66,31 @@ class Series(NamedTuple):
 
 def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
     """Count and interval; what the type adds is kept as it stands."""
-    count = cursor.uvarint()
-    start, end = cursor.i64_pair()
+    count = cursor.read_uvarint()
+    start, end = cursor.read_i64_pair()
     fixed = _FIXED_STATISTICS.get(data_type)
     if fixed is not None:
-        return Statistics(count, start, end, cursor.take(fixed))
+        return Statistics(count, start, end, cursor.read_exactly(fixed))
     begin = cursor.position
     for _ in range(_STRINGS[data_type]):
-        cursor.skip(cursor.i32())
+        cursor.skip_bytes(cursor.read_i32())
     return Statistics(count, start, end, cursor.data[begin : cursor.position])
 
 
-def twice(path: str, device: str, name: str) -> CorruptionError:
+def duplicate_series_error(path: str, device: str, name: str) -> CorruptionError:
     """The error for a second series of one name: reading one of them would lose the other's points without a word."""
-    return corrupt(path, f"{device} has two series that are called {name or 'its times'}")
+    return corruption_error(path, f"{device} has two series that are called {name or 'its times'}")
 
 
 def parse_series(cursor: Cursor) -> Iterator[Series]:
     """All series from the cursor to its end."""
-    while cursor.left():
+    while cursor.bytes_left():
         yield _short_series(cursor) or _one_series(cursor)
 
 
 def data_type(cursor: Cursor) -> DataType:
     """The type code at the cursor; UnsupportedError for one this reader does not know."""
-    code = cursor.u8()
+    code = cursor.read_u8()
     kind = DATA_TYPES.get(code)
     if kind is None:
         at = cursor.base + cursor.position - 1
@@ -134,21 +134,21 @@ def _short_series(cursor: Cursor) -> Series | None:
 
 
 def _one_series(cursor: Cursor) -> Series:
-    flags = cursor.u8()
-    name = cursor.var_name()
+    flags = cursor.read_u8()
+    name = cursor.read_var_name()
     kind = data_type(cursor)
-    length = cursor.uvarint()
+    length = cursor.read_uvarint()
     statistics = parse_statistics(cursor, kind)
-    if length > cursor.left():
-        raise cursor.fail(f"the chunks of {name!r} need {length} bytes where {cursor.left()} are left")
+    if length > cursor.bytes_left():
+        raise cursor.corruption_error(f"the chunks of {name!r} need {length} bytes where {cursor.bytes_left()} are left")
     end = cursor.position + length
     several = bool(flags & 0x3F)  # the two bits above tell time and value columns, but not every writer sets them
     chunks = []
     while cursor.position < end:
-        offset = cursor.i64()
+        offset = cursor.read_i64()
         chunks.append(ChunkPlace(offset, parse_statistics(cursor, kind) if several else statistics))
     if cursor.position != end:
-        raise cursor.fail(f"the chunks of {name!r} end in the middle of a field")
+        raise cursor.corruption_error(f"the chunks of {name!r} end in the middle of a field")
     if several:
         _require_sum(cursor, name, statistics, chunks)
     return Series(name, kind, kind == DataType.VECTOR, statistics, tuple(chunks))
@@ -158,7 +158,7 @@ def _require_sum(cursor: Cursor, name: str, told: Statistics, chunks: list[Chunk
     """The statistics of a series are those of its chunks together: whoever goes by them misses none."""
     held = [chunk.statistics for chunk in chunks if chunk.statistics.count]
     if sum(one.count for one in held) != told.count or any(one.start < told.start or one.end > told.end for one in held):
-        raise cursor.fail(f"the statistics of {name!r} are not those of its chunks")
+        raise cursor.corruption_error(f"the statistics of {name!r} are not those of its chunks")
 
 
 def time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
@@ -172,5 +172,5 @@ def time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlac
     offsets = [chunk.offset for chunk in time.chunks]
     before = bisect.bisect_left(offsets, series.chunks[index].offset) - 1
     if before < 0 or offsets != sorted(offsets):
-        raise corrupt(path, f"no times for the chunk of {series.name!r}", series.chunks[index].offset)
+        raise corruption_error(path, f"no times for the chunk of {series.name!r}", series.chunks[index].offset)
     return time.chunks[before]

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corrupt
+from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corruption_error
 from tidemark.tsfiles.layout.chunks import ChunkHeader, name_bytes, read_header
 from tidemark.tsfiles.layout.footer import HEAD_LENGTH, FileMetadata, read_footer
 from tidemark.tsfiles.layout.index import IndexWalk, Segments, device_name
@@ -47,8 +47,8 @@ def walk_entries(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segm
     """The same with the entries of the series in the index, as they stand there, some at a time."""
     walk = IndexWalk(file, metadata.version, metadata.chunks_end)
     for root in metadata.roots:
-        for device in walk.devices(root):
-            yield device.name, map(walk.read, walk.series_ranges(device))
+        for device in walk.iterate_devices(root):
+            yield device.name, map(walk.read_child, walk.series_ranges(device))
 
 
 def walk_series(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Series]]:
@@ -83,13 +83,13 @@ def check_places(file: FileBytes, version: int, chunks: list[Place]) -> None:
     end, before = HEAD_LENGTH, None
     for start, after, name, device in chunks:
         if start < end:
-            raise corrupt(file.path, f"the chunk of {name!r} overlaps the one before it", start)
+            raise corruption_error(file.path, f"the chunk of {name!r} overlaps the one before it", start)
         if start > end:
             head = _group_head(version, device)
             if start - len(head) < end or file.read(start - len(head), len(head)) != head:
                 _refuse_other_device(file, version, device, (end, start))
         elif before is not None and device != before:
-            raise corrupt(file.path, f"the chunk of {name!r} stands in the group of another device", start)
+            raise corruption_error(file.path, f"the chunk of {name!r} stands in the group of another device", start)
         end, before = after, device
 
 
@@ -98,14 +98,14 @@ def _refuse_other_device(file: FileBytes, version: int, device: Segments, gap: t
     start = max(gap[0], gap[1] - _LONGEST_GAP)
     cursor = Cursor(file.read(start, gap[1] - start), file.path, start)
     try:
-        while cursor.left() and cursor.u8() == _PLANS:
-            cursor.skip(_PLANS_LENGTH)
-        found = device_name(cursor) if version == 4 else (cursor.var_name(),)
+        while cursor.bytes_left() and cursor.read_u8() == _PLANS:
+            cursor.skip_bytes(_PLANS_LENGTH)
+        found = device_name(cursor) if version == 4 else (cursor.read_var_name(),)
     except CorruptionError:
         return
-    if not cursor.left() and found != device:
+    if not cursor.bytes_left() and found != device:
         names = " and ".join(repr(".".join(part or "" for part in one)) for one in (device, found))
-        raise corrupt(file.path, f"index and chunk group name one device {names}", start)
+        raise corruption_error(file.path, f"index and chunk group name one device {names}", start)
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """A run of points of one series, as arrays: what readers give and writers take; and the canonical text of values.
 
-`overlay` lays runs over each other, the newest last. `text` is the canonical text of a value: what `read --tall`
-shows and what answers are compared by (CONTRACT §1).
+`overlay_columns` lays runs over each other, the newest last. `format_values` is the canonical text of a value: what
+`read --tall` shows and what answers are compared by (CONTRACT §1).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.overlay import weave
+from tidemark.tsfiles.points.overlay import overlay_times
 
 _FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
 
@@ -54,24 +54,24 @@ class Column:
         """A column of no points."""
         return Column(data_type, np.empty(0, np.int64), np.empty(0, VALUE_DTYPES[data_type]))
 
-    def where(self, keep: NDArray[np.bool_]) -> Column:
+    def select_where(self, keep: NDArray[np.bool_]) -> Column:
         """The points where `keep` (bool[n]) is true."""
         return self if bool(keep.all()) else Column(self.type, self.times[keep], self.values[keep])
 
-    def between(self, start: int | None, end: int | None) -> Column:
+    def slice_between(self, start: int | None, end: int | None) -> Column:
         """The points with start <= time < end; None is no bound."""
-        low = 0 if start is None else self._before(start)
-        high = len(self) if end is None else self._before(end)
+        low = 0 if start is None else self._count_before(start)
+        high = len(self) if end is None else self._count_before(end)
         return self if low == 0 and high == len(self) else Column(self.type, self.times[low:high], self.values[low:high])
 
-    def _before(self, time: int) -> int:
+    def _count_before(self, time: int) -> int:
         """How many points come before a time, also one that no point can have: numpy would compare it as a float."""
         if not _FIRST_TIME <= time <= _LAST_TIME:
             return 0 if time < _FIRST_TIME else len(self)
         return int(self.times.searchsorted(time))
 
 
-def overlay(columns: Sequence[Column]) -> Column:
+def overlay_columns(columns: Sequence[Column]) -> Column:
     """One column of all points of `columns`, which come lowest rank first: where a time occurs twice the later column wins.
 
     All columns must have one type (ValueError otherwise: a type clash is for the caller to name). Source: DESIGN §3
@@ -82,11 +82,11 @@ def overlay(columns: Sequence[Column]) -> Column:
     filled = [column for column in columns if len(column)]
     if len(filled) <= 1:
         return filled[0] if filled else columns[0]
-    woven = weave([column.times for column in filled])
-    return Column(columns[0].type, woven.times, woven.choose([column.values for column in filled]))
+    woven = overlay_times([column.times for column in filled])
+    return Column(columns[0].type, woven.times, woven.choose_values([column.values for column in filled]))
 
 
-def text(data_type: DataType, values: NDArray[Any]) -> list[str]:
+def format_values(data_type: DataType, values: NDArray[Any]) -> list[str]:
     """One string a value; `values` as in a `Column`.
 
     Integers and TIMESTAMP in decimal, booleans `true` and `false`, DOUBLE as Python's repr, FLOAT as numpy's str of the

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.native import library
+from tidemark.native import load_library
 from tidemark.tsfiles.points.codes import BadPageError
 
 _SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c", "kernels_pages.c")  # one after another: one library
@@ -94,9 +94,11 @@ class Kernels:
             function.restype = ctypes.c_uint64 if arguments in _COUNTING else ctypes.c_int
             self._functions[name] = function
 
-    def deltas(self, data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def decode_deltas(self, data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         out = np.empty(count, dtype)
-        self._check("TS_2DIFF", self._functions[f"tm_deltas_{dtype.itemsize * 8}"](data, len(data), count, out.ctypes.data))
+        self._check_code(
+            "TS_2DIFF", self._functions[f"tm_deltas_{dtype.itemsize * 8}"](data, len(data), count, out.ctypes.data)
+        )
         return out
 
     def encode_deltas(self, values: NDArray[Any], block: int) -> bytes:
@@ -107,38 +109,40 @@ class Kernels:
         written = self._functions[f"tm_encode_deltas_{size * 8}"](values.ctypes.data, len(values), block, out.ctypes.data)
         return out[:written].tobytes()
 
-    def gorilla(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def decode_gorilla(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The values, and the one after the last: the end mark."""
-        return self._with_end("GORILLA", "tm_gorilla", data, count, dtype)
+        return self._decode_with_end("GORILLA", "tm_gorilla", data, count, dtype)
 
-    def chimp(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        return self._with_end("CHIMP", "tm_chimp", data, count, dtype)
+    def decode_chimp(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        return self._decode_with_end("CHIMP", "tm_chimp", data, count, dtype)
 
-    def runs(self, data: bytes, count: int, size: int) -> NDArray[np.uint64]:
+    def decode_runs(self, data: bytes, count: int, size: int) -> NDArray[np.uint64]:
         out = np.empty(count, np.uint64)
-        self._check("RLE", self._functions["tm_runs"](data, len(data), count, out.ctypes.data, size))
+        self._check_code("RLE", self._functions["tm_runs"](data, len(data), count, out.ctypes.data, size))
         return out
 
-    def varints(self, data: bytes, count: int) -> NDArray[np.int32]:
+    def decode_varints(self, data: bytes, count: int) -> NDArray[np.int32]:
         out = np.empty(count, np.int32)
-        self._check("PLAIN", self._functions["tm_varints_32"](data, len(data), count, out.ctypes.data))
+        self._check_code("PLAIN", self._functions["tm_varints_32"](data, len(data), count, out.ctypes.data))
         return out
 
-    def zigzag(self, data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def decode_zigzag(self, data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         out = np.empty(count, np.uint64)
         width = dtype.itemsize * 8
-        self._check("ZIGZAG", self._functions["tm_zigzag"](data, len(data), count, out.ctypes.data, width))
+        self._check_code("ZIGZAG", self._functions["tm_zigzag"](data, len(data), count, out.ctypes.data, width))
         return out.view(np.int64) if width == 64 else out.astype(np.uint32).view(np.int32)
 
     def require_lz4(self, data: bytes, size: int) -> None:
         """BadPageError where an LZ4 block does not stand for `size` bytes."""
-        self._check("LZ4", self._functions["tm_lz4_holds"](data, len(data), size))
+        self._check_code("LZ4", self._functions["tm_lz4_holds"](data, len(data), size))
 
-    def ascend(self, times: NDArray[np.int64]) -> bool:
+    def is_ascending(self, times: NDArray[np.int64]) -> bool:
         """Whether times (contiguous) ascend strictly."""
         return not self._functions["tm_ascend"](times.ctypes.data, len(times))
 
-    def weave(self, older: NDArray[np.int64], newer: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    def overlay_times(
+        self, older: NDArray[np.int64], newer: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Two ascending runs of times as one (the newer wins), and the place of each value in both runs' values, joined."""
         older, newer = np.ascontiguousarray(older), np.ascontiguousarray(newer)
         times, take = np.empty(len(older) + len(newer), np.int64), np.empty(len(older) + len(newer), np.uint32)
@@ -146,22 +150,22 @@ class Kernels:
         count = self._functions["tm_weave"](*ends)
         return times[:count], take[:count]
 
-    def gather(self, older: NDArray[Any], newer: NDArray[Any], take: NDArray[np.uint32]) -> NDArray[Any]:
-        """The values that `weave` chose; both of one dtype of 1, 4 or 8 bytes."""
+    def gather_values(self, older: NDArray[Any], newer: NDArray[Any], take: NDArray[np.uint32]) -> NDArray[Any]:
+        """The values that `overlay_times` chose; both of one dtype of 1, 4 or 8 bytes."""
         older, newer = np.ascontiguousarray(older), np.ascontiguousarray(newer)
         out = np.empty(len(take), older.dtype)
         function = self._functions[f"tm_gather_{older.dtype.itemsize * 8}"]
         function(older.ctypes.data, len(older), newer.ctypes.data, take.ctypes.data, len(take), out.ctypes.data)
         return out
 
-    def present(self, rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def mark_present(self, rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Which of `rows` are among `times` (both ascend, every time is a row): 0 or 1 each."""
         rows, times = np.ascontiguousarray(rows), np.ascontiguousarray(times)
         out = np.empty(len(rows), np.uint8)
         self._functions["tm_present"](rows.ctypes.data, len(rows), times.ctypes.data, len(times), out.ctypes.data)
         return out
 
-    def summary(self, values: NDArray[Any]) -> tuple[Any, Any, Any]:
+    def summarize_values(self, values: NDArray[Any]) -> tuple[Any, Any, Any]:
         """Smallest and largest of int32, int64, float32 or float64 values (one at least), and their sum.
 
         A NaN is neither while there is a number. The sum is an int of int32 values, else a float.
@@ -173,14 +177,14 @@ class Kernels:
         smallest, largest = ends.tolist()
         return smallest, largest, total.item()
 
-    def series(self, entries: bytes) -> list[list[int]]:
+    def parse_series(self, entries: bytes) -> list[list[int]]:
         """Entries of the index as the rows of `tm_series`; none where they are not read here."""
         most = len(entries) // _LEAST_ENTRY + 1
         rows = np.empty((most, _ROW), np.int64)
         found = self._functions["tm_series"](entries, len(entries), rows.ctypes.data, most)
         return rows[:found].tolist()  # type: ignore[no-any-return]
 
-    def chunks(
+    def find_chunk_ends(
         self, data: bytes, base: int, entries: bytes, rows: Sequence[Sequence[int]], aligned: bool, sound: bytes
     ) -> list[int]:
         """Where the chunks of `rows` end in `data`, by `tm_chunks`; none where one is not as its entry says."""
@@ -189,12 +193,12 @@ class Kernels:
         found = self._functions["tm_chunks"](*where, aligned, sound, ends.ctypes.data)
         return ends.tolist() if found else []
 
-    def pages(self, data: bytes, of_type: int) -> NDArray[np.int64]:
+    def parse_pages(self, data: bytes, of_type: int) -> NDArray[np.int64]:
         """The pages of a chunk of several as the rows of `tm_pages`; none where one has no points, or is not read here."""
         rows = np.empty((len(data) // _LEAST_PAGE + 1, _ROW), np.int64)
         return rows[: self._functions["tm_pages"](data, len(data), of_type, rows.ctypes.data, len(rows))]
 
-    def points(
+    def decode_points(
         self, data: bytes, rows: NDArray[np.int64], coding: int, dtype: np.dtype[Any]
     ) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
         """Times and values of pages by `tm_points`; None where one is not as its row says."""
@@ -204,16 +208,16 @@ class Kernels:
         where = (data, len(data), rows.ctypes.data, len(rows), coding, dtype.itemsize)
         return (times, values) if self._functions["tm_points"](*where, times.ctypes.data, values.ctypes.data) else None
 
-    def _with_end(
+    def _decode_with_end(
         self, coding: str, name: str, data: bytes, count: int, dtype: np.dtype[Any]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         out, end = np.empty(count, dtype), np.empty(1, dtype)
         function = self._functions[f"{name}_{dtype.itemsize * 8}"]
-        self._check(coding, function(data, len(data), count, out.ctypes.data, end.ctypes.data))
+        self._check_code(coding, function(data, len(data), count, out.ctypes.data, end.ctypes.data))
         return out, end
 
     @staticmethod
-    def _check(coding: str, code: int) -> None:
+    def _check_code(coding: str, code: int) -> None:
         if code:
             raise BadPageError(f"{coding}: {_PROBLEMS[code]}")
 
@@ -221,5 +225,5 @@ class Kernels:
 @lru_cache(maxsize=1)
 def kernels() -> Kernels | None:
     """The compiled decoders; None without a C compiler, without a place for them, or with TIDEMARK_PURE=1."""
-    made = library("tidemark.tsfiles.points", *_SOURCES)
+    made = load_library("tidemark.tsfiles.points", *_SOURCES)
     return None if made is None else Kernels(made)

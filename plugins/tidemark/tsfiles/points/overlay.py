@@ -21,7 +21,7 @@ _GATHERED = (1, 4, 8)  # bytes of the values that compiled code moves
 
 
 @dataclass(frozen=True, eq=False)
-class Weave:
+class TimeOverlay:
     """`times` of all `runs` (each strictly ascending, the lowest rank first), each once, ascending.
 
     `take`: for each of them the place of its value in the values of all runs, joined; None where the runs just follow
@@ -32,11 +32,11 @@ class Weave:
     times: Times
     take: NDArray[Any] | None
 
-    def fits(self, runs: Sequence[Times]) -> bool:
+    def fits_runs(self, runs: Sequence[Times]) -> bool:
         """Whether it is the answer for these runs too."""
         return len(runs) == len(self.runs) and all(map(same_times, runs, self.runs))
 
-    def choose(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def choose_values(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The values at `times`: of each run as many as it has times, all of one dtype."""
         if len(values) == 1:
             return values[0]
@@ -44,24 +44,24 @@ class Weave:
             return np.concatenate(values)
         kind = values[0].dtype
         if len(values) == 2 and kind.kind != "O" and kind.itemsize in _GATHERED and (compiled := kernels()) is not None:
-            return compiled.gather(values[0], values[1], self.take)
+            return compiled.gather_values(values[0], values[1], self.take)
         return np.asarray(np.concatenate(values)[self.take])
 
 
-def weave(runs: Sequence[Times]) -> Weave:
+def overlay_times(runs: Sequence[Times]) -> TimeOverlay:
     """Runs of times (none empty) laid over each other, lowest rank first: a time that occurs twice is the later run's."""
     if len(runs) == 1:
-        return Weave(tuple(runs), runs[0], None)
+        return TimeOverlay(tuple(runs), runs[0], None)
     if all(int(a[-1]) < int(b[0]) for a, b in itertools.pairwise(runs)):
-        return Weave(tuple(runs), np.concatenate(runs), None)
+        return TimeOverlay(tuple(runs), np.concatenate(runs), None)
     compiled = kernels()
     if len(runs) == 2 and compiled is not None and len(runs[0]) + len(runs[1]) < 1 << 32:
-        return Weave(tuple(runs), *compiled.weave(runs[0], runs[1]))
+        return TimeOverlay(tuple(runs), *compiled.overlay_times(runs[0], runs[1]))
     times = np.concatenate(runs)
     order = np.argsort(times, kind="stable")  # equal times stay in the order of ranks, so the last of them wins
     times = times[order]
     last = np.append(times[1:] != times[:-1], True)
-    return Weave(tuple(runs), times[last], order[last])
+    return TimeOverlay(tuple(runs), times[last], order[last])
 
 
 def same_times(left: Times, right: Times) -> bool:

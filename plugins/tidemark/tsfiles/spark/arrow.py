@@ -1,7 +1,7 @@
 """Points as Arrow arrays, rows of Arrow batches as devices and columns, and rows of devices put together to batches.
 
 `devices_of` gives the devices and columns that a TsFile is written from. `arrow_array` gives the columns that a scan
-gives to Spark, pandas or a Parquet file: exact, or an error. `together` puts devices together: of thousands of
+gives to Spark, pandas or a Parquet file: exact, or an error. `concatenate_parts` puts devices together: of thousands of
 columns a device mostly has a few, and it costs what it has.
 """
 
@@ -38,13 +38,13 @@ def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments
     file's unit cannot hold.
     """
     rows = rows.rename_columns([written_name(name, options.table) for name in rows.column_names])
-    times = _times(rows.column("time"), options.unit, "time")
-    names, groups = _groups(rows, options)
+    times = _convert_times(rows.column("time"), options.unit, "time")
+    names, groups = _group_rows(rows, options)
     order = np.lexsort((times, groups))
     ordered = not bool((order[1:] < order[:-1]).any())
     times, groups = (times, groups) if ordered else (times[order], groups[order])
     cuts = np.flatnonzero(groups[1:] != groups[:-1]) + 1
-    _refuse_twice(times, groups, names)
+    _refuse_duplicates(times, groups, names)
     columns = {name: _column_values(rows.column(name), kind, options.unit, name) for name, kind in options.fields.items()}
     if not ordered:
         columns = {name: (values[order], there[order]) for name, (values, there) in columns.items()}
@@ -52,14 +52,14 @@ def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments
         mine = slice(begin, end)
         found = {}
         for name, (values, there) in columns.items():
-            column = Column(options.fields[name], times[mine], values[mine]).where(there[mine])
+            column = Column(options.fields[name], times[mine], values[mine]).select_where(there[mine])
             if len(column):
                 found[name] = column
         if found:
             yield names[int(groups[begin])], found
 
 
-def _groups(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDArray[np.int64]]:
+def _group_rows(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDArray[np.int64]]:
     """The devices in the file's order, and of each row the number of its device."""
     codes = np.zeros(len(rows), np.int64)
     if options.table and not options.tags:
@@ -73,18 +73,18 @@ def _groups(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDAr
         known = [*key.dictionary.to_pylist(), None]
         mine = np.asarray(pc.fill_null(key.indices, len(known) - 1).to_numpy(zero_copy_only=False), np.int64)
         if len(found) * math.prod(map(len, [*waiting, known])) >= 1 << 63:  # more tags than a number can tell apart
-            found, codes = _told_apart(found, waiting, codes)
+            found, codes = _distinguish_names(found, waiting, codes)
             waiting = []
         codes = codes * len(known) + mine
         waiting.append(known)
-    found, codes = _told_apart(found, waiting, codes)
-    devices = [_segments(names, options) for names in found]
+    found, codes = _distinguish_names(found, waiting, codes)
+    devices = [_parse_segments(names, options) for names in found]
     ordered = sorted(set(devices), key=device_order)  # one device may be spelled in two ways
     places = {device: place for place, device in enumerate(ordered)}
     return ordered, np.array([places[device] for device in devices], np.int64)[codes]
 
 
-def _told_apart(
+def _distinguish_names(
     found: Sequence[Names], waiting: Sequence[Sequence[str | None]], codes: NDArray[np.int64]
 ) -> tuple[list[Names], NDArray[np.int64]]:
     """The names that occur, those in `found` with one of each of `waiting` behind, and of each row the place of its own."""
@@ -99,7 +99,7 @@ def _told_apart(
     return names, np.asarray(inverse, np.int64)
 
 
-def _segments(names: Names, options: WriteOptions) -> Segments:
+def _parse_segments(names: Names, options: WriteOptions) -> Segments:
     parts = list(names)
     if not options.table:
         device = parts[0] or ""
@@ -113,7 +113,7 @@ def _segments(names: Names, options: WriteOptions) -> Segments:
     return (options.table, *parts)
 
 
-def _refuse_twice(times: NDArray[np.int64], groups: NDArray[np.int64], names: Sequence[Segments]) -> None:
+def _refuse_duplicates(times: NDArray[np.int64], groups: NDArray[np.int64], names: Sequence[Segments]) -> None:
     twice = np.flatnonzero((times[1:] == times[:-1]) & (groups[1:] == groups[:-1]))
     if len(twice):
         device = file_device(names[int(groups[twice[0]])])
@@ -131,15 +131,15 @@ def _column_values(
     if kind in BINARY_TYPES:
         return np.asarray(column.cast(pa.binary()).to_numpy(zero_copy_only=False), object), there
     if kind == DataType.TIMESTAMP:
-        return _times(column, unit, name, nulls=True), there
+        return _convert_times(column, unit, name, nulls=True), there
     if kind == DataType.DATE:
-        return _dates(column, name), there
+        return _convert_dates(column, name), there
     if column.null_count:
         column = column.fill_null(pa.scalar(0).cast(column.type))
     return np.asarray(column.to_numpy(zero_copy_only=False), VALUE_DTYPES[kind]), there
 
 
-def _times(column: pa.ChunkedArray, unit: str, name: str, nulls: bool = False) -> NDArray[np.int64]:
+def _convert_times(column: pa.ChunkedArray, unit: str, name: str, nulls: bool = False) -> NDArray[np.int64]:
     """Numbers as they are, instants in the file's unit; UsageError for a null and for an instant between two units."""
     if column.null_count:
         if not nulls:
@@ -159,7 +159,7 @@ def _times(column: pa.ChunkedArray, unit: str, name: str, nulls: bool = False) -
     return micros // factor
 
 
-def _dates(column: pa.ChunkedArray, name: str) -> NDArray[np.int32]:
+def _convert_dates(column: pa.ChunkedArray, name: str) -> NDArray[np.int32]:
     """Dates as yyyymmdd, of the years 1000 to 9999 as IoTDB has them."""
     days = np.asarray(column.cast(pa.int32()).fill_null(0).to_numpy(), np.int64).astype("datetime64[D]")
     months = days.astype("datetime64[M]")
@@ -203,7 +203,9 @@ def as_type(column: Column, kind: DataType | None) -> Column:
         return column
     if kind is None:
         texts = np.empty(len(column), object)
-        texts[:] = [text.encode("utf-8", "surrogatepass") for text in points_column.text(column.type, column.values)]
+        texts[:] = [
+            text.encode("utf-8", "surrogatepass") for text in points_column.format_values(column.type, column.values)
+        ]
         return Column(DataType.STRING, column.times, texts)
     if kind in BINARY_TYPES:
         return Column(kind, column.times, column.values)
@@ -225,7 +227,7 @@ def arrow_array(column: Column, rows: NDArray[np.int64], unit: str) -> pa.Array:
     return values.take(pa.array(take, mask=missing))
 
 
-def instants(times: NDArray[np.int64], unit: str) -> pa.Array:
+def arrow_times(times: NDArray[np.int64], unit: str) -> pa.Array:
     """Times of a file: as they are, or as instants in UTC. With ns what is finer than a microsecond is cut off."""
     if not unit:
         return pa.array(times)
@@ -240,24 +242,24 @@ def instants(times: NDArray[np.int64], unit: str) -> pa.Array:
 def _arrow_values(column: Column, unit: str) -> pa.Array:
     match column.type:
         case DataType.TEXT | DataType.STRING:
-            return _texts(column.values)
+            return _arrow_texts(column.values)
         case DataType.BLOB:
             return pa.array(column.values, pa.binary())
         case DataType.DATE:
-            return pa.array(_days(column.values), pa.int32()).cast(pa.date32())
+            return pa.array(_days_of_dates(column.values), pa.int32()).cast(pa.date32())
         case DataType.TIMESTAMP:
-            return instants(column.values, unit)
+            return arrow_times(column.values, unit)
     return pa.array(column.values, ARROW_TYPES[column.type])
 
 
-def _texts(values: NDArray[Any]) -> pa.Array:
+def _arrow_texts(values: NDArray[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:  # bytes that are no UTF-8: as canonical text shows them
-        return pa.array(points_column.text(DataType.TEXT, values), pa.string())
+        return pa.array(points_column.format_values(DataType.TEXT, values), pa.string())
 
 
-def _days(values: NDArray[np.int32]) -> NDArray[np.int32]:
+def _days_of_dates(values: NDArray[np.int32]) -> NDArray[np.int32]:
     """Days since 1970 of dates that are written yyyymmdd."""
     year, month, day = values // 10_000, values // 100 % 100, values % 100
     sound = (year >= 1) & (year <= 9999) & (month >= 1) & (month <= 12) & (day >= 1)
@@ -289,7 +291,7 @@ class Part:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.columns.values())
 
-    def piece(self, start: int, rows: int) -> Part:
+    def slice_rows(self, start: int, rows: int) -> Part:
         """`rows` of its rows from `start` on, or as many as there are; nothing is copied."""
         return Part(min(rows, self.rows - start), {name: array.slice(start, rows) for name, array in self.columns.items()})
 
@@ -299,7 +301,7 @@ def rows_at_once(columns: int, most: int) -> int:
     return max(1, min(most, _CELLS // columns))
 
 
-def together(parts: Sequence[Part], schema: pa.Schema) -> pa.RecordBatch:
+def concatenate_parts(parts: Sequence[Part], schema: pa.Schema) -> pa.RecordBatch:
     """The rows of all parts, one part behind the other. One part alone is not copied."""
     pieces: dict[str, list[pa.Array]] = {name: [] for name in schema.names}
     told = dict.fromkeys(schema.names, 0)

@@ -38,7 +38,7 @@ class DataFile:
     database: str = NO_DATABASE
     mods: str = ""
 
-    def deletions(self) -> Deletions:
+    def read_deletions(self) -> Deletions:
         """The deletions beside the file. Raises as `parse_mods`."""
         if not self.mods:
             return NO_DELETIONS
@@ -88,7 +88,7 @@ def _files_of(at: str, first: int) -> Iterator[DataFile]:
 
 def _files_below(folder: Path, first: int) -> Iterator[DataFile]:
     if (folder / PAPER).exists():
-        for number, name in enumerate(read_paper(folder).names):
+        for number, name in enumerate(read_dataset_manifest(folder).names):
             yield _data_file(str(folder / name), first + number)
         return
     number = first
@@ -145,7 +145,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class DatasetPaper:
+class DatasetManifest:
     """`files`: name → facts, in rank order. `retired`: name → when it left (seconds since 1970), bytes kept for a grace.
 
     `version` is the highest version number given to a file; `created` the latest creation time in a name, in ms.
@@ -171,18 +171,18 @@ class DatasetPaper:
         return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def read_paper(folder: Path) -> DatasetPaper:
+def read_dataset_manifest(folder: Path) -> DatasetManifest:
     """The paper of a folder; an empty one where there is none. CorruptionError where it cannot be understood."""
     place = folder / PAPER
     try:
         raw = json.loads(place.read_bytes())
         if raw["format"] != FORMAT:
             raise CorruptionError(f"{place}: format {raw['format']!r}; this Tidemark knows {FORMAT}", subject=str(place))
-        paper = DatasetPaper(raw["files"], raw["retired"], int(raw["version"]), int(raw["created"]))
+        paper = DatasetManifest(raw["files"], raw["retired"], int(raw["version"]), int(raw["created"]))
         if any("/" in name or name.startswith(".") for name in (*paper.files, *paper.retired)):
             raise CorruptionError(f"{place}: a file name leads out of the folder", subject=str(place))
     except FileNotFoundError:
-        return DatasetPaper()
+        return DatasetManifest()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
         raise CorruptionError(f"{place}: {type(broken).__name__}: {broken}", subject=str(place)) from broken
     return paper

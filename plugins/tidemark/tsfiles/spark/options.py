@@ -26,7 +26,7 @@ from tidemark.tsfiles.points.codes import Compression, DataType
 from tidemark.tsfiles.spark.dataset import local_path
 from tidemark.tsfiles.spark.scan_plan import ROWS_OF_A_TASK, Cut
 from tidemark.tsfiles.spark.survey import Wanted
-from tidemark.tsfiles.times import PER_SECOND, moment
+from tidemark.tsfiles.times import PER_SECOND, parse_time_bound
 
 CPU_SECONDS, WALL_SECONDS = 900, 1800
 
@@ -94,32 +94,32 @@ class ScanOptions:
 
 def scan_options(options: Mapping[str, str]) -> ScanOptions:
     """The options of a reader, names in any case. UsageError names the one that is wrong and what is allowed."""
-    given = lowered(options, SCAN_OPTIONS)
-    paths = (*names(given.get("path", ""), single=True), *names(given.get("paths", "")))
+    given = lower_option_names(options, SCAN_OPTIONS)
+    paths = (*parse_names(given.get("path", ""), single=True), *parse_names(given.get("paths", "")))
     if not paths:
         raise UsageError(
             "no path", hint='spark.read.format("tsfile").load("/data/iotdb/data/datanode/data")', subject="path"
         )
-    unit = choice(given, "timeUnit", ("", *PER_SECOND))
+    unit = parse_choice(given, "timeUnit", ("", *PER_SECOND))
     cut = Cut(
-        columns=names(given.get("columns", "")),
-        devices=names(given.get("devices", "")),
-        start=moment(given.get("start", ""), unit or "ms"),
-        end=moment(given.get("end", ""), unit or "ms"),
-        tall=choice(given, "layout", ("wide", "tall")) == "tall",
-        rows=number(given, "rowsPerTask", ROWS_OF_A_TASK, 1),
+        columns=parse_names(given.get("columns", "")),
+        devices=parse_names(given.get("devices", "")),
+        start=parse_time_bound(given.get("start", ""), unit or "ms"),
+        end=parse_time_bound(given.get("end", ""), unit or "ms"),
+        tall=parse_choice(given, "layout", ("wide", "tall")) == "tall",
+        rows=parse_number(given, "rowsPerTask", ROWS_OF_A_TASK, 1),
     )
     if len(set(cut.columns)) < len(cut.columns):
         raise UsageError(f"columns names one twice: {', '.join(cut.columns)}", subject="columns")
     if cut.tall and cut.columns:
         raise UsageError("layout=tall has its own columns: leave `columns` out", subject="columns")
-    wanted = Wanted(choice(given, "model", ("", "tree", "table")), given.get("database", ""), given.get("table", ""))
-    lenient = choice(given, "undecodable", ("fail", "null")) == "null"
-    limit = TimeLimit(number(given, "cpuSeconds", CPU_SECONDS, 0), number(given, "wallSeconds", WALL_SECONDS, 0))
+    wanted = Wanted(parse_choice(given, "model", ("", "tree", "table")), given.get("database", ""), given.get("table", ""))
+    lenient = parse_choice(given, "undecodable", ("fail", "null")) == "null"
+    limit = TimeLimit(parse_number(given, "cpuSeconds", CPU_SECONDS, 0), parse_number(given, "wallSeconds", WALL_SECONDS, 0))
     return ScanOptions(paths, wanted, cut, unit, lenient, limit)
 
 
-def lowered(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+def lower_option_names(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
     """The options by their lower-case names. UsageError for one that nobody reads: a typing error must not pass."""
     names_of = {name.lower(): name for name in known}
     for name in options:
@@ -130,7 +130,7 @@ def lowered(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str
     }
 
 
-def names(text: str, single: bool = False) -> tuple[str, ...]:
+def parse_names(text: str, single: bool = False) -> tuple[str, ...]:
     """A list of names: a JSON list, else separated by commas; `single`: one name that may hold commas."""
     if text.startswith("["):
         try:
@@ -143,7 +143,7 @@ def names(text: str, single: bool = False) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def choice(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+def parse_choice(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     """The value of an option with few values; the first is the default."""
     value = given.get(name, allowed[0]).lower()
     if value not in allowed:
@@ -152,7 +152,7 @@ def choice(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str
     return value
 
 
-def number(given: Mapping[str, str], name: str, default: int, least: int) -> int:
+def parse_number(given: Mapping[str, str], name: str, default: int, least: int) -> int:
     """The value of an option that is a whole number of at least `least`."""
     text = given.get(name, str(default))
     try:
@@ -211,10 +211,10 @@ class WriteOptions:
 
 def write_options(options: Mapping[str, str], schema: pa.Schema, overwrite: bool) -> WriteOptions:
     """The options of a writer for rows of `schema`. UsageError names what is missing, unknown or has no type in a TsFile."""
-    given = lowered(options, WRITE_OPTIONS)
+    given = lower_option_names(options, WRITE_OPTIONS)
     if not given.get("path"):
         raise UsageError("no path", hint='df.write.format("tsfile").mode("append").save("/data/merged")', subject="path")
-    table, tags = given.get("table", "").lower(), tuple(tag.lower() for tag in names(given.get("tags", "")))
+    table, tags = given.get("table", "").lower(), tuple(tag.lower() for tag in parse_names(given.get("tags", "")))
     if tags and not table:
         raise UsageError("tags without a table", hint='.option("table", "sensors")', subject="tags")
     if len(set(tags)) < len(tags):
@@ -223,14 +223,14 @@ def write_options(options: Mapping[str, str], schema: pa.Schema, overwrite: bool
         raise UsageError(f"no table can be called {table!r}: IoTDB takes it for a device of the tree model", subject="table")
     return WriteOptions(
         Path(local_path(given["path"])),
-        _fields(schema, ("time", *(tags if table else ("device",))), table),
+        _value_fields(schema, ("time", *(tags if table else ("device",))), table),
         table,
         tags,
-        choice(given, "aligned", ("true", "false")) == "true" or bool(table),
-        choice(given, "timeUnit", tuple(PER_SECOND)),
-        _COMPRESSIONS[choice(given, "compression", tuple(_COMPRESSIONS))],
-        number(given, "rowsPerFile", ROWS_OF_A_FILE, 1),
-        number(given, "graceSeconds", GRACE_SECONDS, 0),
+        parse_choice(given, "aligned", ("true", "false")) == "true" or bool(table),
+        parse_choice(given, "timeUnit", tuple(PER_SECOND)),
+        _COMPRESSIONS[parse_choice(given, "compression", tuple(_COMPRESSIONS))],
+        parse_number(given, "rowsPerFile", ROWS_OF_A_FILE, 1),
+        parse_number(given, "graceSeconds", GRACE_SECONDS, 0),
         overwrite,
     )
 
@@ -241,7 +241,7 @@ def written_name(name: str, table: str) -> str:
     return name.lower() if table else measurement_name(name)
 
 
-def _fields(schema: pa.Schema, keys: tuple[str, ...], table: str) -> dict[str, DataType]:
+def _value_fields(schema: pa.Schema, keys: tuple[str, ...], table: str) -> dict[str, DataType]:
     """The columns that hold values, by the names that they are written under, with their types."""
     columns: dict[str, pa.DataType] = {}
     for one in schema:

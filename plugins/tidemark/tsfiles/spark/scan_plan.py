@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.tsfiles.devices import matches
+from tidemark.tsfiles.devices import pattern_matches
 from tidemark.tsfiles.points.codes import BINARY_TYPES, DataType
 from tidemark.tsfiles.spark.dataset import DataFile
 from tidemark.tsfiles.spark.survey import Holding, Survey
@@ -83,9 +83,9 @@ def shape_of(survey: Survey, cut: Cut) -> Shape:
         return Shape(TALL, table=survey.table, tall=True)
     tags = {name: place for place, name in enumerate(survey.tags, 1)} if survey.table else {}
     first = ["time", *tags] if survey.table else ["time", "device"]
-    types = survey.types()
+    types = survey.column_types()
     taken = {name.lower() for name in first}
-    fields = {_free(name, taken): (name, common_type(types[name])) for name in sorted(types)}
+    fields = {_unique_name(name, taken): (name, common_type(types[name])) for name in sorted(types)}
     everything = (*first, *fields)
     unknown = [name for name in cut.columns if name not in everything]
     if unknown:
@@ -119,39 +119,39 @@ def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
     waiting: dict[str, list[Holding]] = {}
     rows = 0
     for device in sorted(survey.devices):
-        if cut.devices and not any(matches(pattern, device) for pattern in cut.devices):
+        if cut.devices and not any(pattern_matches(pattern, device) for pattern in cut.devices):
             continue
         holdings = [
             held
             for held in survey.devices[device]
-            if _touches(held, cut.start, cut.end)
+            if _overlaps_range(held, cut.start, cut.end)
             and (measurements is None or any(name in measurements for name, _ in held.columns))
         ]
         if not holdings:
             continue
         mine = sum(held.rows for held in holdings)
         if mine > 2 * cut.rows:
-            tasks += [_task(survey, {device: part}, *span) for part, span in _by_time(holdings, cut)]
+            tasks += [_make_task(survey, {device: part}, *span) for part, span in _split_by_time(holdings, cut)]
             continue
         if rows and rows + mine > cut.rows:
-            tasks.append(_task(survey, waiting, cut.start, cut.end))
+            tasks.append(_make_task(survey, waiting, cut.start, cut.end))
             waiting, rows = {}, 0
         waiting[device] = holdings
         rows += mine
     if waiting:
-        tasks.append(_task(survey, waiting, cut.start, cut.end))
+        tasks.append(_make_task(survey, waiting, cut.start, cut.end))
     return tasks
 
 
-def _free(name: str, taken: Collection[str]) -> str:
+def _unique_name(name: str, taken: Collection[str]) -> str:
     return f"measurement.{name}" if name.lower() in taken else name  # Spark tells names apart without their case
 
 
-def _touches(held: Holding, start: int | None, end: int | None) -> bool:
+def _overlaps_range(held: Holding, start: int | None, end: int | None) -> bool:
     return (end is None or held.start < end) and (start is None or held.end >= start)
 
 
-def _task(survey: Survey, holdings: Mapping[str, Sequence[Holding]], start: int | None, end: int | None) -> ScanTask:
+def _make_task(survey: Survey, holdings: Mapping[str, Sequence[Holding]], start: int | None, end: int | None) -> ScanTask:
     numbers = sorted({held.file for of_device in holdings.values() for held in of_device})
     places = {number: place for place, number in enumerate(numbers)}
     return ScanTask(
@@ -163,7 +163,7 @@ def _task(survey: Survey, holdings: Mapping[str, Sequence[Holding]], start: int 
     )
 
 
-def _by_time(holdings: Sequence[Holding], cut: Cut) -> Iterator[tuple[list[Holding], tuple[int | None, int | None]]]:
+def _split_by_time(holdings: Sequence[Holding], cut: Cut) -> Iterator[tuple[list[Holding], tuple[int | None, int | None]]]:
     """A long device in ranges of time, each with the files that touch it, cut where chunks begin."""
     begins = sorted(chunk for held in holdings for chunk in (held.chunks or ((held.start, held.rows),)))
     bounds: list[int] = []
@@ -175,6 +175,6 @@ def _by_time(holdings: Sequence[Holding], cut: Cut) -> Iterator[tuple[list[Holdi
             gathered = 0
         gathered += rows
     for low, high in zip([cut.start, *bounds], [*bounds, cut.end], strict=True):
-        touched = [held for held in holdings if _touches(held, low, high)]
+        touched = [held for held in holdings if _overlaps_range(held, low, high)]
         if touched:
             yield touched, (low, high)

@@ -17,11 +17,20 @@ from numpy.typing import NDArray
 
 from tidemark.errors import UnsupportedError
 from tidemark.tsfiles.companions.mods import Deletions
-from tidemark.tsfiles.devices import pad, table_segments
+from tidemark.tsfiles.devices import pad_null_tags, table_segments
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.spark.arrow import MOST_BYTES, Part, arrow_array, arrow_type, as_type, instants, rows_at_once, together
+from tidemark.tsfiles.spark.arrow import (
+    MOST_BYTES,
+    Part,
+    arrow_array,
+    arrow_times,
+    arrow_type,
+    as_type,
+    concatenate_parts,
+    rows_at_once,
+)
 from tidemark.tsfiles.spark.dataset import DataFile
 from tidemark.tsfiles.spark.options import TimeLimit
 from tidemark.tsfiles.spark.scan_plan import ScanTask, Shape
@@ -47,12 +56,12 @@ class TaskReader:
         self._others = [name for name in shape.columns if name not in shape.fields]
         self._most = rows_at_once(len(self.schema), BATCH_ROWS)
 
-    def read(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    def read_task(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """The task's rows, by device and time. Raises CorruptionError, UnsupportedError for what cannot be decoded."""
         with _OpenFiles(task.files) as files:
-            yield from _gathered(self._batches(task, files), self._most, self.schema)
+            yield from _rebatch_rows(self._read_batches(task, files), self._most, self.schema)
 
-    def _batches(self, task: ScanTask, files: _OpenFiles) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self, task: ScanTask, files: _OpenFiles) -> Iterator[pa.RecordBatch]:
         """The rows device by device; some devices at a time under one limit, which is off while the consumer works."""
         waiting = iter(task.devices.items())
         while True:
@@ -61,54 +70,56 @@ class TaskReader:
             with self.limit:
                 for device, places in itertools.islice(waiting, _DEVICES_AT_ONCE):
                     devices += 1
-                    for part in self._of_device(task, device, files.layers(places)):
+                    for part in self._read_device(task, device, files.open_layers(places)):
                         ready.append(part)
                         rows += part.rows
                     if rows >= self._most // _FEWEST:
                         break
-            yield from self._assembled(ready)
+            yield from self._assemble_batches(ready)
             if not devices:
                 return
 
-    def _assembled(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+    def _assemble_batches(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
         """The parts one after another; those that are large enough by themselves are not copied."""
         few: list[Part] = []
         size = 0
         for part in parts:
             large = part.rows >= self._most // _FEWEST
             if few and (large or size + part.nbytes > MOST_BYTES):
-                yield together(few, self.schema)
+                yield concatenate_parts(few, self.schema)
                 few, size = [], 0
             if large:
-                yield together([part], self.schema)
+                yield concatenate_parts([part], self.schema)
             else:
                 few.append(part)
                 size += part.nbytes
         if few:
-            yield together(few, self.schema)
+            yield concatenate_parts(few, self.schema)
 
-    def _of_device(self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, Deletions]]) -> Iterator[Part]:
+    def _read_device(self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, Deletions]]) -> Iterator[Part]:
         wanted = self.shape.measurements
-        measurements = {name for file, _ in layers for name in file.measurements(device)}
+        measurements = {name for file, _ in layers for name in file.list_measurements(device)}
         names = sorted(measurements if wanted is None else measurements & wanted)
-        series = {name: columns for name in names if (columns := self._columns(task, device, name, layers))}
+        series = {name: columns for name in names if (columns := self._read_columns(task, device, name, layers))}
         if not series:
             return
         if self.shape.tall:
-            shown = pad(device, max(len(file.tag_columns.get(self.shape.table, ())) for file, _ in layers))
+            shown = pad_null_tags(device, max(len(file.tag_columns.get(self.shape.table, ())) for file, _ in layers))
             for name, columns in series.items():
-                yield self._tall(shown, name, columns)
+                yield self._make_tall_part(shown, name, columns)
         else:
-            yield self._wide(device, series)
+            yield self._make_wide_part(device, series)
 
-    def _columns(self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, Deletions]]) -> list[Column]:
+    def _read_columns(
+        self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, Deletions]]
+    ) -> list[Column]:
         """The points of a series in each file that has some, lowest rank first."""
         found = []
         for file, deletions in layers:
             if name not in file.series_of(device)[1]:  # not in its list of names: a device may have thousands
                 continue
             try:
-                column = file.column(device, name, task.start, task.end, deletions)
+                column = file.read_column(device, name, task.start, task.end, deletions)
             except UnsupportedError:
                 if not self.lenient:
                     raise
@@ -117,12 +128,12 @@ class TaskReader:
                 found.append(column)
         return found
 
-    def _wide(self, device: str, series: Mapping[str, Sequence[Column]]) -> Part:
+    def _make_wide_part(self, device: str, series: Mapping[str, Sequence[Column]]) -> Part:
         laid = {}
         for measurement, columns in series.items():
             name, kind = self._fields[measurement]
-            laid[name] = overlay([as_type(column, kind) for column in columns])
-        rows = _rows([column.times for column in laid.values()])
+            laid[name] = overlay_columns([as_type(column, kind) for column in columns])
+        rows = _merge_times([column.times for column in laid.values()])
         found = {name: arrow_array(column, rows, self.unit) for name, column in laid.items() if name in self._shown}
         segments = table_segments(device) if self.shape.table else ()
         for name in self._others:
@@ -131,15 +142,15 @@ class TaskReader:
                 tag = segments[place] if place < len(segments) else None
                 found[name] = pa.repeat(pa.scalar(tag, pa.string()), len(rows))
             else:
-                found[name] = instants(rows, self.unit) if name == "time" else pa.repeat(device, len(rows))
+                found[name] = arrow_times(rows, self.unit) if name == "time" else pa.repeat(device, len(rows))
         return Part(len(rows), found)
 
-    def _tall(self, device: str, name: str, columns: Sequence[Column]) -> Part:
-        laid = overlay([as_type(column, None) for column in columns])
+    def _make_tall_part(self, device: str, name: str, columns: Sequence[Column]) -> Part:
+        laid = overlay_columns([as_type(column, None) for column in columns])
         types = _type_names(columns, laid.times)
         count = len(laid)
         texts = pa.array([value.decode("utf-8", "surrogatepass") for value in laid.values], pa.string())
-        arrays = [pa.repeat(device, count), pa.repeat(name, count), instants(laid.times, self.unit), types, texts]
+        arrays = [pa.repeat(device, count), pa.repeat(name, count), arrow_times(laid.times, self.unit), types, texts]
         return Part(count, dict(zip(self.schema.names, arrays, strict=True)))
 
 
@@ -150,7 +161,7 @@ class _OpenFiles:
         self._files = files
         self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
 
-    def layers(self, places: Sequence[int]) -> list[tuple[TsFile, Deletions]]:
+    def open_layers(self, places: Sequence[int]) -> list[tuple[TsFile, Deletions]]:
         """Those at `places`, all open until the next call, however many a device lies in."""
         most, wanted = max(_OPEN_FILES, len(places)), set(places)
         idle = [place for place in self._open if place not in wanted]  # those used longest ago first
@@ -159,7 +170,7 @@ class _OpenFiles:
         for place in places:
             if place not in self._open:
                 file = self._files[place]
-                self._open[place] = TsFile(file.path, file.database), file.deletions()
+                self._open[place] = TsFile(file.path, file.database), file.read_deletions()
             self._open.move_to_end(place)
         return [self._open[place] for place in places]
 
@@ -188,7 +199,7 @@ def _tall_schema(unit: str) -> pa.Schema:
     return pa.schema([("device", texts), ("measurement", texts), ("time", time), ("type", texts), ("value", texts)])
 
 
-def _rows(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _merge_times(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Every time of any column, ascending; nearly always all columns have the same."""
     first = times[0]
     if all(other is first or np.array_equal(other, first) for other in times[1:]):
@@ -202,11 +213,11 @@ def _type_names(columns: Sequence[Column], times: NDArray[np.int64]) -> pa.Array
     kinds = [column.type for column in columns]
     if len(set(kinds)) == 1:
         return pa.repeat(kinds[0].name, len(times))
-    codes = overlay([Column(DataType.INT32, c.times, np.full(len(c), c.type, np.int32)) for c in columns])
+    codes = overlay_columns([Column(DataType.INT32, c.times, np.full(len(c), c.type, np.int32)) for c in columns])
     return pa.array([DataType(code).name for code in codes.values.tolist()], pa.string())
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], most: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _rebatch_rows(batches: Iterator[pa.RecordBatch], most: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of `most` at most and a quarter of it at least; what is large enough is not copied."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
@@ -216,12 +227,12 @@ def _gathered(batches: Iterator[pa.RecordBatch], most: int, schema: pa.Schema) -
             waiting.append(part)
             rows += part.num_rows
             if rows >= most // _FEWEST:
-                yield from _together(waiting, schema)
+                yield from _combine_batches(waiting, schema)
                 waiting, rows = [], 0
-    yield from _together(waiting, schema)
+    yield from _combine_batches(waiting, schema)
 
 
-def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _combine_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if len(batches) == 1:
         yield batches[0]
     elif batches:

@@ -32,9 +32,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from tidemark.errors import CorruptionError, UsageError
 from tidemark.tsfiles.names import SUFFIX
 from tidemark.tsfiles.spark.arrow import devices_of
-from tidemark.tsfiles.spark.dataset import PAPER, DatasetPaper, read_paper
+from tidemark.tsfiles.spark.dataset import PAPER, DatasetManifest, read_dataset_manifest
 from tidemark.tsfiles.spark.options import WriteOptions
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe_file
 from tidemark.tsfiles.write.writer import TsFileWriter
 
 
@@ -63,30 +63,30 @@ class TsFileSink(DataSourceArrowWriter):  # type: ignore[misc]
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= self._options.rows:
-                files += self._stage(waiting, f"{task}-{len(files)}")
+                files += self._stage_file(waiting, f"{task}-{len(files)}")
                 waiting, rows = [], 0
         if rows:
-            files += self._stage(waiting, f"{task}-{len(files)}")
+            files += self._stage_file(waiting, f"{task}-{len(files)}")
         return Staged(files)
 
     def commit(self, messages: Sequence[Staged | None]) -> None:
         staged = [file for message in messages if message is not None for file in message.files]
         options = self._options
-        commit(options.folder, self._job, staged, options.overwrite, options.grace)
+        commit_staged(options.folder, self._job, staged, options.overwrite, options.grace)
 
     def abort(self, messages: Sequence[Staged | None]) -> None:
-        abort(self._options.folder, self._job)
+        discard_staged(self._options.folder, self._job)
 
-    def _stage(self, batches: Sequence[pa.RecordBatch], number: str) -> list[StagedFile]:
+    def _stage_file(self, batches: Sequence[pa.RecordBatch], number: str) -> list[StagedFile]:
         """One file of these rows, checked against its own statistics; none where no row has a value."""
         options = self._options
-        place = staging(options.folder, self._job) / f"{number}.tsfile"
+        place = staging_folder(options.folder, self._job) / f"{number}.tsfile"
         place.parent.mkdir(parents=True, exist_ok=True)
         points = 0
         writer = TsFileWriter(place, {options.table: options.tags} if options.table else {}, options.compression)
         try:
             for segments, columns in devices_of(pa.Table.from_batches(batches), options):
-                writer.write(segments, columns, options.aligned)
+                writer.write_device(segments, columns, options.aligned)
                 points += sum(len(column) for column in columns.values())
             if not points:
                 writer.abandon()
@@ -95,11 +95,11 @@ class TsFileSink(DataSourceArrowWriter):  # type: ignore[misc]
         except BaseException:
             writer.abandon()
             raise
-        return [_staged(place, writer, points)]
+        return [_describe_staged(place, writer, points)]
 
 
-def _staged(place: Path, writer: TsFileWriter, points: int) -> StagedFile:
-    facts = describe(place)
+def _describe_staged(place: Path, writer: TsFileWriter, points: int) -> StagedFile:
+    facts = describe_file(place)
     if facts.points != points:
         raise RuntimeError(f"{place} says it holds {facts.points} points, {points} were written")
     told = {
@@ -126,7 +126,7 @@ class StagedFile:
     facts: Mapping[str, Any]
 
 
-def staging(folder: Path, job: str) -> Path:
+def staging_folder(folder: Path, job: str) -> Path:
     """The folder where the tasks of a job write."""
     return folder / f"{_STAGING}{job}"
 
@@ -142,39 +142,39 @@ def check_target(folder: Path) -> None:
             raise UsageError(message, hint="write into a folder of its own", subject=str(folder))
 
 
-def commit(folder: Path, job: str, staged: Sequence[StagedFile], overwrite: bool, grace: float) -> DatasetPaper:
+def commit_staged(folder: Path, job: str, staged: Sequence[StagedFile], overwrite: bool, grace: float) -> DatasetManifest:
     """Make the staged files the folder's, beside those it has or in their place; the new paper.
 
     Nothing changes for readers before the paper is replaced. Files that leave keep their bytes for `grace` seconds, for
     readers that have planned with them. CorruptionError where a staged file is not what its task wrote.
     """
     for file in staged:
-        place = staging(folder, job) / file.name
+        place = staging_folder(folder, job) / file.name
         if not place.is_file() or place.stat().st_size != file.size:
             raise CorruptionError(f"{place} is not the {file.size} bytes that its task wrote", subject=str(place))
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
-        before = read_paper(folder)
-        _sweep(folder, before)
-        after, renames = _renumbered(before, staged, overwrite, time.time())
+    with _lock_folder(folder):
+        before = read_dataset_manifest(folder)
+        _remove_leftovers(folder, before)
+        after, renames = _number_files(before, staged, overwrite, time.time())
         # CRASH WINDOW: files with final names that no paper names; readers do not see them, the next commit sweeps them.
         for old, new in renames:
-            (staging(folder, job) / old).rename(folder / new)
-        _sync(folder)
-        _replace_paper(folder, after)
-        after = _without_expired(folder, after, grace)
-    shutil.rmtree(staging(folder, job), ignore_errors=True)
+            (staging_folder(folder, job) / old).rename(folder / new)
+        _sync_folder(folder)
+        _replace_manifest(folder, after)
+        after = _delete_expired(folder, after, grace)
+    shutil.rmtree(staging_folder(folder, job), ignore_errors=True)
     return after
 
 
-def abort(folder: Path, job: str) -> None:
+def discard_staged(folder: Path, job: str) -> None:
     """Forget what the tasks of a job wrote."""
-    shutil.rmtree(staging(folder, job), ignore_errors=True)
+    shutil.rmtree(staging_folder(folder, job), ignore_errors=True)
 
 
-def _renumbered(
-    before: DatasetPaper, staged: Sequence[StagedFile], overwrite: bool, now: float
-) -> tuple[DatasetPaper, list[tuple[str, str]]]:
+def _number_files(
+    before: DatasetManifest, staged: Sequence[StagedFile], overwrite: bool, now: float
+) -> tuple[DatasetManifest, list[tuple[str, str]]]:
     created = max(before.created + 1, int(now * 1000))
     files: dict[str, Mapping[str, Any]] = {} if overwrite else dict(before.files)
     retired = {**before.retired, **(dict.fromkeys(before.files, now) if overwrite else {})}
@@ -185,10 +185,10 @@ def _renumbered(
         name = f"{created}-{version}-0-0{SUFFIX}"
         files[name] = {"size": file.size, **file.facts}
         renames.append((file.name, name))
-    return DatasetPaper(files, retired, version, created), renames
+    return DatasetManifest(files, retired, version, created), renames
 
 
-def _sweep(folder: Path, paper: DatasetPaper) -> None:
+def _remove_leftovers(folder: Path, paper: DatasetManifest) -> None:
     """Remove what commits that died left behind. Only under the lock: a living commit has unlisted files, too."""
     for path in folder.glob(f"[!_.]*{SUFFIX}"):
         if path.name not in paper.files and path.name not in paper.retired:
@@ -198,7 +198,7 @@ def _sweep(folder: Path, paper: DatasetPaper) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _without_expired(folder: Path, paper: DatasetPaper, grace: float) -> DatasetPaper:
+def _delete_expired(folder: Path, paper: DatasetManifest, grace: float) -> DatasetManifest:
     """Delete what left longer than `grace` ago. A file that is gone already is only forgotten."""
     limit = time.time() - grace
     expired = [name for name, since in paper.retired.items() if since <= limit]
@@ -207,12 +207,12 @@ def _without_expired(folder: Path, paper: DatasetPaper, grace: float) -> Dataset
     for name in expired:
         (folder / name).unlink(missing_ok=True)
     kept = {name: since for name, since in paper.retired.items() if since > limit}
-    after = DatasetPaper(paper.files, kept, paper.version, paper.created)
-    _replace_paper(folder, after)
+    after = DatasetManifest(paper.files, kept, paper.version, paper.created)
+    _replace_manifest(folder, after)
     return after
 
 
-def _replace_paper(folder: Path, paper: DatasetPaper) -> None:
+def _replace_manifest(folder: Path, paper: DatasetManifest) -> None:
     temporary = folder / f"{PAPER}.tmp"
     with temporary.open("wb") as file:
         file.write(paper.encode())
@@ -220,10 +220,10 @@ def _replace_paper(folder: Path, paper: DatasetPaper) -> None:
         os.fsync(file.fileno())
     # CRASH WINDOW: the old paper is still there: the commit did not happen, its files are swept by the next one.
     temporary.replace(folder / PAPER)
-    _sync(folder)
+    _sync_folder(folder)
 
 
-def _sync(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -232,7 +232,7 @@ def _sync(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     with (folder / LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

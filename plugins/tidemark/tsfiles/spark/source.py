@@ -24,7 +24,7 @@ from tidemark.tsfiles.spark.dataset import find_files
 from tidemark.tsfiles.spark.options import ScanOptions, scan_options
 from tidemark.tsfiles.spark.scan_plan import ScanTask, Shape, shape_of, tasks_of
 from tidemark.tsfiles.spark.scan_read import TaskReader
-from tidemark.tsfiles.spark.survey import Survey, survey
+from tidemark.tsfiles.spark.survey import Survey, survey_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,12 +77,12 @@ class TsFileSource(DataSource):  # type: ignore[misc]
     @_with_hints
     def schema(self) -> StructType:
         asked = scan_options(self.options)
-        return from_arrow_schema(TaskReader(shape_of(self._surveyed(asked), asked.cut), asked.unit).schema)
+        return from_arrow_schema(TaskReader(shape_of(self._survey_once(asked), asked.cut), asked.unit).schema)
 
     @_with_hints
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = scan_options(self.options)
-        found, self._survey = self._surveyed(asked), None  # or it would go to every task with the function that reads
+        found, self._survey = self._survey_once(asked), None  # or it would go to every task with the function that reads
         return TsFileReader(asked, found, schema)
 
     @_with_hints
@@ -92,9 +92,9 @@ class TsFileSource(DataSource):  # type: ignore[misc]
 
         return TsFileSink(write_options(self.options, to_arrow_schema(schema, timezone="UTC"), overwrite))
 
-    def _surveyed(self, asked: ScanOptions) -> Survey:
+    def _survey_once(self, asked: ScanOptions) -> Survey:
         if self._survey is None:
-            self._survey = survey(find_files(asked.paths), asked.wanted)
+            self._survey = survey_files(find_files(asked.paths), asked.wanted)
         return self._survey
 
 
@@ -104,8 +104,8 @@ class TsFileReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, asked: ScanOptions, found: Survey, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         shape = shape_of(found, asked.cut)
-        self._tasks: list[ScanTask] | None = tasks_of(found, asked.cut, _narrowed(shape, self._schema, asked.unit))
-        self._reader = TaskReader(_narrowed(shape, self._schema, asked.unit), asked.unit, asked.lenient, asked.limit)
+        self._tasks: list[ScanTask] | None = tasks_of(found, asked.cut, _narrow_shape(shape, self._schema, asked.unit))
+        self._reader = TaskReader(_narrow_shape(shape, self._schema, asked.unit), asked.unit, asked.lenient, asked.limit)
 
     def partitions(self) -> list[Partition]:
         tasks, self._tasks = self._tasks or [], None
@@ -113,14 +113,14 @@ class TsFileReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         if partition.task is not None:
-            for batch in self._reader.read(partition.task):
+            for batch in self._reader.read_task(partition.task):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tasks": None}
 
 
-def _narrowed(shape: Shape, schema: pa.Schema, unit: str) -> Shape:
+def _narrow_shape(shape: Shape, schema: pa.Schema, unit: str) -> Shape:
     """The shape with the columns of a schema that the user gave. UsageError where it says what the files do not hold."""
     ours = TaskReader(shape, unit).schema
     for field in schema:

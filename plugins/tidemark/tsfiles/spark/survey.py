@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.errors import UsageError
-from tidemark.tsfiles.devices import file_device, is_table, measurement_name, unquote
+from tidemark.tsfiles.devices import file_device, is_table, measurement_name, unquote_node
 from tidemark.tsfiles.layout.bytes import FileBytes
 from tidemark.tsfiles.layout.footer import read_footer
 from tidemark.tsfiles.layout.index import Segments
@@ -45,7 +45,7 @@ class Survey:
     tags: tuple[str, ...] = ()
     devices: dict[str, list[Holding]] = field(default_factory=dict)
 
-    def types(self) -> dict[str, set[DataType]]:
+    def column_types(self) -> dict[str, set[DataType]]:
         """Column → the types that its files give it."""
         types: dict[str, set[DataType]] = {}
         for columns in {holding.columns for holdings in self.devices.values() for holding in holdings}:
@@ -63,7 +63,7 @@ class Wanted:
     table: str = ""
 
 
-def survey(files: Sequence[DataFile], wanted: Wanted) -> Survey:
+def survey_files(files: Sequence[DataFile], wanted: Wanted) -> Survey:
     """What the files hold of the wanted part.
 
     Raises as `describe`, and UsageError where the files hold both models, several tables or databases, and `wanted` does
@@ -74,12 +74,12 @@ def survey(files: Sequence[DataFile], wanted: Wanted) -> Survey:
     for number, file in enumerate(files):
         with FileBytes(file.path) as opened:
             metadata = read_footer(opened)
-            seen.declared(file, metadata.tables)
-            for segments, mine in _by_device(walk_series(opened, metadata)):
+            seen.note_declared_tags(file, metadata.tables)
+            for segments, mine in _group_by_device(walk_series(opened, metadata)):
                 if _is_wanted(segments, file, wanted):
-                    seen.note(segments, file)
-                    _add(found, number, file_device(segments, file.database), is_table(segments), mine)
-    found.table = seen.only(wanted)
+                    seen.note_device(segments, file)
+                    _add_holding(found, number, file_device(segments, file.database), is_table(segments), mine)
+    found.table = seen.require_one_table(wanted)
     found.tags = seen.tags_of(found.table)
     return found
 
@@ -95,7 +95,7 @@ class _Seen:
             tuple[str, str], dict[tuple[str, ...], str]
         ] = {}  # database, table → tags, a file that has them
 
-    def declared(self, file: DataFile, tables: Mapping[str, tuple[str, ...]]) -> None:
+    def note_declared_tags(self, file: DataFile, tables: Mapping[str, tuple[str, ...]]) -> None:
         for table, tags in tables.items():
             self._declared.setdefault((file.database, table), {}).setdefault(tags, file.path)
 
@@ -111,7 +111,7 @@ class _Seen:
                 raise UsageError(message, hint="load the files of each by themselves", subject=table)
         return longest
 
-    def note(self, segments: Segments, file: DataFile) -> None:
+    def note_device(self, segments: Segments, file: DataFile) -> None:
         if is_table(segments):
             self.models.add("table")
             self.tables.add(segments[0] or "")
@@ -119,7 +119,7 @@ class _Seen:
         else:
             self.models.add("tree")
 
-    def only(self, wanted: Wanted) -> str:
+    def require_one_table(self, wanted: Wanted) -> str:
         """The one table, or empty for the tree model; UsageError where there are several to choose from."""
         for option, found in (("model", self.models), ("database", self.databases), ("table", self.tables)):
             if len(found) > 1:
@@ -132,11 +132,11 @@ class _Seen:
 def _is_wanted(segments: Segments, file: DataFile, wanted: Wanted) -> bool:
     if not is_table(segments):
         return wanted.model != "table" and not wanted.table and not wanted.database
-    ours = not wanted.database or unquote(wanted.database) == unquote(file.database)
+    ours = not wanted.database or unquote_node(wanted.database) == unquote_node(file.database)
     return wanted.model != "tree" and ours and (not wanted.table or segments[0] == wanted.table)
 
 
-def _by_device(walk: Iterator[tuple[Segments, Series]]) -> Iterator[tuple[Segments, list[Series]]]:
+def _group_by_device(walk: Iterator[tuple[Segments, Series]]) -> Iterator[tuple[Segments, list[Series]]]:
     current: Segments | None = None
     mine: list[Series] = []
     for segments, series in walk:
@@ -153,7 +153,7 @@ _KNOWN: dict[Columns, Columns] = {}
 """One tuple for all devices with the same columns: a plan of a million devices goes through a pipe."""
 
 
-def _add(found: Survey, number: int, device: str, of_table: bool, mine: Sequence[Series]) -> None:
+def _add_holding(found: Survey, number: int, device: str, of_table: bool, mine: Sequence[Series]) -> None:
     filled = [series for series in mine if series.statistics.count]
     values = [series for series in filled if not series.is_time]
     if not values:

@@ -76,14 +76,14 @@ class CopiedDevice:
     pieces: Sequence[Piece]
 
 
-def whole_device(entries: bytes, of_table: bool, terms: Terms) -> WholeDevice | None:
+def find_whole_device(entries: bytes, of_table: bool, terms: Terms) -> WholeDevice | None:
     """What the index of a file says of a device, whose series are all in `entries`; None where it is not copied whole."""
     compiled = kernels()
-    found = _by_series([*map(Row._make, compiled.series(entries))]) if compiled is not None else []
+    found = _group_by_series([*map(Row._make, compiled.parse_series(entries))]) if compiled is not None else []
     if not found or len(found) > _MOST_SERIES or not all(_adds_up(rows) for rows in found):
         return None
     aligned = found[0][0].of_type == DataType.VECTOR
-    types = _types(entries, [rows[0] for rows in found], of_table, aligned)
+    types = _measurement_types(entries, [rows[0] for rows in found], of_table, aligned)
     columns = [rows[1:] or rows for rows in found]  # the chunks of each: a single one is in the row of its series
     leading = columns[:1] if aligned else columns
     if types is None or not all(_one_after_another(chunks, terms.rows) for chunks in leading):
@@ -98,7 +98,7 @@ def whole_device(entries: bytes, of_table: bool, terms: Terms) -> WholeDevice | 
     return WholeDevice(entries, chunks, types, aligned, points, partition)
 
 
-def copied_device(file: FileBytes, device: WholeDevice, chunks_end: int) -> CopiedDevice | None:
+def read_whole_device(file: FileBytes, device: WholeDevice, chunks_end: int) -> CopiedDevice | None:
     """The device's chunks as they stand in the file; None where they are far apart or not as the index says.
 
     CorruptionError where the file is too short for them.
@@ -107,15 +107,15 @@ def copied_device(file: FileBytes, device: WholeDevice, chunks_end: int) -> Copi
     base = device.chunks[0].offset
     if compiled is None or base < 0 or last.offset - base > _SPREAD[0] + _SPREAD[1] * device.points:
         return None
-    end = _end(file, last, chunks_end)
+    end = _find_chunk_end(file, last, chunks_end)
     if not base < end <= min(base + _TOGETHER, chunks_end):
         return None
     data = file.read(base, end - base)
-    ends = compiled.chunks(data, base, device.entries, device.chunks, device.aligned, _sound())
-    return CopiedDevice(device, data, base, _pieces(device, base, ends)) if ends else None
+    ends = compiled.find_chunk_ends(data, base, device.entries, device.chunks, device.aligned, _decodable_table())
+    return CopiedDevice(device, data, base, _join_chunks(device, base, ends)) if ends else None
 
 
-def _by_series(rows: Sequence[Row]) -> list[list[Row]]:
+def _group_by_series(rows: Sequence[Row]) -> list[list[Row]]:
     """The row of each series, and behind it those of its chunks where it has several."""
     found: list[list[Row]] = []
     for row in rows:
@@ -137,7 +137,9 @@ def _adds_up(rows: Sequence[Row]) -> bool:
     return min(row.first for row in filled) == whole.first and max(row.last for row in filled) == whole.last
 
 
-def _types(entries: bytes, series: Sequence[Row], of_table: bool, aligned: bool) -> tuple[tuple[str, DataType], ...] | None:
+def _measurement_types(
+    entries: bytes, series: Sequence[Row], of_table: bool, aligned: bool
+) -> tuple[tuple[str, DataType], ...] | None:
     """The measurements; None where there are none, or one is not under its canonical name or out of order."""
     found = []
     before = b""
@@ -150,7 +152,7 @@ def _types(entries: bytes, series: Sequence[Row], of_table: bool, aligned: bool)
             if data:
                 return None
             continue
-        name = _canonical(data, of_table)
+        name = _canonical_name(data, of_table)
         if name is None or row.of_type == DataType.VECTOR:
             return None
         found.append((name, DATA_TYPES[row.of_type]))
@@ -158,7 +160,7 @@ def _types(entries: bytes, series: Sequence[Row], of_table: bool, aligned: bool)
 
 
 @lru_cache(maxsize=4096)
-def _canonical(data: bytes, of_table: bool) -> str | None:
+def _canonical_name(data: bytes, of_table: bool) -> str | None:
     """A measurement's name where it is the canonical one, and sorts as its bytes do (beyond U+FFFF Java sorts otherwise)."""
     try:
         name = data.decode()
@@ -188,7 +190,7 @@ def _side_by_side(columns: Sequence[Sequence[Row]]) -> bool:
     return True
 
 
-def _end(file: FileBytes, chunk: Row, chunks_end: int) -> int:
+def _find_chunk_end(file: FileBytes, chunk: Row, chunks_end: int) -> int:
     """Where a chunk ends, by its header; 0 where that does not say it."""
     begin = chunk.offset + 1 + chunk.name_bytes
     size = 0
@@ -199,7 +201,7 @@ def _end(file: FileBytes, chunk: Row, chunks_end: int) -> int:
     return 0
 
 
-def _pieces(device: WholeDevice, base: int, ends: Sequence[int]) -> list[Piece]:
+def _join_chunks(device: WholeDevice, base: int, ends: Sequence[int]) -> list[Piece]:
     """Chunks that follow each other without a gap. A chunk group begins with the first, in an aligned device with each
     chunk of times."""
     found: list[Piece] = []
@@ -213,7 +215,7 @@ def _pieces(device: WholeDevice, base: int, ends: Sequence[int]) -> list[Piece]:
     return found
 
 
-def moved(copied: CopiedDevice, starts: Sequence[int]) -> bytes:
+def move_entries(copied: CopiedDevice, starts: Sequence[int]) -> bytes:
     """The entries where piece n begins at byte `starts[n]` of the file; their flags tell times from values."""
     device = copied.device
     entries = bytearray(device.entries)
@@ -230,7 +232,7 @@ def moved(copied: CopiedDevice, starts: Sequence[int]) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _sound() -> bytes:
+def _decodable_table() -> bytes:
     """[type][compression][encoding]: 1 where the reader decodes it without looking at statistics."""
     table = bytearray(16 * 16 * (max(DATA_TYPES) + 1))
     for of_type, compression, encoding in itertools.product(DATA_TYPES, COMPRESSIONS, ENCODINGS):

@@ -19,9 +19,9 @@ from tidemark.tsfiles.layout.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLU
 from tidemark.tsfiles.points.codes import BINARY_TYPES, Compression, DataType
 from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.points.kernels import kernels
-from tidemark.tsfiles.points.overlay import same_times, weave
-from tidemark.tsfiles.write.statistics import page_statistics, serialised, together
-from tidemark.tsfiles.write.values import ENCODINGS, encode_times, encode_values, uvarint, var_string
+from tidemark.tsfiles.points.overlay import overlay_times, same_times
+from tidemark.tsfiles.write.statistics import combine_statistics, encode_statistics, page_statistics
+from tidemark.tsfiles.write.values import ENCODINGS, encode_times, encode_uvarint, encode_values, encode_var_string
 
 PAGE_ROWS = 10_000
 PAGE_BYTES = 1 << 20  # of values before encoding; a page has one row at least
@@ -46,7 +46,7 @@ Compressor = Callable[[bytes], bytes]
 _Page = tuple[bytes, Statistics]  # no bytes: a page without values
 
 
-def compressor(kind: Compression) -> Compressor:
+def make_compressor(kind: Compression) -> Compressor:
     """The function that compresses a page; UNCOMPRESSED, SNAPPY, LZ4 and ZSTD are written."""
     if kind == Compression.UNCOMPRESSED:
         return bytes
@@ -102,7 +102,7 @@ def row_times(columns: Mapping[str, Column]) -> NDArray[np.int64]:
     rows, *others = runs
     for times in others:
         if not _all_rows(rows, times):
-            rows = weave([rows, times]).times
+            rows = overlay_times([rows, times]).times
     return rows
 
 
@@ -121,7 +121,7 @@ def aligned_chunks(times: NDArray[np.int64], columns: Mapping[str, Column], kind
 
 def mark_chunk(name: str, data_type: DataType, kind: Compression) -> Chunk:
     """The chunk of a column of an aligned device that has no value in a chunk group: only its header."""
-    return _chunk(name, data_type, VALUE_COLUMN, [], kind)
+    return _encode_chunk(name, data_type, VALUE_COLUMN, [], kind)
 
 
 def _series_chunk(name: str, column: Column, cuts: Sequence[int], kind: Compression) -> Chunk:
@@ -129,15 +129,15 @@ def _series_chunk(name: str, column: Column, cuts: Sequence[int], kind: Compress
     for begin, end in itertools.pairwise(cuts):
         own, values = column.times[begin:end], column.values[begin:end]
         times = encode_times(own)
-        data = uvarint(len(times)) + times + encode_values(column.type, values)
+        data = encode_uvarint(len(times)) + times + encode_values(column.type, values)
         pages.append((data, page_statistics(column.type, own, values)))
-    return _chunk(name, column.type, PLAIN_SERIES, pages, kind)
+    return _encode_chunk(name, column.type, PLAIN_SERIES, pages, kind)
 
 
 def _time_chunk(times: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
     parts = [times[begin:end] for begin, end in itertools.pairwise(cuts)]
     pages = [(encode_times(part), page_statistics(DataType.VECTOR, part, part)) for part in parts]
-    return _chunk("", DataType.VECTOR, TIME_COLUMN, pages, kind)
+    return _encode_chunk("", DataType.VECTOR, TIME_COLUMN, pages, kind)
 
 
 def _value_chunk(name: str, column: Column, rows: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
@@ -147,7 +147,7 @@ def _value_chunk(name: str, column: Column, rows: NDArray[np.int64], cuts: Seque
     if first == len(column) or column.times[first] > rows[cuts[-1] - 1]:
         return mark_chunk(name, column.type, kind)
     for begin, end in itertools.pairwise(cuts):
-        there = _present(rows[begin:end], column.times[first:])
+        there = _mark_present(rows[begin:end], column.times[first:])
         count = int(np.count_nonzero(there))
         mine = slice(first, first + count)
         first += count
@@ -157,16 +157,16 @@ def _value_chunk(name: str, column: Column, rows: NDArray[np.int64], cuts: Seque
         head = struct.pack(">i", end - begin) + np.packbits(there).tobytes()
         marks = page_statistics(column.type, column.times[mine], column.values[mine])
         pages.append((head + encode_values(column.type, column.values[mine]), marks))
-    return _chunk(name, column.type, VALUE_COLUMN, pages, kind)
+    return _encode_chunk(name, column.type, VALUE_COLUMN, pages, kind)
 
 
-def _present(rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _mark_present(rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Which of `rows` are among `times`, which begin with those of these rows: 0 or 1 each."""
     mine = times[: len(rows)]
     if same_times(rows, mine):
         return np.ones(len(rows), np.uint8)
     if (compiled := kernels()) is not None:
-        return compiled.present(rows, mine)
+        return compiled.mark_present(rows, mine)
     there = np.zeros(len(rows), np.uint8)
     there[np.searchsorted(rows, mine[: int(np.searchsorted(mine, rows[-1], "right"))])] = 1
     return there
@@ -175,25 +175,27 @@ def _present(rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.ui
 def _all_rows(rows: NDArray[np.int64], times: NDArray[np.int64]) -> bool:
     """Whether every one of `times` is one of `rows`."""
     if (compiled := kernels()) is not None:
-        return int(np.count_nonzero(compiled.present(rows, times))) == len(times)
+        return int(np.count_nonzero(compiled.mark_present(rows, times))) == len(times)
     return bool(np.isin(times, rows, assume_unique=True).all())
 
 
-def _chunk(name: str, data_type: DataType, column: int, pages: Sequence[_Page], kind: Compression) -> Chunk:
+def _encode_chunk(name: str, data_type: DataType, column: int, pages: Sequence[_Page], kind: Compression) -> Chunk:
     several = len(pages) > 1
-    compress = compressor(kind)
-    body = b"".join(_page(data, own, several, compress) for data, own in pages)
+    compress = make_compressor(kind)
+    body = b"".join(_encode_page(data, own, several, compress) for data, own in pages)
     mark = (_SEVERAL_PAGES if several else _ONE_PAGE) | column
     codes = bytes((data_type, kind, ENCODINGS[data_type]))
-    head = bytes((mark,)) + var_string(name) + uvarint(len(body)) + codes
-    return Chunk(name, data_type, column, head + body, together(data_type, [own for _, own in pages]))
+    head = bytes((mark,)) + encode_var_string(name) + encode_uvarint(len(body)) + codes
+    return Chunk(name, data_type, column, head + body, combine_statistics(data_type, [own for _, own in pages]))
 
 
-def _page(data: bytes, marks: Statistics, several: bool, compress: Compressor) -> bytes:
+def _encode_page(data: bytes, marks: Statistics, several: bool, compress: Compressor) -> bytes:
     if not data:
-        return uvarint(0)
+        return encode_uvarint(0)
     packed = compress(data)
-    return b"".join((uvarint(len(data)), uvarint(len(packed)), serialised(marks) if several else b"", packed))
+    return b"".join(
+        (encode_uvarint(len(data)), encode_uvarint(len(packed)), encode_statistics(marks) if several else b"", packed)
+    )
 
 
 def _row_sizes(times: NDArray[np.int64], columns: Mapping[str, Column]) -> NDArray[np.int64] | None:

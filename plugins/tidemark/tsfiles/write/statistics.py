@@ -17,7 +17,7 @@ from tidemark.tsfiles.layout.bytes import Cursor
 from tidemark.tsfiles.layout.series import Statistics, parse_statistics
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.kernels import kernels
-from tidemark.tsfiles.write.values import uvarint
+from tidemark.tsfiles.write.values import encode_uvarint
 
 _NUMBERS = {  # smallest, largest, first, last value; sum
     DataType.INT32: struct.Struct(">4iq"),
@@ -35,33 +35,33 @@ def page_statistics(data_type: DataType, times: NDArray[np.int64], values: NDArr
     """Of the points of one page or more. `values` is ignored for VECTOR."""
     count = len(times)
     if not count:
-        return Statistics(0, 0, 0, _nothing(data_type))
-    return Statistics(count, int(times[0]), int(times[-1]), _values(data_type, values))
+        return Statistics(0, 0, 0, _empty_summary(data_type))
+    return Statistics(count, int(times[0]), int(times[-1]), _encode_summary(data_type, values))
 
 
-def together(data_type: DataType, parts: Sequence[Statistics]) -> Statistics:
+def combine_statistics(data_type: DataType, parts: Sequence[Statistics]) -> Statistics:
     """Of all points that `parts` are of, which lie one behind the other in time; those without points do not count."""
     filled = [part for part in parts if part.count]
     if len(filled) == 1:
         return filled[0]
     if not filled:
-        return Statistics(0, 0, 0, _nothing(data_type))
+        return Statistics(0, 0, 0, _empty_summary(data_type))
     count = sum(part.count for part in filled)
-    values = _joined(data_type, [part.values for part in filled])
+    values = _join_summaries(data_type, [part.values for part in filled])
     return Statistics(count, min(part.start for part in filled), max(part.end for part in filled), values)
 
 
-def serialised(statistics: Statistics) -> bytes:
+def encode_statistics(statistics: Statistics) -> bytes:
     """As pages, chunks and series have them."""
-    return uvarint(statistics.count) + _EXTENT.pack(statistics.start, statistics.end) + statistics.values
+    return encode_uvarint(statistics.count) + _EXTENT.pack(statistics.start, statistics.end) + statistics.values
 
 
-def parsed(data_type: DataType, data: bytes) -> Statistics:
-    """What `serialised` made."""
+def decode_statistics(data_type: DataType, data: bytes) -> Statistics:
+    """What `encode_statistics` made."""
     return parse_statistics(Cursor(data, "statistics"), data_type)
 
 
-def _nothing(data_type: DataType) -> bytes:
+def _empty_summary(data_type: DataType) -> bytes:
     match data_type:
         case DataType.VECTOR | DataType.BLOB:
             return b""
@@ -72,19 +72,19 @@ def _nothing(data_type: DataType) -> bytes:
     return bytes(_NUMBERS[data_type].size)
 
 
-def _values(data_type: DataType, values: NDArray[Any]) -> bytes:
+def _encode_summary(data_type: DataType, values: NDArray[Any]) -> bytes:
     match data_type:
         case DataType.VECTOR | DataType.BLOB:
             return b""
         case DataType.TEXT:
-            return _texts(values[0], values[-1])
+            return _encode_texts(values[0], values[-1])
         case DataType.STRING:
-            return _texts(values[0], values[-1], min(values), max(values))
+            return _encode_texts(values[0], values[-1], min(values), max(values))
         case DataType.BOOLEAN:
             return _BOOLEANS.pack(bool(values[0]), bool(values[-1]), int(np.count_nonzero(values)))
     form = _NUMBERS[data_type]
     if (compiled := kernels()) is not None:
-        smallest, largest, total = compiled.summary(values)
+        smallest, largest, total = compiled.summarize_values(values)
         return form.pack(smallest, largest, values[0].item(), values[-1].item(), total)
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf in a sum is nan, as it should be
         total = values.sum(dtype=np.int64 if values.dtype == np.int32 else np.float64)
@@ -92,16 +92,16 @@ def _values(data_type: DataType, values: NDArray[Any]) -> bytes:
     return form.pack(*(value.item() for value in (*ends, values[0], values[-1], total)))
 
 
-def _joined(data_type: DataType, parts: Sequence[bytes]) -> bytes:
+def _join_summaries(data_type: DataType, parts: Sequence[bytes]) -> bytes:
     match data_type:
         case DataType.VECTOR | DataType.BLOB:
             return b""
         case DataType.TEXT | DataType.STRING:
-            split = [_split(part) for part in parts]
+            split = [_split_texts(part) for part in parts]
             ends = split[0][0], split[-1][1]
             if data_type == DataType.TEXT:
-                return _texts(*ends)
-            return _texts(*ends, min(part[2] for part in split), max(part[3] for part in split))
+                return _encode_texts(*ends)
+            return _encode_texts(*ends, min(part[2] for part in split), max(part[3] for part in split))
         case DataType.BOOLEAN:
             flags = [_BOOLEANS.unpack(part) for part in parts]
             return _BOOLEANS.pack(flags[0][0], flags[-1][1], sum(true for _, _, true in flags))
@@ -112,13 +112,13 @@ def _joined(data_type: DataType, parts: Sequence[bytes]) -> bytes:
     return form.pack(smallest, largest, numbers[0][2], numbers[-1][3], sum(part[4] for part in numbers))
 
 
-def _texts(*texts: bytes) -> bytes:
+def _encode_texts(*texts: bytes) -> bytes:
     return b"".join(struct.pack(">i", len(text)) + text for text in texts)
 
 
-def _split(data: bytes) -> list[bytes]:
+def _split_texts(data: bytes) -> list[bytes]:
     cursor = Cursor(data, "statistics")
     found = []
-    while cursor.left():
-        found.append(cursor.take(cursor.i32()))
+    while cursor.bytes_left():
+        found.append(cursor.read_exactly(cursor.read_i32()))
     return found

@@ -30,8 +30,8 @@ class Tally:
         return sum(points for *_, points in self.devices)
 
 
-def tally(path: Path | str | UntrustedFile, database: str = "") -> Tally:
-    """The tally of a TsFile, equal to what `statistics.describe` says of it; raises as that does of the index.
+def tally_file(path: Path | str | UntrustedFile, database: str = "") -> Tally:
+    """The tally of a TsFile, equal to what `statistics.describe_file` says of it; raises as that does of the index.
 
     Intervals of an aligned device are those of its time column. A device without points is left out.
     """
@@ -39,12 +39,12 @@ def tally(path: Path | str | UntrustedFile, database: str = "") -> Tally:
     models = set()
     with FileBytes(path, all_of_it=True) as file:
         metadata = read_footer(file)
-        file.keep(metadata.chunks_end)
+        file.cache_from(metadata.chunks_end)
         for segments, parts in walk_entries(file, metadata):
             models.add("table" if is_table(segments) else "tree")
             times, values = found.setdefault(file_device(segments, database), ([], []))
             for part in parts:
-                for is_time, extent in _extents(part):
+                for is_time, extent in _read_extents(part):
                     (times if is_time else values).append(extent)
     devices = []
     for device, (times, values) in sorted(found.items()):
@@ -55,10 +55,10 @@ def tally(path: Path | str | UntrustedFile, database: str = "") -> Tally:
     return Tally("mixed" if len(models) == 2 else models.pop(), tuple(devices))
 
 
-def _extents(entries: Cursor) -> Iterator[tuple[bool, _Extent]]:
+def _read_extents(entries: Cursor) -> Iterator[tuple[bool, _Extent]]:
     """Of each series: whether it is a column of times, its points and both ends."""
     compiled = kernels()
-    rows = compiled.series(entries.data) if compiled is not None else []
+    rows = compiled.parse_series(entries.data) if compiled is not None else []
     for of_type, flags, _, _, count, start, end, _, _ in rows:
         if flags >= 0:
             yield of_type == DataType.VECTOR, (count, start, end)

@@ -38,26 +38,26 @@ _INT, _LONG = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def encode_times(times: NDArray[np.int64]) -> bytes:
-    return _two_diff(times, _LONG)
+    return _encode_two_diff(times, _LONG)
 
 
 def encode_values(data_type: DataType, values: NDArray[Any]) -> bytes:
     """The values of one page, without nulls, in the encoding of `ENCODINGS`."""
     match data_type:
         case DataType.INT32 | DataType.DATE:
-            return _two_diff(values, _INT)
+            return _encode_two_diff(values, _INT)
         case DataType.INT64 | DataType.TIMESTAMP:
-            return _two_diff(values, _LONG)
+            return _encode_two_diff(values, _LONG)
         case DataType.FLOAT:
             return values.astype(">f4").tobytes()
         case DataType.DOUBLE:
             return values.astype(">f8").tobytes()
         case DataType.BOOLEAN:
             return values.astype(np.uint8).tobytes()
-    return b"".join(part for value in values for part in (varint(len(value)), value))
+    return b"".join(part for value in values for part in (encode_varint(len(value)), value))
 
 
-def uvarint(value: int) -> bytes:
+def encode_uvarint(value: int) -> bytes:
     """LEB128: seven bits a byte, lowest first."""
     out = bytearray()
     while value > 0x7F:
@@ -67,20 +67,20 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Zigzag, then LEB128."""
-    return uvarint(value * 2 if value >= 0 else -value * 2 - 1)
+    return encode_uvarint(value * 2 if value >= 0 else -value * 2 - 1)
 
 
-def var_string(text: str | None) -> bytes:
+def encode_var_string(text: str | None) -> bytes:
     """A name with its length in bytes as varint; -1 for null."""
     if text is None:
-        return varint(-1)
+        return encode_varint(-1)
     data = text.encode()
-    return varint(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
-def _two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
+def _encode_two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
     """Blocks of: differences (int32), bit width (int32), smallest difference, first value, packed differences above it.
 
     A block holds one value and up to 128 differences to the value before. Differences wrap around, and so does decoding.
@@ -92,14 +92,14 @@ def _two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
     bare = np.ascontiguousarray(values, of).view(unsigned)
     full = len(bare) // (_BLOCK + 1)
     if full:
-        out += _blocks(bare[: full * (_BLOCK + 1)].reshape(full, _BLOCK + 1), of)
+        out += _encode_blocks(bare[: full * (_BLOCK + 1)].reshape(full, _BLOCK + 1), of)
     rest = bare[full * (_BLOCK + 1) :]
     if len(rest):
-        out += _blocks(rest.reshape(1, len(rest)), of)
+        out += _encode_blocks(rest.reshape(1, len(rest)), of)
     return b"".join(out)
 
 
-def _blocks(rows: NDArray[Any], of: np.dtype[Any]) -> list[bytes]:
+def _encode_blocks(rows: NDArray[Any], of: np.dtype[Any]) -> list[bytes]:
     """One block a row of `rows` (unsigned, all rows full)."""
     differences = rows[:, 1:] - rows[:, :-1]
     count = differences.shape[1]

@@ -30,22 +30,24 @@ from tidemark.tsfiles.layout.index import INTERNAL_DEVICE, INTERNAL_MEASUREMENT,
 from tidemark.tsfiles.layout.series import TIME_COLUMN, Statistics
 from tidemark.tsfiles.points.codes import Compression, DataType
 from tidemark.tsfiles.points.column import Column
-from tidemark.tsfiles.write.copy_devices import CopiedDevice, moved
+from tidemark.tsfiles.write.copy_devices import CopiedDevice, move_entries
 from tidemark.tsfiles.write.pages import Chunk, aligned_chunks, row_times, series_chunks
-from tidemark.tsfiles.write.statistics import serialised, together
-from tidemark.tsfiles.write.values import ENCODINGS, uvarint, var_string, varint
+from tidemark.tsfiles.write.statistics import combine_statistics, encode_statistics
+from tidemark.tsfiles.write.values import ENCODINGS, encode_uvarint, encode_var_string, encode_varint
 
 _GROUP = 0
 _TAG, _FIELD = 0, 1
 _BUFFER = 1 << 20
 _PROPERTIES = (("encryptLevel", "0"), ("encryptKey", None), ("encryptType", "org.apache.tsfile.encrypt.UNENCRYPTED"))
-_OPEN_FILTER = uvarint(32) + b"\xff" * 32 + uvarint(256) + uvarint(5)  # a bloom filter that says "maybe" to every path
+_OPEN_FILTER = (
+    encode_uvarint(32) + b"\xff" * 32 + encode_uvarint(256) + encode_uvarint(5)
+)  # a bloom filter that says "maybe" to every path
 
 
 class TsFileWriter:
     """A new TsFile at `path`. `tables`: names of the tag columns of each table whose devices will come.
 
-    `write` devices in ascending order of `device_order`; then `close`. As a context manager it closes when the block
+    `write_device` devices in ascending order of `device_order`; then `close`. As a context manager it closes when the block
     ends and abandons the file when it raises.
     """
 
@@ -63,9 +65,9 @@ class TsFileWriter:
         self._position = 0
         self._temporary = path.with_name(path.name + ".tmp")
         self._file = self._temporary.open("wb", buffering=_BUFFER)
-        self._put(MAGIC + b"\x04")
+        self._put_bytes(MAGIC + b"\x04")
 
-    def write(self, segments: Segments, columns: Mapping[str, Column], aligned: bool) -> None:
+    def write_device(self, segments: Segments, columns: Mapping[str, Column], aligned: bool) -> None:
         """One device with its series. Series without points are left out; a device without any is not written.
 
         Tree model: segments as `tree_segments` gives them. Table model: the table and its tags, always aligned. Times of a
@@ -74,41 +76,42 @@ class TsFileWriter:
         filled = {name: column for name, column in sorted(columns.items(), key=_by_name) if len(column)}
         if not filled:
             return
-        self.begin(segments)
+        self.begin_device(segments)
         if aligned or is_table(segments):
             for group in aligned_chunks(row_times(filled), filled, self.compression):
-                self.put(group)
+                self.put_chunks(group)
         else:
             for name, column in filled.items():
-                self.put(series_chunks(name, column, self.compression), same_group=True)
-        self.end()
+                self.put_chunks(series_chunks(name, column, self.compression), same_group=True)
+        self.end_device()
 
-    def copy(self, segments: Segments, copied: CopiedDevice) -> None:
-        """One device as another file has it. Errors as of `write`."""
-        self.begin(segments)
+    def copy_device(self, segments: Segments, copied: CopiedDevice) -> None:
+        """One device as another file has it. Errors as of `write_device`."""
+        self.begin_device(segments)
         head = bytes((_GROUP,)) + device_id(segments)
         data, starts = memoryview(copied.data), []
         for begin, end, heads in copied.pieces:
             if heads:
-                self._put(head)
+                self._put_bytes(head)
             starts.append(self._position)
-            self._put(data[begin:end])
+            self._put_bytes(data[begin:end])
         for name, of_type in copied.device.types:
-            self._declare(segments, name, of_type)
+            self._declare_column(segments, name, of_type)
         self.points += copied.device.points
         first = "" if copied.device.aligned else copied.device.types[0][0]
-        self._devices.append(DeviceEntry(segments, copied=moved(copied, starts), first=first))
+        self._devices.append(DeviceEntry(segments, copied=move_entries(copied, starts), first=first))
         self._open = None
 
-    def begin(self, segments: Segments) -> None:
-        """Begin a device whose chunks, coded by `pages` or copied, `put` brings until `end`. Errors as of `write`."""
+    def begin_device(self, segments: Segments) -> None:
+        """Begin a device whose chunks, coded by `pages` or copied, `put_chunks` brings until `end`. Errors as of
+        `write_device`."""
         if self._devices and device_order(segments) <= device_order(self._devices[-1].segments):
             raise ValueError(f"device {segments} comes after {self._devices[-1].segments}")
         if is_table(segments):
             self._require_declared(segments)
         self._open = DeviceEntry(segments)
 
-    def put(self, chunks: Iterable[Chunk], same_group: bool = False) -> None:
+    def put_chunks(self, chunks: Iterable[Chunk], same_group: bool = False) -> None:
         """Chunks of the device that was begun, later ones of a series behind earlier ones in time.
 
         Each call is a chunk group: of an aligned device the chunk of times, then one of every column, since readers
@@ -119,21 +122,21 @@ class TsFileWriter:
         if device is None:
             raise ValueError(f"{self.path}: no device was begun")
         if not (same_group and device.series):
-            self._put(bytes((_GROUP,)) + device_id(device.segments))
+            self._put_bytes(bytes((_GROUP,)) + device_id(device.segments))
         for chunk in chunks:
             entry = device.series.setdefault(chunk.name, SeriesEntry(chunk.name, chunk.type, chunk.column))
             entry.chunks.append((self._position, chunk.statistics))
-            self._put(chunk.data)
+            self._put_bytes(chunk.data)
             if chunk.column != TIME_COLUMN and chunk.statistics.count:
-                self._declare(device.segments, chunk.name, chunk.type)
+                self._declare_column(device.segments, chunk.name, chunk.type)
                 self.points += chunk.statistics.count
 
-    def end(self) -> None:
+    def end_device(self) -> None:
         """The device that was begun is whole. Columns that never had a value are not in the index."""
         device, self._open = self._open, None
         if device is None:
             raise ValueError(f"{self.path}: no device was begun")
-        filled = [entry for _, entry in sorted(device.series.items(), key=_by_name) if entry.finish().count]
+        filled = [entry for _, entry in sorted(device.series.items(), key=_by_name) if entry.finish_statistics().count]
         device.series = {entry.name: entry for entry in filled}
         if any(entry.column != TIME_COLUMN for entry in filled):
             self._devices.append(device)
@@ -179,7 +182,7 @@ class TsFileWriter:
         else:
             self.abandon()
 
-    def _put(self, data: bytes | memoryview) -> None:
+    def _put_bytes(self, data: bytes | memoryview) -> None:
         self._file.write(data)
         self._digest.update(data)
         self._position += len(data)
@@ -191,7 +194,7 @@ class TsFileWriter:
         if len(segments) - 1 > len(self.tables[table]):
             raise ValueError(f"device {segments} has more tags than table {table!r}: {self.tables[table]}")
 
-    def _declare(self, segments: Segments, name: str, of_type: DataType) -> None:
+    def _declare_column(self, segments: Segments, name: str, of_type: DataType) -> None:
         if is_table(segments):
             table = segments[0] or ""
             known = self._fields[table].setdefault(name, of_type)
@@ -200,22 +203,24 @@ class TsFileWriter:
 
     def _put_metadata(self) -> None:
         chunks_end = self._position
-        self._put(bytes((SEPARATOR,)))
+        self._put_bytes(bytes((SEPARATOR,)))
         index, roots = encode_index(self._devices, self._position)
-        self._put(index)
+        self._put_bytes(index)
         begin = self._position
-        self._put(uvarint(len(roots)) + b"".join(var_string(table) + node for table, node in roots))
+        self._put_bytes(encode_uvarint(len(roots)) + b"".join(encode_var_string(table) + node for table, node in roots))
         schemas = [(table, fields) for table, fields in sorted(self._fields.items()) if fields]
-        self._put(uvarint(len(schemas)) + b"".join(self._schema(table, fields) for table, fields in schemas))
-        self._put(struct.pack(">q", chunks_end) + _OPEN_FILTER)
-        self._put(varint(len(_PROPERTIES)))
-        self._put(b"".join(var_string(name) + var_string(value) for name, value in _PROPERTIES))
-        self._put(struct.pack(">i", self._position - begin) + MAGIC)
+        self._put_bytes(
+            encode_uvarint(len(schemas)) + b"".join(self._encode_schema(table, fields) for table, fields in schemas)
+        )
+        self._put_bytes(struct.pack(">q", chunks_end) + _OPEN_FILTER)
+        self._put_bytes(encode_varint(len(_PROPERTIES)))
+        self._put_bytes(b"".join(encode_var_string(name) + encode_var_string(value) for name, value in _PROPERTIES))
+        self._put_bytes(struct.pack(">i", self._position - begin) + MAGIC)
 
-    def _schema(self, table: str, fields: Mapping[str, DataType]) -> bytes:
+    def _encode_schema(self, table: str, fields: Mapping[str, DataType]) -> bytes:
         tags = [(name, DataType.STRING, _TAG) for name in self.tables[table]]
         columns = tags + [(name, of_type, _FIELD) for name, of_type in sorted(fields.items(), key=_by_name)]
-        parts = [var_string(table), uvarint(len(columns))]
+        parts = [encode_var_string(table), encode_uvarint(len(columns))]
         for name, of_type, category in columns:
             data = name.encode()
             codes = bytes((of_type, ENCODINGS[of_type], self.compression))
@@ -237,14 +242,14 @@ def tree_segments(device: str) -> Segments:
 @lru_cache(maxsize=4096)
 def device_order(segments: Segments) -> tuple[tuple[bool, bytes], ...]:
     """The order of devices in the index: segment by segment, null first, as Java compares strings (UTF-16)."""
-    return tuple((segment is not None, _utf16(segment or "")) for segment in segments)
+    return tuple((segment is not None, _encode_utf16(segment or "")) for segment in segments)
 
 
 def _by_name(item: tuple[str, object]) -> bytes:
-    return _utf16(item[0])
+    return _encode_utf16(item[0])
 
 
-def _utf16(text: str) -> bytes:
+def _encode_utf16(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -263,16 +268,23 @@ class SeriesEntry:
     chunks: list[tuple[int, Statistics]] = field(default_factory=list)
     statistics: bytes = b""
 
-    def finish(self) -> Statistics:
+    def finish_statistics(self) -> Statistics:
         """All its chunks are there: what they hold together."""
-        whole = together(self.type, [own for _, own in self.chunks])
-        self.statistics = serialised(whole)
+        whole = combine_statistics(self.type, [own for _, own in self.chunks])
+        self.statistics = encode_statistics(whole)
         return whole
 
-    def encode(self) -> bytes:
+    def encode_entry(self) -> bytes:
         several = len(self.chunks) > 1
-        places = b"".join(struct.pack(">q", offset) + (serialised(own) if several else b"") for offset, own in self.chunks)
-        head = bytes((self.column | several,)) + var_string(self.name) + bytes((self.type,)) + uvarint(len(places))
+        places = b"".join(
+            struct.pack(">q", offset) + (encode_statistics(own) if several else b"") for offset, own in self.chunks
+        )
+        head = (
+            bytes((self.column | several,))
+            + encode_var_string(self.name)
+            + bytes((self.type,))
+            + encode_uvarint(len(places))
+        )
         return head + self.statistics + places
 
 
@@ -304,14 +316,14 @@ def encode_index(devices: Sequence[DeviceEntry], start: int) -> tuple[bytes, lis
     roots = []
     for table in dict.fromkeys(device.segments[0] or "" for device in devices):
         mine = [node for node, d in zip(of_measurements, devices, strict=True) if (d.segments[0] or "") == table]
-        leaves = [_join(group, out, start, LEAF_DEVICE) for group in _groups(mine)]
-        roots.append((table, _root(leaves, out, start, INTERNAL_DEVICE).data))
+        leaves = [_write_children(group, out, start, LEAF_DEVICE) for group in _split_groups(mine)]
+        roots.append((table, _write_root(leaves, out, start, INTERNAL_DEVICE).data))
     return bytes(out), roots
 
 
 def device_id(segments: Segments) -> bytes:
     """A device as chunk groups and index nodes write it: its segments, each a string or null."""
-    return uvarint(len(segments)) + b"".join(var_string(segment) for segment in segments)
+    return encode_uvarint(len(segments)) + b"".join(encode_var_string(segment) for segment in segments)
 
 
 def _measurement_root(device: DeviceEntry, out: bytearray, start: int) -> _Node:
@@ -320,40 +332,41 @@ def _measurement_root(device: DeviceEntry, out: bytearray, start: int) -> _Node:
         begin = start + len(out)
         out += device.copied
         return _Node(
-            device_id(device.segments), _node([(var_string(device.first), begin)], start + len(out), LEAF_MEASUREMENT)
+            device_id(device.segments),
+            _encode_node([(encode_var_string(device.first), begin)], start + len(out), LEAF_MEASUREMENT),
         )
     series = list(device.series.values())
     leaves = []
-    for group in _groups(series, FAN_OUT * FAN_OUT):
+    for group in _split_groups(series, FAN_OUT * FAN_OUT):
         places = []
-        for some in _groups(group):
-            places.append((var_string(some[0].name), start + len(out)))
+        for some in _split_groups(group):
+            places.append((encode_var_string(some[0].name), start + len(out)))
             for one in some:
-                out += one.encode()
-        leaves.append(_Node(places[0][0], _node(places, start + len(out), LEAF_MEASUREMENT)))
-    return _Node(device_id(device.segments), _root(leaves, out, start, INTERNAL_MEASUREMENT).data)
+                out += one.encode_entry()
+        leaves.append(_Node(places[0][0], _encode_node(places, start + len(out), LEAF_MEASUREMENT)))
+    return _Node(device_id(device.segments), _write_root(leaves, out, start, INTERNAL_MEASUREMENT).data)
 
 
-def _root(nodes: list[_Node], out: bytearray, start: int, kind: int) -> _Node:
+def _write_root(nodes: list[_Node], out: bytearray, start: int, kind: int) -> _Node:
     while len(nodes) > 1:
-        nodes = [_join(group, out, start, kind) for group in _groups(nodes)]
+        nodes = [_write_children(group, out, start, kind) for group in _split_groups(nodes)]
     return nodes[0]
 
 
-def _join(children: Sequence[_Node], out: bytearray, start: int, kind: int) -> _Node:
+def _write_children(children: Sequence[_Node], out: bytearray, start: int, kind: int) -> _Node:
     """Put the children into the index; the node above them."""
     places = []
     for child in children:
         places.append((child.name, start + len(out)))
         out += child.data
-    return _Node(children[0].name, _node(places, start + len(out), kind))
+    return _Node(children[0].name, _encode_node(places, start + len(out), kind))
 
 
-def _node(places: Sequence[tuple[bytes, int]], end: int, kind: int) -> bytes:
+def _encode_node(places: Sequence[tuple[bytes, int]], end: int, kind: int) -> bytes:
     children = b"".join(name + struct.pack(">q", offset) for name, offset in places)
-    return uvarint(len(places)) + children + struct.pack(">qB", end, kind)
+    return encode_uvarint(len(places)) + children + struct.pack(">qB", end, kind)
 
 
-def _groups(items: Sequence[T], size: int = 0) -> list[Sequence[T]]:
+def _split_groups(items: Sequence[T], size: int = 0) -> list[Sequence[T]]:
     size = size or FAN_OUT
     return [items[at : at + size] for at in range(0, len(items), size)]

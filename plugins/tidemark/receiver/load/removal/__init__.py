@@ -1,6 +1,6 @@
 """When a vanished file leaves the catalog, and what the load does about it.
 
-Enter by `vanished.take_vanished` and `replaced.look_again`, both inside the load's transaction.
+Enter by `vanished.apply_vanished` and `replaced.recheck_settled`, both inside the load's transaction.
 
     rules             when a file leaves, stays marked, waits or asks the operator
     settled           when a settled merged file may be replaced, and what has to come again for that

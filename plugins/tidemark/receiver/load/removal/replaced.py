@@ -1,6 +1,6 @@
 """Merged files that stand alone and whose sources changed: replace them, or say what is late.
 
-`look_again` acts inside the transaction that brings the change, so that readers pass from a settled file to what
+`recheck_settled` acts inside the transaction that brings the change, so that readers pass from a settled file to what
 came for it in one step. What is waited for is written at the merged files (`merge_account.waits`), and the receipt
 asks the site for it. Every later landing asks again. The rules are those of `settled`.
 
@@ -37,9 +37,9 @@ from tidemark.ledger.receiver import (
 )
 from tidemark.ledger.receiver.catalog import CatalogFile, below_live
 from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow, InventoryRow
-from tidemark.ledger.receiver.settled import Stand
+from tidemark.ledger.receiver.settled import SettledSet
 from tidemark.receiver.load.removal.rules import APPROVED, KEPT, SETTLED
-from tidemark.receiver.load.removal.settled import Again, Fate, Outcome, Root, judge, outranked
+from tidemark.receiver.load.removal.settled import Outcome, Requested, Root, SourceFate, is_outranked, judge_settled_set
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Late:
     """`waits`: {path: why} of files whose content readers do not see yet; `again`: what the site is asked to send."""
 
     waits: Mapping[str, str]
-    again: tuple[Again, ...] = ()
+    again: tuple[Requested, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Known:
+class _LedgerFacts:
     """What the ledger says of the paths of a stand."""
 
     live: Mapping[str, CatalogFile]
@@ -61,18 +61,18 @@ class _Known:
     awaiting: frozenset[str]
 
 
-def look_again(connection: Connection, receiver: str, site_id: str, paths: Iterable[str], at: float) -> Late:
+def recheck_settled(connection: Connection, receiver: str, site_id: str, paths: Iterable[str], at: float) -> Late:
     """Judge every stand that `paths` concern (changed, vanished, new), and all that wait. `at` in seconds since 1970."""
-    alone = settled_rows.alone(connection, receiver, site_id)
+    alone = settled_rows.settled_files(connection, receiver, site_id)
     if not alone:
         return Late({})
-    concerned = _concerned(connection, receiver, site_id, sorted(set(paths)), alone)
-    concerned |= alone & settled_rows.waiting(connection, receiver).keys()
+    concerned = _concerned_files(connection, receiver, site_id, sorted(set(paths)), alone)
+    concerned |= alone & settled_rows.waiting_for_sources(connection, receiver).keys()
     waits: dict[str, str] = {}
-    again: dict[str, Again] = {}
-    for stand in settled_rows.stands(connection, concerned):
-        outcome = _judge(connection, receiver, site_id, stand)
-        _act(connection, receiver, site_id, stand, outcome, at)
+    again: dict[str, Requested] = {}
+    for stand in settled_rows.settled_sets(connection, concerned):
+        outcome = _judge_settled_set(connection, receiver, site_id, stand)
+        _apply_outcome(connection, receiver, site_id, stand, outcome, at)
         waits |= outcome.late
         again |= {one.path: one for one in outcome.again}
     return Late(dict(sorted(waits.items())), tuple(again[path] for path in sorted(again)))
@@ -82,16 +82,16 @@ def troubles_of(connection: Connection, receiver: str, site_id: str, paths: Iter
     """Why the newest generation of a path is not in the catalog, where the reason is known here."""
     wanted = set(paths)
     found: dict[str, str] = {}
-    for refusal in refusal_rows.refusals(connection, receiver, site_id=site_id):
+    for refusal in refusal_rows.read_refusals(connection, receiver, site_id=site_id):
         if refusal.path in wanted:
             found[refusal.path] = f"refused, since device {refusal.device} belongs to another site"
-    for held in refusal_rows.quarantined(connection, receiver):
+    for held in refusal_rows.read_quarantine(connection, receiver):
         if held.site_id == site_id and held.path in wanted:
             found[held.path] = f"in quarantine as {held.quarantine_id}: {held.reason}"
     return found
 
 
-def _concerned(connection: Connection, receiver: str, site_id: str, paths: Sequence[str], alone: set[int]) -> set[int]:
+def _concerned_files(connection: Connection, receiver: str, site_id: str, paths: Sequence[str], alone: set[int]) -> set[int]:
     """Merged files made from earlier generations of these paths, or outranking a live file of theirs where they overlap."""
     place = (receiver, site_id)
     rows = catalog_rows.sources_of_paths(connection, *place, paths, ("live", "retired", "reclaimed"))
@@ -99,73 +99,77 @@ def _concerned(connection: Connection, receiver: str, site_id: str, paths: Seque
     live = [row for row in rows if row.state == "live"]
     if not live:
         return found
-    others = [file for file in catalog_rows.files_by_id(connection, alone - found) if any(_meets(row, file) for row in live)]
+    others = [
+        file for file in catalog_rows.files_by_id(connection, alone - found) if any(_may_outrank(row, file) for row in live)
+    ]
     devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*live, *others)])
     for file in others:
         mine = devices.get(file.file_id, ())
-        if any(_meets(row, file) and merge_rows.overlapping(mine, devices.get(row.file_id, ())) for row in live):
+        if any(_may_outrank(row, file) and merge_rows.has_overlap(mine, devices.get(row.file_id, ())) for row in live):
             found.add(file.file_id)
     return found
 
 
-def _meets(row: CatalogFile, merged: CatalogFile) -> bool:
+def _may_outrank(row: CatalogFile, merged: CatalogFile) -> bool:
     """Whether a live file may lose points to a merged one, by what their rows say."""
     together = row.partition_from <= merged.partition_to and merged.partition_from <= row.partition_to
     below = row.rank < merged.rank and row.kept == merged.kept  # what the site has no more may be below all that it has
     return row.database == merged.database and below and together
 
 
-def _judge(connection: Connection, receiver: str, site_id: str, stand: Stand) -> Outcome:
+def _judge_settled_set(connection: Connection, receiver: str, site_id: str, stand: SettledSet) -> Outcome:
     newest = {row.path: row for row in stand.roots}  # ordered by generation: the last of a path is its newest
     place = (receiver, site_id)
-    known = _Known(
+    known = _LedgerFacts(
         live={row.path: row for row in catalog_rows.sources_of_paths(connection, *place, newest)},
         inventory=landing_rows.inventory_of(connection, *place, newest),
         drops=landing_rows.drops_of_paths(connection, *place, newest),
         troubles=troubles_of(connection, *place, newest),
         awaiting=frozenset(
-            row.path for row in refusal_rows.quarantined(connection, receiver, "awaiting") if row.site_id == site_id
+            row.path for row in refusal_rows.read_quarantine(connection, receiver, "awaiting") if row.site_id == site_id
         ),
     )
-    roots = [_root(row, known) for row in newest.values()]
-    kept = {root.path for root in roots if root.fate is Fate.KEPT}
-    here = [newest[root.path] for root in roots if root.fate in (Fate.HERE, Fate.TOLD)]
-    return judge(roots, _beneath(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here)))
+    roots = [_judge_root(row, known) for row in newest.values()]
+    kept = {root.path for root in roots if root.fate is SourceFate.KEPT}
+    here = [newest[root.path] for root in roots if root.fate in (SourceFate.HERE, SourceFate.TOLD)]
+    return judge_settled_set(
+        roots, _find_outranked(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here))
+    )
 
 
-def _root(row: CatalogFile, known: _Known) -> Root:
+def _judge_root(row: CatalogFile, known: _LedgerFacts) -> Root:
     path = row.path
     live, drop, listed = known.live.get(path), known.drops.get(path), known.inventory.get(path)
     if live is not None and live.generation > row.generation:
         changed = (live.sha256, live.mods_sha256) != (row.sha256, row.mods_sha256)
-        return Root(path, live.generation, Fate.AGAIN, changed)
+        return Root(path, live.generation, SourceFate.AGAIN, changed)
     told = listed.generation if listed is not None else 0
     late = path in known.awaiting
     if drop is not None and drop.generation >= max(told, row.generation):
-        fate = _vanished(row, drop)
-        return Root(path, drop.generation, fate, late, drop.covered_by if fate is Fate.COVERED else ())
+        fate = _fate_of_vanished(row, drop)
+        return Root(path, drop.generation, fate, late, drop.covered_by if fate is SourceFate.COVERED else ())
     if listed is not None and listed.live:
         newer = told > row.generation
-        return Root(path, told, Fate.TOLD if newer else Fate.HERE, newer, trouble=known.troubles.get(path, ""))
-    return Root(path, told, Fate.KEPT, late)
+        return Root(path, told, SourceFate.TOLD if newer else SourceFate.HERE, newer, trouble=known.troubles.get(path, ""))
+    return Root(path, told, SourceFate.KEPT, late)
 
 
-def _vanished(row: CatalogFile, drop: DropRow) -> Fate:
+def _fate_of_vanished(row: CatalogFile, drop: DropRow) -> SourceFate:
     if drop.state == "waiting":
-        return Fate.ASKED
+        return SourceFate.ASKED
     if drop.kind == "superseded":
-        return Fate.COVERED if drop.state == "done" or drop.reason == SETTLED else Fate.COVERING
+        return SourceFate.COVERED if drop.state == "done" or drop.reason == SETTLED else SourceFate.COVERING
     if (drop.reason or "").startswith(APPROVED):
-        return Fate.LEFT
+        return SourceFate.LEFT
     kept = drop.reason == KEPT or row.marked == "dropped"  # told after it settled, or before
-    return Fate.KEPT if kept else Fate.LEFT
+    return SourceFate.KEPT if kept else SourceFate.LEFT
 
 
-def _beneath(
+def _find_outranked(
     connection: Connection,
     receiver: str,
     site_id: str,
-    stand: Stand,
+    stand: SettledSet,
     fates: tuple[Sequence[CatalogFile], Sequence[CatalogFile]],
 ) -> list[str]:
     """Files that overlap the stand and which it outranks wrongly: live ones, none of its sources, that rank between it and
@@ -175,24 +179,26 @@ def _beneath(
     mine = {row.path for row in stand.roots}
     databases = {file.database for file in stand.merged}
     rows = settled_rows.source_rows(connection, receiver, site_id, databases)
-    rows = [row for row in rows if row.path not in mine and any(_meets(row, file) for file in stand.merged)]
+    rows = [row for row in rows if row.path not in mine and any(_may_outrank(row, file) for file in stand.merged)]
     roots = [root for root in stand.roots if any(root.rank < row.rank for row in rows)]
     concerned = (*rows, *stand.merged, *roots, *kept, *(here if kept else ()))
     devices = catalog_rows.devices_of_files(connection, [f.file_id for f in concerned])
 
     def overlap(one: CatalogFile, other: CatalogFile) -> bool:
-        return merge_rows.overlapping(devices.get(one.file_id, ()), devices.get(other.file_id, ()))
+        return merge_rows.has_overlap(devices.get(one.file_id, ()), devices.get(other.file_id, ()))
 
     found = {row.path for row in (*rows, *here) if any(row.rank < gone.rank and overlap(row, gone) for gone in kept)}
     for row in rows:
-        above = [m for m in stand.merged if _meets(row, m) and overlap(row, m)]
+        above = [m for m in stand.merged if _may_outrank(row, m) and overlap(row, m)]
         low = [r.rank for r in roots if overlap(row, r)]
-        if low and any(outranked(min(low), file.rank, row.rank) for file in above):
+        if low and any(is_outranked(min(low), file.rank, row.rank) for file in above):
             found.add(row.path)
     return sorted(found)
 
 
-def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outcome: Outcome, at: float) -> None:
+def _apply_outcome(
+    connection: Connection, receiver: str, site_id: str, stand: SettledSet, outcome: Outcome, at: float
+) -> None:
     merged = [file.file_id for file in stand.merged]
     if outcome.action != "wait":
         settled_rows.set_waits(connection, merged if stand.waits else (), {})
@@ -202,15 +208,15 @@ def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outc
         ranks = {file.file_id: below_live(file.rank) for file in stand.merged if not file.kept}
         catalog_rows.rank_files(connection, ranks)
         catalog_rows.mark_files(connection, ranks, "dropped")
-        merge_rows.unmerge(connection, receiver, ranks, at)
-        _conclude(connection, receiver, site_id, stand)
+        merge_rows.unmerge_files(connection, receiver, ranks, at)
+        _conclude_drops(connection, receiver, site_id, stand)
         return
-    merge_rows.unmerge(connection, receiver, merged, at)  # what was derived from it since is read apart again
+    merge_rows.unmerge_files(connection, receiver, merged, at)  # what was derived from it since is read apart again
     if outcome.action == "go":
         catalog_rows.retire_files(connection, merged, at)
         gone = [{"site_id": site_id, "path": file.location, "file_id": file.file_id} for file in stand.merged]
         record_many(connection, "merge.replaced", gone)
-        _conclude(connection, receiver, site_id, stand)
+        _conclude_drops(connection, receiver, site_id, stand)
         return
     if dict(stand.waits) != dict(outcome.late):
         settled_rows.set_waits(connection, merged, outcome.late)
@@ -218,7 +224,7 @@ def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outc
         record_many(connection, "merge.waits", told)
 
 
-def _conclude(connection: Connection, receiver: str, site_id: str, stand: Stand) -> None:
+def _conclude_drops(connection: Connection, receiver: str, site_id: str, stand: SettledSet) -> None:
     """Superseded and approved sources have left with the stand."""
     paths = {row.path for row in stand.roots}
     drops = list(landing_rows.drops_of_paths(connection, receiver, site_id, paths).values())
@@ -238,10 +244,10 @@ def leave_approved(connection: Connection, receiver: str, site_id: str, approved
     rows = [row for row in rows if row.generation <= paths[row.path]]
     leaving = [row.file_id for row in rows if row.state == "live"]
     catalog_rows.retire_files(connection, leaving, at)
-    merge_rows.unmerge(connection, receiver, leaving, at)
+    merge_rows.unmerge_files(connection, receiver, leaving, at)
     approved = [replace(d, state="done", reason=APPROVED) for d in drops]
     landing_rows.put_drops(connection, receiver, site_id, approved)
-    late = look_again(connection, receiver, site_id, paths, at)
+    late = recheck_settled(connection, receiver, site_id, paths, at)
     told = [replace(d, reason=f"{APPROVED}: {late.waits[d.path]}" if d.path in late.waits else None) for d in approved]
     landing_rows.put_drops(connection, receiver, site_id, told)
     gone = [d for d in drops if d.path not in late.waits]
@@ -254,8 +260,8 @@ def give_up_kept(connection: Connection, receiver: str, gone: DropRow, why: str,
     rows = catalog_rows.sources_of_paths(connection, receiver, site_id, [gone.path])
     leaving = [row.file_id for row in rows if row.kept and row.generation <= gone.generation]
     catalog_rows.retire_files(connection, leaving, at)
-    merge_rows.unmerge(connection, receiver, leaving, at)
+    merge_rows.unmerge_files(connection, receiver, leaving, at)
     done = replace(gone, kind="dropped", covered_by=(), state="done", reason=f"{GIVEN_UP}: {why}")
     landing_rows.put_drops(connection, receiver, site_id, [done])
-    look_again(connection, receiver, site_id, [gone.path], at)
+    recheck_settled(connection, receiver, site_id, [gone.path], at)
     record_many(connection, "file.removed", [{"site_id": site_id, "path": gone.path, "why": done.reason}])

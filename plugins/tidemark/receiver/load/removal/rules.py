@@ -104,7 +104,7 @@ def judge_dropped(vanished: Vanished, state: PathState, deletes: str) -> Verdict
 
 def judge_superseded(vanished: Vanished, states: Mapping[str, PathState]) -> Verdict:
     """A file that others cover. `states` knows it, its covering paths and, where those are superseded, theirs."""
-    blocking = _blocking(vanished.covered_by, states, frozenset({vanished.path}))
+    blocking = _find_blocking(vanished.covered_by, states, frozenset({vanished.path}))
     if blocking is None:
         settled = states[vanished.path].presence is Presence.SETTLED
         return Verdict(vanished, "leave_settled" if settled else "leave")
@@ -130,7 +130,9 @@ def covering_closure(vanished: Iterable[Vanished], covered_by: Mapping[str, tupl
     return closed
 
 
-def _blocking(paths: Iterable[str], states: Mapping[str, PathState], seen: frozenset[str]) -> tuple[str, PathState] | None:
+def _find_blocking(
+    paths: Iterable[str], states: Mapping[str, PathState], seen: frozenset[str]
+) -> tuple[str, PathState] | None:
     """The first covering path that is not in the catalog, neither itself nor by what covers it in turn."""
     for path in sorted(paths):
         state = states.get(path, PathState(Presence.ABSENT))
@@ -138,7 +140,7 @@ def _blocking(paths: Iterable[str], states: Mapping[str, PathState], seen: froze
             continue
         if state.covered_by is None:
             return path, state
-        deeper = _blocking(state.covered_by, states, seen | {path})
+        deeper = _find_blocking(state.covered_by, states, seen | {path})
         if deeper is not None:
             return deeper
     return None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from tidemark.ledger.receiver.catalog import Rank
 
 
-class Fate(enum.StrEnum):
+class SourceFate(enum.StrEnum):
     """What became of a source of a stand since it settled."""
 
     HERE = "here"  # the site has it as it was
@@ -29,9 +29,9 @@ class Fate(enum.StrEnum):
     ASKED = "asked"  # gone, and the operator is asked
 
 
-_ANSWERED = frozenset({Fate.AGAIN, Fate.COVERED, Fate.LEFT})
-_COMING = frozenset({Fate.HERE, Fate.TOLD})
-_GONE = frozenset({Fate.KEPT, Fate.ASKED})
+_ANSWERED = frozenset({SourceFate.AGAIN, SourceFate.COVERED, SourceFate.LEFT})
+_COMING = frozenset({SourceFate.HERE, SourceFate.TOLD})
+_GONE = frozenset({SourceFate.KEPT, SourceFate.ASKED})
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Root:
 
     path: str
     generation: int
-    fate: Fate
+    fate: SourceFate
     changed: bool = False
     covers: tuple[str, ...] = ()
     trouble: str = ""
 
 
 @dataclass(frozen=True)
-class Again:
+class Requested:
     """A file the site is asked to send again, whole, if `generation` is still the newest it has sent."""
 
     path: str
@@ -64,10 +64,10 @@ class Outcome:
 
     action: str
     late: Mapping[str, str] = field(default_factory=dict)
-    again: tuple[Again, ...] = ()
+    again: tuple[Requested, ...] = ()
 
 
-def judge(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
+def judge_settled_set(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
     """What becomes of a stand. `beneath`: files that the site has and which the stand outranks wrongly, since one of its
     sources ranks below them, or one that is gone above."""
     roots = sorted(roots, key=lambda root: root.path)
@@ -77,39 +77,39 @@ def judge(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
         return Outcome("below")
     late = dict.fromkeys(beneath, "it")
     for root in roots:
-        if root.fate is Fate.COVERED:
+        if root.fate is SourceFate.COVERED:
             late |= dict.fromkeys(root.covers, f"what it covers of {root.path}")
             late[root.path] = "its compaction"
-        elif root.fate is Fate.LEFT:
+        elif root.fate is SourceFate.LEFT:
             late[root.path] = "its drop"
         elif root.changed:
             late[root.path] = "its deletion or change"
     if not late:
         return Outcome("stand")
     coming = [root for root in roots if root.fate in _COMING]
-    why = _why(coming, [root for root in roots if root.fate is Fate.COVERING])
+    why = _waiting_reason(coming, [root for root in roots if root.fate is SourceFate.COVERING])
     told = {path: f"{what} is not read yet: {why}" for path, what in sorted(late.items())}
     again = tuple(
-        Again(root.path, root.generation, f"a settled file that holds its points has to be replaced: {why}")
+        Requested(root.path, root.generation, f"a settled file that holds its points has to be replaced: {why}")
         for root in coming
         if not root.trouble
     )
     return Outcome("wait", told, again)
 
 
-def outranked(low: Rank, high: Rank, between: Rank) -> bool:
+def is_outranked(low: Rank, high: Rank, between: Rank) -> bool:
     """Whether a file of rank `between` loses points wrongly to a stand of rank `high` with a source of rank `low`."""
     return low < between < high
 
 
-def _why(coming: list[Root], covering: list[Root]) -> str:
+def _waiting_reason(coming: list[Root], covering: list[Root]) -> str:
     if troubled := next((root for root in coming if root.trouble), None):
         return f"it waits for {troubled.path}, which is {troubled.trouble}"
     if coming:
-        return f"{_named([root.path for root in coming])} of a settled file has to come again; the next sync sends it"
-    return f"it waits for what covers {_named([root.path for root in covering])}"
+        return f"{_join_paths([root.path for root in coming])} of a settled file has to come again; the next sync sends it"
+    return f"it waits for what covers {_join_paths([root.path for root in covering])}"
 
 
-def _named(paths: list[str]) -> str:
+def _join_paths(paths: list[str]) -> str:
     more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
     return ", ".join(paths[:2]) + more

@@ -47,7 +47,7 @@ class Question:
     gone: CatalogFile
     made: tuple[CatalogFile, ...]
 
-    def task(self, root: str) -> SurvivalTask | None:
+    def make_task(self, root: str) -> SurvivalTask | None:
         """What has to be read for an answer; None where it has points, no file can hold them and none of them is deleted."""
         if not self.made and not self.gone.mods_location and self.gone.points:
             return None
@@ -65,7 +65,7 @@ class Question:
             return ()
         return (self.gone, *(self.made[place] for place in evidence.rests_on))
 
-    def answered(self, evidence: Evidence) -> Found:
+    def make_answer(self, evidence: Evidence) -> Found:
         by = tuple(self.made[place].path for place in evidence.rests_on)
         return Found(evidence.survival, by, f"{evidence.proof}, in {', '.join(by)}" if by else evidence.proof)
 
@@ -76,14 +76,14 @@ def group_of(path: str, data: Sequence[str]) -> tuple[str, str, int] | None:
     return (name.database, name.region, name.partition) if name else None
 
 
-def questions(connection: Connection, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]) -> list[Question]:
+def list_questions(connection: Connection, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]) -> list[Question]:
     """What to ask before these loads and drops are recorded: of every vanished file that is judged with them."""
     due = due_drops(connection, origin, told, [load.file.path for load in loads])
     if not due:
         return []
     place = (origin.receiver, origin.site_id)
     gone = {row.path: row for row in catalog_rows.sources_of_paths(connection, *place, due)}
-    beside = _Beside(connection, origin, due.keys(), {load.row.path: load.row for load in loads})
+    beside = _Neighbours(connection, origin, due.keys(), {load.row.path: load.row for load in loads})
     return [Question(row, beside.made_since(row)) for row in gone.values()]
 
 
@@ -93,7 +93,7 @@ def due_drops(
     """Path → its newest drop, of all that is judged now: what is told, what waits, and what is kept of the groups in which
     files arrive, for a mark holds until something comes."""
     place = (origin.receiver, origin.site_id)
-    new = [*landing_rows.drops(connection, *place, states=("pending",)), *told]
+    new = [*landing_rows.read_drops(connection, *place, states=("pending",)), *told]
     touched = {group_of(path, origin.data) for path in arriving}
     kept: dict[str, DropRow] = {}
     if touched:
@@ -107,7 +107,7 @@ def due_drops(
     return newest
 
 
-class _Beside:
+class _Neighbours:
     """The live files beside vanished ones, read once a database and catalog partition: a compaction takes many at once."""
 
     def __init__(
@@ -122,22 +122,22 @@ class _Beside:
         name = parse_source_path(gone.path, self._origin.data)
         if name is None:
             return ()
-        came = self._first([gone]).get((gone.path, gone.sha256), gone.created)
-        made = [row for other, row, since in self._beside(gone) if since >= came and may_hold(other, name)]
+        came = self._first_created([gone]).get((gone.path, gone.sha256), gone.created)
+        made = [row for other, row, since in self._live_neighbours(gone) if since >= came and may_hold(other, name)]
         return tuple(sorted(made, key=lambda row: row.rank))
 
-    def _beside(self, gone: CatalogFile) -> list[tuple[SourceName, CatalogFile, float]]:
+    def _live_neighbours(self, gone: CatalogFile) -> list[tuple[SourceName, CatalogFile, float]]:
         key = (gone.database, gone.partition_from, gone.partition_to)
         if key not in self._found:
             rows = {row.path: row for row in catalog_rows.sources_beside(self._connection, gone) if not row.kept}
             rows |= self._arriving
             named = [(other, rows[path]) for path in rows if (other := parse_source_path(path, self._origin.data))]
             fitting = [(other, row) for other, row in named if other.path not in self._vanished]
-            first = self._first([row for _, row in fitting])
+            first = self._first_created([row for _, row in fitting])
             self._found[key] = [(other, row, first.get((row.path, row.sha256), row.created)) for other, row in fitting]
         return self._found[key]
 
-    def _first(self, rows: Iterable[CatalogFile]) -> dict[tuple[str, str], float]:
+    def _first_created(self, rows: Iterable[CatalogFile]) -> dict[tuple[str, str], float]:
         """When a content of a path came first: grown mods make rows of their own."""
         first: dict[tuple[str, str], float] = {}
         place = (self._origin.receiver, self._origin.site_id)

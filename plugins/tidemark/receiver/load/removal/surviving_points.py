@@ -71,31 +71,31 @@ class _Open:
 _Stretch = tuple[int | None, int | None]  # start <= time < end, None: no bound
 
 
-def look_for_points(task: SurvivalTask) -> Evidence:
+def find_surviving_points(task: SurvivalTask) -> Evidence:
     """Raises as `TsFile` does for a file that cannot be read, CorruptionError for one that no reader expected: that proves
     nothing."""
     try:
-        return _look(task)
+        return _compare_points(task)
     except (TidemarkError, MemoryError):
         raise
     except Exception as broken:
         raise CorruptionError(f"{task.subject} cannot be read: {type(broken).__name__}: {broken}") from broken
 
 
-def _look(task: SurvivalTask) -> Evidence:
+def _compare_points(task: SurvivalTask) -> Evidence:
     with ExitStack() as stack:
-        gone = _opened(task, task.gone, stack)
-        made = {place: _opened(task, one, stack) for place, one in enumerate(task.made)}
+        gone = _open_held(task, task.gone, stack)
+        made = {place: _open_held(task, one, stack) for place, one in enumerate(task.made)}
         alive = missing = 0
         met: set[int] = set()
         unread: TidemarkError | None = None
-        for device in gone.file.devices():
-            holders = {place: one for place, one in made.items() if device in one.file.names()}
-            for measurements, stretch in _stretches(gone, device, holders):
+        for device in gone.file.list_devices():
+            holders = {place: one for place, one in made.items() if device in one.file.device_names()}
+            for measurements, stretch in _split_stretches(gone, device, holders):
                 for measurement in measurements:
                     try:
-                        column = gone.file.column(device, measurement, *stretch, gone.deletions)
-                        found = _compared(column, device, measurement, holders) if len(column) else _Compared(0)
+                        column = gone.file.read_column(device, measurement, *stretch, gone.deletions)
+                        found = _compare_column(column, device, measurement, holders) if len(column) else _Compared(0)
                     except TidemarkError as broken:
                         unread = unread or broken
                         continue
@@ -107,7 +107,7 @@ def _look(task: SurvivalTask) -> Evidence:
                     met |= set(found.met)
                 if stretch[1] is not None:
                     for one in (gone, *holders.values()):
-                        one.file.forget(device, stretch[1])
+                        one.file.forget_times(device, stretch[1])
         if unread is not None:
             raise unread
         if not alive:
@@ -117,7 +117,7 @@ def _look(task: SurvivalTask) -> Evidence:
         return Evidence(Survival.LIVES, tuple(sorted(met)), f"each of its {alive:,} times stands, overwritten")
 
 
-def _stretches(gone: _Open, device: str, holders: Mapping[int, _Open]) -> Iterator[tuple[Sequence[str], _Stretch]]:
+def _split_stretches(gone: _Open, device: str, holders: Mapping[int, _Open]) -> Iterator[tuple[Sequence[str], _Stretch]]:
     """Measurements of a device that are read together, and the stretches of time in which they are: columns that share their
     times, or each series. Few points are one stretch without bounds."""
     time, series = gone.file.series_of(device)
@@ -126,22 +126,22 @@ def _stretches(gone: _Open, device: str, holders: Mapping[int, _Open]) -> Iterat
     for group in groups:
         others = [one.file.series_of(device) for one in holders.values()]
         there = [s for of_time, of in others for s in ([of_time] if of_time else [of[n] for n in group if n in of])]
-        for stretch in _windows([time or series[group[0]], *there]):
+        for stretch in _split_windows([time or series[group[0]], *there]):
             yield group, stretch
 
 
-def _windows(series: Sequence[Series]) -> Iterator[_Stretch]:
+def _split_windows(series: Sequence[Series]) -> Iterator[_Stretch]:
     chunks = [(place, chunk) for place, one in enumerate(series) for chunk in one.chunks if chunk.statistics.count]
     if sum(chunk.statistics.count for _, chunk in chunks) <= _AT_ONCE:
         yield None, None
         return
-    windows = windows_of(Piece(tuple(_extent(place, chunk) for place, chunk in chunks)), _AT_ONCE)
+    windows = windows_of(Piece(tuple(_chunk_extent(place, chunk) for place, chunk in chunks)), _AT_ONCE)
     for number, (start, _) in enumerate(windows):
         last = number + 1 == len(windows)
         yield start if number else None, None if last else windows[number + 1][0]
 
 
-def _extent(place: int, chunk: ChunkPlace) -> Extent:
+def _chunk_extent(place: int, chunk: ChunkPlace) -> Extent:
     told = chunk.statistics
     return Extent(place, told.start, told.end, told.count, {"": told.count})
 
@@ -156,7 +156,7 @@ class _Compared:
     time: int | None = None
 
 
-def _compared(column: Column, device: str, measurement: str, holders: Mapping[int, _Open]) -> _Compared:
+def _compare_column(column: Column, device: str, measurement: str, holders: Mapping[int, _Open]) -> _Compared:
     left = column.times
     first, last = int(column.times[0]), int(column.times[-1])
     met = []
@@ -165,7 +165,7 @@ def _compared(column: Column, device: str, measurement: str, holders: Mapping[in
         if series is None:
             continue
         end = last + 1 if last < np.iinfo(np.int64).max else None
-        found = one.file.column(device, measurement, first, end, one.deletions)
+        found = one.file.read_column(device, measurement, first, end, one.deletions)
         if found.type is column.type and (time := same_point(column, found)) is not None:
             return _Compared(0, (place,), time)
         after = np.setdiff1d(left, found.times, assume_unique=True)
@@ -186,7 +186,7 @@ def same_point(one: Column, other: Column) -> int | None:
     return int(times[same[0]]) if len(same) else None
 
 
-def _opened(task: SurvivalTask, held: HeldFile, stack: ExitStack) -> _Open:
+def _open_held(task: SurvivalTask, held: HeldFile, stack: ExitStack) -> _Open:
     deletions = NO_DELETIONS
     if held.mods_location:
         data = UntrustedFile(str(Path(task.root)), held.mods_location).read(MOST_MODS)

@@ -41,7 +41,7 @@ from tidemark.receiver.load.removal.rules import (
     judge_superseded,
 )
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found, group_of
-from tidemark.tsfiles.names import SourceName, may_hold, parse_source_path, rank
+from tidemark.tsfiles.names import SourceName, may_hold, parse_source_path, rank_of_source
 
 _STATE_OF = {"leave": "done", "mark": "done", "leave_settled": "pending", "wait": "pending", "ask": "waiting"}
 _NOT_ASKED = Found(None, trouble="nobody looked yet; the next load does")
@@ -56,7 +56,7 @@ class _Picture:
     states: Mapping[str, PathState]
 
 
-def take_vanished(
+def apply_vanished(
     connection: Connection,
     origin: Origin,
     told: Iterable[DropRow],
@@ -65,30 +65,30 @@ def take_vanished(
     found: Mapping[str, Found] = NOTHING_FOUND,
 ) -> set[str]:
     """Apply what a manifest tells and what was pending before; returns the paths that were looked at. Those whose points
-    stand in settled files are `replaced.look_again`'s, which comes after.
+    stand in settled files are `replaced.recheck_settled`'s, which comes after.
 
     `deletes`: what the link does with drops (keep | apply; "": nobody says). `found`: what became of their points, by path.
     """
     place = (origin.receiver, origin.site_id)
     new = list(told)
-    rows = {(d.path, d.generation): d for d in [*landing_rows.drops(connection, *place, states=("pending",)), *new]}
+    rows = {(d.path, d.generation): d for d in [*landing_rows.read_drops(connection, *place, states=("pending",)), *new]}
     marked = landing_rows.drops_of_paths(connection, *place, found.keys() - {path for path, _ in rows})
     rows |= {(d.path, d.generation): d for d in marked.values()}
     if not rows:
         return set()
     landing_rows.put_drops(connection, *place, list(rows.values()))
-    picture = _look(connection, origin, rows.values())
+    picture = _read_picture(connection, origin, rows.values())
     keep_below_live(connection, origin, dict(sorted(rows)), at)  # sorted: the newest generation of a path stays
-    missing = _missing(connection, origin, rows.values(), picture)
-    verdicts = [_judge(drop, picture, deletes, found, missing) for drop in rows.values()]
+    missing = _find_missing(connection, origin, rows.values(), picture)
+    verdicts = [_judge_vanished_file(drop, picture, deletes, found, missing) for drop in rows.values()]
     again = {(drop.path, drop.generation) for drop in marked.values()}
-    _act(connection, origin, verdicts, picture, at)
+    _apply_verdicts(connection, origin, verdicts, picture, at)
     judged = [
-        drop if not deletes and drop.state == "done" and verdict.action == "wait" else _recorded(drop, verdict)
+        drop if not deletes and drop.state == "done" and verdict.action == "wait" else _judged_drop(drop, verdict)
         for drop, verdict in zip(rows.values(), verdicts, strict=True)
     ]
     landing_rows.put_drops(connection, *place, judged)
-    _tell(
+    _report_drops(
         connection,
         origin,
         new,
@@ -103,20 +103,22 @@ def keep_below_live(connection: Connection, origin: Origin, gone: Mapping[str, i
     found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, gone)
     ranks = {f.file_id: below_live(f.rank) for f in found if not f.kept and f.generation <= gone[f.path]}
     catalog_rows.rank_files(connection, ranks)
-    merge_rows.unmerge(connection, origin.receiver, ranks, at)
+    merge_rows.unmerge_files(connection, origin.receiver, ranks, at)
 
 
 def lift_listed(connection: Connection, origin: Origin, listed: Iterable[str], at: float) -> None:
     """Give files back their rank that the site lists again as they were (a folder that was away and is mounted again)."""
     found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, listed)
-    back = {f.file_id: rank(source) for f in found if f.kept and (source := parse_source_path(f.path, origin.data))}
+    back = {
+        f.file_id: rank_of_source(source) for f in found if f.kept and (source := parse_source_path(f.path, origin.data))
+    }
     if back:
         catalog_rows.rank_files(connection, back)
         catalog_rows.mark_files(connection, back, None)
-        merge_rows.unmerge(connection, origin.receiver, back, at)
+        merge_rows.unmerge_files(connection, origin.receiver, back, at)
 
 
-def _missing(connection: Connection, origin: Origin, drops: Iterable[DropRow], picture: _Picture) -> dict[str, str]:
+def _find_missing(connection: Connection, origin: Origin, drops: Iterable[DropRow], picture: _Picture) -> dict[str, str]:
     """Path → a file that the site has and the catalog lacks and that a compaction may have made of it, with its trouble."""
     lacks: dict[tuple[str, str, int], list[SourceName]] = {}
     out: dict[str, str] = {}
@@ -135,7 +137,7 @@ def _missing(connection: Connection, origin: Origin, drops: Iterable[DropRow], p
     return out
 
 
-def _judge(
+def _judge_vanished_file(
     drop: DropRow, picture: _Picture, deletes: str, found: Mapping[str, Found], missing: Mapping[str, str]
 ) -> Verdict:
     told = Vanished(drop.path, drop.generation, drop.kind, drop.covered_by)
@@ -151,7 +153,7 @@ def _judge(
     return covered or judge_dropped(told, picture.states[drop.path], deletes)
 
 
-def _look(connection: Connection, origin: Origin, drops: Iterable[DropRow]) -> _Picture:
+def _read_picture(connection: Connection, origin: Origin, drops: Iterable[DropRow]) -> _Picture:
     place = (origin.receiver, origin.site_id)
     vanished = [Vanished(d.path, d.generation, d.kind, d.covered_by) for d in drops]
     told = {v.path: v for v in vanished}
@@ -183,7 +185,9 @@ def _look(connection: Connection, origin: Origin, drops: Iterable[DropRow]) -> _
     return _Picture(rows, settled, states)
 
 
-def _act(connection: Connection, origin: Origin, verdicts: Iterable[Verdict], picture: _Picture, at: float) -> None:
+def _apply_verdicts(
+    connection: Connection, origin: Origin, verdicts: Iterable[Verdict], picture: _Picture, at: float
+) -> None:
     leaving: list[int] = []
     marked: list[int] = []
     gone: list[tuple[str, int]] = []
@@ -202,11 +206,11 @@ def _act(connection: Connection, origin: Origin, verdicts: Iterable[Verdict], pi
     refusal_rows.supersede_refusals(connection, origin.receiver, origin.site_id, gone)
     refusal_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, gone)
     catalog_rows.retire_files(connection, leaving, at)
-    merge_rows.unmerge(connection, origin.receiver, leaving, at)
+    merge_rows.unmerge_files(connection, origin.receiver, leaving, at)
     catalog_rows.mark_files(connection, marked, "dropped")
 
 
-def _recorded(drop: DropRow, verdict: Verdict) -> DropRow:
+def _judged_drop(drop: DropRow, verdict: Verdict) -> DropRow:
     reason = SETTLED if verdict.action == "leave_settled" else verdict.reason or None
     state, found = _STATE_OF[verdict.action], verdict.vanished
     if verdict.action == "leave":  # what it was found to be, whatever its site took it for
@@ -216,11 +220,11 @@ def _recorded(drop: DropRow, verdict: Verdict) -> DropRow:
 
 def still_waiting(connection: Connection, origin: Origin) -> tuple[tuple[str, str], ...]:
     """(path, reason) of vanished files that could not leave yet."""
-    rows = landing_rows.drops(connection, origin.receiver, origin.site_id, states=("pending", "waiting"))
+    rows = landing_rows.read_drops(connection, origin.receiver, origin.site_id, states=("pending", "waiting"))
     return tuple((row.path, row.reason or "") for row in rows)
 
 
-def _tell(connection: Connection, origin: Origin, new: Iterable[DropRow], verdicts: Iterable[Verdict]) -> None:
+def _report_drops(connection: Connection, origin: Origin, new: Iterable[DropRow], verdicts: Iterable[Verdict]) -> None:
     place = {"site_id": origin.site_id, "landing": origin.landing}
     told = {(d.path, d.generation) for d in new}
     for verdict in verdicts:
