@@ -1,7 +1,7 @@
-"""A listing in columns, packed as it came: a site may have a million files of which a sync concerns itself with ten.
+"""Listings in packed columns. A site may have a million files, of which a sync needs ten.
 
-Whoever wants entries gets them as from any sequence, made anew each time; whoever can work on a folder's columns at once
-(`folders_of`) makes nothing of the files that did not change.
+`PackedEntries` is a sequence of entries, which are made anew at each iteration. `folders_of` yields a folder's columns,
+without making entries for the files that have not changed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tidemark.tsfiles.companions.resource import read_mods_name
 from tidemark.tsfiles.names import may_hold_files
 from tidemark.tsfiles.sealed import Classified, candidates_for_lone_mods, classify_listing, is_hidden, with_named_mods
 
-_ROW = 1100  # bytes of a file's row at most: its name, of 1023 bytes on the disks that take the longest, and three numbers
-_FRAME = 256 << 20  # of a folder of a million files 60 MB
+_ROW = 1100  # bytes of a file's row at most: a name of up to 1023 bytes and three numbers
+_FRAME = 256 << 20  # bytes of a frame at most; a folder of a million files takes about 60 MB
 
 
 class FolderFiles(NamedTuple):
-    """Files of one folder that follow each other in the order of paths, in columns as `Entry` has them."""
+    """Consecutive files of one folder, ordered by path, in the columns of `Entry`."""
 
     prefix: str  # the folder with its slash
     names: Sequence[str]
@@ -46,14 +46,14 @@ class FolderFiles(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Some folders' files as `agent.disk.pack_rows` makes them, compressed or not; `groups`: (prefix, number of files)."""
+    """Some folders' files, packed by `agent.disk.pack_rows`, compressed or not. `groups`: (prefix, number of files)."""
 
     groups: Sequence[tuple[str, int]]
     data: bytes
     compressed: bool
 
     def unpack_folders(self) -> Iterator[FolderFiles]:
-        """Raises UnreachableError where the columns are not of one length."""
+        """Unpack the folders. Raises UnreachableError where the columns differ in length."""
         total = sum(count for _, count in self.groups)
         raw = _decompress_rows(self.data, total) if self.compressed else self.data
         split = len(raw) - total * 24  # three int64 a row
@@ -72,7 +72,7 @@ class Frame(NamedTuple):
 
 
 def _decompress_rows(data: bytes, rows: int) -> bytes:
-    """What `rows` of a listing take at most; more is no listing. Raises UnreachableError."""
+    """Decompress `rows` rows. Raises UnreachableError for torn data and for more bytes than so many rows can have."""
     unpacking = zlib.decompressobj()
     try:
         raw = unpacking.decompress(data, max(1, min(rows * _ROW, _FRAME)))
@@ -84,7 +84,7 @@ def _decompress_rows(data: bytes, rows: int) -> bytes:
 
 
 class PackedEntries(Sequence[Entry]):
-    """Entries ordered by path that are kept packed."""
+    """Entries ordered by path, kept packed."""
 
     def __init__(self, frames: Sequence[Frame]) -> None:
         self._frames = frames
@@ -113,13 +113,13 @@ class PackedEntries(Sequence[Entry]):
 
 
 def list_names(store: Store, folders: Sequence[str], by_name: str) -> Listing:
-    """`store.glance` where the store can, else a whole listing."""
+    """Call `store.list_names` where the store has it, else list the files in full."""
     return store.list_names(folders, by_name) if isinstance(store, PartialListing) else store.list_files(folders)
 
 
 def classify_files(store: Store, entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
-    """`classify_listing`, with deletions under an earlier name of their TsFile given to it: where such lie about, the
-    `.resource` of the files that may be meant is read."""
+    """`classify_listing`, and assign a deletions file with an earlier name of its TsFile to that TsFile. Reads the
+    `.resource` of the candidates only if there are such deletions."""
     found = classify_listing(entries, data_folders)
     asked = candidates_for_lone_mods(found)
     if not asked:
@@ -127,14 +127,14 @@ def classify_files(store: Store, entries: Sequence[Entry], data_folders: Sequenc
     resources = store.read_many([f.resource.path for f in asked], [f.resource_bytes for f in asked])
     names = {}
     for file, (path, data) in zip(asked, resources, strict=True):
-        with suppress(CorruptionError):  # it tells nothing
+        with suppress(CorruptionError):  # a corrupt .resource names no deletions
             names[file.entry.path] = read_mods_name(data, path) if data else ""
     return with_named_mods(found, names)
 
 
 def all_files(store: Store, folders: Sequence[str]) -> Sequence[Entry]:
-    """The files below `folders`, for who takes what is not listed for lost. Raises PermanentError where part of them cannot
-    be listed."""
+    """List the files below `folders`, for a caller that treats unlisted files as lost. Raises PermanentError where a part
+    cannot be listed."""
     listing = store.list_files(folders)
     for path, why in listing.unlisted:
         raise PermanentError(
@@ -146,20 +146,20 @@ def all_files(store: Store, folders: Sequence[str]) -> Sequence[Entry]:
 
 
 def odd_paths_to_report(odd: Iterable[tuple[str, str]], data_folders: Sequence[str]) -> list[tuple[str, str]]:
-    """What a person should know of `odd` in a site's data: hidden folders left out; where IoTDB may keep files, whatever no
-    listing looks into (a link, a special file) is one more place of which nobody knows what is there."""
+    """Return the odd paths of a site's data that an operator should see, without hidden folders. Where IoTDB may keep files,
+    what a listing does not enter (a link, a special file) is marked as unlisted."""
     seen = [(path, why) for path, why in odd if not is_hidden(path, data_folders)]
     kept = {path for path, _ in seen if may_hold_files(path, data_folders)}
     return [pair for path, why in seen for pair in (mark_unlisted([(path, why)]) if path in kept else [(path, why)])]
 
 
 def mark_unlisted(odd: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """`odd` of a folder in which everything counts: of all but files whose names are no text nobody knows what is there."""
+    """Mark all of `odd` as unlisted, but for files whose names are not UTF-8. For a folder in which every file counts."""
     return [(path, why if why.startswith((UNLISTED, BAD_NAME)) else UNLISTED + why) for path, why in odd]
 
 
 def folders_of(entries: Iterable[Entry]) -> Iterator[FolderFiles]:
-    """Entries ordered by path, by the folders they lie in: a folder that holds folders too may come in pieces."""
+    """Group entries, ordered by path, by their folder. A folder with subfolders may come in several pieces."""
     if isinstance(entries, PackedEntries):
         yield from entries.unpack_folders()
         return
@@ -170,7 +170,7 @@ def folders_of(entries: Iterable[Entry]) -> Iterator[FolderFiles]:
 
 
 def entries_in(entries: Iterable[Entry], folders: set[str]) -> list[Entry]:
-    """Those that lie directly in one of `folders` (without a slash at the end)."""
+    """Return the entries that lie directly in one of `folders` (given without a trailing slash)."""
     if not folders:
         return []
     return [entry for files in folders_of(entries) if files.folder in folders for entry in files.iter_entries()]

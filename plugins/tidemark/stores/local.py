@@ -1,9 +1,9 @@
-"""A store on a disk of this machine: `agent.disk` and `agent.durable` behind the store's door, with Tidemark's errors.
+"""A store on a disk of this machine: `agent.disk` and `agent.durable` as a `Store`, with Tidemark's errors.
 
-`copy_files` makes copies of files that somebody else may still write to: new inodes, made from one opening of the
-source, that nobody else has a name of. The kernel copies. File systems that can share blocks (btrfs, XFS) share them
-until one side is written to. Holes stay holes, so a file that takes no space where it lies takes none here. A source
-that is no regular file, or that no plain folders lead to, is passed over.
+`copy_files` copies files that other processes may still write to. Each copy is a new inode, made from one opening of the
+source. The kernel copies. File systems that can share blocks (btrfs, XFS) share them until one side is written to. Holes
+stay holes, so a sparse file takes no more space here. A source that is no regular file, or lies below a symlink, is
+skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 
 
 class LocalStore:
-    """`root` is an absolute path; it need not exist before the first write."""
+    """A store below `root`, an absolute path that need not exist before the first write."""
 
     def __init__(self, root: str) -> None:
         self.disk = self._disk = Disk(root)
@@ -157,28 +157,28 @@ class LocalStore:
             return None
 
     def _check_size(self, path: str, size: int) -> None:
-        """Who reads a file as one has its bytes in memory."""
+        """Raise CorruptionError for a file that is too large to be read into memory at once."""
         if size > MOST_PAPER:
             text = f"{self._where.full_path(path)} has {size} bytes, more than the {MOST_PAPER} that are read at once"
             raise CorruptionError(text, hint="look at who wrote it; ./tidemark why", subject=path)
 
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_PIECE = 1 << 30  # asked of the kernel at once; it gives less
+_PIECE = 1 << 30  # requested from the kernel at once; it may copy less
 _BLOCK = 1 << 20
 _NOT_BY_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EIO)
 _LOOK = "look at the disk and the system log there, then ./tidemark load"
 
 
 class _Unreadable(Exception):
-    """The source, not the copy, met an OSError."""
+    """Reading the source failed, not writing the copy."""
 
 
 def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
-    """Copy source → target each, both relative to `root`, as large as the source is when it is opened.
+    """Copy each source to its target, both relative to `root`, up to the source's size at its opening.
 
-    A source that is no regular file, or that no plain folders lead to, is passed over. PermissionDeniedError for one that
-    cannot be opened, PermanentError for one whose bytes cannot be read; OSError where the target cannot be written.
+    Skips a source that is no regular file or lies below a symlink. Raises PermissionDeniedError for one that cannot be
+    opened, PermanentError for one whose bytes cannot be read, OSError where the target cannot be written.
     """
     for source, target in pairs:
         try:
@@ -201,12 +201,12 @@ def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _copy_data_ranges(source: int, copy: int, size: int) -> None:
-    """Data by data, the holes between left out."""
+    """Copy the ranges with data. Leaves out the holes."""
     os.ftruncate(copy, size)
     at = 0
     while at < size:
         end = size
-        with suppress(OSError):  # a file system that cannot tell
+        with suppress(OSError):  # the file system does not report holes: copy everything
             try:
                 at = os.lseek(source, at, os.SEEK_DATA)
             except OSError as error:
@@ -217,7 +217,7 @@ def _copy_data_ranges(source: int, copy: int, size: int) -> None:
         while at < end:
             count = _copy_piece(source, copy, at, end - at)
             if not count:
-                return  # it was cut while it was read: its digest tells
+                return  # cut while it was read: its digest will differ
             at += count
 
 

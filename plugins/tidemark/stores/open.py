@@ -1,4 +1,4 @@
-"""From a store's address in the settings to an open store."""
+"""Open the store at an address of the settings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TIERS = {"python": Tier.PYTHON, "posix": Tier.POSIX, "sftp": Tier.SFTP}
 
 
 def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
-    """Open `address`; an sftp store is connected, its host key compared, its far end probed once.
+    """Open the store at `address`. For an sftp store: connect, compare the host key, probe the far end once.
 
-    `tier`, or else the address's, is taken instead of what the probe finds best: PermanentError where it is not there.
+    `tier`, or else the address's, replaces the best one found. Raises PermanentError where the far end does not have it.
 
-    Opening it and its calls are tried again while the end is unreachable (`retrying`). Raises UsageError for an address
-    that cannot be, PermanentError for one that is a file, HostKeyError, PermissionDeniedError (login), UnreachableError.
+    Opening a remote store and its calls are repeated while it is unreachable (`retrying`). Raises UsageError for an invalid
+    address, PermanentError for a file, HostKeyError, PermissionDeniedError (login), UnreachableError.
     """
     scheme = address.url.partition(":")[0].lower()
     if scheme == "file":
@@ -35,7 +35,7 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
 
 
 def _open_remote(address: StoreAddress, tier: Tier | None) -> Store:
-    """What speaks SSH is loaded while the server is dialled."""
+    """Open an sftp store. The SSH modules are imported while the server is dialled."""
     host, port = place_of(address.url)
     dialled = Dialled(host, port, CONNECT_SECONDS)
     try:

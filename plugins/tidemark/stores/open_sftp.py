@@ -1,4 +1,4 @@
-"""Open an sftp store: log in, find out what the far end can run, take the best store for it."""
+"""Open an sftp store: log in, find out what the far end can run, make the best store for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
 def open_sftp(
     address: StoreAddress, tier: Tier | None = None, limits: Limits | None = None, dialled: Dialled | None = None
 ) -> Store:
-    """A connected store. `tier` is taken as given where the far end has it; PermanentError where it has not."""
+    """Open a store and connect it. `tier` forces one. Raises PermanentError where the far end does not have it."""
     login, root = login_of(address)
     connection = SshConnection(login, limits or Limits(), address.nice, address.memory, dialled)
     try:
@@ -31,7 +31,7 @@ def open_sftp(
 
 
 def open_on(connection: SshConnection, root: str, tier: Tier | None = None) -> Store:
-    """A store at the far end of a connection, which is the store's from now on."""
+    """Make a store at the far end of a connection. The store owns the connection from now on."""
     login = connection.login
     url = f"sftp://{login.name}{root or '/'}"
     if tier is Tier.SFTP:
@@ -51,7 +51,7 @@ def open_on(connection: SshConnection, root: str, tier: Tier | None = None) -> S
 
 
 def _by_tools(url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> Store:
-    from tidemark.stores.posix.store import PosixStore  # most far ends have python3: no time for loading the others
+    from tidemark.stores.posix.store import PosixStore  # here, because most far ends have python3 and do not need it
 
     return PosixStore(url, root, connection, tools)
 
@@ -63,7 +63,7 @@ def _by_sftp(url: str, root: str, connection: SshConnection) -> Store:
 
 
 def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
-    """`tools`: what the far end's shell found; none: it has no shell for this login."""
+    """Return why the far end cannot have `tier`. `tools`: what its shell found; none: the login has no shell."""
     if not tools:
         return "the login has no shell there, SFTP only"
     if tier is Tier.PYTHON:
@@ -72,7 +72,7 @@ def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
 
 
 def login_of(address: StoreAddress) -> tuple[Login, str]:
-    """Who logs in where, and the store's folder there. UsageError for an address that cannot be."""
+    """Return the login and the store's folder of an address. Raises UsageError for an invalid address."""
     host, port = place_of(address.url)
     parts, shown = urlsplit(address.url), without_password(address.url)
     root = unquote(parts.path).rstrip("/")

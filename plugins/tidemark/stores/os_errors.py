@@ -1,4 +1,4 @@
-"""What an operating system says, as Tidemark's errors: each names the host and the path, and who may try again."""
+"""Translate an operating system's errors into Tidemark's. Each names the host and the path. Its class decides on retries."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _NO_LINK = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
 @dataclass(frozen=True)
 class Where:
-    """Which store an error is about: `host` is "" for this machine, `root` the store's folder there."""
+    """The store that an error concerns. `host` is "" for this machine; `root` is the store's folder there."""
 
     host: str
     root: str
 
     def full_path(self, path: str) -> str:
-        """`path` as an operator looks for it: absolute, behind its host."""
+        """Return the absolute path, preceded by its host."""
         place = path if path.startswith("/") else f"{self.root.rstrip('/')}/{path}"
         return f"{self.host}:{place}" if self.host else place
 
 
 @contextmanager
 def translate_os_errors(where: Where, path: str, *, reading: bool = False) -> Iterator[None]:
-    """Raise what `os_error` makes of an OSError inside the block."""
+    """Translate an OSError inside the block by `os_error`."""
     try:
         yield
     except OSError as error:
@@ -50,7 +50,8 @@ def translate_os_errors(where: Where, path: str, *, reading: bool = False) -> It
 
 
 def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) -> TidemarkError:
-    """`error` at `path`. `reading`: a file that ends early has changed under us; otherwise a part would get a hole."""
+    """Return Tidemark's error for `error` at `path`. ERANGE means for `reading` that the file has become shorter, else that
+    a part would get a hole."""
     number = error.errno or 0
     place = where.full_path(path if error.filename is None else os.fsdecode(error.filename))
     said = error.strerror or os.strerror(number)

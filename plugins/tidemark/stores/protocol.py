@@ -1,19 +1,19 @@
-"""The door of a store: what every place that keeps bytes can do, whatever carries them.
+"""The interface of a store: the file operations that every store has, over any kind of connection.
 
 Paths are strings separated by `/`, relative to the store's root, or absolute (`/disk2/…`) where a site has data on
-several disks. No call follows a symlink, and none accepts a `..` component (`check_path`, `check_folder`). Whatever
-a far end cannot do is declared in `StoreProperties`, never guessed. Errors are Tidemark's: `UnreachableError` for
-what may work again in seconds, `PermissionDeniedError`, `DiskFullError`, `HostKeyError`, `SourceVanishedError` for a
-path that is gone. Every method of `Store` says what a missing file, a lost reply and a repeated call do.
+several disks. No call follows a symlink, and none accepts a `..` component (`check_path`, `check_folder`).
+`StoreProperties` declares what a far end cannot do. Errors are Tidemark's: `UnreachableError` for what may succeed after
+seconds, `PermissionDeniedError`, `DiskFullError`, `HostKeyError`, `SourceVanishedError` for a missing path. Every method
+of `Store` documents the effect of a missing file, a lost reply and a repeated call.
 
-`flow(store, wants)` gives the contents of many files in one stream. What is wanted is asked ahead, over the borders
-of files, and it comes in that order. A store that can keep many requests on their way offers `flow` itself. For any
-other store the same stream is made of its calls: small files in bundles of at most 512 files and 8 MB, others one by
-one. A file that is gone or too short gives a piece with that trouble, and the stream goes on.
+`read_stream(store, wants)` reads many files as one stream, in the order of the wants. Requests are sent ahead, across
+files. A store that can have many requests in flight has its own `read_stream`. For any other store the stream is made
+from its calls: small files in bundles of at most 512 files and 8 MB, others one by one. A file that is missing or too
+short gives a piece with that trouble, and the stream continues.
 
-A `StoreAddress` says where a store is and how to log in: `file:///path` or `sftp://user@host:port/path`, made of a site,
-a receiver or a node of the settings. `place_of` and `local_root` take it apart and raise UsageError for an address that
-cannot be; `without_password` is an address as it may be shown. It holds no secret: a private key is named by its file.
+A `StoreAddress` is a store's url and login: `file:///path` or `sftp://user@host:port/path`, from a site, a receiver or a
+node of the settings. `place_of` and `local_root` parse the url and raise UsageError for an invalid one.
+`without_password` makes it printable. An address has no secret: a private key is given by its file.
 
 Source: DESIGN §3 "Either end may be remote"; research/aesthetics.md §4.4 for durable publish.
 """
@@ -36,7 +36,7 @@ from tidemark.stores.os_errors import Where
 
 
 class Tier(enum.StrEnum):
-    """What the far end can run; found by one probe, recorded, may be forced."""
+    """What the far end can run. Found by one probe; the settings may force one."""
 
     LOCAL = "local"
     PYTHON = "python3"  # a shell and python3
@@ -51,13 +51,13 @@ class StoreProperties:
     tier: Tier
     hard_links: bool
     fsync: bool  # file contents can be made durable
-    inodes: bool  # listings carry inode numbers
+    inodes: bool  # listings have inode numbers
 
 
 class Entry(NamedTuple):
     """One regular file of a listing. `mtime` in whole seconds; `inode` 0 where the store has none.
 
-    A tuple, because a site may have a million of them: it is made in a third of a frozen dataclass's time.
+    A tuple, because a site may have a million files: it is faster to make than a frozen dataclass.
     """
 
     path: str
@@ -68,10 +68,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """All regular files below the asked folders, ordered by path bytes, and what could not be listed as it should.
+    """All regular files below the requested folders, ordered by path bytes, and what could not be listed.
 
-    `missing`: asked folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like.
-    `partial`: some files come by their names alone, see `PartialListing`.
+    `missing`: requested folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like.
+    `partial`: some files have only a name, see `PartialListing`.
     """
 
     entries: Sequence[Entry]
@@ -81,7 +81,7 @@ class Listing:
 
     @property
     def unlisted(self) -> list[tuple[str, str]]:
-        """Those of `odd` of which nobody knows what is there, as of an asked folder that is a symlink."""
+        """Those of `odd` whose content is unknown, e.g. a requested folder that is a symlink."""
         return [(path, why) for path, why in self.odd if why.startswith(UNLISTED)]
 
 
@@ -95,15 +95,15 @@ class Range(NamedTuple):
 
 @runtime_checkable
 class PartialListing(Protocol):
-    """What a store may do besides, where looking at a file costs it something (`listing.list_names` asks)."""
+    """A store that can list some files by name alone, because a stat of each costs time (see `listing.list_names`)."""
 
     def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
-        """`list_files` in half the time: files whose name ends with `by_name` come with size -1, mtime 0 and inode 0."""
+        """`list_files`, but files whose name ends with `by_name` are not stat'ed: they get size -1, mtime 0 and inode 0."""
         ...
 
 
 class Store(Protocol):
-    """Targets get the folders they need; a path that is no regular file is answered as a path that is gone."""
+    """The operations of a store. Missing folders of a target are made. A path that is no regular file counts as missing."""
 
     @property
     def url(self) -> str: ...
@@ -112,97 +112,97 @@ class Store(Protocol):
     def properties(self) -> StoreProperties: ...
 
     def list_files(self, folders: Sequence[str]) -> Listing:
-        """Every regular file below `folders`, recursively. `""` is the root. A name that is not UTF-8 is odd."""
+        """List every regular file below `folders`, recursively. `""` is the root. A name that is not UTF-8 is odd."""
         ...
 
     def list_folder(self, folder: str) -> Sequence[str]:
-        """Names (files and folders) directly in `folder`, sorted; empty where it does not exist."""
+        """Return the names of files and folders directly in `folder`, sorted; empty where it does not exist."""
         ...
 
     def stat(self, path: str) -> Entry | None:
-        """The file's entry, or None where there is no regular file."""
+        """Return the file's entry, or None where there is no regular file."""
         ...
 
     def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
-        """`stat` of each path, in few round trips. Inodes only where `stat` itself has them."""
+        """`stat` each path, in few round trips. Inodes only where `stat` has them."""
         ...
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a small file or a range of a large one; fewer where the file ends. SourceVanishedError when gone."""
+        """Read a small file or a range of a large one; fewer bytes where the file ends. Raises SourceVanishedError."""
         ...
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
-        """Small files in few round trips, in the given order, each whole or its first `lengths[i]` bytes; None: gone."""
+        """Read small files in few round trips, in order, each whole or its first `lengths[i]` bytes; None where missing."""
         ...
 
     def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        """`length` bytes from `offset` in pieces of at most `size`, many requests in flight where the carrier can.
+        """Read `length` bytes from `offset` in pieces of at most `size`, with many requests in flight where possible.
 
-        SourceVanishedError when the file is gone or ends before that.
+        Raises SourceVanishedError when the file is missing or too short.
         """
         ...
 
     def sha256(self, path: str, length: int | None = None) -> str:
-        """Hex digest of the file or its first `length` bytes, computed at the far end where it has a tool.
+        """Return the hex digest of the file or its first `length` bytes, computed at the far end where it has a tool.
 
-        SourceVanishedError when the file is gone or shorter than `length`.
+        Raises SourceVanishedError when the file is missing or shorter than `length`.
         """
         ...
 
     def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
-        """SHA-256 of each range in few round trips, in hex; None where the file is gone or shorter than asked."""
+        """Return the SHA-256 of each range in hex, in few round trips; None where the file is missing or too short."""
         ...
 
     def publish(self, path: str, data: bytes) -> None:
-        """Durably write a small file: temp name, write, fsync, rename, fsync folder. Replaces what was there."""
+        """Write a small file durably: temp name, write, fsync, rename, fsync folder. Replaces an older file."""
         ...
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
-        """Write `pieces` into `path` (a `.part`) from `offset`, cutting what lay beyond; returns the new length.
+        """Cut `path` (a `.part`) at `offset` and append `pieces`. Returns the new length.
 
-        `sync` makes its bytes survive a power loss before the call returns (where `properties.fsync`).
+        `sync`: make its bytes durable before the call returns (where `properties.fsync`).
         """
         ...
 
     def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write many small whole `.part` files in few round trips; nothing is durable before `seal_parts`."""
+        """Write many small whole `.part` files in few round trips. Nothing is durable before `seal_parts`."""
         ...
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
-        """Make every `.part` durable, rename each to its final name, make the folders durable (a bundle at once).
+        """Make every `.part` durable, rename each to its final name, make the folders durable.
 
-        A pair whose `.part` is gone while the final name exists was renamed before, by a call whose reply was lost or
-        whose process died: what that call may have left undone is made durable, and it is success.
+        A pair whose `.part` is missing while the final name exists was renamed by an earlier call whose reply was lost or
+        whose process died. It is made durable, too, and counts as success.
         """
         ...
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """Hard-link source → target for each pair. Returns the sources that are gone.
+        """Hard-link each source to its target. Returns the missing sources.
 
-        An existing equal link is success, an unequal target is replaced. PermanentError where the disks differ or the
-        file system has no links.
+        An existing equal link is success. Another file at the target is replaced. Raises PermanentError where the disks
+        differ or the file system has no links.
         """
         ...
 
     def make_folders(self, folders: Sequence[str]) -> None:
-        """Make each folder and its parents; one that exists is success."""
+        """Make each folder and its parents. An existing one is success."""
         ...
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files; what is gone already is success."""
+        """Remove files. A missing one is success."""
         ...
 
     def remove_tree(self, folder: str) -> None:
-        """Remove a folder and everything below it; what is gone already is success."""
+        """Remove a folder and everything below it. A missing one is success."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic replace, folder made durable where the carrier can. A source that is gone while the target exists was
-        renamed before: success."""
+        """Replace `target` atomically and make the folder durable, where the far end can. A missing source with an existing
+        target was renamed before: success."""
         ...
 
     def free_bytes(self, folder: str = "") -> int | None:
-        """Free space at the nearest existing folder, None where it cannot be known."""
+        """Return the free bytes at the nearest existing folder; None where unknown."""
         ...
 
     def close(self) -> None: ...
@@ -219,11 +219,11 @@ class Want(NamedTuple):
     path: str
     offset: int
     length: int
-    small: bool = False  # the file is whole in it, and may come in a bundle
+    small: bool = False  # a whole file, which may be read in a bundle
 
 
 class Piece(NamedTuple):
-    """The next bytes of a want, good until the next piece is taken; or why there are no more of it."""
+    """The next bytes of a want, valid until the next piece; or the reason why no more come."""
 
     number: int
     data: bytes | memoryview
@@ -232,22 +232,22 @@ class Piece(NamedTuple):
 
 @runtime_checkable
 class StreamReading(Protocol):
-    """What a store may do besides, where a round trip costs more than its bytes."""
+    """A store that can read many files as one stream, because a round trip costs more than the bytes."""
 
     def read_stream(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
-        """All bytes of each want, in the order of the wants; an empty one gives one empty piece. `wants` is asked ahead,
-        for `ahead` bytes or, without it, for as many as the line may hold.
+        """Yield all bytes of each want, in the order of the wants. An empty want gives one empty piece. Requests are sent
+        `ahead` bytes ahead; 0: as many as the connection may need.
 
-        A file that is gone or ends too early gives a piece with that trouble, and the stream goes on with the next one.
+        A file that is missing or too short gives a piece with that trouble, and the stream continues with the next one.
         """
         ...
 
 
 class PendingDigest(Protocol):
-    """A digest that is being made at a far end."""
+    """A digest that is being computed at a far end."""
 
     def await_digest(self) -> str | None:
-        """Waits for it; None where the file is gone or cannot be read."""
+        """Wait for the digest; None where the file is missing or cannot be read."""
         ...
 
     def close(self) -> None: ...
@@ -255,15 +255,15 @@ class PendingDigest(Protocol):
 
 @runtime_checkable
 class DigestingBeside(Protocol):
-    """What a store may do besides, whose far end has a tool for it."""
+    """A store whose far end can compute a digest in the background."""
 
     def digest_beside(self, path: str, length: int) -> PendingDigest | None:
-        """Begin to digest the first `length` bytes of a file; None where that is not worth it."""
+        """Start to digest the first `length` bytes of a file; None for a file that is too small for it."""
         ...
 
 
 def read_stream(store: Store, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
-    """`store.flow` where the store can, else the same from its calls: small files by bundles, others by themselves."""
+    """Call `store.read_stream` where the store has it, else make the stream from its calls: small files in bundles."""
     return (
         store.read_stream(wants, ahead)
         if isinstance(store, StreamReading)
@@ -311,12 +311,12 @@ LANDING = "landing"
 """The folder at a receiver below which senders write."""
 
 
-# Most paths there are, those in `.tidemark` too, found good at one look: no component is of dots alone.
+# Fast check for most paths, with those in `.tidemark`: no component consists of dots alone.
 _PLAIN = re.compile(r"/?\.?[\w-][\w.=+@-]*(?:/\.?[\w-][\w.=+@-]*)*", re.ASCII)
 
 
 def check_path(path: str) -> str:
-    """Return `path` when it stays below its folder; CorruptionError when empty, with `.` or `..` components or a NUL."""
+    """Return `path`. Raises CorruptionError when it is empty, is not UTF-8, or has a `.` or `..` component or a NUL."""
     if _PLAIN.fullmatch(path):
         return path
     parts = path.lstrip("/").split("/")
@@ -326,7 +326,7 @@ def check_path(path: str) -> str:
 
 
 def is_utf8(path: str) -> bool:
-    """Half a surrogate pair, as JSON can smuggle in, is no name on a disk."""
+    """Return whether `path` can be encoded. A lone surrogate, which JSON allows, is no name on a disk."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -335,13 +335,13 @@ def is_utf8(path: str) -> bool:
 
 
 def check_folder(folder: str) -> str:
-    """A folder's path without a slash at its end; "" is the root."""
+    """Return a folder's path, checked, without a trailing slash; "" is the root."""
     folder = folder.rstrip("/") or folder[:1]
     return folder if folder in ("", "/") else check_path(folder)
 
 
 def finish_listing(entries: list[Entry], missing: list[str], odd: list[tuple[str, str]]) -> Listing:
-    """Order by path: a listing has UTF-8 names alone, whose bytes order as their code points do."""
+    """Make a listing, ordered by path. UTF-8 bytes sort as code points do, so strings can be sorted."""
     entries.sort()
     return Listing(entries, tuple(sorted(missing)), tuple(sorted(odd)))
 
@@ -353,16 +353,16 @@ def gone_error(where: Where, path: str, length: int | None = None) -> SourceVani
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where a store is and how to log in. `host_key`: the server's "SHA256:…" fingerprint; `key`: a private key file."""
+    """A store's url and login. `host_key`: the server's "SHA256:…" fingerprint; `key`: a private key file."""
 
     url: str  # file:///path or sftp://user@host:port/path
     host_key: str = ""
     key: str = ""
     connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
-    nice: int = 0  # of what we run at the far end, 0 … 19: its disk and CPU serve others first
-    memory: int = MEMORY_BYTES  # that our program may take at the far end; 0: no limit
-    tier: str = "auto"  # of an sftp store: a key of TIERS where the settings force one
-    tries: int = 0  # how often it is tried to be opened, 0: as a store usually is; less for one that others stand in for
+    nice: int = 0  # niceness of our processes at the far end, 0 … 19: its disk and CPU serve others first
+    memory: int = MEMORY_BYTES  # bytes that our program may use at the far end; 0: no limit
+    tier: str = "auto"  # of an sftp store: a key of `open.TIERS` to force one
+    tries: int = 0  # tries to open it; 0: the default; fewer for a store that others can replace
 
     @classmethod
     def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
@@ -371,13 +371,13 @@ class StoreAddress:
 
 
 def place_of(url: str) -> tuple[str, int]:
-    """Host and port of an sftp address. UsageError where it is none."""
+    """Return host and port of an sftp address. Raises UsageError for an invalid one."""
     shown = without_password(url)
     try:
         parts = urlsplit(url)
-    except ValueError:  # a bracket without its other one
+    except ValueError:  # an unpaired bracket
         raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown) from None
-    if "#" in url or "?" in url:  # else a folder of that name would be taken for one of a shorter name
+    if "#" in url or "?" in url:  # else the folder's name would be cut there
         raise UsageError(
             f"store {shown!r}: # and ? have a meaning in an address", hint="write %23 and %3F for them", subject=shown
         )
@@ -391,16 +391,16 @@ def place_of(url: str) -> tuple[str, int]:
 
 
 def without_password(url: str) -> str:
-    """An address as it may be shown: "***" where a password stands, or may stand in an address that is badly written."""
+    """Return an address with "***" for the password, also for what may be one in an invalid address."""
     return re.sub(r"^([^/]*//[^/@:]*):.*@", r"\1:***@", url)
 
 
 def local_root(url: str) -> str:
-    """The folder of a `file://` address. Raises UsageError where it is no absolute path."""
+    """Return the folder of a `file://` address. Raises UsageError where it is no absolute path."""
     path = unquote(url.removeprefix("file://"))
     if not path.startswith("/") or ".." in PurePosixPath(path).parts:
         raise UsageError(f"store {url!r} needs an absolute path: file:///folder", subject=url)
     return path
 
 
-PIECE = 1 << 18  # bytes of a block handed on at once
+PIECE = 1 << 18  # bytes of a piece read at once

@@ -1,7 +1,7 @@
-"""The one place where what may work again in seconds is tried again: exponential back-off with jitter, then the error.
+"""The one place where calls that may succeed after seconds are repeated: exponential back-off with jitter, then the error.
 
-A remote store's single calls are wrapped by `RetryingStore`; a transfer takes the store beneath it (`without_retries`) and
-wraps its own tries, which go on from the blocks that are there. So no failure is retried on two levels (DESIGN §9).
+`RetryingStore` wraps a remote store's single calls. A transfer uses the store inside it (`without_retries`) and repeats
+its own tries, which resume from the blocks that have arrived. So no failure is retried on two levels (DESIGN §9).
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperti
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; doubled from one to the next, then anything from half to one and a half
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; each pause doubles the last one, times a random 0.5 … 1.5
 
-TRIES = 5  # of a single call, the first included
+TRIES = 5  # of a single call, with the first
 READ_AT_ONCE, CHUNKS_AT_ONCE = 256, 8 << 20
 
 SOON = (UnreachableError, OutcomeUnknownError)
 
 
 def pause_after(failures: int) -> float:
-    """Seconds to wait after so many failures in a row. With jitter: who was cut off together does not come back together."""
+    """Return the seconds to wait after `failures` failures in a row. Jitter spreads clients that failed together."""
     return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1))) * random.uniform(0.5, 1.5)
 
 
 def try_again(
     act: Callable[[], T], tries: int, also: tuple[type[Exception], ...] = (), pause: Callable[[float], None] = time.sleep
 ) -> T:
-    """`act()`, at most `tries` times while it raises SOON errors or `also`; the last error is raised as it is."""
+    """Call `act()`, up to `tries` times while it raises SOON errors or `also`. Raises the last error unchanged."""
     try:
         return act()
     except SOON + also:
         if tries <= 1:
             raise
         pause(pause_after(1))
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt  # most things work at once
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt  # here, because most calls succeed at once
 
     retrying = Retrying(
         stop=stop_after_attempt(tries - 1),
@@ -54,8 +54,8 @@ def try_again(
 
 
 class RetryBudget:
-    """`try_again` for what gets on by parts: `pause_before_retry` pauses as long as tries are left, `reset_failures` gives
-    them back."""
+    """`try_again` for work that progresses in parts: `pause_before_retry` counts a failure, `reset_failures` restores all
+    tries after progress."""
 
     def __init__(self, tries: int, pause: Callable[[float], None] | None = None) -> None:
         self._tries = max(1, tries)
@@ -63,7 +63,7 @@ class RetryBudget:
         self._pause = pause or time.sleep
 
     def pause_before_retry(self) -> bool:
-        """False when no try is left; else pauses, longer each time."""
+        """Return False when no try is left; else pause, longer each time, and return True."""
         self._failures += 1
         if self._failures >= self._tries:
             return False
@@ -75,14 +75,14 @@ class RetryBudget:
 
 
 def without_retries(store: Store) -> Store:
-    """The store without its retries."""
+    """Return the store inside a `RetryingStore`; another store as it is."""
     return store.inner if isinstance(store, RetryingStore) else store
 
 
 class RetryingStore:
-    """`inner`, each call tried again while its end is unreachable. Every call may be made twice with the same effect.
+    """Repeats each call of `inner` while its far end is unreachable. Every call may be made twice with the same effect.
 
-    Not `write_part`: its pieces are gone once they were read. Its caller begins anew from what is there.
+    Not `write_part`: its pieces can be read only once. Its caller resumes from what has arrived.
     """
 
     def __init__(self, inner: Store, tries: int = TRIES) -> None:
@@ -116,14 +116,14 @@ class RetryingStore:
         return self._retry_call(lambda: self.inner.read(path, offset, length))
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
-        """By a few hundred files: those of a call that failed are read again before any of them is handed out."""
+        """Read a few hundred files at a time, and yield none of them before their call has succeeded."""
         for start in range(0, len(paths), READ_AT_ONCE):
             some = slice(start, start + READ_AT_ONCE)
             wanted = None if lengths is None else lengths[some]
             yield from self._retry_call(lambda some=some, wanted=wanted: list(self.inner.read_many(paths[some], wanted)))  # type: ignore[misc]
 
     def read_chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        """By a few megabytes, for the same reason."""
+        """Read a few megabytes at a time, and yield none of them before their call has succeeded."""
         for start in range(offset, offset + length, CHUNKS_AT_ONCE):
             wanted = min(CHUNKS_AT_ONCE, offset + length - start)
             read = partial(self.inner.read_chunks, path, start, wanted, size)

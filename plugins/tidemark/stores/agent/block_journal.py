@@ -1,9 +1,10 @@
 """The block journal `<target>.part.blocks`: which blocks of a large file have arrived, and what their digests are.
 
-A header line with the source's identity, then one line a block: offset, length, SHA-256. A block may hold others: one from
-offset 0 is the file so far. It lies beside the `.part` at the target, so whoever sends next finds it. It claims nothing by
-itself: a block counts only after its bytes in the `.part` were digested again, so a torn line, a lost block or a journal
-that outlived its part costs bytes, never truth. Runs at the far end too (see `server`): Python 3.6, no annotations.
+The first line is a header with the source's identity. Each further line is a block: offset, length, SHA-256. Blocks may
+overlap: one from offset 0 covers the file so far. The journal lies next to the `.part` at the target, so the next sender
+finds it. It proves nothing by itself: a block counts only after its bytes in the `.part` were digested again. So a torn
+line, a lost block or a journal without its part costs bytes, never correctness. Runs at the far end too (see `server`):
+Python 3.6, no annotations.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from collections.abc import Sequence
 
 _MAGIC = "tidemark-blocks 1 "
 _DIGITS = 19  # of a number of bytes
-_LONG = 225  # bytes of a name behind which the longest ending fits
+_LONG = 225  # longest name, in bytes, to which the longest suffix can be added
 
 
 def part_of(target_path: str) -> str:
-    """Where the bytes of a file that is under way lie."""
+    """Return the path of the `.part` that holds a file's bytes during its transfer."""
     return _stem_of(target_path) + ".part"
 
 
 def part_at(place: bytes) -> bytes:
-    """As `part_of`, of a place on a disk."""
+    """`part_of` for a path on the disk, as bytes."""
     return _stem_at(place) + b".part"
 
 
 def copy_at(place: bytes) -> bytes:
-    """As `part_at`, for a small file that is sent a second time while the first copy is on its way."""
+    """`part_at` for a small file that is sent a second time while its first copy is still under way."""
     return _stem_at(place) + b".again.part"
 
 
@@ -38,12 +39,12 @@ def copy_of(target_path: str) -> str:
 
 
 def journal_of(target_path: str) -> str:
-    """Where the record of its durable blocks lies."""
+    """Return the path of the file's block journal."""
     return _stem_of(target_path) + ".part.blocks"
 
 
 def journal_at(place: bytes) -> bytes:
-    """As `journal_of`, of a place on a disk."""
+    """`journal_of` for a path on the disk, as bytes."""
     return _stem_at(place) + b".part.blocks"
 
 
@@ -54,8 +55,8 @@ def _stem_of(path: str) -> str:
 
 
 def _stem_at(place: bytes) -> bytes:
-    """What the names of a file's parts begin with: its own, or where no ending fits behind that (a name has 255 bytes at
-    most) the digest of it."""
+    """Return what the names of a file's part and journal begin with: its own path. Where the name is too long for a suffix
+    (a name has 255 bytes at most), the name's SHA-256 replaces it."""
     start = place.rfind(b"/") + 1
     if len(place) - start <= _LONG:
         return place
@@ -63,7 +64,7 @@ def _stem_at(place: bytes) -> bytes:
 
 
 class Identity(namedtuple("Identity", "wanted mtime inode")):
-    """What the source was when its blocks were read. `wanted`: bytes to send. `mtime`: -1 for a prefix of a growing file."""
+    """The source's state when its blocks were read. `wanted`: bytes to send. `mtime`: -1 for a prefix of a growing file."""
 
     __slots__ = ()
 
@@ -82,7 +83,7 @@ class Block(namedtuple("Block", "offset length sha256")):
 
 
 class BlockJournal:
-    """The blocks of one part, for one edition of the source."""
+    """The blocks of one part, for one state of the source."""
 
     def __init__(self, identity: Identity, blocks: Sequence[Block] = ()) -> None:
         self.identity = identity
@@ -99,13 +100,13 @@ class BlockJournal:
 
 
 def encode_header(identity: Identity) -> bytes:
-    """The journal's first line: which source its blocks belong to."""
+    """Encode the journal's first line, the identity of the source."""
     return (_MAGIC + json.dumps(identity._asdict()) + "\n").encode()
 
 
 def decode_journal(data: bytes) -> BlockJournal | None:
-    """The journal up to its first torn or impossible line; None where not even the header is whole or known."""
-    lines = data.split(b"\n")[:-1]  # what follows the last newline is a torn line, or nothing
+    """Decode the journal up to its first torn or impossible line. Returns None where the header is torn or unknown."""
+    lines = data.split(b"\n")[:-1]  # after the last newline comes a torn line or nothing
     if not lines or not lines[0].startswith(_MAGIC.encode()):
         return None
     try:
@@ -113,7 +114,7 @@ def decode_journal(data: bytes) -> BlockJournal | None:
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     if not (0 <= identity.wanted < 1 << 63 and -(1 << 63) <= identity.mtime < 1 << 63 and 0 <= identity.inode < 1 << 64):
-        return None  # what no disk has, and no request can say
+        return None  # no disk has such values, and no request can encode them
     blocks: list[Block] = []
     for line in lines[1:]:
         words = line.split()
@@ -129,7 +130,7 @@ def decode_journal(data: bytes) -> BlockJournal | None:
 
 
 def in_order(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The leading blocks that follow one another from offset 0."""
+    """Return the leading blocks that follow each other from offset 0 without a gap."""
     kept: list[Block] = []
     for block in blocks:
         if block.offset != (kept[-1].end if kept else 0):
@@ -139,7 +140,7 @@ def in_order(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def verified_prefix(blocks: Sequence[Block], digests: Sequence[str | None]) -> tuple[Block, ...]:
-    """The leading blocks whose digest is the one recorded."""
+    """Return the leading blocks whose digest equals the recorded one."""
     kept = []
     for block, digest in zip(blocks, digests):  # noqa: B905 Python 3.6
         if digest != block.sha256:

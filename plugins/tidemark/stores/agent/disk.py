@@ -1,16 +1,15 @@
-"""What a store does on a disk, for both ends: list, read, digest, link, remove below one root.
+"""A store's operations on a disk, at either end: list, read, digest, link, remove below one root.
 
-No call follows a symlink. It runs in this process for `file://`, and inside the far end's python3 for `sftp://`: the
-standard library alone, Python 3.6, plain OSError. Paths are the protocol's. On the disk they are bytes, so that a
-far end's locale has no say. Only `durable` gives files their final names.
+No call follows a symlink. The module runs in this process for `file://`, and inside the far end's python3 for `sftp://`.
+So it uses the standard library alone, Python 3.6 and plain OSError. Paths are those of `stores.protocol`. On the disk they
+are bytes, independent of the far end's locale. Only `durable` gives files their final names.
 
-Rows of a listing: which folders are listed, which names can be said (a name that is not UTF-8 is odd), how rows
-travel. A folder is listed down to 64 folders below an asked one, and its path may have 2048 bytes. What cannot be
-listed is told with `UNLISTED`: nobody knows whether it is there or has gone.
+A listing goes down to 64 folders below a requested one. A folder's path may have 2048 bytes. A name that is not UTF-8 is
+reported as odd. What cannot be listed is reported with `UNLISTED`: whether files are there is unknown.
 
-Files and folders are removed however deep they are: without recursion, and with no path longer than two names.
-Whoever may write there can swap a folder for a symlink between any two calls. So what is removed is reached by
-folders that are opened one by one from the root, and symlinks are removed, not followed.
+Files and folders are removed at any depth: without recursion, and with no path longer than two names. A user with write
+permission can replace a folder by a symlink between any two calls. So the folders above a removed file are opened one by
+one from the root, and symlinks are removed, not followed.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ UNLISTED = "cannot be listed: "
 BAD_NAME = "name is not UTF-8"  # of a file
 BAD_FOLDER = "is a folder whose name is not UTF-8"
 TOO_MANY = "it holds too many files for the memory that may be used (far_memory)"
-DEPTH = 64  # folders below an asked one; IoTDB keeps its files four deep
-PATH_BYTES = 2048  # of a folder: behind the root of a store, before a file's name, a system takes 4096 of the whole
+DEPTH = 64  # folders below a requested one; IoTDB keeps its files four deep
+PATH_BYTES = 2048  # of a folder below the root; the system allows 4096 for root, folder and file name together
 _UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
 def outermost_folders(folders: Sequence[str]) -> list[str]:
-    """`folders` without those that lie below another of them."""
+    """Return `folders` without those that lie below another of them."""
     kept: list[str] = []
-    above: set[str] = set()  # the kept ones without a slash at the end
+    above: set[str] = set()  # those in `kept`, without the trailing slash
     for folder in sorted(set(folders)):
         if kept[:1] == [""] and not folder.startswith("/"):
             continue
@@ -54,7 +53,7 @@ def outermost_folders(folders: Sequence[str]) -> list[str]:
 
 
 def why_unreached(folder: str, depth: int) -> str:
-    """Why a folder, `depth` below the asked one, is not looked into; else ""."""
+    """Return why a folder, `depth` below the requested one, is not listed; "" where it is listed."""
     if depth > DEPTH:
         return f"lies more than {DEPTH} folders deep"
     if len(folder) > PATH_BYTES or len(folder.encode()) > PATH_BYTES:
@@ -63,7 +62,7 @@ def why_unreached(folder: str, depth: int) -> str:
 
 
 def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
-    """The names, each ended by a NUL, then all sizes, mtimes, inodes as little-endian int64."""
+    """Pack the names, each ended by a NUL, then all sizes, mtimes, inodes as little-endian int64."""
     names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
     numbers = array.array("q", sizes + mtimes + inodes)
     if sys.byteorder == "big":
@@ -78,13 +77,13 @@ def printable_name(name: bytes) -> str:
 def keep_utf8_rows(
     rows: list[tuple[str, int, int, int]], prefix: str, odd: list[tuple[str, str]]
 ) -> list[tuple[str, int, int, int]]:
-    """The rows whose names are UTF-8, whatever encoding the process believes in."""
+    """Return the rows whose names are UTF-8, whatever the process's encoding is. The others are added to `odd`."""
     if _UTF8:
         try:
             "".join([row[0] for row in rows]).encode()
             return rows
         except UnicodeEncodeError:
-            pass  # one by one: which is it?
+            pass  # find it below, row by row
     kept = []
     for row in rows:
         name = os.fsencode(row[0])
@@ -101,7 +100,7 @@ RAISED = ".tidemark-removing-"
 
 
 def remove_files(root: bytes, paths: Sequence[str]) -> None:
-    """Paths as a store has them, below `root` or absolute. What is gone, or lies below a symlink, is passed over."""
+    """Remove files, given by store paths: below `root` or absolute. Skips what is missing or lies below a symlink."""
     for folder, group in groupby(map(_split_path, paths), key=itemgetter(0)):
         above = _open_folder(root, folder)
         if above < 0:
@@ -115,7 +114,7 @@ def remove_files(root: bytes, paths: Sequence[str]) -> None:
 
 
 def remove_tree(root: bytes, folder: str) -> None:
-    """A folder as a store has it. Symlinks in it are removed, not followed. What is gone already is success."""
+    """Remove a folder, given by its store path. Removes symlinks in it, never follows them. A missing one is success."""
     above, name = _split_path(folder.rstrip("/"))
     handle = _open_folder(root, above)
     if handle >= 0:
@@ -126,13 +125,13 @@ def remove_tree(root: bytes, folder: str) -> None:
 
 
 def _split_path(path: str) -> tuple[str, str]:
-    """(folder, name)."""
+    """Return (folder, name)."""
     folder, slash, name = path.rpartition("/")
     return folder or (slash if path.startswith("/") else ""), name
 
 
 def _open_folder(root: bytes, folder: str) -> int:
-    """A handle, -1 where the folder is gone or was swapped for something else. What an absolute path names is trusted."""
+    """Open a folder. Returns -1 where it is missing or was replaced by something else. An absolute path is trusted."""
     start, names = (folder.encode(), []) if folder.startswith("/") else (root, folder.split("/") if folder else [])
     handle = -1
     try:
@@ -178,7 +177,7 @@ def _remove_below(above: int, name: bytes) -> None:
 
 
 def _unlink_file(above: int, name: bytes) -> bool:
-    """False for a folder."""
+    """Remove a file. Returns False for a folder."""
     try:
         os.unlink(name, dir_fd=above)
     except FileNotFoundError:
@@ -195,13 +194,13 @@ def _unlink_file(above: int, name: bytes) -> bool:
 
 
 def _remove_one_level(top: int, name: bytes, numbers: count[int]) -> None:
-    """Remove the folder `name` in `top`; the folders in it come to lie in `top`, where they are found next."""
+    """Remove the folder `name` in `top`. First moves its folders up into `top`, where the caller finds them next."""
     folder = os.open(name, _FOLDER, dir_fd=top)
     try:
         for inner in map(os.fsencode, os.listdir(folder)):
             if not _unlink_file(folder, inner):
-                # CRASH WINDOW: it lies in `top` under another name; whoever removes `top` again removes it there.
-                # Who looks what lies in `top` first knows such names by RAISED.
+                # CRASH WINDOW: it lies in `top` under another name; the next removal of `top` removes it there.
+                # A listing of `top` recognizes such names by RAISED.
                 _move_up(folder, inner, top, numbers)
     finally:
         os.close(folder)
@@ -224,32 +223,32 @@ def _move_up(folder: int, inner: bytes, top: int, numbers: count[int]) -> None:
             os.rename(inner, b"%s%d" % (RAISED.encode(), next(numbers)), src_dir_fd=folder, dst_dir_fd=top)
             return
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # of an earlier try: the next number
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # in use: the next number
                 raise
 
 
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
-_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, 45 s as it comes
+_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, by default 45 s
 _BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 
 
 def _ignore_progress() -> None:
-    """Nobody wants to hear."""
+    """Do nothing: no progress was asked for."""
 
 
 class Disk:
-    """A root folder. The root, and what lies above an absolute path's last component, are the operator's: trusted."""
+    """The files below one root. The root, and the folders of an absolute path, are trusted: they are the operator's."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/").encode() or b"/"
-        self._plain: dict[str, bytes] = {}  # places of folders, with a slash; of the bulk call under way: no symlinks
-        self.tell: Callable[[], None] = _ignore_progress  # called while long work gets on, about each piece
+        self._plain: dict[str, bytes] = {}  # folder → its place with a slash; checked by this bulk call: no symlink
+        self.tell: Callable[[], None] = _ignore_progress  # called about once a piece during long work
 
     @contextmanager
     def reporting_progress(self, tell: Callable[[], None]) -> Iterator[None]:
-        """`tell` hears of long work within the block. Not where another thread uses this disk."""
+        """Call `tell` repeatedly during long work within the block. Not safe while another thread uses this disk."""
         self.tell = tell
         try:
             yield
@@ -257,14 +256,14 @@ class Disk:
             self.tell = _ignore_progress
 
     def locate(self, path: str) -> bytes:
-        """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
+        """Return the place of `path` on this disk. Raises ELOOP when a folder between the root and it is a symlink."""
         if path.startswith("/"):
             return path.encode()
         folder, _, name = path.rpartition("/")
         return self._folder_place(folder) + name.encode() if path else self.root
 
     def _folder_place(self, folder: str) -> bytes:
-        names: list[tuple[str, str]] = []  # folders whose places are not known, and their names, the innermost first
+        names: list[tuple[str, str]] = []  # (folder, its name) of those that `_plain` lacks, innermost first
         while folder not in self._plain and folder:
             above, _, name = folder.rpartition("/")
             names.append((folder, name))
@@ -285,13 +284,13 @@ class Disk:
     def walk_folders(
         self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]], by_name: str = ""
     ) -> Iterator[tuple[str, list[tuple[str, int, int, int]]]]:
-        """(folder with its slash, rows (name, size, mtime in whole seconds, inode)) in the order of paths, in bytes.
+        """Yield (folder with its slash, rows (name, size, mtime in whole seconds, inode)) ordered by the paths' bytes.
 
-        A folder that holds folders too comes in pieces, with theirs in between. Files whose name ends with `by_name` are
-        not looked at: they come as (name, -1, 0, 0). What is too deep, or too much, is odd and not looked into.
+        A folder with subfolders comes in pieces, with the subfolders' rows in between. Files whose name ends with `by_name`
+        are not stat'ed: they come as (name, -1, 0, 0). A folder that is too deep or too large is added to `odd` and skipped.
         """
         self._plain.clear()
-        # Folders to look into; rows to hand out, where there is no place.
+        # Folders to list. An item without a place has rows to yield.
         stack: list[tuple[str, bytes, int, list[tuple[str, int, int, int]]]] = []
         for prefix, folder in sorted([(_prefix_of(folder), folder) for folder in outermost_folders(folders)], reverse=True):
             found = self._locate_folder(folder, missing, odd)
@@ -323,7 +322,7 @@ class Disk:
     def _scan_folder(
         self, prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]], by_name: str
     ) -> list[tuple[str, int, int, int]]:
-        """A folder's files as they come; the folders in it go to `below`, what is neither to `odd`."""
+        """Return a folder's files, unordered. Adds its folders to `below` and anything else to `odd`."""
         rows: list[tuple[str, int, int, int]] = []
         try:
             # By handle: the kernel then looks each name up in this folder, not from the root of the disk.
@@ -338,7 +337,7 @@ class Disk:
                             try:
                                 info = entry.stat(follow_symlinks=False)
                             except FileNotFoundError:
-                                continue  # went away while we looked
+                                continue  # removed meanwhile
                             rows.append((entry.name, info[modes.ST_SIZE], int(info[modes.ST_MTIME]), info[modes.ST_INO]))
                         else:
                             self._note_no_file(entry, prefix, place, below, odd)
@@ -359,7 +358,7 @@ class Disk:
             raise
 
     def stat(self, path: str) -> tuple[int, int, int] | None:
-        """(size, mtime, inode) of a regular file, else None."""
+        """Return (size, mtime in whole seconds, inode) of a regular file, else None."""
         try:
             info = os.lstat(self.locate(path))
         except OSError as error:
@@ -369,7 +368,7 @@ class Disk:
         return (info.st_size, info.st_mtime_ns // 1_000_000_000, info.st_ino) if modes.S_ISREG(info.st_mode) else None
 
     def stat_all(self, paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
-        """`stat` of each; a folder that does not exist is asked for once."""
+        """`stat` each path. A missing folder costs one call, however many paths lie in it."""
         self.forget_folders()
         folders: dict[str, bool] = {}
         found = []
@@ -383,13 +382,13 @@ class Disk:
                 except OSError as error:
                     if error.errno not in _NO_FILE:
                         raise
-                    there = False  # or it lies below a symlink, as `stat` says too
+                    there = False  # or it lies below a symlink: `stat` returns None for that, too
                 folders[folder] = there
             found.append(self.stat(path) if there else None)
         return found
 
     def read_pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
-        """Bytes from `offset` in pieces of at most `size`; with a `length`, ERANGE when the file ends before it."""
+        """Yield bytes from `offset` in pieces of at most `size`. Raises ERANGE where the file ends before `length`."""
         handle = self.open(path)
         try:
             left = (1 << 62) if length is None else length
@@ -406,11 +405,11 @@ class Disk:
             os.close(handle)
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
-        """Bytes from `offset`, fewer where the file ends."""
+        """Return `length` bytes from `offset`, or fewer where the file ends."""
         return b"".join(self.read_available(path, offset, length))
 
     def read_available(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
-        """`read` in pieces: what a file had when it was opened, fewer bytes where it has become shorter."""
+        """`read` in pieces, up to the file's size at its opening. Yields fewer bytes where the file was cut meanwhile."""
         handle = self.open(path)
         try:
             there = max(0, os.fstat(handle).st_size - offset)
@@ -424,7 +423,7 @@ class Disk:
             os.close(handle)
 
     def digest_range(self, path: str, offset: int, length: int | None) -> str | None:
-        """SHA-256 in hex; None where the file is gone or shorter than asked."""
+        """Return the SHA-256 of a range in hex; None where the file is missing or too short."""
         total = hashlib.sha256()
         try:
             for piece in self.read_pieces(path, offset, length):
@@ -437,7 +436,7 @@ class Disk:
         return total.hexdigest()
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """Hard-link source → target each; returns the sources that are gone. An unequal target is replaced."""
+        """Hard-link each source to its target. Returns the missing sources. Replaces a target that is another file."""
         self._plain.clear()
         gone = [source for source, _ in pairs if self.stat(source) is None]
         missing = set(gone)
@@ -451,18 +450,19 @@ class Disk:
         return gone
 
     def remove(self, paths: Sequence[str]) -> None:
-        self.locate_all(paths)  # what lies below a symlink is refused before anything goes
+        self.locate_all(paths)  # refuse paths below a symlink before anything is removed
         remove_files(self.root, paths)
 
     def remove_tree(self, folder: str) -> None:
-        """Remove the folder and all below it; symlinks in it are removed, not followed. EINVAL for the root itself."""
+        """Remove a folder with its content. Removes symlinks, never follows them. Raises EINVAL for the root itself."""
         if not folder.strip("/"):
             raise OSError(errno.EINVAL, "is the root of the store, which is never removed")
         self.locate(folder)
         remove_tree(self.root, folder)
 
     def free_bytes(self, folder: str) -> int:
-        """On the disk of `folder`; where that lies below a symlink, of the root: nothing goes there."""
+        """Return the free bytes of the disk of `folder`; of the root's disk where `folder` lies below a symlink, since
+        nothing is written there."""
         try:
             place = self.locate(folder)
         except OSError as error:
@@ -475,11 +475,11 @@ class Disk:
         return room.f_bavail * room.f_frsize
 
     def forget_folders(self) -> None:
-        """A bulk call begins: which folders are no symlinks is looked at anew."""
+        """Forget which folders are no symlinks. To be called at the start of a bulk call."""
         self._plain.clear()
 
     def open(self, path: str, writing: bool = False) -> int:
-        """A handle for reading a regular file, for `writing` too; ENOENT for whatever is none."""
+        """Open a regular file for reading, and for `writing` if asked. Raises ENOENT for anything else."""
         try:
             handle = self._open_despite_lease(self.locate(path), _READ | os.O_RDWR if writing else _READ)
         except OSError as error:
@@ -492,7 +492,7 @@ class Disk:
         raise FileNotFoundError(errno.ENOENT, "is not a regular file")
 
     def _open_despite_lease(self, place: bytes, how: int) -> int:
-        """A part may be under lease (`part_file`): who writes it lets us in soon, for one that hangs the kernel does."""
+        """Open a file that may be under a lease (`part_file`). Its writer gives it up soon. If it hangs, the kernel does."""
         until = time.monotonic() + _LEASE_SECONDS
         while True:
             try:
@@ -539,13 +539,13 @@ class Disk:
             there, here = os.lstat(origin), os.lstat(place)
             if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
                 return
-            # CRASH WINDOW: the old target is gone, the new link is not there yet; the rerun links it.
+            # CRASH WINDOW: the old target is removed, the new link is not there yet; the rerun links it.
             durable.remove_quietly(place)
             os.link(origin, place, follow_symlinks=False)
 
 
 def read_at(handle: int, length: int, offset: int) -> bytes:
-    """Fewer bytes only where the file ends: one read may bring fewer than there are."""
+    """Read `length` bytes at `offset`, in as many reads as needed. Returns fewer only where the file ends."""
     data = more = os.pread(handle, length, offset)
     while more and len(data) < length:
         more = os.pread(handle, length - len(data), offset + len(data))

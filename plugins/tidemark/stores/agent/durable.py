@@ -1,7 +1,7 @@
 """The only module that gives files on a disk their final names: temp name, write, fsync, rename, fsync the folder.
 
 It runs in two places: in this process for `file://` stores, and inside the far end's python3 for `sftp://` ones (see
-`server`). So it imports the standard library alone, keeps to Python 3.6 and raises plain OSError.
+`server`). So it imports the standard library alone, uses Python 3.6 and raises plain OSError.
 Source: research/aesthetics.md §4.4: every shorter sequence can leave a torn or empty file behind after a power loss.
 """
 
@@ -13,14 +13,14 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-SYNC_ONCE = 16  # from so many files on, one syncfs of the disk is cheaper than an fsync a file
+SYNC_ONCE = 16  # number of files from which one syncfs of the disk is cheaper than an fsync of each
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PART = _WRITE | os.O_TRUNC
 
 
 class SyncFailed(OSError):
-    """A sync said that the disk lost bytes. `parts` are removed: whoever asked the disk again would hear that all is well,
-    since Linux tells of an error once (Documentation/core-api/errseq.rst). `disk`: a whole disk said so, of whatever was
+    """A sync failed: the disk lost bytes. `parts` are removed, since a second sync of them would succeed: Linux reports an
+    error once (Documentation/core-api/errseq.rst). `disk`: the failed sync was of a whole disk, and concerns anything
     written to it before."""
 
     def __init__(self, error: OSError, parts: Sequence[bytes], disk: bool) -> None:
@@ -30,11 +30,11 @@ class SyncFailed(OSError):
 
 
 class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
-    """What a stat shows of a part whose bytes were proven: as long as it shows the same, they are the same.
+    """The stat of a part whose bytes were verified. While a stat shows the same, the bytes are the same.
 
-    Linux counts time for files in ticks of 1-10 ms, and two changes within one look alike; since 6.13 the first change
-    after a stat gets a time of its own (Documentation/filesystems/multigrain-ts.rst), before that one right after the
-    stat, within the tick, is not seen.
+    Linux counts file times in ticks of 1-10 ms: two changes within one tick cannot be told apart. From 6.13 on, the first
+    change after a stat gets its own time (Documentation/filesystems/multigrain-ts.rst). Before 6.13, a change within the
+    stat's tick goes unnoticed.
     """
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
         return cls(info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
     def shown_by(self, info: os.stat_result, renamed: bool = False) -> bool:
-        """`renamed`: meanwhile, which moves the ctime."""
+        """Whether `info` shows this state. `renamed`: the file was renamed meanwhile, so its ctime may differ."""
         return (
             info.st_ino == self[0]
             and info.st_size == self[1]
@@ -54,8 +54,9 @@ class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
 
 
 class DiskHandles:
-    """A handle of each disk that is written to, from before the first byte: a disk tells every open handle, once, of what
-    it lost since that was opened; one opened later hears of what nobody was told of (errseq.rst), and others ask, too."""
+    """One open handle for each disk that is written to, opened before the first byte. Linux reports a lost write once to
+    each handle that was open at that time. A handle opened later gets only errors not yet reported to any other
+    (errseq.rst), and other processes sync, too."""
 
     def __init__(self) -> None:
         self._handles: dict[int, int] = {}  # by device
@@ -66,7 +67,7 @@ class DiskHandles:
             self._handles[device] = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
 
     def handle_of(self, device: int) -> int:
-        """-1: none."""
+        """Return the device's handle, or -1."""
         return self._handles.get(device, -1)
 
     def close(self) -> None:
@@ -76,7 +77,7 @@ class DiskHandles:
 
 
 def publish(place: bytes, pieces: Iterable[bytes]) -> None:
-    """Replace the file `place` by `pieces`, durably. The temp name is unique, so two writers cannot mix their bytes."""
+    """Replace the file at `place` by `pieces`, durably. The temp name is unique, so two writers cannot mix their bytes."""
     temp = b"%s.%s.tmp" % (place, os.urandom(4).hex().encode())
     make_folder(os.path.dirname(place))
     handle = os.open(temp, _WRITE | os.O_EXCL, 0o644)
@@ -89,15 +90,15 @@ def publish(place: bytes, pieces: Iterable[bytes]) -> None:
             os.close(handle)
         # CRASH WINDOW: the temp file is whole but has no final name; nobody reads it, the rerun publishes again.
         os.rename(temp, place)
-    except BaseException:  # whoever brings the pieces may give up, too
+    except BaseException:  # the iterator of pieces may raise, too
         remove_quietly(temp)
         raise
     sync_folder(os.path.dirname(place))
 
 
 def publish_within(root: bytes, path: bytes, data: bytes) -> None:
-    """`publish` of `path` below `root`, through folders that are opened one by one: whoever may write there cannot lead it
-    elsewhere by a symlink. ELOOP where a folder on the way is none. What lies above `root` is trusted."""
+    """`publish` of `path` below `root`, safe against symlinks: opens the folders below `root` one by one. Raises ELOOP where
+    one of them is no folder. What lies above `root` is trusted."""
     folder, _, name = path.rpartition(b"/")
     temp = b"%s.%s.tmp" % (name, os.urandom(4).hex().encode())
     try:
@@ -125,7 +126,7 @@ def publish_within(root: bytes, path: bytes, data: bytes) -> None:
 
 
 def _open_folder(root: bytes, path: bytes) -> int:
-    """A handle of the folder at `path` below `root`, made where it is not there."""
+    """Open the folder at `path` below `root`. Makes it where it is missing."""
     make_folder(root)
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in path.split(b"/"):
@@ -136,7 +137,7 @@ def _open_folder(root: bytes, path: bytes) -> int:
             except FileExistsError:
                 pass
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
-        except NotADirectoryError as error:  # what Linux says of a symlink, too
+        except NotADirectoryError as error:  # Linux raises it for a symlink, too
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
         finally:
             os.close(handle)
@@ -145,7 +146,7 @@ def _open_folder(root: bytes, path: bytes) -> int:
 
 
 def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
-    """Write `pieces` at `offset`, cutting what lay beyond; returns the new length. ERANGE when that would leave a hole."""
+    """Cut the file at `offset` and append `pieces`. Returns the new length. Raises ERANGE when that would leave a hole."""
     make_folder(os.path.dirname(place))
     handle = os.open(place, _WRITE, 0o644)
     try:
@@ -164,9 +165,9 @@ def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = 
 
 
 def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
-    """Make every part durable, rename all, make the folders durable. A pair that was sealed before is synced again.
+    """Make every part durable, rename all, make the folders durable. Raises SyncFailed.
 
-    Synced, because who sealed it may have died between the rename and the sync. Raises SyncFailed.
+    A pair that was renamed before is synced again: that process may have died between the rename and the sync.
     """
     make_durable(renames)
     # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest as parts and seals them.
@@ -174,7 +175,7 @@ def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
 
 
 def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, disks: DiskHandles | None = None) -> None:
-    """The first half of `seal`. `singly`: not by one sync of the disk, however many they are. Raises SyncFailed."""
+    """Do the first half of `seal`. `singly`: fsync each file, never the whole disk at once. Raises SyncFailed."""
     folders = {final.rpartition(b"/")[0] for _, final in renames}
     if len(renames) >= SYNC_ONCE and not singly:
         try:
@@ -199,10 +200,10 @@ def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, d
 def give_names(
     renames: Sequence[tuple[bytes, bytes]], same: Callable[[int], bool] | None = None, disks: DiskHandles | None = None
 ) -> list[int]:
-    """The second half of `seal`. Raises SyncFailed where the names may not last.
+    """Do the second half of `seal`. Raises SyncFailed where the names may not last.
 
-    `same(number)`: whether what now has the name of that pair is what was proven: somebody may have put another part there
-    a moment before. Returns the numbers of those where it is not: they are parts again, or an older file stays.
+    `same(number)`: whether the file that now has the pair's final name is the verified one. Another process may have
+    replaced the part just before. Returns the numbers of the pairs that fail: they are parts again, or an older file stays.
     """
     others = []
     for number, (part, final) in enumerate(renames):
@@ -215,7 +216,7 @@ def give_names(
             named = False
         if same is not None and not same(number):
             others.append(number)
-            # CRASH WINDOW: a file that nobody proved has the name; the rerun compares its digest and brings it again.
+            # CRASH WINDOW: an unverified file has the name; the rerun compares its digest and sends it again.
             if named and os.path.lexists(final):
                 os.rename(final, part)
     sync_names(renames, disks)
@@ -223,12 +224,12 @@ def give_names(
 
 
 def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: DiskHandles | None) -> None:
-    """Make the folders of names that were given durable. Raises SyncFailed."""
+    """Make the folders of the final names durable. Raises SyncFailed."""
     folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
     try:
         if len(folders) >= SYNC_ONCE and _sync_disks(folders, disks):
             return
-    except OSError as error:  # it may tell of bytes that were written since the parts were made durable
+    except OSError as error:  # it may concern bytes that were written after the parts were made durable
         raise SyncFailed(error, [], True) from error
     lost, last = set(), OSError()
     for folder in folders:
@@ -242,7 +243,7 @@ def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: DiskHandles | None
 
 
 def rename_durably(source: bytes, target: bytes) -> None:
-    """Atomic replace; both folders are durable afterwards. A source that went to `target` before is passed over."""
+    """Rename `source` to `target` atomically and make both folders durable. A rename that was done before is success."""
     make_folder(os.path.dirname(target))
     try:
         os.rename(source, target)
@@ -254,7 +255,7 @@ def rename_durably(source: bytes, target: bytes) -> None:
 
 
 def make_folder(folder: bytes) -> None:
-    """Make `folder` and its parents; each new one's name is made durable in the folder above."""
+    """Make `folder` and its parents. Makes each new one's name durable in the folder above."""
     try:
         os.mkdir(folder, 0o755)
     except FileExistsError:
@@ -269,7 +270,7 @@ def make_folder(folder: bytes) -> None:
 
 
 def make_folders(folders: Iterable[bytes]) -> None:
-    """`make_folder` of each, but what lies above them is synced once however many are new."""
+    """`make_folder` each, but sync each parent once, however many new folders it has."""
     seen, grown = set(), set()
     try:
         for folder in folders:
@@ -283,7 +284,7 @@ def make_folders(folders: Iterable[bytes]) -> None:
             except FileExistsError:
                 if not os.path.isdir(folder):
                     raise
-    finally:  # whoever goes on after an error finds those made so far, and takes their names for durable
+    finally:  # a later call finds those made before an error, and expects their names to be durable
         for parent in grown:
             sync_folder(parent)
 
@@ -298,7 +299,7 @@ def sync_folder(folder: bytes) -> None:
 
 
 def remove_quietly(place: bytes) -> None:
-    """Remove a file; one that is gone already is success."""
+    """Remove a file. A missing one is success."""
     try:
         os.unlink(place)
     except FileNotFoundError:
@@ -306,7 +307,7 @@ def remove_quietly(place: bytes) -> None:
 
 
 def _sealed_before(part: bytes, final: bytes) -> bool:
-    """After a rename found no `part`, or no folder to put it in."""
+    """Whether `part` was renamed to `final` before. For a rename that found no `part` or no target folder."""
     return not os.path.lexists(part) and os.path.lexists(final)
 
 
@@ -317,13 +318,13 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _remove_lost_parts(error: OSError, parts: Sequence[bytes], disk: bool) -> SyncFailed:
-    for part in parts:  # a file that had its name before stays: it may be somebody's
+    for part in parts:  # a file that has its final name stays: it may be in use
         remove_quietly(part)
     return SyncFailed(error, parts, disk)
 
 
 def _sync_disks(folders: Iterable[bytes], watched: DiskHandles | None = None) -> bool:
-    """One syncfs for each disk under `folders`; False where it is missing or, before Linux 5.8, hides write errors."""
+    """Call syncfs once for each disk of `folders`. Returns False where it is missing or, before Linux 5.8, hides errors."""
     system = os.uname()
     version = [int(digits) for digits in system.release.split("-")[0].split(".")[:2] if digits.isdigit()]
     if system.sysname != "Linux" or version < [5, 8]:

@@ -1,9 +1,9 @@
-"""A node that sends to another one by itself: its own ssh client has the receiving program at its other end.
+"""Send files from this node to another node by this node's own ssh client.
 
-`Forward` is that line, kept for several sendings. In each the near end asks for ranges of files and for names; what is read
-goes to the other node in the frames of a push (`writer`), whose answers are handed on to the near end. Before a piece
-leaves, the near end is told what was read (READ): it judges whether that is the file it knows. Runs at the far end (see
-`server`): the standard library alone, Python 3.6.
+`Forward` is the connection, kept for several sendings. In each, the near end asks for ranges of files and for final names.
+The bytes go to the other node in the frames of a push (`writer`). Its answers are relayed to the near end. Before a piece
+leaves, a READ record reports to the near end what was read, and the near end checks that it is the file it knows. Runs at
+the far end (see `server`): the standard library alone, Python 3.6.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from tidemark.stores.agent.frames import (
 from tidemark.stores.agent.reader import RangeReader, widen_pipe, write_all
 
 READY = b"tidemark python3 ready"
-GREETING_LINES = 200  # of a login script
-ENDING_SECONDS = 60.0  # for the other end's last word, once nothing more is asked
+GREETING_LINES = 200  # that a login script may print before READY
+ENDING_SECONDS = 60.0  # for the other end's last answer, after the last request
 
 
 class NoRoute(Exception):
-    """Why this node does not send to the other one; its text is what was said."""
+    """This node cannot send to the other one. The text is the reason."""
 
 
 class ConnectionLost(Exception):
-    """To the other node. No OSError: that is what reading a file raises."""
+    """The connection to the other node broke. No OSError: reading a file raises that."""
 
 
 class Forward:
-    """`command`: the ssh client and what it is to do; `known`: the other node's line for a file of known hosts, whose path
-    goes into the command. `program`: what the other end's python3 is fed. Raises NoRoad, `seconds` at most after.
-    """
+    """A connection to another node. `command`: the ssh client and its arguments, with "{known}" for the path of a
+    known_hosts file. `known`: the other node's line in that file. `program`: the input for the other node's python3. Raises
+    NoRoute after `seconds` at most."""
 
     def __init__(self, command: list[str], known: str, program: bytes, seconds: float) -> None:
         if not os.environ.get("SSH_AUTH_SOCK"):
             raise NoRoute("its sshd forwards no agent (AllowAgentForwarding)")
         self.child: Any = None
-        self.words = tempfile.TemporaryFile()  # noqa: SIM115 what ssh has to say; gone with us
+        self.words = tempfile.TemporaryFile()  # noqa: SIM115 the stderr of ssh; removed with this process
         handle, path = tempfile.mkstemp(prefix="tidemark-known-")
         # CRASH WINDOW: a public key in the folder for temporary files, which the system clears.
         try:
@@ -101,7 +101,7 @@ class Forward:
         return b""
 
     def close(self) -> None:
-        """The other end goes on with what it has."""
+        """Kill the ssh client. The other end still finishes what it has received."""
         self.child.kill()
         self.child.wait()
 
@@ -111,7 +111,7 @@ class Forward:
         return str(said.rpartition("\n")[2])
 
     def run(self, sending: Sending, asking: Iterable[bytes]) -> None:
-        """One sending. `asking`: words as `writer` has them; but behind the FILEs of PIECES are RANGEs to be read."""
+        """Do one sending. `asking`: WORDS as for `writer`, but in PIECES the FILEs are followed by RANGEs to read."""
         asked: Any = queue.Queue()
         ranges = RangeReader(
             sending.disk, lambda records, data: self._send_records(sending, records, data), sending.frame, sending.digest
@@ -125,12 +125,12 @@ class Forward:
         try:
             for words in asking:
                 asked.put(words)
-        except BaseException:  # the near end is gone: nobody needs the rest
+        except BaseException:  # the near end is disconnected: nobody needs the rest
             self.child.kill()
             raise
         finally:
             asked.put(None)
-            over = threading.Timer(ENDING_SECONDS, self.child.kill)  # nobody reads on what would tell that we are given up
+            over = threading.Timer(ENDING_SECONDS, self.child.kill)  # from here on a near end that gives up goes unnoticed
             over.start()
             for thread in threads:
                 thread.join()
@@ -150,7 +150,7 @@ class Forward:
                     ranges.answer(words[WORDS.size + size :])
             self._write_frame(LAST, b"")
         except ConnectionLost:
-            self.child.kill()  # who reads its answers tells
+            self.child.kill()  # `_relay_answers` reports it
         except BaseException:
             sys.stderr.write(traceback.format_exc())
             sys.stderr.flush()
@@ -171,7 +171,7 @@ class Forward:
             files = b"".join(numbers.values())
             self._write_frame(DATA, b"".join([WORDS.pack(PIECES, len(files)), files, *kept]), data[:size])
 
-    # the thread that hands on what the other end answers
+    # the thread that relays the other end's answers
 
     def _relay_answers(self, sending: Sending) -> None:
         kind, text = self._read_answer()
@@ -184,7 +184,7 @@ class Forward:
             sending.report_failure(said or "the line to the other node ended")
 
     def _read_answer(self) -> tuple[int, bytes]:
-        """(FAILED, nothing) where no more comes."""
+        """Return the next answer's kind and words; (FAILED, b"") where no more comes."""
         try:
             head = self.child.stdout.read(HEAD.size)
             if len(head) < HEAD.size:
@@ -205,7 +205,8 @@ class Forward:
 
 
 class Sending:
-    """`say(kind, words)` sends a frame to the near end; from any thread, one at a time."""
+    """The state of one sending. `say(kind, words)` sends a frame to the near end. It is called from any thread, one call at
+    a time."""
 
     def __init__(self, disk: Disk, say: Callable[[int, bytes], None], frame: int, digest: bool, reserve: int) -> None:
         self.disk = disk
@@ -224,10 +225,10 @@ class Sending:
             at += FILE.size + name
 
     def report_records(self, records: list[bytes]) -> None:
-        """The near end is gone, or has given up, where this fails: its silence ends the sending."""
+        """Send RECORDs to the near end. A failure is ignored: the near end has disconnected, and that ends the sending."""
         joined = b"".join(records)
         step = ANSWERS * RECORD.size
-        for start in range(0, max(1, len(joined)), step):  # nothing at all is a sign of life
+        for start in range(0, max(1, len(joined)), step):  # an empty frame is a sign of life
             self._send_frame(DATA, joined[start : start + step])
 
     def report_failure(self, words: str) -> None:

@@ -1,24 +1,24 @@
-"""The parts of files while they come: what comes is written, read back, journaled; a large file's digest runs along.
+"""Write the parts of incoming files: write each piece, read it back, journal it, and keep a large file's digest current.
 
-A small file is one write. Of a large one every piece is read back from the part. Pieces in order are read back by
-the hash of the file so far, which the sender's record must equal, so nothing is hashed twice. Others are read back
-by a hash of their own, and the hash of the file catches up from the part. One thread writes, another reads back.
-Several processes may write to one part, each with a hash of its own. A hash is one of the part as long as its times
-show that nobody else wrote to it (`durable.Proof`). Where they do not, `digest_whole` reads all of it back.
+A small file is one write. Every piece of a large file is read back from the part. Pieces in order are added to the hash
+of the file so far. It must equal the digest in the sender's record, so nothing is hashed twice. Other pieces are hashed
+by themselves, and the hash of the file catches up from the part. One thread writes, another reads back. Several
+processes may write to one part, each with its own hash. A hash is valid while the part's times show that no other
+process wrote to it (`durable.Proof`). Otherwise `digest_whole` reads the whole part back.
 
-A write of somebody else between two checks of a file's times vanishes behind our own. So the part is held under a
-lease of the kernel (fcntl(2), F_SETLEASE; `PartLease`). Whoever opens the part breaks the lease and waits until we
-notice, which is soon. What was read back under a lease that held is what is in the file. Where the lease broke, or
-the file system has none, all is read back at the end.
+Two checks of a file's times cannot show another process's write that is followed by our own. So the part is held under a
+kernel lease (fcntl(2), F_SETLEASE; `PartLease`). Another process that opens the part breaks the lease. It waits until we
+notice, which is soon. What was read back under an unbroken lease is what is in the file. Where the lease broke, or the
+file system has no leases, everything is read back at the end.
 
-What an earlier try left in a part is still good where it is of the same source and its bytes digest alike
-(`whole_blocks`). That the source still has these bytes is for who reads it to say, by `claims_of`. A pull goes by what
-is `claimed` and asks the source for the digests of it.
+Bytes that an earlier try left in a part are kept if they come from the same source and match the journal's digests
+(`whole_blocks`). The source's reader compares them by `claims_of`, since the source may have changed. A pull starts from
+`claimed_blocks` and asks the source for their digests.
 
-`HeadRoom` asks, again and again, whether the disk that is written to still has room, and says so before it has none:
-after 64 MB at most and after 1 s at most, since others write to the disk, too. `reserve` bytes stay free.
+`HeadRoom` checks regularly that the disk has room: at the latest after 64 MB or 1 s, since others write to the disk,
+too. It raises before fewer than `reserve` bytes would stay free.
 
-It runs at both ends: Python 3.6, standard library alone. A pull goes on from here in `transfer.stream.verify`.
+Runs at both ends: Python 3.6, standard library alone. A pull continues in `transfer.stream.verify`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from tidemark.stores.agent.block_journal import (
 from tidemark.stores.agent.disk import Disk, read_at
 from tidemark.stores.agent.frames import BARE, BLOCK, PREFIX
 
-LOOK_BYTES = 64 << 20  # written since the last look, at most
+LOOK_BYTES = 64 << 20  # written since the last check, at most
 LOOK_SECONDS = 1.0  # others write to the disk, too
 
 
 class NoRoom(OSError):
-    """Fewer bytes are free than are to be written and kept free."""
+    """The disk has fewer free bytes than are to be written and to stay free. `free`: bytes."""
 
     def __init__(self, free: int) -> None:
         super().__init__(errno.ENOSPC, f"{free} bytes are free")
@@ -61,19 +61,19 @@ class NoRoom(OSError):
 
 
 class HeadRoom:
-    """Of the disk that `folder` is on, or will be; `disk` says its `free_bytes`. `reserve` bytes of it are to stay free.
-    `rarely`: so many times LOOK_SECONDS lie between two looks, where one costs a round trip."""
+    """The free space of the disk that `folder` is on, or will be on. `disk.free_bytes` measures it. `reserve` bytes are to
+    stay free. `rarely`: check only every `rarely` * LOOK_SECONDS, where a check costs a round trip."""
 
     def __init__(self, disk: Any, folder: str, reserve: int, rarely: int = 1) -> None:
         self._disk = disk
         self._folder = folder
         self._reserve = reserve
         self._rarely = rarely
-        self._left = 0  # may be written before the next look
+        self._left = 0  # bytes that may be written before the next check
         self._until = 0.0  # by `time.monotonic`
 
     def claim_room(self, size: int) -> None:
-        """`size` bytes are to be written. Raises NoRoom, and OSError where nobody can look."""
+        """Check that `size` bytes may be written. Raises NoRoom, and OSError where the free space cannot be read."""
         self._left -= size
         now = time.monotonic()
         if self._left >= 0 and now < self._until:
@@ -86,28 +86,28 @@ class HeadRoom:
 
 
 class PartLease:
-    """Of an open file that nobody else has open. `held` once broken stays false."""
+    """A kernel lease of an open file that no other process has open. Once broken, `held` stays false."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
-        self._door = threading.Lock()  # one thread looks now and then, another may close the file
+        self._door = threading.Lock()  # one thread checks the lease, another may close the file
         self.held = False
         try:
-            fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # who breaks it sends us that: by itself it does nothing
+            fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent to us when the lease is broken; ignored by default
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             self.held = True
         except (OSError, AttributeError):
-            return  # somebody has it open, or there are no leases here
+            return  # another process has it open, or the file system has no leases
 
     def check_held(self) -> bool:
-        """Whether it holds; if somebody waits to open the file, let them."""
+        """Return whether the lease holds. Releases it if another process waits to open the file."""
         with self._door:
             if self.held and fcntl.fcntl(self._handle, fcntl.F_GETLEASE) != fcntl.F_WRLCK:
                 self._drop_lease()
             return self.held
 
     def release_lease(self) -> None:
-        """Before the file is closed or opened once more."""
+        """Release the lease. To be called before the file is closed or opened again."""
         with self._door:
             if self.held:
                 self._drop_lease()
@@ -117,18 +117,18 @@ class PartLease:
         try:
             fcntl.fcntl(self._handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError:
-            return  # who waited too long for us has it already
+            return  # the kernel broke it: the other process has waited too long
 
 
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = _WRITE | os.O_CREAT | os.O_EXCL
 _BACK = 1 << 18  # bytes read back at once: they stay in the processor's cache
-LOOKS = 3  # times that a part is read back because somebody wrote to it meanwhile
-SYNC_BYTES = 64 << 20  # so much of a large file is made durable while more comes: a power loss costs at most this
+LOOKS = 3  # times that a part is read back because another process wrote to it meanwhile
+SYNC_BYTES = 64 << 20  # a large file is synced each time so much has come: a power loss costs at most this
 
 
 class Differs(Exception):
-    """A piece's digest is not the one its record has."""
+    """A piece's digest is not the one in its record."""
 
     def __init__(self, offset: int, length: int) -> None:
         super().__init__(offset, length)
@@ -137,13 +137,13 @@ class Differs(Exception):
 
 
 class Resumed:
-    """What an earlier try left in the part, digested again: the file's hash up to `prefix`, and blocks behind it."""
+    """What an earlier try left in the part and was verified: the file's hash up to `prefix`, and blocks after it."""
 
     def __init__(self) -> None:
         self.prefix = 0
         self.running: Any = hashlib.sha256()
         self.blocks: list[Block] = []
-        self.seen: Any = None  # the part's `durable.Proof` when it was digested
+        self.seen: Any = None  # the part's `durable.Proof` before it was digested
 
     def known_blocks(self) -> list[Block]:
         first = [Block(0, self.prefix, self.running.copy().hexdigest())] if self.prefix else []
@@ -158,16 +158,16 @@ def spans_of(blocks: Sequence[Block]) -> list[tuple[int, int]]:
 
 
 def begin_part(disk: Disk, path: str, identity: Identity, known: Sequence[Block]) -> None:
-    """Make part and journal for `PartFile`. With nothing to go on from the part is a new file: nobody else has it open.
+    """Make the part and the journal for `PartFile`. `known`: the blocks that an earlier try left; they stay in the journal.
 
-    `known`: what an earlier try left in it, which stays claimed. ESTALE when somebody else makes them at this moment.
+    Without `known` the part is a new file that no other process has open. Raises ESTALE when another process makes it now.
     """
     place = disk.locate(path)
     if not known:
         durable.remove_quietly(journal_at(place))
         os.close(_create_new(part_at(place)))
-    # CRASH WINDOW: a part without a journal: the rerun begins it anew; or with what was known, and the journal before.
-    beside = journal_at(place) + b".part"  # what was claimed stays so, should the disk be full
+    # CRASH WINDOW: a new part without a journal: the rerun begins it anew. A known part with its old journal: resumed.
+    beside = journal_at(place) + b".part"  # a full disk leaves the old journal as it is
     paper = _create_new(beside)
     try:
         _write_at(paper, memoryview(encode_header(identity) + b"".join(block.encode_line() for block in known)), 0)
@@ -180,17 +180,17 @@ def begin_part(disk: Disk, path: str, identity: Identity, known: Sequence[Block]
 
 
 class PartFile:
-    """The `.part` of one large file that `begin_part` made. ENOENT where there is none, ESTALE for another source's."""
+    """The `.part` of one large file, made by `begin_part`. Raises ENOENT without one, ESTALE for another source's."""
 
     def __init__(self, disk: Disk, path: str, identity: Identity, resumed: Resumed | None) -> None:
         self.place = place = disk.locate(path)
         resumed = resumed or Resumed()
         self.size = identity.wanted
-        self.touched = False  # by somebody else, while it was ours
-        self.lost: OSError | None = None  # what the disk said of bytes that it lost
+        self.touched = False  # by another process, or a piece was written twice: the hash may be wrong
+        self.lost: OSError | None = None  # the error of the sync by which the disk lost bytes
         self.running = resumed.running
         self.hashed = resumed.prefix  # the hash covers the file up to here
-        self.later = {block.offset: block.end for block in resumed.blocks}  # whole pieces behind it
+        self.later = {block.offset: block.end for block in resumed.blocks}  # verified pieces after it
         self.synced = self.got = sum(end - offset for offset, end in resumed.known_spans())
         self._handle = os.open(part_at(place), _WRITE)
         self._paper = -1
@@ -208,7 +208,7 @@ class PartFile:
             raise
 
     def digest_whole(self) -> bytes:
-        """The digest of the whole file, all of whose pieces are in the part, whoever wrote them. Raises OSError."""
+        """Return the SHA-256 of the whole file, whose pieces are all in the part, whoever wrote them. Raises OSError."""
         for _ in range(LOOKS):
             if self.lost is not None:
                 raise self.lost
@@ -222,41 +222,41 @@ class PartFile:
         raise OSError(errno.EBUSY, "is written to by somebody else")
 
     def write_piece(self, offset: int, data: memoryview) -> None:
-        """One piece, which `verify_piece` of another thread follows. Raises OSError of the disk."""
+        """Write one piece. Another thread then calls `verify_piece`. Raises the disk's OSError."""
         self._put_bytes(data, offset)
         self.got += len(data)
 
     def verify_piece(self, offset: int, length: int, kind: int, digest: bytes) -> None:
-        """Read a piece back, compare, journal it. Raises Differs, and OSError of the disk."""
+        """Read a piece back, compare its digest, journal it. Raises Differs, and the disk's OSError."""
         end = offset + length
         if end <= self.hashed or self.later.get(offset, 0) >= end:
-            self.touched = True  # came before and was written over: `digest_whole` will read all of it
+            self.touched = True  # written a second time: `digest_whole` will read the whole part
             return
         block = self._verify_block(offset, end, kind, digest)
-        # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
+        # CRASH WINDOW: bytes in the part that the journal lacks: the rerun asks for this piece again.
         os.write(self._paper, block.encode_line())
         if self.hashed < end:
             self.later[offset] = max(end, self.later.get(offset, 0))
         self._catch_up()
 
     def sync_due(self) -> int:
-        """A handle to sync when much has come since the last time, for another thread; else -1. It closes it."""
+        """Return a handle for another thread to sync and close, when SYNC_BYTES have come since the last one; else -1."""
         if self.got - self.synced < SYNC_BYTES:
             return -1
         self.synced = self.got
         return os.dup(self._handle)
 
     def check_lease(self) -> None:
-        """Asked now and then, even if nothing comes: whoever wants to open the part waits for it."""
+        """Notice a broken lease. To be called regularly, even if nothing comes: another process may wait for the lease."""
         self.touched = not self._lease.check_held() or self.touched
 
     def mark_lost(self, error: OSError) -> None:
-        """The disk lost bytes of it, as a sync said: no other sync would say so again, so it must never get its name."""
+        """Record that a sync lost bytes of the part. A second sync would succeed, so the part must never be renamed."""
         self.lost = error
         durable.remove_quietly(journal_at(self.place))
 
     def close(self) -> None:
-        """Raises what a disk far away says then of bytes that it did not take: nobody may go on from them."""
+        """Close the part. Raises OSError where a network disk did not store all bytes: the part must not be resumed."""
         if self._lease is not None:
             self._lease.release_lease()
         handles, self._handle, self._paper = (self._handle, self._paper), -1, -1
@@ -275,7 +275,7 @@ class PartFile:
         return durable.Proof.from_stat(os.fstat(self._handle))
 
     def _is_unchanged(self, before: durable.Proof) -> bool:
-        """Whether what was read back is what there is; where no lease held from the first byte on, by the times."""
+        """Whether the part is still what was read back. Judges by the lease, or by the times where there is none."""
         if self._lease.held and not self._lease.check_held():
             self.touched = True
             return False
@@ -283,7 +283,7 @@ class PartFile:
         return self._stat_part() == before
 
     def _cut_stat(self) -> durable.Proof:
-        """Once what somebody wrote behind the file's end is cut off, which no digest would tell of."""
+        """Cut off what was written past the file's end, which no digest covers. Returns the part's stat."""
         seen = self._stat_part()
         if seen.size > self.size:
             os.ftruncate(self._handle, self.size)
@@ -307,7 +307,7 @@ class PartFile:
                 raise Differs(offset, end - offset)
             self.running, self.hashed = total, end
             return Block(0, end, total.hexdigest())
-        if kind == PREFIX:  # its sender sends in order, so all before it should have come from there
+        if kind == PREFIX:  # such a sender sends in order, so the bytes before should be here
             raise Differs(offset, end - offset)
         own = hashlib.sha256()
         self._hash_back(own, offset, end)
@@ -316,7 +316,7 @@ class PartFile:
         return Block(offset, end - offset, own.hexdigest())
 
     def _catch_up(self) -> None:
-        """Take whole pieces that now follow the hashed part into the hash."""
+        """Add the pieces that now follow the hashed range to the hash."""
         while self.later:
             reach = [(o, e) for o, e in self.later.items() if o <= self.hashed]
             if not reach:
@@ -333,10 +333,10 @@ class PartFile:
 
 
 def write_small(place: bytes, data: memoryview) -> durable.Proof:
-    """A small file's `.part`, whole; durable only once it is sealed."""
+    """Write a small file's `.part`. It is not durable before it is sealed."""
     try:
         handle = os.open(place, _NEW, 0o644)
-    except FileExistsError:  # of an earlier try; never the same file, which may be getting its name just now
+    except FileExistsError:  # from an earlier try; not reused, as another process may be renaming it
         handle = _create_new(place)
     try:
         _write_at(handle, data, 0)
@@ -346,9 +346,9 @@ def write_small(place: bytes, data: memoryview) -> durable.Proof:
 
 
 def hash_range(handle: int, total: Any, offset: int, end: int, tell: Callable[[], None] | None = None) -> bool:
-    """Take the bytes of an open file from `offset` to `end` into the hash `total`; False where it has not all of them.
+    """Add an open file's bytes from `offset` to `end` to the hash `total`. Returns False where the file is shorter.
 
-    `tell` is called behind every piece, so that who waits hears of it.
+    `tell` is called after every piece, to report progress.
     """
     while offset < end:
         piece = os.pread(handle, min(_BACK, end - offset), offset)
@@ -362,7 +362,7 @@ def hash_range(handle: int, total: Any, offset: int, end: int, tell: Callable[[]
 
 
 def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
-    """SHA-256 of a part that nobody wrote to meanwhile, and its proof; None of one that somebody did."""
+    """Return the SHA-256 of a part and its proof; None where it was written to meanwhile."""
     handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         before, total = durable.Proof.from_stat(os.fstat(handle)), hashlib.sha256()
@@ -373,9 +373,9 @@ def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
 
 
 def is_proven_file(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
-    """The first of `places` that is there is the very file whose bytes were proven.
+    """Whether the first existing one of `places` is the file whose bytes were verified.
 
-    Other times alone may be the doing of a network disk, or of a backup: then its bytes say.
+    If only its times differ, perhaps because of a network disk or a backup, its bytes are digested.
     """
     for place in places:
         try:
@@ -390,7 +390,7 @@ def is_proven_file(places: Sequence[bytes], proof: durable.Proof, digest: bytes)
 
 
 def is_proven_after_rename(place: bytes, proof: durable.Proof, digest: bytes) -> bool:
-    """`is_proven_file`, of a file that got its name just now, which moves its ctime."""
+    """`is_proven_file` for a file that was just renamed, which changes its ctime."""
     try:
         info = os.lstat(place)
     except FileNotFoundError:
@@ -402,7 +402,7 @@ def is_proven_after_rename(place: bytes, proof: durable.Proof, digest: bytes) ->
 
 
 def _create_new(place: bytes) -> int:
-    """A handle of a file that is no older one. ESTALE when somebody else makes one there at this moment."""
+    """Create a file in place of any older one. Returns its handle. Raises ESTALE when another process creates it now."""
     durable.remove_quietly(place)
     try:
         return os.open(place, _NEW, 0o644)
@@ -417,11 +417,11 @@ def _write_at(handle: int, data: memoryview, offset: int) -> None:
 
 
 def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
-    """The journal's claims that the part's bytes bear out, where it is a journal of `identity`; else an empty start."""
+    """Return the blocks in the journal that the part's bytes match. Empty where the journal is not of `identity`."""
     blocks = claimed_blocks(disk, path, identity)
     if not blocks:
         return Resumed()
-    handle = disk.open(part_of(path), writing=True)  # as who goes on will: one who hangs loses all of a lease, not half
+    handle = disk.open(part_of(path), writing=True)  # for writing: it breaks a hanging writer's lease whole, not in part
     try:
         before = durable.Proof.from_stat(os.fstat(handle))
         resumed = _verify_blocks(handle, blocks, disk.tell)
@@ -432,7 +432,7 @@ def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
 
 
 def claimed_blocks(disk: Disk, path: str, identity: Identity | None) -> list[Block]:
-    """What the journal says lies in the part, where it is a journal of `identity`; nobody looked at the bytes."""
+    """Return the journal's blocks, without checking the part's bytes. Empty where the journal is not of `identity`."""
     part, journal = disk.stat(part_of(path)), journal_at_hand(disk, path)
     if part is None or journal is None or journal.identity != identity:
         return []
@@ -440,17 +440,17 @@ def claimed_blocks(disk: Disk, path: str, identity: Identity | None) -> list[Blo
 
 
 def journal_at_hand(disk: Disk, path: str) -> BlockJournal | None:
-    """The journal of the part of `path`, whatever it is of."""
+    """Return the journal of the part of `path`, whatever source it is of; None where there is none."""
     return decode_journal(disk.read(journal_of(path), 0, None)) if disk.stat(journal_of(path)) is not None else None
 
 
 def claims_of(resumed: Resumed) -> list[tuple[int, int, str]]:
-    """(offset, length, SHA-256) of what is kept, for the other end to compare."""
+    """Return (offset, length, SHA-256) of each kept block, for the other end to compare."""
     return [tuple(block) for block in resumed.known_blocks()]
 
 
 def first_bad(disk: Disk, path: str) -> tuple[int, int]:
-    """(offset, length) of the first bytes of a part that are not what its journal claims; (0, 0) where all are."""
+    """Return (offset, length) of a part's first bytes that differ from the journal's digests; (0, 0) where none do."""
     journal = decode_journal(disk.read(journal_of(path), 0, None))
     if journal is None:
         return 0, 0
@@ -468,7 +468,7 @@ def first_bad(disk: Disk, path: str) -> tuple[int, int]:
 
 
 def _verify_blocks(handle: int, blocks: Sequence[Block], tell: Callable[[], None] | None = None) -> Resumed:
-    """The longest prefix, and blocks behind it."""
+    """Return the longest prefix that has its digest, and the blocks after it that have theirs."""
     kept = Resumed()
     prefixes = {block.length: block.sha256 for block in blocks if block.offset == 0}
     following = {block.offset: block for block in blocks if block.offset}
@@ -477,7 +477,7 @@ def _verify_blocks(handle: int, blocks: Sequence[Block], tell: Callable[[], None
         if not hash_range(handle, total, at, end, tell):
             break
         at = end
-        if total.hexdigest() == prefixes[end]:  # one that differs may be followed by one written again
+        if total.hexdigest() == prefixes[end]:  # a longer one may be right, where a piece was sent again
             kept.prefix, kept.running = end, total.copy()
     for block in sorted(following.values(), key=lambda block: block.offset):
         own = hashlib.sha256()

@@ -1,9 +1,9 @@
-"""The far end of a push, behind the line: pieces are read back and proven, whole files made durable and named in batches.
+"""The far end of a push, second stage: verify pieces by reading them back; make whole files durable and rename them.
 
-Two threads, so that neither a slow disk nor a large file holds up the bytes that come. One reads every piece of a large
-file back from its part and answers it, so the digest a file gets its name by is one of what is in the part. The other makes
-a batch durable, looks whether each part is still the one that was proven, and gives the names. Runs at the far end (see
-`server`): the standard library alone, Python 3.6.
+Two threads, so that neither a slow disk nor a large file delays incoming bytes. One reads every piece of a large file
+back from its part and answers it. So a file's digest is that of the bytes in the part. The other works in batches: it
+makes the parts durable, checks that each is still the verified one, and renames it. Runs at the far end (see `server`):
+the standard library alone, Python 3.6.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidemark.stores.agent.frames import BARE, DIFFERS, LOST, NOTHING, RECORD, S
 from tidemark.stores.agent.part_file import Differs, PartFile, digest_of, first_bad, is_proven_after_rename, is_proven_file
 
 BATCH = 2000
-LOOK_SECONDS = 0.1  # between two looks at the parts' leases, while nothing comes
+LOOK_SECONDS = 0.1  # between two checks of the parts' leases, while nothing comes
 GATHER_SECONDS = 0.05  # for which a batch waits to grow
 
 
 class Seal:
-    """A file that is whole here and is to get its name. `wanted`: the digest it must have, or NOTHING."""
+    """A file that is complete here and is to be renamed. `wanted`: the digest it must have, or NOTHING."""
 
     def __init__(self, number: int, path: str, place: bytes, wanted: bytes) -> None:
         self.number = number
@@ -41,20 +41,21 @@ class Seal:
         self.part: Any = None  # PartFile of a large one whose pieces came over this connection
         self.part_place = part_at(place)
         self.other_place = b""  # where another connection may have left a copy of a small one
-        self.proof: Any = None  # durable.Proof of the part, once its bytes are proven
+        self.proof: Any = None  # durable.Proof of the part, once its bytes are verified
         self.syncs_failed = 0  # `PartPublisher.syncs_failed` before its first byte was written
 
 
 class PartPublisher:
-    """`answer(records)` takes the answers, from any thread. What is asked by one thread is done in that order."""
+    """The two threads and their queues. `answer(records)` is called with the answers, from any thread. The requests of one
+    thread are done in their order."""
 
     def __init__(self, disk: Disk, answer: Callable[[list[bytes]], None]) -> None:
         self.disk = disk
-        self.syncs_failed = 0  # of the disk; what was written before one must come again, and files are synced singly after
+        self.syncs_failed = 0  # syncs of a disk: files written before must come again, later ones are synced singly
         self.disks = durable.DiskHandles()
         self._answer = answer
-        self._lost: dict[bytes, OSError] = {}  # places of files whose parts the disk lost bytes of
-        self._open: dict[int, PartFile] = {}  # of which pieces came, by number
+        self._lost: dict[bytes, OSError] = {}  # by place of a file: the disk lost bytes of its part
+        self._open: dict[int, PartFile] = {}  # parts of which pieces came, by number
         self._proving: Any = queue.Queue()
         self._naming: Any = queue.Queue()
         self._threads = [
@@ -64,18 +65,18 @@ class PartPublisher:
             thread.start()
 
     def queue_piece(self, number: int, part: PartFile, span: tuple[int, int], claim: tuple[int, bytes]) -> None:
-        """(offset, length) of a large file are written; `claim`: the record's kind and digest. It is answered."""
+        """Verify and answer a written piece of a large file. `span`: (offset, length); `claim`: (kind, digest)."""
         self._proving.put((number, part, span, claim))
 
     def queue_sync(self, handle: int, part: PartFile) -> None:
-        """fsync and close `handle`: bytes of a large file under way."""
+        """fsync and close `handle`, which has new bytes of the incomplete `part`."""
         self._naming.put((handle, part))
 
     def queue_seals(self, seals: list[Seal]) -> None:
         self._proving.put(seals)
 
     def finish_sealing(self) -> None:
-        """Returns when what was asked is proven, sealed, answered."""
+        """Wait until all requests are verified, sealed and answered."""
         self._proving.put(None)
         for thread in self._threads:
             thread.join()
@@ -85,17 +86,17 @@ class PartPublisher:
         try:
             while act():
                 continue
-        except BaseException:  # a bug; the near end must not wait for answers that never come
+        except BaseException:  # a bug: end the process, else the near end would wait for answers forever
             try:
                 sys.excepthook(*sys.exc_info())
                 sys.stderr.flush()
             finally:
                 os._exit(1)
 
-    # the thread that proves
+    # the thread that verifies
 
     def _prove_next(self) -> bool:
-        """False when it was the last one."""
+        """Do the next job. Returns False after the last one."""
         try:
             job = self._proving.get(timeout=LOOK_SECONDS)
         except queue.Empty:
@@ -114,7 +115,7 @@ class PartPublisher:
         return job is not None
 
     def _prove_file(self, seal: Seal, answers: list[bytes]) -> bool:
-        """The whole file has the digest it must have, wherever it is."""
+        """Whether the whole file has the digest it must have, in its part or elsewhere. Adds an answer where it has not."""
         try:
             found = self._finish_part(seal) if seal.part is not None else _find_elsewhere(seal)
             offset, length = first_bad(self.disk, seal.path) if not found and seal.part is not None else (0, 0)
@@ -134,7 +135,7 @@ class PartPublisher:
             seal.part.close()
         return seal.wanted in (NOTHING, seal.digest)
 
-    # the thread that names
+    # the thread that renames
 
     def _name_next(self) -> bool:
         batch: list[Seal] = []
@@ -172,7 +173,7 @@ class PartPublisher:
             self._lost.update((seal.place, error) for seal in kept if seal.part_place in error.parts)
             self._name_batch(kept)
         except OSError as error:
-            if len(kept) > 1:  # one of them is the trouble: each alone
+            if len(kept) > 1:  # one of them fails: do each alone
                 for seal in kept:
                     self._name_batch([seal])
             else:
@@ -180,7 +181,7 @@ class PartPublisher:
         self._answer(answers)
 
     def _name_proven(self, batch: list[Seal]) -> list[bytes]:
-        # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
+        # CRASH WINDOW: whole parts, some of them renamed; the rerun seals the rest and finds the others there.
         durable.make_durable([(seal.part_place, seal.place) for seal in batch], self.syncs_failed > 0, self.disks)
         same = [seal for seal in batch if _is_part_proven(seal)]
         pairs = [(seal.part_place, seal.place) for seal in same]
@@ -196,7 +197,7 @@ class PartPublisher:
         return [RECORD.pack(seal.number, 0, 0, 0, SEALED, 0, seal.digest) for seal in same] + others
 
     def _in_doubt(self, seal: Seal, answers: list[bytes]) -> bool:
-        """The disk may have lost bytes of it: whatever is read back, they must come again."""
+        """Whether the disk may have lost bytes of the file. Then removes its part, so that all bytes come again."""
         if not _is_lost(seal) and seal.place not in self._lost and seal.syncs_failed == self.syncs_failed:
             return False
         for place in (seal.part_place, journal_at(seal.place)):
@@ -206,7 +207,7 @@ class PartPublisher:
 
 
 def _proven_piece(number: int, part: PartFile, span: tuple[int, int], claim: tuple[int, bytes]) -> bytes:
-    """The answer to a piece that was written."""
+    """Verify a written piece. Returns its answer."""
     if part.lost is not None:
         return RECORD.pack(number, span[0], span[1], LOST, BARE, 0, NOTHING)
     try:
@@ -219,10 +220,8 @@ def _proven_piece(number: int, part: PartFile, span: tuple[int, int], claim: tup
 
 
 def _find_elsewhere(seal: Seal) -> bool:
-    """Where a file is that came over another connection: under its name, when that one did not live to say so, or in a part.
-
-    Raises ESTALE where it is not. False: there is a file of that name, and it is another one.
-    """
+    """Find a file that came over another connection: under its final name, if that connection broke before its answer, or
+    in a part. Returns False where another file has the name. Raises ESTALE where there is none."""
     copies = () if seal.identity is not None else (part_at(seal.place), copy_at(seal.place))
     another = False
     for place in (seal.place, *copies):
@@ -232,7 +231,8 @@ def _find_elsewhere(seal: Seal) -> bool:
             continue
         if found is not None and found[0] == seal.wanted:
             seal.proof = found[1]
-            seal.part_place = part_at(seal.place) + b".named" if place == seal.place else place  # where there is none
+            # ".named": a name that no part has, so the rename is taken for done before
+            seal.part_place = part_at(seal.place) + b".named" if place == seal.place else place
             return True
         if found is not None and place == seal.place:
             seal.digest, another = found[0], True
@@ -258,6 +258,6 @@ def _lost_of(seal: Seal) -> bytes:
 
 
 def trouble_of(number: int, error: OSError, kind: int, span: tuple[int, int] = (0, 0)) -> bytes:
-    """The answer about a piece, or a name. With ENOSPC comes how many bytes are free, where that is known."""
+    """Encode a failure of a piece or of a rename as an answer. For ENOSPC it has the free bytes, if known."""
     free = getattr(error, "free", 0)
     return RECORD.pack(number, span[0], span[1], error.errno or errno.EIO, kind, free, NOTHING)

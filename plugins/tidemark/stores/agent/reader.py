@@ -1,11 +1,10 @@
-"""The far end of a pull: asked for ranges of many files, it answers with frames of records and bytes, no round trip a file.
+"""The far end of a pull: answer requests for ranges of many files with frames, without a round trip for each file.
 
-A request is a row of RANGEs, each followed by its place; an answer's frames hold RECORDs, then the bytes of all of them, one
-behind the other. The bytes are hashed in the read that sends them. A file's blocks asked for from its start and in order
-get the digest of the file *up to the block's end* (PREFIX), so the last one is the whole file's and nothing is hashed
-twice; a block asked for out of order gets its own (BLOCK). Of bytes that an earlier try left at the near end the digest
-alone is asked (KEPT), which is read and hashed between the others. Runs at the far end (see `server`): the standard
-library alone, Python 3.6. Source: research/transfer-pull.md, "What to know first" 2-4.
+`frames` describes requests and answers. The bytes are hashed as they are sent. Blocks requested in order from a file's
+start get the digest of the file *up to the block's end* (PREFIX). So the last one is the whole file's, and nothing is
+hashed twice. A block requested out of order gets its own digest (BLOCK). For bytes that an earlier try left at the near
+end, the digest alone is requested (KEPT). Runs at the far end (see `server`): the standard library alone, Python 3.6.
+Source: research/transfer-pull.md, "What to know first" 2-4.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from typing import Any
 from tidemark.stores.agent.disk import Disk, read_at
 from tidemark.stores.agent.frames import ALONE, ANY, BARE, BLOCK, CHANGED, KEPT, NOTHING, PREFIX, RANGE, RECORD, SHORT
 
-RACY_SECONDS = 2  # so young a file may change without a change of its mtime: written through a mapping, or a coarse clock
-TICK_SECONDS = 0.02  # and of its ctime, which nobody can set, where the disk keeps more than whole seconds
+RACY_SECONDS = 2  # a younger file may change without a new mtime: written by mmap, or the clock is coarse
+TICK_SECONDS = 0.02  # the same for the ctime, which nobody can set, on a disk that keeps more than whole seconds
 PIPE_BYTES = 1 << 20
 _AT_ONCE = 1 << 18  # bytes read to be hashed alone: they stay in the processor's cache
 _LOW32, _LOW31 = (1 << 32) - 1, (1 << 31) - 1
@@ -31,7 +30,7 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ
 
 
 class RangeReader:
-    """`send(records, bytes)` takes the frames, `frame` bytes each at most. `digest`: hash what is read."""
+    """Answers requests by `send(records, bytes)`, at most `frame` bytes each. `digest`: hash what is read."""
 
     def __init__(self, disk: Disk, send: Callable[[bytes, Any], None], frame: int, digest: bool) -> None:
         self.disk = disk
@@ -44,7 +43,7 @@ class RangeReader:
         self.running: dict[int, tuple[int, Any]] = {}  # number: how far it is hashed, the hash
 
     def answer(self, asked: bytes) -> None:
-        """Frames for one request."""
+        """Send the frames for one request."""
         at = 0
         self.now = time.time()
         self.disk.forget_folders()
@@ -83,7 +82,7 @@ class RangeReader:
             os.close(handle)
 
     def _answer_small_file(self, number: int, handle: int, wanted: int, before: os.stat_result) -> None:
-        """A small file: one record, of bytes that were all there at one moment."""
+        """Answer a small file by one record, with bytes that were all in the file at one moment; else by CHANGED."""
         if self.filled + wanted > len(self.buffer):
             self.flush_frame()
         view = self.buffer[self.filled : self.filled + wanted]
@@ -91,14 +90,14 @@ class RangeReader:
         same = filled and not _has_changed(before, after)
         kind, total = (PREFIX, hashlib.sha256(view).digest()) if self.digest else (BARE, NOTHING)
         if same and (before.st_size != wanted or before.st_ctime_ns != after.st_ctime_ns or _is_young(before, self.now)):
-            same = read_at(handle, wanted, 0) == view  # no time shows whether it changed
+            same = read_at(handle, wanted, 0) == view  # its times cannot show a change
         if same:
             self._add_record(number, 0, wanted, kind, total, 0)
         else:
             self._add_trouble(number, 0, CHANGED)
 
     def _answer_pieces(self, number: int, handle: int, span: tuple[int, int], before: os.stat_result) -> None:
-        """A record each, or CHANGED in its place: the piece before may have been the last one the near end waits for."""
+        """Answer each piece by a record, or by CHANGED, so that the near end never waits for a piece that does not come."""
         offset, length = span
         done, running = self.running.pop(number, (0, None))
         if running is None or done != offset:
@@ -154,15 +153,15 @@ class RangeReader:
 
 
 def edition_of(info: os.stat_result, now: float) -> int:
-    """What a file's own times say of it, in 64 bits: of mtime and ctime so much that any change shows; whether it is young.
+    """Return a file's edition in 64 bits: the low bits of its mtime and ctime, and whether it is young.
 
-    `now` by the clock of the machine the file lies on.
+    `now`: by the clock of the machine that has the file.
     """
     return (info.st_mtime_ns & _LOW32) << 32 | (info.st_ctime_ns & _LOW31) << 1 | _is_young(info, now)
 
 
 def editions_of(disk: Disk, paths: list[str]) -> list[int | None]:
-    """Of each path; None where there is no file."""
+    """Return each path's edition; None where there is no file."""
     now, found = time.time(), []
     for path, place in zip(paths, disk.locate_all(paths)):  # noqa: B905 Python 3.6
         there = disk.stat(path)
@@ -171,12 +170,13 @@ def editions_of(disk: Disk, paths: list[str]) -> list[int | None]:
 
 
 def same_edition(one: int, other: int) -> tuple[bool, bool]:
-    """Whether bytes read at two editions are of one; whether the times can tell. A ctime alone moves with a link, too."""
+    """Return whether both editions have one mtime, and whether the times prove that the bytes are the same. The ctime alone
+    does not decide: a hard link changes it, too."""
     return one >> 32 == other >> 32, one == other and not one & 1
 
 
 def widen_pipe(handle: int) -> None:
-    """Let a pipe hold more than 64 KB: its reader and we then take turns less often."""
+    """Let a pipe hold more than 64 KB, so that reader and writer alternate less often."""
     try:
         fcntl.fcntl(handle, _SET_PIPE_SIZE, PIPE_BYTES)
     except OSError:
@@ -184,7 +184,7 @@ def widen_pipe(handle: int) -> None:
 
 
 def write_all(handle: int, pieces: list[Any]) -> None:
-    """Every byte of `pieces`, without joining them."""
+    """Write all bytes of `pieces` without joining them."""
     left = [memoryview(piece) for piece in pieces if len(piece)]
     while left:
         done = os.writev(handle, left)

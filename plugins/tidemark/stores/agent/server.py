@@ -1,9 +1,7 @@
-"""What runs in python3 at the far end of an SSH connection: `Disk` and `durable`, asked and answering in frames.
+"""The program in python3 at the far end of an SSH connection: it receives operations on `Disk` and `durable` in frames.
 
-Sent over the exec channel for as long as the connection lives (`stores.python.bundle`); nothing is installed, nothing stays.
-The standard library alone, Python 3.6. A frame is a head (kind, length of the JSON part, length of the bytes), the JSON, the
-bytes. Near to far: ASK [operation, arguments], then for writes DATA… and LAST, or STOP. Far to near: DATA…, then DONE with
-the result or FAILED [errno, words, path]; before them BEATs, where it computes for long and gets on.
+Sent over the exec channel for as long as the connection lives (`stores.python.bundle`). Nothing is installed, no file
+stays. The standard library alone, Python 3.6. `frames` describes the protocol.
 """
 
 from __future__ import annotations
@@ -33,20 +31,20 @@ class Stopped(Exception):
 
 
 class Server:
-    """Answers the near end until it goes away. Each operation is a method; what it yields are DATA frames."""
+    """Answers the near end until it disconnects. Each operation is a method `do_…` that sends DATA frames."""
 
     def __init__(self, root: str, source: BinaryIO, sink: BinaryIO, load: Callable[[bytes], None], rest: bytes) -> None:
         self.disk = Disk(root)
         self.load = load
-        self.rest = rest  # what only writing needs, until it is loaded
-        self.resumed: dict[str, Any] = {}  # what `begin` found in parts, by path
-        self.forward: Any = None  # far_forward.Forward, once another node was reached
+        self.rest = rest  # the packed modules that only writing needs, until they are loaded
+        self.resumed: dict[str, Any] = {}  # what `do_begin` found in parts, by path
+        self.forward: Any = None  # forward.Forward, once another node was reached
         self.source = source
         self.sink = sink
         self.beaten = 0.0
 
     def beat(self) -> None:
-        """A sign of life, now and then. Called where work gets on, so a disk that hangs gives none."""
+        """Send a BEAT every BEAT_SECONDS. Called when work has progressed, so a disk that hangs sends none."""
         now = time.monotonic()
         if now - self.beaten >= BEAT_SECONDS:
             self.beaten = now
@@ -94,13 +92,13 @@ class Server:
             yield frame[2]
 
     def do_list(self, folders: list[str], by_name: str = "", level: int = 1) -> list[Any]:
-        """Rows in frames, in the order of paths: JSON [[folder, count], …], bytes: `pack_rows`, compressed."""
+        """Send rows in frames, ordered by path. JSON: [[folder, count], …]; bytes: `pack_rows`, compressed."""
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
         groups: list[tuple[str, int]] = []
         rows: list[tuple[str, int, int, int]] = []
         for prefix, found in self.disk.walk_folders(folders, missing, odd, by_name):
-            if len(found) >= ROWS:  # alone: it may be too much
+            if len(found) >= ROWS:  # in a frame of its own: it may need too much memory
                 self._send_rows(groups, rows, level)
                 groups, rows = [], []
             groups.append((prefix, len(found)))
@@ -129,12 +127,13 @@ class Server:
             self.send(DATA, None, piece)
 
     def do_read_range(self, path: str, offset: int, length: int | None) -> None:
-        """As `do_read`, but a file may end early."""
+        """`do_read`, but a file may end early."""
         for piece in self.disk.read_available(path, offset, length):
             self.send(DATA, None, piece)
 
     def do_read_many(self, paths: list[str], lengths: list[int] | None) -> None:
-        """Frames of [sizes of the next files, None for the gone] and their bytes; a large one's, without words, before."""
+        """Send frames of [sizes of the next files, None for a missing one] and their bytes. The first pieces of a large file
+        come before, without JSON."""
         sizes: list[int | None] = []
         held: list[bytes] = []
         total = 0
@@ -142,7 +141,7 @@ class Server:
             size = 0
             try:
                 for piece in self.disk.read_available(path, 0, lengths[number] if lengths else None):
-                    if size == 0 and len(piece) == PIECE and sizes:  # a large one begins
+                    if size == 0 and len(piece) == PIECE and sizes:  # a large file begins
                         self.send(DATA, sizes, b"".join(held))
                         sizes, held, total = [], [], 0
                     size += len(piece)
@@ -164,7 +163,7 @@ class Server:
             self.send(DATA, sizes, b"".join(held))
 
     def do_stream(self, frame: int, digest: bool) -> None:
-        """Frames of `reader` RECORDs instead of JSON, and bytes, for the requests that come as DATA."""
+        """Answer the requests that come as DATA with frames of RECORDs (instead of JSON) and bytes."""
         sink = self.sink.fileno()
         self.sink.flush()
         widen_pipe(sink)
@@ -189,7 +188,7 @@ class Server:
             return found
 
     def do_receive(self, frame: int, reserve: int) -> None:
-        """DATA of `far_receive` words and bytes, `frame` bytes at most; RECORDs answer. `reserve`: bytes that stay free."""
+        """Receive DATA of `writer` words and at most `frame` bytes. Answers RECORDs. `reserve`: bytes that stay free."""
         sink = self.sink.fileno()
         self.sink.flush()
         widen_pipe(self.source.fileno())
@@ -211,7 +210,7 @@ class Server:
             self.resumed.clear()
 
     def fill(self, data: memoryview, alive: Callable[[], None]) -> None:
-        """As much as `data` holds. `alive`: on a slow line, whose other end cannot see how far its bytes have come."""
+        """Fill `data` from the input. Calls `alive` every BEAT_SECONDS: a sender on a slow line cannot see its progress."""
         while data:
             got = self.source.readinto1(data)  # type: ignore[attr-defined]
             if not got:
@@ -222,7 +221,8 @@ class Server:
                 alive()
 
     def do_reach(self, command: list[str], known: str, seconds: float) -> str:
-        """What comes is `far_forward`, then the program for the other node; the answer why it is not reached, or ""."""
+        """Receive the packed module `forward` and the program for the other node, and connect to that node. Returns why it
+        cannot be reached, or ""."""
         own, *program = self.incoming()
         self.writing()
         self.load(own)
@@ -235,7 +235,7 @@ class Server:
         return ""
 
     def do_forward(self, frame: int, digest: bool, reserve: int) -> None:
-        """DATA of `far_forward` words; what they ask goes to the node that was reached; RECORDs answer."""
+        """Receive DATA of `forward` words and send what they request to the reached node. Answers RECORDs."""
         from tidemark.stores.agent.forward import Sending
 
         sink = self.sink.fileno()
@@ -247,7 +247,7 @@ class Server:
         self.forward.run(Sending(self.disk, say, frame, digest, reserve), self.incoming_words())
 
     def coming(self) -> Iterator[tuple[int, int]]:
-        """Bytes of the words and of the data of each DATA frame, which the caller reads."""
+        """Yield the lengths of the words and of the data of each DATA frame. The caller reads them."""
         while True:
             head = self.source.read(HEAD.size)
             if len(head) < HEAD.size:
@@ -258,7 +258,7 @@ class Server:
             yield words, size
 
     def incoming_words(self) -> Iterator[bytes]:
-        """Of DATA whose words are no JSON."""
+        """Yield the words of DATA frames that are not JSON."""
         for words, size in self.coming():
             text = self.source.read(words + size)[:words]
             if len(text) < words:
@@ -283,11 +283,11 @@ class Server:
         try:
             return act(pieces)
         finally:
-            for _ in pieces:  # the near end is still sending: let it, then answer
+            for _ in pieces:  # read what the near end is still sending, then answer
                 continue
 
     def do_write_many(self, files: list[list[Any]]) -> None:
-        """The files' bytes come one after another, cut anywhere."""
+        """Write files whose bytes come one after another. Pieces need not end where files end."""
         pieces = self.incoming()
         held = bytearray()
         try:
@@ -330,8 +330,8 @@ def _decode_name(name: Any) -> str | None:
 
 
 def serve(root: str, load: Callable[[bytes], None] | None = None, memory: int = MEMORY_BYTES) -> None:
-    """`load` gets what follows the program on its input (`stores.python.bundle`), before something is written; None: nothing
-    does."""
+    """Serve stdin and stdout until the near end disconnects. `load`: loads the packed modules that follow the program on its
+    input (`stores.python.bundle`), before the first write. None: no modules follow."""
     gc.disable()  # a listing makes a million tuples and no cycles
     limit_memory(memory)
     sys.stdout.buffer.write(b"tidemark python3 ready\n")

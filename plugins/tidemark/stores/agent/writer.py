@@ -1,10 +1,10 @@
-"""The far end of a push: what comes is checked, written into parts, made durable and named, no round trip a file.
+"""The far end of a push, first stage: check incoming frames and write their bytes into parts, without a round trip a file.
 
-A frame's words are a HEAD (what it asks, bytes of the FILEs), a FILE and its path for each file in it, and RECORDs as in
-`reader`, whose bytes follow. PIECES are kept in parts; each is answered by its RECORD, with this end's digest of a whole
-small file. SEALS give whole files their names. Pieces are read back and names given behind the line (`publisher`). Parts
-of large files were made by `begin_parts`: what comes late, for a file that has its name or was begun anew, finds none and
-leaves none. Runs at the far end (see `server`): the standard library alone, Python 3.6.
+`frames` describes a frame's words: WORDS, FILEs with their paths, RECORDs. PIECES are written into parts. Each is
+answered by its RECORD; a small file's has this end's digest. SEALS request the final names of whole files. `publisher`
+reads pieces back and renames files in other threads. `begin_parts` makes the parts of large files. So a late piece for a
+file that was renamed or begun anew finds no part and makes none. Runs at the far end (see `server`): the standard library
+alone, Python 3.6.
 """
 
 from __future__ import annotations
@@ -44,15 +44,13 @@ class _File:
         self.large = bool(flags & LARGE)
         self.part_at, other = (copy_at, part_at) if flags & COPY else (part_at, copy_at)
         self.other_at = other if flags & SHARED else None  # where another connection may have left a part of it
-        self.proof: Any = None  # durable.Proof of the part of a small one, once it was written by this session
-        self.syncs_failed = -1  # `PartPublisher.syncs_failed` before its first byte was; -1: none of it came here
+        self.proof: Any = None  # durable.Proof of a small file's part, once this session has written it
+        self.syncs_failed = -1  # `PartPublisher.syncs_failed` before its first byte was written; -1: no byte came here
 
 
 class FrameReceiver:
-    """`send(records)` takes the answers, from any thread. `resumed`: what `begin_parts` found in parts, by path.
-
-    `reserve`: bytes of the disk that stay free.
-    """
+    """Receives the frames of one push. `send(records)` is called with the answers, from any thread. `resumed`: what
+    `begin_parts` found in parts, by path. `reserve`: bytes of the disk that stay free."""
 
     def __init__(self, disk: Disk, send: Callable[[bytes], None], resumed: dict[str, Any], reserve: int = 0) -> None:
         self.disk = disk
@@ -61,13 +59,13 @@ class FrameReceiver:
         self.resumed = resumed
         self.files: dict[int, _File] = {}
         self.parts: dict[int, PartFile] = {}
-        self.folders: dict[str, bytes] = {}  # made; their places, with a slash
+        self.folders: dict[str, bytes] = {}  # folders made → their places, with a slash
         self._send = send
         self._door = threading.Lock()
         self._sealing = PartPublisher(disk, self._send_answers)
 
     def receive_frame(self, words: bytes, data: memoryview) -> None:
-        """One frame."""
+        """Handle one frame: its words and bytes."""
         asked, files = WORDS.unpack_from(words)
         self._note_files(words[WORDS.size : WORDS.size + files])
         answers: list[bytes] = []
@@ -92,13 +90,13 @@ class FrameReceiver:
             self._sealing.queue_seals(seals)
 
     def finish_files(self) -> None:
-        """Returns when what was asked is sealed."""
+        """Wait until all requested files are sealed."""
         self._sealing.finish_sealing()
         for part in self.parts.values():
             part.close()
 
     def send_alive(self) -> None:
-        """A frame that answers nothing."""
+        """Send an empty answer, as a sign of life."""
         self._send_answers([b""])
 
     def _send_answers(self, answers: list[bytes]) -> None:
@@ -106,7 +104,7 @@ class FrameReceiver:
             for start in range(0, len(answers), ANSWERS):
                 try:
                     self._send(b"".join(answers[start : start + ANSWERS]))
-                except OSError:  # nobody listens any more; what came is still proven, journaled, named
+                except OSError:  # the near end has disconnected; what came is still verified, journaled, renamed
                     return
 
     def _note_files(self, files: bytes) -> None:
@@ -119,7 +117,7 @@ class FrameReceiver:
                 self.files[number] = _File(path, Identity(size, mtime, inode), flags)
 
     def _write_piece(self, number: int, offset: int, data: memoryview, claim: tuple[int, bytes]) -> None:
-        """Of a large file; answered once it is read back."""
+        """Write a piece of a large file. It is answered once it is read back."""
         self._take_room(number, len(data))
         part = self._open_part(number)
         part.write_piece(offset, data)
@@ -129,15 +127,14 @@ class FrameReceiver:
         self._sealing.queue_piece(number, part, (offset, len(data)), claim)
 
     def _write_small_file(self, number: int, data: memoryview, kind: int, digest: bytes) -> bytes:
-        """A whole file; its answer has this end's digest of it."""
+        """Write a small file. Returns its answer, with this end's digest."""
         file, found = self.files[number], sha256(data).digest()
         if kind != BARE and found != digest:
             return RECORD.pack(number, 0, len(data), DIFFERS, BARE, 0, NOTHING)
         self._take_room(number, len(data))
         place = self._prepare_place(file.path)
-        if file.other_at is None or not _has_digest(
-            place, found
-        ):  # else another copy got its name while this was on its way
+        # Skipped where another copy was renamed while this one was under way.
+        if file.other_at is None or not _has_digest(place, found):
             file.syncs_failed = self._sealing.syncs_failed
             file.proof = write_small(file.part_at(place), data)
         return RECORD.pack(number, 0, len(data), 0, BARE, 0, found)
@@ -160,7 +157,7 @@ class FrameReceiver:
         return part
 
     def _prepare_place(self, path: str) -> bytes:
-        """Where a file goes; its folder is there, and no symlink."""
+        """Return a file's place. Makes its folder and checks that no symlink leads there."""
         folder, _, name = path.rpartition("/")
         above = self.folders.get(folder)
         if above is None:
@@ -180,7 +177,7 @@ class FrameReceiver:
             try:
                 seal.part = self._open_part(number)
                 del self.parts[number]
-            except FileNotFoundError:  # sealed before, by a connection that did not live to say so: its digest will tell
+            except FileNotFoundError:  # sealed by a connection that broke before its answer: its digest decides
                 pass
         else:
             seal.part_place, seal.proof = file.part_at(seal.place), file.proof
@@ -190,10 +187,10 @@ class FrameReceiver:
 
 
 def begin_parts(disk: Disk, files: list[Any], resumed: dict[str, Any]) -> list[Any]:
-    """Make the parts of large files, each [path, bytes, mtime, inode, whether what lies there may be gone on from].
+    """Make the parts of large files, each [path, bytes, mtime, inode, whether an old part may be resumed].
 
-    For each [0, claims] of what an earlier try left and is whole (see `part_file`), or [errno, words]. A file without such
-    gets a new part: who still writes to an old one writes into nothing.
+    Returns for each [0, claims about the verified bytes of an earlier try] (see `part_file`), or [errno, words]. A file
+    without such bytes gets a new part: a process that still writes to the old one does no harm.
     """
     disk.forget_folders()
     found = []
@@ -204,7 +201,7 @@ def begin_parts(disk: Disk, files: list[Any], resumed: dict[str, Any]) -> list[A
             kept = whole_blocks(disk, path, identity if keep else None)
             begin_part(disk, path, identity, kept.known_blocks())
             resumed.pop(path, None)
-            if kept.known_blocks():  # another process may receive it (`forward`), and then nobody asks for what is kept here
+            if kept.known_blocks():  # else not stored: another process may receive the file (`forward`)
                 resumed[path] = kept
             found.append([0, claims_of(kept)])
         except OSError as error:

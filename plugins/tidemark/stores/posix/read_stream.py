@@ -1,4 +1,4 @@
-"""File contents by the far end's tools as one stream: `tar` for bundles of small files, `dd`, `tail` and `head` for ranges.
+"""Read many files by the far end's tools as one stream: `tar` for bundles of small files, `dd`, `tail`, `head` for ranges.
 
 Source: research/transfer-pull.md, "What to know first" 8.
 """
@@ -13,28 +13,28 @@ from typing import NamedTuple
 from tidemark.stores.posix.shell import BrokenOutput, FarShell
 from tidemark.stores.protocol import Want
 
-AHEAD_BYTES = 8 << 20  # of output that was not read, with what the tools put around the contents
-AHEAD_FILES = 2000  # however small
-AHEAD_COMMANDS = 1 << 19  # bytes: a far end whose output nobody reads soon reads no more commands
+AHEAD_BYTES = 8 << 20  # of unread output, with what the tools add to the contents
+AHEAD_FILES = 2000  # of any size
+AHEAD_COMMANDS = 1 << 19  # bytes: a far end whose output is not read soon reads no more commands
 BUNDLE_FILES, BUNDLE_BYTES = 250, 4 << 20
-BUNDLE_NAMES = 1 << 16  # bytes of a command: systems take no argument list of any length
+BUNDLE_NAMES = 1 << 16  # bytes of a command: systems limit argument lists
 _DD_BLOCK = 1 << 18
 _TAR_BLOCK = 512
-_NAME_FIELD = 100  # bytes of a header; a longer name has a header and blocks of its own
+_NAME_FIELD = 100  # bytes in a header; a longer name has its own header and blocks
 _REGULAR, _NAMING = (b"0", b"\0"), (b"L", b"x", b"g", b"K")
 
-Came = tuple[Want, memoryview | bytes, bool]  # bytes of it; whether it is to be asked in another way
+Came = tuple[Want, memoryview | bytes, bool]  # the want, bytes of it, whether it is to be read in another way
 
 
 class _Asked(NamedTuple):
     wants: tuple[Want, ...]
     tar: bool
     command: str
-    output: int  # bytes it brings
+    output: int  # bytes that it outputs
 
 
 class _Ahead:
-    """What of the far end's work was not read yet."""
+    """The commands sent whose output was not read yet."""
 
     def __init__(self, most: int) -> None:
         self.asked: deque[_Asked] = deque()
@@ -43,7 +43,7 @@ class _Ahead:
 
     @property
     def is_full(self) -> bool:
-        """One command is under way and another behind it, whatever they bring."""
+        """Whether a limit is reached. Never with fewer than two commands, so that one is always queued."""
         much = self._output >= self._most or self._files >= AHEAD_FILES or self._commands >= AHEAD_COMMANDS
         return much and len(self.asked) >= 2
 
@@ -63,7 +63,7 @@ class _Ahead:
 
 
 class ToolStream:
-    """`read_wants` once. `places`: where a path is at the far end; `tools`: what there is."""
+    """One stream; `read_wants` may be called once. `place` maps a path to its place. `tools`: those found at the far end."""
 
     def __init__(
         self, open_shell: Callable[[], FarShell], place: Callable[[str], str], tools: frozenset[str], ahead: int = 0
@@ -76,10 +76,8 @@ class ToolStream:
         self._ahead = _Ahead(self._most)
 
     def read_wants(self, wants: Iterator[Want]) -> Iterator[Came]:
-        """(want, bytes, False) until all of it came; (want, b"", True) for one that the tools did not bring.
-
-        Bytes are good until the next ones are taken.
-        """
+        """Yield (want, bytes, False) until a want is complete; (want, b"", True) for one that the tools could not read.
+        Bytes are valid until the next item."""
         commands = self._make_commands(wants)
         try:
             while True:
@@ -125,7 +123,7 @@ class ToolStream:
         self._shell.send_command(asked.command)
 
     def _read_output(self) -> Iterator[Came]:
-        """What the oldest command brings. Where that is not what was agreed on, those behind it are asked again."""
+        """Read the oldest command's output. If it has an unexpected size, sends the later commands again."""
         asked, shell = self._ahead.asked[0], self._shell
         assert shell is not None
         came: set[int] = set()
@@ -150,20 +148,20 @@ class ToolStream:
 
     def _read_range(self, shell: FarShell, want: Want, came: set[int]) -> Iterator[Came]:
         left = want.length
-        if left and shell.has_ended():  # it brought nothing; what follows is the next one's
+        if left and shell.has_ended():  # no output; what follows is the next command's
             return
         while left:
             data = shell.read_some(min(left, _DD_BLOCK))
             left -= len(data)
             if not left:
-                shell.expect_end()  # before the last bytes are handed out: only then they are all of this file
+                shell.expect_end()  # before the last bytes are yielded: it proves that they belong to this file
                 came.add(want.number)
             yield want, data, False
         if not want.length:
             shell.expect_end()
 
     def _read_members(self, shell: FarShell, asked: _Asked, came: set[int]) -> Iterator[Came]:
-        """The files of one archive, each handed out once it is whole."""
+        """Yield the files of one archive, each once it is whole."""
         waiting = {self._member_name(want).encode(): want for want in asked.wants}
         longer = b""
         while any(header := shell.read_exactly(_TAR_BLOCK)):
@@ -185,14 +183,14 @@ class ToolStream:
 
 
 def _in_archive(name: str, length: int) -> int:
-    """Bytes of a member: its header and contents, by blocks, and a name that is long for a header."""
+    """Return the size of an archive member: its header, its contents in blocks, and the blocks of a long name."""
     size = len(name.encode())
     long = 2 * _TAR_BLOCK + size + -size % _TAR_BLOCK if size > _NAME_FIELD else 0
     return _TAR_BLOCK + length + -length % _TAR_BLOCK + long
 
 
 def range_command(place: str, offset: int, length: int, dd: bool) -> str:
-    """Brings `length` bytes of a file from `offset`."""
+    """Return a command that outputs `length` bytes of a file from `offset`."""
     name = shlex.quote(place)
     blocks = length // _DD_BLOCK if dd and offset % _DD_BLOCK == 0 else 0
     commands = [f"dd if={name} bs={_DD_BLOCK} skip={offset // _DD_BLOCK} count={blocks}"] if blocks else []
@@ -203,7 +201,7 @@ def range_command(place: str, offset: int, length: int, dd: bool) -> str:
 
 
 def _parse_octal(octal: bytes) -> int:
-    """Of a header's field; BrokenOutput where it is none, so that it is no header."""
+    """Parse a header's octal field. Raises BrokenOutput where it is none: then the block is no header."""
     try:
         return int(octal.strip(b" \0") or b"0", 8)
     except ValueError:
@@ -216,7 +214,7 @@ def _header_name(header: bytes) -> bytes:
 
 
 def _long_name(kind: bytes, body: bytes) -> bytes:
-    """What GNU tar (L) and POSIX ones (x: lines "LENGTH KEY=VALUE") say of the name of the next member."""
+    """Return the next member's name from a GNU (L) or POSIX (x: lines "LENGTH KEY=VALUE") header; b"" where it has none."""
     if kind == b"L":
         return body.rstrip(b"\0")
     while body:

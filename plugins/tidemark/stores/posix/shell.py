@@ -1,11 +1,11 @@
-"""A shell at the far end that is fed commands ahead, and listings made by its `find`.
+"""A shell at the far end with pipelined commands, and listings by its `find`.
 
-The commands' outputs come as one stream, with a mark behind each. No command costs a round trip or a session of its
-own. The marks are random, so no file holds one by chance. Where a command brought fewer bytes than were agreed on,
-the mark stands in a place where it should not, and nothing behind it is read.
+The commands' outputs come as one stream, each followed by a mark. No command costs a round trip or its own session.
+The mark is random, so no file contains it by chance. Where a command outputs fewer bytes than expected, the mark comes too
+early, and nothing after it is read.
 
-A listing is one `find` with `-printf` for GNU's, and with `stat` for the small ones (busybox). `FindOutput` says
-what the output means. What the tools could not list is told as unlisted: what is not seen there has not vanished.
+A listing is one `find`: with `-printf` for GNU's, with `stat` for busybox and the like. `FindOutput` parses the output.
+What the tools could not list is reported as unlisted: files there must not be taken for vanished.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tidemark.stores.agent.disk import BAD_FOLDER, BAD_NAME, DEPTH, UNLISTED, pr
 from tidemark.stores.protocol import Entry
 from tidemark.stores.ssh.connection import Pipe
 
-_TAKE = 8 << 20  # bytes taken from the channel at once: all there are
+_TAKE = 8 << 20  # bytes to receive from the channel at once: all there are
 
 
 class BrokenOutput(Exception):
-    """A command brought another number of bytes than it should: nothing behind it can be read."""
+    """A command's output has an unexpected size: nothing after it can be read."""
 
 
 class FarShell:
-    """Over a pipe to `sh`. Commands must leave their standard input alone. What a login script says first is skipped."""
+    """A running `sh`. Commands have no standard input. What a login script prints first is skipped."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._mark = b"\n" + secrets.token_hex(16).encode() + b"\n"
         self._data = memoryview(b"")
-        self._tail = b""  # the last bytes handed out of the command under way
+        self._tail = b""  # the last bytes returned of the current command
         self._begun = False
         self.send_command(":")
 
@@ -43,7 +43,7 @@ class FarShell:
         self._pipe.write(f"{{ {command}; }} </dev/null 2>/dev/null; printf '\\n{mark}\\n'\n".encode())
 
     def read_some(self, most: int) -> memoryview:
-        """Some bytes of the command under way, at least one. BrokenOutput where its output is over."""
+        """Return some bytes of the current command, at least one. Raises BrokenOutput where its output has ended."""
         if not self._data:
             self._receive_more()
         size = len(self._mark)
@@ -60,7 +60,7 @@ class FarShell:
         return found
 
     def has_ended(self) -> bool:
-        """Whether the output of the command under way ends here; it is then behind us."""
+        """Return whether the current command's output ends here. If so, the next command becomes the current one."""
         while len(self._data) < len(self._mark):
             if self._data and self._data != self._mark[: len(self._data)]:
                 return False
@@ -71,12 +71,12 @@ class FarShell:
         return True
 
     def expect_end(self) -> None:
-        """The command under way must be over. BrokenOutput."""
+        """Raise BrokenOutput unless the current command's output ends here."""
         if not self.has_ended():
             raise BrokenOutput
 
     def run_command(self, command: str) -> bytes:
-        """All that a command says; nothing else may be under way."""
+        """Run a command and return its output. No other command may be under way."""
         self.send_command(command)
         said = bytearray()
         while not said.endswith(self._mark):
@@ -109,16 +109,16 @@ class FarShell:
         return came
 
 
-_BROKEN = "*\n*"  # a pattern of paths that a line cannot tell
+_BROKEN = "*\n*"  # a pattern for paths with a line break, which do not fit in a line
 _KINDS = {"l": "is a symlink"}
 _TROUBLE = re.compile(rb"(?:find|stat): (?:can(?:not|'t) stat\w* )?(?:'(?P<quoted>.*)'|(?P<bare>/.*)): (?P<why>[^:]+)")
-_GONE = b": No such file or directory"  # while it looked
+_GONE = b": No such file or directory"  # removed meanwhile
 
 
 def find_command(places: Sequence[str], printf: bool, maxdepth: bool = True) -> str:
     """NUL-separated records with GNU's -printf, lines without: `f<size> <mtime> <inode> <place>`, `d<place>`, `o<kind> …`
 
-    `maxdepth`: whether find knows of it; then folders that are too deep come as `d<place>` in lines, too.
+    `maxdepth`: whether find has -maxdepth; then too deep folders are also printed as lines `d<place>`.
     """
     where = " ".join(shlex.quote(place) for place in places)
     depth = f"-maxdepth {DEPTH + 1}" if maxdepth else ""
@@ -137,18 +137,18 @@ def find_command(places: Sequence[str], printf: bool, maxdepth: bool = True) -> 
 
 
 def broken_names_command(places: Sequence[str], maxdepth: bool = True) -> str:
-    """What `find_command` without -printf leaves out: NUL-separated places whose names have a line break."""
+    """Return a command for what `find_command` without -printf omits: NUL-separated places with a line break in the name."""
     depth = f"-maxdepth {DEPTH + 1}" if maxdepth else ""
     return f"find {' '.join(map(shlex.quote, places))} {depth} -name {shlex.quote(_BROKEN)} -prune -print0"
 
 
 class FindOutput:
-    """Turns records into entries and odd paths: from places at the server to the store's. `folders`: the asked ones."""
+    """Parses records into entries and odd paths, with the store's paths. `folders`: the requested ones."""
 
     def __init__(self, prefix: str, folders: Sequence[str] = ("",)) -> None:
-        self._prefix = prefix.encode()  # the root with its slash, taken off; absolute folders keep theirs
+        self._prefix = prefix.encode()  # the root with its slash, removed from places; "" for absolute folders
         self._asked = [folder.rstrip("/") + "/" if folder else "" for folder in folders]
-        self._reached: dict[str, bool] = {}  # folders of files
+        self._reached: dict[str, bool] = {}  # folder → whether its files are listed
         self.entries: list[Entry] = []
         self.odd: dict[str, str] = {}
 
@@ -173,8 +173,7 @@ class FindOutput:
                 self.odd[path] = "has a line break in its name, and the find there has no -printf to tell of it"
 
     def note_errors(self, errors: bytes, folders: Sequence[str]) -> None:
-        """What the tools could not look at is no listed folder: what is not seen there has not vanished. Words that name no
-        path may mean any of `folders`."""
+        """Mark as unlisted what the tools report errors about. A message without a path marks all of `folders`."""
         for line in errors.splitlines():
             if not line.startswith((b"find: ", b"stat: ")) or b": warning: " in line.lower() or line.endswith(_GONE):
                 continue
@@ -198,7 +197,7 @@ class FindOutput:
             self.entries.append(Entry(path, *facts))
 
     def _is_reached(self, folder: str) -> bool:
-        """Whether a folder is looked into; the outermost that is not is told."""
+        """Return whether a folder is listed. The outermost folder that is too deep is added to `odd`."""
         known = self._reached.get(folder)
         if known is None:
             asked = next((asked for asked in self._asked if folder.startswith(asked)), folder + "/")
@@ -226,7 +225,7 @@ class FindOutput:
 
 
 def _first_unreadable(place: bytes) -> tuple[str, bool]:
-    """Up to the first component that is not UTF-8, and whether that is a folder: all below it is one trouble."""
+    """Return the path up to its first component that is not UTF-8, and whether that is a folder (reported only once)."""
     kept: list[str] = []
     parts = place.split(b"/")
     for part in parts:

@@ -16,27 +16,27 @@ from tidemark.stores.sftp.files import SftpFolders
 from tidemark.stores.sftp.store import SftpStore
 from tidemark.stores.ssh.connection import Pipe, SshConnection
 
-_RANGES, _FILES = 1000, 500  # an exec; a command
+_RANGES, _FILES = 1000, 500  # commands sent at once; files in a command
 
-_ESCAPED = "\\\n\r"  # with one of them in a name, sha256sum's line of it is written otherwise
-_LARGE = 32 << 20  # bytes from which on a digest has a command of its own, that runs while the file comes
+_ESCAPED = "\\\n\r"  # sha256sum escapes names with one of them
+_LARGE = 32 << 20  # bytes from which a digest gets its own command, which runs while the file comes
 
 
 class PosixStore(SftpStore):
     """A store whose far end has a shell and POSIX tools, and no python3."""
 
     tier = Tier.POSIX
-    bulk_replies = False  # most bytes come from commands
+    bulk_replies = False  # most bytes come from commands, over other channels
     reads_back = False
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
-        self._digester: FarShell | None = None  # for digests, while files come over another one
+        self._digester: FarShell | None = None  # for digests; files come over other shells
         super().__init__(url, root, connection)
 
     def read_stream(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
-        """By the tools; what they do not bring is asked over SFTP, which says what is wrong with it."""
-        begun: Want | None = None  # bytes of it were handed out; one file may have many wants on their way
+        """Read by the tools. Reads over SFTP what they could not read: it gives the reason."""
+        begun: Want | None = None  # the last want of which bytes were yielded
         checked = (want for want in wants if check_path(want.path))
         for want, data, again in ToolStream(self._open_shell, self.locate_path, self._tools, ahead).read_wants(checked):
             if not again:
@@ -73,7 +73,7 @@ class PosixStore(SftpStore):
         return found
 
     def _digest_files(self, places: Sequence[str]) -> list[str | None]:
-        """Whole files: many a command, whose lines say of which. A name that a line would not say as it is comes in none."""
+        """Digest whole files, many by one command. A name that sha256sum would escape gets its own command."""
         odd = [place for place in places if any(character in place for character in _ESCAPED)]
         commands = [f"{{ sha256sum < {shlex.quote(place)} || echo -; }}" for place in odd]
         digests = dict(zip(odd, self._run_digests(commands), strict=True))
@@ -95,7 +95,7 @@ class PosixStore(SftpStore):
         )
 
     def _run_digests(self, commands: Sequence[str]) -> list[str | None]:
-        """Of commands that print a line each, which begins with a digest or has none."""
+        """Run commands that print one line each, which begins with a digest or has none. Returns the digests."""
         answers: list[str] = []
         for start in range(0, len(commands), _RANGES):
             lines = self._shell_output("; ".join(commands[start : start + _RANGES])).decode("ascii").splitlines()
@@ -106,21 +106,21 @@ class PosixStore(SftpStore):
         return [answer if len(answer) == 64 else None for answer in answers]
 
     def _shell_output(self, command: str) -> bytes:
-        """Of a command in a shell that stays for the next one."""
+        """Run a command in a shell that is kept for the next one. Returns its output."""
         if self._digester is None or not self._digester.is_open:
             self._digester = self._open_shell()
         return self._digester.run_command(command)
 
     def _open_script_pipe(self) -> Pipe:
-        """An `sh` that reads its script from the pipe, as nice as the settings want it."""
+        """Open a pipe to an `sh` that reads its script from there, with the niceness of the settings."""
         return self._connection.open_pipe(f"sh -c '{priority_prefix(self._connection.nice)}exec sh'")
 
     def _open_shell(self) -> FarShell:
         return FarShell(self._open_script_pipe())
 
     def _start_script(self, script: str) -> Pipe:
-        """Runs `script`, which no login shell gets to see: a C shell takes `!` and ends of lines in quotes for its own, and
-        no command line may be longer than 128 KB."""
+        """Run `script` as the input of `sh`. The login shell never parses it: a C shell interprets `!` and newlines in
+        quotes, and a command line is limited to 128 KB."""
         pipe = self._open_script_pipe()
         pipe.write(f"{{ {script}; }} </dev/null; exit\n".encode())
         pipe.end_input()
@@ -138,7 +138,7 @@ class PosixStore(SftpStore):
         for group, prefix in ((relative, at.root + "/"), ([f for f in folders if f.startswith("/")], "")):
             if not group:
                 continue
-            # A root that is a symlink is the operator's choice; find itself follows none.
+            # A root that is a symlink is the operator's choice: the slash lets find follow it, and no other.
             places = [at.place_of(folder) if folder else at.place_of(folder).rstrip("/") + "/" for folder in group]
             output = FindOutput(prefix, group)
             data, errors = self._run_script(find_command(places, printf, "maxdepth" in self._tools))
@@ -150,7 +150,7 @@ class PosixStore(SftpStore):
             odd += output.odd.items()
 
     def _sync_folders(self, at: SftpFolders, folders: Sequence[str]) -> None:
-        """`sync FOLDER…` where the tool takes names, else `sync` of everything, which tells of no trouble."""
+        """Run `sync FOLDER…` where the tool takes names, else a full `sync`, which reports no errors."""
         if "sync" in self._tools and folders:
             places = [at.place_of(folder) for folder in folders]
             named = " ".join(map(shlex.quote, places))
@@ -161,7 +161,7 @@ class PosixStore(SftpStore):
                 raise OSError(errno.EIO, f"its names may not last: {why or 'sync failed'}", places[0])
 
     def remove_tree(self, folder: str) -> None:
-        """By `rm -rf`; what it leaves is removed name by name, so that the trouble is named."""
+        """Remove a tree by `rm -rf`. Removes what it leaves one by one over SFTP, which gives the reason."""
         with self._session_at(check_path(folder)) as (_, at, _files):
             removable = folder in at.keep_plain_paths([folder]) and folder.strip("/")
         if removable:
@@ -175,10 +175,11 @@ class PosixStore(SftpStore):
         super().close()
 
     def _run_script(self, script: str) -> tuple[bytes, bytes]:
-        """Output and errors; a failing tool shows in what it did not print. What a login script says first is skipped.
+        """Run a script. Returns (output, errors). A failing tool is recognized by what it did not print. What a login script
+        prints first is skipped.
 
-        UnreachableError where the output ends before its time: a cut line, a tool that was killed, is gone (127) or cannot
-        be started (126).
+        Raises UnreachableError where the output ends too early: the connection broke, or a tool was killed, is missing (127)
+        or cannot be started (126).
         """
         mark = secrets.token_hex(16)
         pipe = self._start_script(f"echo {mark}; {script}; [ $? -lt 126 ] && echo {mark}")
@@ -197,13 +198,13 @@ class PosixStore(SftpStore):
 
 
 class _RunningDigest:
-    """A sha256sum that runs while other things are done."""
+    """A sha256sum that runs in the background."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
 
     def await_digest(self) -> str | None:
-        said = self._pipe.read_all().decode("ascii", "replace").rstrip("\n")  # a login script's words before it
+        said = self._pipe.read_all().decode("ascii", "replace").rstrip("\n")  # a login script may print before it
         digest = said.rpartition("\n")[2].partition(" ")[0]
         return digest if len(digest) == 64 else None
 

@@ -1,12 +1,13 @@
 """The near end of the agent: a store whose far end has python3 and a shell, so it can do what a local store can.
 
-Enter by `store.PythonStore`; `stores.open` makes it.
+Others call `store.PythonStore`; `stores.open_sftp` makes it.
 
-    bundle      the agent's text, made of `stores.agent`'s own modules; `command` starts it, or names the tools
-    session     `start_far_end`, `FarSession`, `FarPool`: ask an operation over a pipe, get frames and a result
+    bundle      make the agent's text from the modules of `stores.agent`; `start_command` starts it, or lists the tools
+    session     `start_far_end`, `FarSession`, `FarPool`: request an operation over a pipe, receive frames and a result
+    child_pipe  a pipe to the agent in a child process on this machine
     store       the `Store` over a session
 
-Imports `stores.agent`, `stores.ssh` and the modules of `stores`. One round trip finds the tier: the command that
-starts the agent also says which POSIX tools there are where python3 is missing. The far program neither outlives its
-line nor takes more memory than the settings allow. Only `stores` and `transfer` may import this folder.
+Imports `stores.agent`, `stores.ssh` and the modules of `stores`. One round trip finds the tier: where python3 is missing,
+the command that starts the agent lists the POSIX tools. The agent ends with its connection and takes no more memory than
+the settings allow. Only `stores` and `transfer` may import this folder.
 """

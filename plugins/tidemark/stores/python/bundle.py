@@ -1,8 +1,8 @@
-"""Make the text of the far end's program out of our own modules, so that both ends run the same lines.
+"""Make the text of the agent from the modules of `stores.agent`, so that both ends run the same code.
 
-Comments, docstrings, annotations and the imports that only those need are cut out of the text (Python 3.6 cannot evaluate
-our annotations; those of names inside a function it never does), the rest is what stands in the modules. `start_command`
-starts it when python3 is there, and says which POSIX tools there are when it is not: one round trip finds the tier.
+Comments, docstrings, annotations and the imports that only annotations need are cut out. Python 3.6 cannot evaluate our
+annotations (it never evaluates those of names inside a function). The rest is the modules' text. `start_command` starts
+the agent where python3 is found, and lists the POSIX tools where it is not: one round trip finds the tier.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ agent.server.serve({root!r}, lambda packed: _modules(eval(zlib.decompress(packed
 
 
 def priority_prefix(nice: int) -> str:
-    """What a script of the far end's begins with so that it and what it starts step back, as far as the tools there let it.
+    """Return the start of a far end's script that lowers its priority and its children's, as far as the tools there can.
 
-    `nice` 1 … 19, and with it the lowest priority at the disk of those that are served at all; 0: as it is.
+    `nice`: 1 … 19, together with the lowest best-effort I/O priority; 0: unchanged.
     """
     return f"renice -n {nice} -p $$ >/dev/null 2>&1; ionice -c 2 -n 7 -p $$ >/dev/null 2>&1; " if nice else ""
 
 
 def start_command(python: bool = True, nice: int = 0) -> str:
-    """One line for the far end's shell, whichever it is. `python=False` asks for the POSIX tools alone."""
-    alone = "MALLOC_ARENA_MAX=1; export MALLOC_ARENA_MAX"  # each thread's would count against the program's memory
+    """Return one line for the far end's shell, whichever it is. `python=False`: only list the POSIX tools."""
+    alone = "MALLOC_ARENA_MAX=1; export MALLOC_ARENA_MAX"  # an arena for each thread would count as used memory
     start = f'command -v python3 >/dev/null 2>&1 && {alone} && exec python3 -I -S -c "{_LOAD}"; ' if python else ""
     tools = "; ".join(f"command -v {tool} >/dev/null 2>&1 && printf {tool}\\ " for tool in TOOLS)
     find = 'find / -maxdepth 0 >/dev/null 2>&1 && printf maxdepth\\ ; find / -maxdepth 0 -printf "printf " 2>/dev/null'
@@ -67,15 +67,15 @@ def start_command(python: bool = True, nice: int = 0) -> str:
 
 
 def begin_making() -> None:
-    """Make the program's text beside whoever waits for a line meanwhile: it costs as much as a round trip."""
+    """Make the agent's text in a thread, while the caller waits for its connection: it takes as long as a round trip."""
     threading.Thread(target=_module_texts, name="tidemark-program", daemon=True).start()
 
 
 def encode_program(root: str, memory: int = MEMORY_BYTES) -> tuple[bytes, bytes]:
-    """What follows on the program's standard input: its length in a line, then itself, compressed; its rest likewise.
-    `memory`: bytes that it may take; 0: as its system lets it.
+    """Return what the agent's standard input gets: the program with the modules for reading, then those for writing. Each is
+    a line with its length, then compressed text. `memory`: bytes that the agent may use; 0: no limit of ours.
 
-    To be written one after the other: SSH hands over nothing of a packet before all of it is there.
+    To be written one after the other: SSH delivers a packet only when all of it has come.
     """
     texts = _module_texts()
     first, rest = texts[: len(READING)], texts[len(READING) : -len(FORWARDING)]
@@ -83,7 +83,7 @@ def encode_program(root: str, memory: int = MEMORY_BYTES) -> tuple[bytes, bytes]
 
 
 def encode_forwarding() -> bytes:
-    """What a program that is to send to another node lacks, compressed."""
+    """Return the further modules, compressed, for an agent that is to send to another node."""
     return zlib.compress(repr(_module_texts()[-len(FORWARDING) :]).encode(), 9)
 
 
@@ -93,23 +93,22 @@ def _pack_text(text: str) -> bytes:
 
 
 def _module_texts() -> tuple[tuple[str, str], ...]:
-    with _MAKING:  # a cache by itself lets two threads make the same
+    with _MAKING:  # the cache alone lets two threads make the same text
         return tuple((name, _strip_module(name)) for name in MODULES)
 
 
 @functools.cache
 def _strip_module(name: str) -> str:
-    text = (resources.files("tidemark.stores.agent") / f"{name}.py").read_text(
-        encoding="utf-8"
-    )  # on an executor out of a zip
+    # By importlib: on an executor the package may be in a zip file.
+    text = (resources.files("tidemark.stores.agent") / f"{name}.py").read_text(encoding="utf-8")
     lines = text.encode().split(b"\n")
     for cut in sorted(_find_cuts(_parse_module(text).body), reverse=True):
         first, last = lines[cut.line - 1], lines[cut.end_line - 1]
         lines[cut.line - 1 : cut.end_line] = [
             first[: cut.column] + cut.instead + last[cut.end_column :],
-            *[b""] * (cut.end_line - cut.line),  # a traceback's line numbers are those of the module
+            *[b""] * (cut.end_line - cut.line),  # keeps the module's line numbers in a traceback
         ]
-    kept = [b"" if line.lstrip().startswith(b"#") else line for line in lines]  # no text of ours spans lines
+    kept = [b"" if line.lstrip().startswith(b"#") else line for line in lines]  # no string of ours spans lines
     return b"\n".join(kept).decode()
 
 
@@ -117,12 +116,12 @@ def _parse_module(text: str) -> ast.Module:
     with _PARSING:
         try:
             return ast.parse(text)
-        except SystemError:  # somebody else's thread was parsing
+        except SystemError:  # another library's thread was parsing
             return ast.parse(text)
 
 
 class _Cut(NamedTuple):
-    """A piece of source text and what stands there instead. Lines count from 1, columns are bytes."""
+    """A range of source text and its replacement. Lines count from 1, columns are bytes."""
 
     line: int
     column: int
@@ -132,7 +131,7 @@ class _Cut(NamedTuple):
 
 
 def _find_cuts(body: Sequence[ast.stmt], in_function: bool = False) -> Iterator[_Cut]:
-    """Annotations of functions, and of names outside of them; imports that only they need; docstrings."""
+    """Yield the cuts: annotations of functions and of names outside functions, imports for annotations, docstrings."""
     for node in body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
             yield _Cut(node.lineno, node.col_offset, *_end_of(node), b"pass")
@@ -157,7 +156,7 @@ def _signature_cuts(node: ast.FunctionDef) -> Iterator[_Cut]:
         if argument.annotation is not None:
             yield _Cut(argument.lineno, argument.col_offset + len(argument.arg.encode()), *_end_of(argument))
     if node.returns is not None:
-        yield _Cut(node.returns.lineno, node.returns.col_offset, *_end_of(node.returns), b"None")  # what any Python knows
+        yield _Cut(node.returns.lineno, node.returns.col_offset, *_end_of(node.returns), b"None")  # valid in any Python
 
 
 def _end_of(node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:

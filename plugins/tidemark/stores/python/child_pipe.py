@@ -1,4 +1,4 @@
-"""A pipe to the agent in a child process on this machine, as a connection has one to a far end."""
+"""A pipe to the agent in a child process on this machine, with the methods of `stores.ssh.connection.Pipe` it needs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ _PACKAGES = str(Path(__file__).resolve().parents[3])
 
 
 class ChildPipe:
-    """Bytes to and from `stores.agent.server` in a child on this machine. It ends when its pipes close, with us at the
-    latest."""
+    """Bytes to and from `stores.agent.server` in a child process. It ends when its pipes close, or with this process."""
 
     host = "this machine"
 
@@ -34,7 +33,7 @@ class ChildPipe:
         return self._process.poll() is None
 
     def write(self, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it died: reading finds that out, and can say so
+        with contextlib.suppress(BrokenPipeError):  # the child died: reading reports it
             self._to.write(data)
             self._to.flush()
 
@@ -51,5 +50,5 @@ class ChildPipe:
         self._process.kill()
         self._process.wait()
         self._from.close()
-        with contextlib.suppress(BrokenPipeError):  # what it never read was still buffered
+        with contextlib.suppress(BrokenPipeError):  # flushes bytes that the child never read
             self._to.close()

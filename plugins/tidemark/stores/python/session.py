@@ -1,4 +1,4 @@
-"""The near end of `stores.agent.server`: ask an operation over a pipe, get its DATA frames and its result."""
+"""The near end of `stores.agent.server`: request an operation over a pipe, receive its DATA frames and its result."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ if TYPE_CHECKING:
     from tidemark.stores.ssh.connection import Pipe, SshConnection
 
 
-PYTHON, POSIX = b"tidemark python3 ready", b"tidemark posix"  # what answers
-GREETING_LINES = 200  # of a login script
-_WRITE = 1 << 18  # bytes a DATA frame towards the far end
-_MOST = 256 << 20  # bytes of a frame towards us: the names of a folder of a million files
+PYTHON, POSIX = b"tidemark python3 ready", b"tidemark posix"  # answers to `start_command`
+GREETING_LINES = 200  # that a login script may print before the answer
+_WRITE = 1 << 18  # bytes in a DATA frame to the far end
+_MOST = 256 << 20  # bytes in a frame from the far end: enough for the names in a folder of a million files
 
 
 def start_far_end(
     connection: SshConnection, root: str, python: bool = True, agent: Callable[[Any], None] | None = None
 ) -> tuple[FarSession | None, tuple[str, ...]]:
-    """A session with python3 at the far end, or None and the POSIX tools there are; neither: no shell at all.
+    """Start the agent. Returns its session, or None and the POSIX tools found there; none: the login has no shell.
 
-    `agent` serves what asks there for an SSH agent (`transfer.stream.direct`).
-
-    Text that a login script prints before is skipped. An SFTP-only server takes our first bytes for a bad packet and hangs
-    up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
+    `agent` serves SSH agent requests from there (`transfer.stream.direct`). Text that a login script prints first is
+    skipped. An SFTP-only server takes our first bytes for a bad packet and closes the channel at once, so no time is lost.
+    Only an answer decides the tier: a silent or disconnected far end raises UnreachableError.
     """
     if python:
         begin_making()
     for with_python in (True, False) if python else (False,):
         pipe = connection.open_pipe(start_command(with_python, connection.nice), agent=agent)
         try:
-            with suppress(UnreachableError):  # a shell without python3 has answered, and may be gone already
+            with suppress(UnreachableError):  # a shell without python3 has answered and may have ended already
                 for piece in encode_program(root, connection.memory) if with_python else (b"tidemark\n",):
                     pipe.write(piece)
             answer = _read_answer(pipe)
-        except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
+        except UnreachableError:  # the far end did not understand the command and closed the pipe
             answer = b""
-            if not (pipe.refused or pipe.is_connected):  # or it is silent, or gone: that says nothing about what it can run
+            if not (pipe.refused or pipe.is_connected):  # silent or disconnected: what it can run stays unknown
                 raise
-        if pipe.refused:  # no commands; who did not wait for that word and wrote on may be hung up on besides (ProFTPD)
+        if pipe.refused:  # no commands; after input for a refused command ProFTPD may close the connection, too
             if not pipe.is_connected:
                 connection.drop()
             pipe.close()
@@ -71,7 +70,7 @@ def start_far_end(
 
 
 def _read_answer(pipe: Pipe) -> bytes:
-    """PYTHON or POSIX, behind what a login script said before it: lines, and words without an end of their line."""
+    """Return PYTHON or POSIX, else b"". Skips what a login script printed before: lines, and text without a newline."""
     for _ in range(GREETING_LINES):
         line = pipe.read_line()
         for answer in (PYTHON, POSIX):
@@ -83,7 +82,7 @@ def _read_answer(pipe: Pipe) -> bytes:
 
 
 class FarSession:
-    """One far end, one operation at a time."""
+    """A running agent, for one operation at a time."""
 
     def __init__(self, pipe: Pipe | ChildPipe) -> None:
         self._pipe = pipe
@@ -93,14 +92,14 @@ class FarSession:
         return self._pipe.is_open
 
     def ask(self, operation: str, *arguments: Any) -> Any:
-        """The result of an operation without DATA. Raises the far end's OSError."""
+        """Run an operation without DATA and return its result. Raises the far end's OSError."""
         self._send_frame(ASK, [operation, arguments])
         kind, words, _ = self._receive_reply(patient=True)
         assert kind == DONE
         return words
 
     def stream_frames(self, operation: str, *arguments: Any, patient: bool = False) -> Iterator[tuple[Any, bytes]]:
-        """DATA frames as they come; the operation's result is the last one's JSON, with no bytes."""
+        """Run an operation. Yields (JSON, bytes) of each DATA frame, and last its result with no bytes."""
         self._send_frame(ASK, [operation, arguments])
         while True:
             kind, words, data = self._receive_reply(patient)
@@ -109,7 +108,7 @@ class FarSession:
                 return
 
     def send_pieces(self, operation: str, arguments: tuple[Any, ...], pieces: Iterable[bytes]) -> Any:
-        """Send DATA to an operation; its result. What `pieces` raises stops the far end and goes on to the caller."""
+        """Run an operation with DATA and return its result. An exception from `pieces` stops the operation and is raised."""
         self._send_frame(ASK, [operation, arguments])
         try:
             for piece in pieces:
@@ -122,11 +121,11 @@ class FarSession:
         self._send_frame(LAST, None)
         return self._receive_reply(patient=True)[1]
 
-    # an operation that is asked and answers at the same time
+    # an operation that receives and answers at the same time
 
     @property
     def pipe(self) -> Pipe:
-        """Of a session over SSH."""
+        """The pipe of a session over SSH."""
         return cast("Pipe", self._pipe)
 
     def begin_operation(self, operation: str, *arguments: Any) -> None:
@@ -139,11 +138,11 @@ class FarSession:
         self.pipe.send_bulk([HEAD.pack(DATA, len(words), len(data)), words, data])
 
     def end_data(self) -> None:
-        """No more DATA; the far end's DONE or FAILED follows what it still sends."""
+        """End the DATA. The far end still sends its own DATA, then DONE or FAILED."""
         self._send_frame(LAST, None)
 
     def receive_frame(self) -> tuple[int, bytes, bytes]:
-        """The next frame as it is: kind, words, bytes."""
+        """Return the next frame unparsed: kind, words, bytes."""
         head = self._pipe.read(HEAD.size)
         if len(head) < HEAD.size:
             raise self._ended_error()
@@ -157,7 +156,7 @@ class FarSession:
         try:
             self._receive_reply(patient=True)
         except OSError:
-            return  # "stopped", or the trouble it had anyway: the reader's own error is the one that counts
+            return  # "stopped", or another failure: the caller raises its own error
 
     def _send_frame(self, kind: int, words: Any, data: bytes = b"") -> None:
         text = b"" if words is None else json.dumps(words).encode()
@@ -178,7 +177,7 @@ class FarSession:
         return kind, said, data
 
     def _read_body(self, words: int, size: int) -> tuple[bytes, bytes]:
-        """Of a frame."""
+        """Read a frame's words and bytes. Raises PermanentError where they are too many."""
         if words + size > _MOST:
             host = self._pipe.host
             raise PermanentError(
@@ -198,7 +197,7 @@ class FarSession:
 
 
 class FarPool:
-    """Sessions over one connection: a call takes an idle one or starts another, e.g. while a stream is being read."""
+    """Sessions over one connection. A call gets an idle one, or a new one, e.g. while a stream is being read."""
 
     def __init__(self, connection: SshConnection, root: str, first: FarSession) -> None:
         self._connection = connection
@@ -209,12 +208,12 @@ class FarPool:
 
     @contextmanager
     def borrow_session(self) -> Iterator[FarSession]:
-        """A session of one's own. One that was left in the middle of an operation is closed, not used again."""
+        """Give the block a session of its own. A session left in the middle of an operation is closed, not reused."""
         session = self.pop_session()
         try:
             yield session
         except OSError:
-            self.return_session(session)  # the far end's answer to this operation; the session is whole
+            self.return_session(session)  # the far end's answer to this operation; the session is usable
             raise
         except BaseException:
             session.close()
@@ -223,20 +222,20 @@ class FarPool:
             self.return_session(session)
 
     def close(self) -> None:
-        """Who gives one back later does so to a connection that is closed."""
+        """Close the idle sessions. The others end with the connection."""
         with self._lock:
             for session in self._idle:
                 session.close()
             self._idle.clear()
 
     def start_return(self, giving_back: threading.Thread) -> None:
-        """Starts the thread, which gives sessions back that are still at their last words."""
-        with self._lock:  # nobody waits for one that has not begun
+        """Start a thread that returns sessions once they have received their last frames."""
+        with self._lock:  # `await_returns` must not join a thread that has not begun
             giving_back.start()
             self._ending.append(giving_back)
 
     def await_returns(self) -> None:
-        """All have been given back."""
+        """Wait until the threads of `start_return` have returned their sessions."""
         with self._lock:
             ending = list(self._ending)
         for giving_back in ending:
@@ -245,7 +244,7 @@ class FarPool:
             self._ending = [giving_back for giving_back in self._ending if giving_back not in ending]
 
     def pop_session(self) -> FarSession:
-        """For one's own, until `return_session`."""
+        """Return a session for the caller alone, until `return_session`."""
         self.await_returns()
         with self._lock:
             while self._idle:

@@ -1,4 +1,4 @@
-"""A store whose far end has python3 and a shell: our own program runs there, so it does what a local store does."""
+"""A store whose far end has python3 and a shell: the agent runs there, so it can do what a local store can."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidemark.stores.ssh.connection import SshConnection
 
 T = TypeVar("T")
 
-_BATCH = 2000  # paths an operation
+_BATCH = 2000  # paths in an operation
 
 
 class PythonStore:
-    """A store whose far end runs our program in its python3 (nothing installed, nothing left)."""
+    """A store whose far end runs the agent in its python3. Nothing is installed, no file is left."""
 
     def __init__(self, url: str, root: str, connection: SshConnection, first: FarSession) -> None:
         self.url = url
@@ -30,7 +30,7 @@ class PythonStore:
         self.root = root
         self.pool = FarPool(connection, root, first)
         self.further: list[tuple[SshConnection, FarSession]] = []  # opened by a transfer, idle now
-        self.direct_routes: dict[str, PythonStore | str] = {}  # by target's url: see `road`
+        self.direct_routes: dict[str, PythonStore | str] = {}  # by the target's url, see `transfer.route`
         self.where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
@@ -40,7 +40,7 @@ class PythonStore:
         return self._make_listing(folders, by_name)
 
     def stream_listing(self, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
-        """The frames of a listing as they come, at the end (missing folders, odd paths) without bytes."""
+        """Yield (groups, packed rows) of each frame of a listing; last ([missing folders, odd paths], b"")."""
         with self._far_session("") as far:
             asked = [check_folder(folder) for folder in folders]
             yield from far.stream_frames("list", asked, by_name, patient=True)
@@ -83,8 +83,8 @@ class PythonStore:
             start += len(batch)
             names = iter(batch)
             with self._far_session(batch[0]) as far:
-                held: list[bytes] = []  # of a large file, whose size comes behind it
-                most = None if wanted is None else max(wanted) + GATHER  # bytes until a size comes
+                held: list[bytes] = []  # the bytes of a large file, whose size comes after them
+                most = None if wanted is None else max(wanted) + GATHER  # bytes that may come before a size
                 for sizes, more in far.stream_frames("read_many", batch, wanted):
                     held += self._at_most(most, [*held, more])[len(held) :]
                     if sizes is None:
@@ -95,7 +95,7 @@ class PythonStore:
                         at += size or 0
 
     def _at_most(self, length: int | None, pieces: Iterable[bytes]) -> list[bytes]:
-        """All `pieces`. Raises PermanentError where they are more than was asked for."""
+        """Return all `pieces`. Raises PermanentError where they have more than `length` bytes."""
         found, size = [], 0
         for piece in pieces:
             found.append(piece)
@@ -128,7 +128,7 @@ class PythonStore:
         return found
 
     def ask_editions(self, paths: Sequence[str]) -> Sequence[int | None]:
-        """`stores.agent.reader.edition` of each, by the far end's clock; None where there is no file."""
+        """Return `stores.agent.reader.edition_of` each path, by the far end's clock; None where there is no file."""
         found: list[int | None] = []
         for batch in _in_batches([check_path(path) for path in paths]):
             with self._far_session(batch[0]) as far:
@@ -155,8 +155,8 @@ class PythonStore:
                 far.ask("seal", batch)
 
     def begin_parts(self, files: Sequence[tuple[str, Identity, bool]]) -> Sequence[tuple[int, Any]]:
-        """Make the parts of large files, see `stores.agent.writer.begin`: (path, identity, whether to go on from what is
-        there)."""
+        """Make the parts of large files by `stores.agent.writer.begin_parts`. `files`: (path, identity, whether an old part
+        may be resumed)."""
         found: list[tuple[int, Any]] = []
         for batch in _in_batches([[check_path(path), *identity, keep] for path, identity, keep in files]):
             with self._far_session(str(batch[0][0])) as far:
@@ -216,7 +216,7 @@ def _in_batches(things: Sequence[T]) -> Iterator[list[T]]:
 
 
 def _join_pieces(pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of about 256 KB: fewer frames."""
+    """Join the bytes into pieces of about 256 KB, to send fewer frames."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -1,9 +1,9 @@
-"""What an SFTP session does with files: contents, links and renames; entries, trees and folders.
+"""File operations over an SFTP session: contents, links and renames; entries, trees and folders.
 
-Reads and writes are pipelined, with every status read. Writes can be made durable with `fsync@openssh.com` where the
-server has it. Hard links go by OpenSSH's extension and raise an error without it. A rename replaces its target
-atomically where the server has posix-rename; elsewhere the old target is removed first. `SftpFolders` tells about
-names: entries of paths and folders, whole trees, folders made and removed. Folders cannot be synced over SFTP.
+Reads and writes are pipelined, and every status is read. Writes are made durable by `fsync@openssh.com` where the server
+has it. Hard links use OpenSSH's extension and raise an error without it. A rename replaces its target atomically where
+the server has posix-rename. Elsewhere the old target is removed first. `SftpFolders` works on names: it stats paths, lists
+trees, makes and removes folders. Folders cannot be synced over SFTP.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from tidemark.stores.sftp.read_stream import Place, ReadStream
 from tidemark.stores.sftp.session import BulkWire
 from tidemark.stores.sftp.write_stream import PartStream
 
-WRITE_AHEAD = 8 << 20  # bytes handed on, not known to be written
+WRITE_AHEAD = 8 << 20  # bytes sent but not yet acknowledged, at most
 
 
 class SftpFiles:
-    """Places are absolute paths at the server, looked at before: they are regular files, or not there."""
+    """Contents, links and renames. Places are absolute paths at the server, checked to be regular files or missing."""
 
     def __init__(self, wire: BulkWire) -> None:
         self.wire = wire
 
     def read_pieces(self, place: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        """`length` bytes from `offset` in pieces of at most `size`, many READs ahead. ERANGE where the file ends before."""
+        """Yield `length` bytes from `offset` in pieces of at most `size`. Raises ERANGE where the file ends earlier."""
         for _, data, trouble in ReadStream(self.wire).read_places(iter([Place(0, place, offset, length)])):
             if trouble is not None:
                 raise trouble
@@ -69,7 +69,7 @@ class SftpFiles:
                 yield bytes(data[start : start + size])
 
     def read_range(self, place: str, offset: int, length: int) -> bytes:
-        """As much of it as there is."""
+        """Return `length` bytes from `offset`, or fewer where the file ends."""
         found = b""
         for _, data, trouble in ReadStream(self.wire).read_places(iter([Place(0, place, offset, length)])):
             if trouble is not None and trouble.errno != errno.ERANGE:
@@ -78,7 +78,7 @@ class SftpFiles:
         return found
 
     def read_whole(self, places: Sequence[str], lengths: Sequence[int]) -> list[bytes | None]:
-        """The first `lengths[i]` bytes of each file, fewer where it ends before; None for what is gone."""
+        """Return the first `lengths[i]` bytes of each file, fewer where it ends earlier; None for a missing one."""
         found: list[bytes | None] = [None] * len(places)
         wants = (Place(number, place, 0, lengths[number]) for number, place in enumerate(places))
         for number, data, trouble in ReadStream(self.wire).read_places(wants):
@@ -89,7 +89,7 @@ class SftpFiles:
         return found
 
     def digest_places(self, wants: Sequence[Place]) -> list[str | None]:
-        """SHA-256 of each, by reading them; None where one is gone or shorter than that."""
+        """Return the SHA-256 of each range, by reading it; None where the file is missing or too short."""
         totals = [hashlib.sha256() for _ in wants]
         bad: set[int] = set()
         for number, data, trouble in ReadStream(self.wire).read_places(iter(wants)):
@@ -101,7 +101,7 @@ class SftpFiles:
         return [None if number in bad else total.hexdigest() for number, total in enumerate(totals)]
 
     def write_pieces(self, place: str, offset: int, pieces: Iterable[bytes], sync: bool) -> int:
-        """Write from `offset`, cutting what lay beyond; the new length. ERANGE when that would leave a hole."""
+        """Cut the file at `offset` and append `pieces`. Returns the new length. Raises ERANGE if that would leave a hole."""
         handle = self._open_file(place, FOR_WRITE | CREATE)
         wire = self.wire
         writing = _Writing()
@@ -109,7 +109,7 @@ class SftpFiles:
             there = wire.ask(FSTAT, encode_string(handle)).parse_attributes().size
             if there < offset:
                 raise OSError(errno.ERANGE, "is shorter than the offset to go on from", place)
-            if there > offset:  # some servers cut nothing: those that make files alone need not
+            if there > offset:  # not sent otherwise: some servers cannot truncate
                 wire.ask(FSETSTAT, encode_string(handle) + size_attribute(offset)).raise_for_status()
             for piece in pieces:
                 for start in range(0, len(piece), wire.write_size):
@@ -126,7 +126,7 @@ class SftpFiles:
         return offset
 
     def write_whole(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Make many small files, all in flight at once."""
+        """Write many small files in one pipeline. Raises the first failure."""
         stream = PartStream(self.wire, WRITE_AHEAD)
         parts = []
         for place, data in files:
@@ -139,7 +139,7 @@ class SftpFiles:
                 raise part.trouble
 
     def sync_files(self, places: Sequence[str]) -> None:
-        """fsync each file's content, where the server can."""
+        """fsync each file, where the server can."""
         if FSYNC not in self.wire.extensions:
             return
         for place in places:
@@ -156,14 +156,14 @@ class SftpFiles:
         self.wire.flush_replies()
 
     def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
-        """Replace each target in one step; how many bytes each has then, None where that did not work."""
+        """Replace each target atomically. Returns each target's size then, None where the rename failed."""
         sizes: list[int | None] = [None] * len(pairs)
         if RENAME_OVER not in self.wire.extensions:
             return sizes
 
         def answered(number: int, reply: Reply) -> None:
             if reply.as_os_error() is None:
-                sizes[number] = -1  # until it was looked at
+                sizes[number] = -1  # until LSTAT is answered
 
         def looked(number: int, reply: Reply) -> None:
             if sizes[number] is not None and reply.as_os_error() is None:
@@ -177,7 +177,7 @@ class SftpFiles:
         return sizes
 
     def rename_files(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Replace each target; atomic where the server has posix-rename."""
+        """Replace each target, atomically where the server has posix-rename."""
         if RENAME_OVER in self.wire.extensions:
             for source, target in pairs:
                 self.wire.post(
@@ -189,12 +189,12 @@ class SftpFiles:
             return
         for source, target in pairs:
             if self.wire.ask(RENAME, encode_string(source) + encode_string(target)).as_os_error() is not None:
-                # CRASH WINDOW: the old target is gone, the source still there under its temp name; the rerun renames it.
+                # CRASH WINDOW: the old target is removed, the source still has its temp name; the rerun renames it.
                 self.wire.ask(REMOVE, encode_string(target)).raise_for_status((NO_SUCH_FILE,))
                 self.wire.ask(RENAME, encode_string(source) + encode_string(target)).raise_for_status()
 
     def free_bytes(self, place: str) -> int | None:
-        """None where the server cannot say or `place` does not exist."""
+        """Return the free bytes at `place`; None where the server cannot tell or `place` does not exist."""
         if STATVFS not in self.wire.extensions:
             return None
         reply = self.wire.ask(EXTENDED, encode_string(STATVFS) + encode_string(place))
@@ -215,7 +215,7 @@ class SftpFiles:
 
 
 class _Writing:
-    """The WRITEs of one file. What fails is this file's trouble: it never waits in the session for another one."""
+    """The WRITEs of one file. A failure is kept here and concerns this file alone, not the session."""
 
     def __init__(self) -> None:
         self.failure: OSError | None = None
@@ -236,7 +236,7 @@ class _Writing:
             wire.step()
 
     def await_writes(self, wire: BulkWire) -> None:
-        """Returns when all are answered; raises the first failure."""
+        """Wait until all WRITEs are answered. Raises the first failure."""
         while self._waits_for:
             wire.step()
         if self.failure is not None:
@@ -248,11 +248,11 @@ def _encode_open(place: str, flags: int) -> bytes:
 
 
 _FOLDERS = 8  # folders read at a time
-_AHEAD = 8  # READDIRs in flight a folder: a large folder must not cost a round trip a hundred names
+_AHEAD = 8  # READDIRs in flight for a folder, since a reply has only about a hundred names
 
 
 class SftpFolders:
-    """Places are absolute paths at the server; `root` itself is trusted, what lies below it may be no symlink."""
+    """Work on names. Places are absolute paths at the server. `root` is trusted. Symlinks below it are never followed."""
 
     def __init__(self, wire: SftpWire, root: str) -> None:
         self.wire = wire
@@ -262,7 +262,7 @@ class SftpFolders:
         return path if path.startswith("/") else (f"{self.root}/{path}" if path else self.root or "/")
 
     def stat_places(self, places: Sequence[str]) -> list[Attributes | None]:
-        """Of each place, symlinks not followed; None where there is nothing."""
+        """LSTAT each place. None where nothing is there."""
         found: list[Attributes | None] = [None] * len(places)
         failed: list[OSError] = []
         left = len(places)
@@ -278,14 +278,14 @@ class SftpFolders:
 
         for number, place in enumerate(places):
             self.wire.post(LSTAT, encode_string(place), lambda reply, number=number: note(number, reply))  # type: ignore[misc]
-        while left:  # not for what else is under way: a stream goes on meanwhile
+        while left:  # not until all replies have come: a stream may be running in the same session
             self.wire.step()
         if failed:
             raise failed[0]
         return found
 
     def stat_entries(self, paths: Sequence[str]) -> list[Entry | None]:
-        """Of each path that is a regular file below real folders."""
+        """Return each path's entry; None where it is no regular file or a symlink is above it."""
         plain = self.keep_plain_paths(paths)
         found = self.stat_places([self.place_of(path) for path in paths])
         return [
@@ -294,7 +294,7 @@ class SftpFolders:
         ]
 
     def keep_plain_paths(self, paths: Iterable[str]) -> set[str]:
-        """Those of `paths` that have no symlink and no file above them below the root."""
+        """Return those of `paths` that have neither a symlink nor a file between the root and them."""
         paths = list(paths)
         above = sorted({folder for path in paths for folder in self._folders_above(path)})
         facts = dict(zip(above, self.stat_places([self.place_of(folder) for folder in above]), strict=True))
@@ -302,7 +302,7 @@ class SftpFolders:
         return {path for path in paths if bad.isdisjoint(self._folders_above(path))}
 
     def make_folders(self, folders: Iterable[str]) -> None:
-        """Make folders and their parents, "" the root. ELOOP where a symlink is in the way, EEXIST where a file is."""
+        """Make folders and their parents; "" is the root. Raises ELOOP for a symlink among them, EEXIST for a file."""
         above = {part for place in map(self.place_of, folders) for part in (*_parents_of(place), place)}
         places = sorted(above - {"/"}, key=lambda place: place.count("/"))
         facts = dict(zip(places, self.stat_places(places), strict=True))
@@ -337,8 +337,8 @@ class SftpFolders:
     def walk_folders(
         self, folders: Sequence[str], entries: list[Entry], odd: list[tuple[str, str]], deep: bool = False
     ) -> list[str]:
-        """All regular files below `folders` into `entries`, what is strange into `odd`; the folders, parents first. `deep`:
-        however deep they are."""
+        """Add all regular files below `folders` to `entries`, and anything unusual to `odd`. Returns the folders, parents
+        first. `deep`: without a limit on the depth."""
         seen: list[str] = []
         waiting = [(folder, 0) for folder in folders]
         active = [0]
@@ -375,7 +375,7 @@ class SftpFolders:
                     odd.append((below, "is a symlink" if link else "is neither file nor folder"))
 
             def refused(reply: Reply) -> None:
-                if not reply.is_status(NO_SUCH_FILE):  # else it went away while we looked
+                if not reply.is_status(NO_SUCH_FILE):  # else it was removed meanwhile
                     odd.append((path, f"{UNLISTED}{getattr(reply.as_os_error(), 'strerror', '')}"))
 
             self._read_folder(self.place_of(path), one, refused, left)
@@ -412,7 +412,7 @@ class SftpFolders:
         refused: Callable[[Reply], None],
         left: Callable[[], None],
     ) -> None:
-        """Post what reads one folder: `one` for each name, `refused` for a failure, `left` at the end, in any case."""
+        """Post requests to list one folder. Calls `one` for each name, `refused` for a failure, always `left` at the end."""
         wire = self.wire
 
         def opened(reply: Reply) -> None:
@@ -443,7 +443,7 @@ class SftpFolders:
         wire.post(OPENDIR, encode_string(place), opened)
 
     def _accept_existing(self, place: str, reply: Reply) -> None:
-        """Somebody else may have made it meanwhile."""
+        """Raise the failure of a MKDIR, unless another process has made the folder meanwhile."""
         facts = self.stat_places([place])[0]
         if facts is None or not modes.S_ISDIR(facts.mode):
             reply.raise_for_status()

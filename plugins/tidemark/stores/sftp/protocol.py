@@ -1,8 +1,8 @@
 """The SFTP protocol (version 3) over a pipe: many requests in flight, every status read, OpenSSH's extensions.
 
 Our own, because paramiko's client sends small reads and writes one way only, overlooks failed writes
-(research/transfer.md §6) and has no public call for fsync, hardlink and statvfs. Source: draft-ietf-secsh-filexfer-02 and
-OpenSSH's PROTOCOL file.
+(research/transfer.md §6) and has no public call for fsync, hardlink and statvfs. Source: draft-ietf-secsh-filexfer-02
+and OpenSSH's PROTOCOL file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Reply(NamedTuple):
     body: bytes
 
     def as_os_error(self, allowed: tuple[int, ...] = ()) -> OSError | None:
-        """The OSError a STATUS stands for; None for success, for `allowed` codes and for other kinds."""
+        """Return a STATUS as an OSError; None for success, for `allowed` codes and for other kinds."""
         if self.kind != STATUS:
             return None
         code = struct.unpack_from(">I", self.body)[0]
@@ -76,7 +76,7 @@ class Reply(NamedTuple):
         return self.kind == STATUS and struct.unpack_from(">I", self.body)[0] == code
 
     def parse_string(self) -> bytes:
-        """The handle or the data of a reply; raises the OSError of a status instead."""
+        """Return the handle or the data of a reply. Raises the OSError of a status."""
         self.raise_for_status()
         return self.body[4 : 4 + struct.unpack_from(">I", self.body)[0]]
 
@@ -96,11 +96,11 @@ class Reply(NamedTuple):
 
 
 class SftpWire:
-    """Requests with what to do with their reply (`post`), or one at a time (`ask`). For one thread.
+    """An SFTP session: post requests with a callback (`post`), or one at a time (`ask`). For one thread.
 
-    What a callback raises is kept until everything outstanding is answered, then raised by `flush_replies`: the session
-    stays whole. Work that broke off without it leaves nothing to the next: what is kept ends with the last answer. Streams
-    that outlive a call (`read_stream`) keep their replies and raise by themselves.
+    An OSError of a callback is kept until all requests are answered, then raised by `flush_replies`. So the session stays
+    usable. Without `flush_replies`, a kept error is dropped at the next request after the last answer. Streams that outlive
+    a call (`read_stream`) handle their errors themselves.
     """
 
     in_flight = IN_FLIGHT
@@ -120,7 +120,7 @@ class SftpWire:
         return self._pipe.is_open
 
     def post(self, kind: int, payload: bytes, then: Then) -> None:
-        """Send a request; `then` gets its reply during a later call, and may post itself."""
+        """Send a request. `then` is called with its reply during a later call, and may post requests itself."""
         self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._assign_number(then)) + payload
         if not self._answering:
             if len(self._pending) > 1 << 17:
@@ -129,15 +129,15 @@ class SftpWire:
                 self.step()
 
     def _assign_number(self, then: Then) -> int:
-        """The number of a request whose reply `then` gets."""
+        """Return the number of a new request whose reply goes to `then`."""
         if not self._waiting and not self._answering:
-            self.failure = None  # of work that nobody settled
+            self.failure = None  # of work that ended without `flush_replies`
         self._next = (self._next + 1) & 0xFFFFFFFF
         self._waiting[self._next] = then
         return self._next
 
     def step(self) -> None:
-        """Take one reply."""
+        """Receive one reply and call its callback."""
         self._flush_requests()
         number, reply = self._receive_reply()
         self._answering = True
@@ -149,7 +149,7 @@ class SftpWire:
             self._answering = False
 
     def flush_replies(self) -> None:
-        """Take every reply that is outstanding; then raise the first failure."""
+        """Receive all outstanding replies, then raise the first failure."""
         while self._waiting:
             self.step()
         failure, self.failure = self.failure, None
@@ -202,7 +202,7 @@ class SftpWire:
         return found
 
     def _ask_limits(self) -> tuple[int, int]:
-        """Bytes a READ and a WRITE may have: what the server says, else what every server takes."""
+        """Return how many bytes a READ and a WRITE may have: the server's limits, else what every server accepts."""
         if LIMITS not in self.extensions:
             return 32_768, 32_768
         reply = self.ask(EXTENDED, encode_string(LIMITS))
@@ -253,7 +253,7 @@ NO_ATTRIBUTES = struct.pack(">I", 0)
 
 
 def status_error(code: int) -> OSError:
-    """Version 3 has no number for most troubles: "Failure" may be a full disk, a name that exists, a folder …"""
+    """Return the OSError of a status. Version 3 has few codes: "Failure" may be a full disk, an existing name, a folder …"""
     if code == NO_SUCH_FILE:
         return FileNotFoundError(errno.ENOENT, "No such file")
     if code == DENIED:

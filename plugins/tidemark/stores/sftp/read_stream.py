@@ -1,4 +1,4 @@
-"""File contents over an SFTP session as one stream: while one file's bytes come, the next ones are being opened and read.
+"""Read many files over an SFTP session as one stream: the next files are opened and read while one file's bytes come.
 
 Source: research/transfer.md §4.3 and §4.5 (pipelining with a bound; requests of hundreds of files on one channel).
 """
@@ -14,14 +14,14 @@ from typing import NamedTuple
 from tidemark.stores.sftp.protocol import CLOSE, EOF, FOR_READ, NO_ATTRIBUTES, OPEN, READ, Reply, encode_string
 from tidemark.stores.sftp.session import BulkWire
 
-AHEAD_BYTES = 12 << 20  # asked for, or of files opened and about to be
-AHEAD_FILES = 200  # far below what servers allow
+AHEAD_BYTES = 12 << 20  # requested, or to be requested from opened files
+AHEAD_FILES = 200  # open files; far below what servers allow
 
 _Data = bytes | memoryview
 
 
 class Place(NamedTuple):
-    """`length` bytes from `offset` of the file at an absolute place, a regular file when it was looked at."""
+    """`length` bytes from `offset` of the file at an absolute place. The caller has checked that it is a regular file."""
 
     number: int
     place: str
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 class _Read:
-    """One READ: what it is to bring, and what came of it."""
+    """One READ: its range and the bytes received for it."""
 
     __slots__ = ("data", "done", "offset", "wanted")
 
@@ -45,34 +45,33 @@ class _File:
     __slots__ = ("asked", "handle", "left", "number", "offset", "place", "trouble")
 
     def __init__(self, want: Place) -> None:
-        self.number, self.place, self.offset, self.left = want  # of what nobody asked for yet
+        self.number, self.place, self.offset, self.left = want  # `offset`, `left`: of the bytes not yet requested
         self.handle = b""
         self.trouble: OSError | None = None
         self.asked: deque[_Read] = deque()
 
     @property
     def is_ready(self) -> bool:
-        """There is something to hand out, or its end is known."""
+        """Whether bytes can be yielded, or the file's end or failure is known."""
         if self.asked:
             return self.asked[0].done
         return self.trouble is not None or (bool(self.handle) and not self.left)
 
 
 class ReadStream:
-    """`read_places` once."""
+    """One stream; `read_places` may be called once."""
 
     def __init__(self, wire: BulkWire, ahead: int = 0) -> None:
         self._wire = wire
         self._ahead = min(ahead or AHEAD_BYTES, AHEAD_BYTES)
         self._files: deque[_File] = deque()  # in the order of the wants
-        self._unasked: deque[_File] = deque()  # those of them with bytes nobody asked for yet
-        self._asked = self._promised = 0  # bytes asked for and not handed out; of files in `_unasked`
+        self._unasked: deque[_File] = deque()  # those with bytes not yet requested
+        self._asked = self._promised = 0  # bytes requested and not yet yielded; bytes of `_unasked` to be requested
         self._over = False
 
     def read_places(self, wants: Iterator[Place]) -> Iterator[tuple[int, _Data, OSError | None]]:
-        """(number, bytes, None) until all of a want came (none of an empty one), or (number, b"", trouble), then the
-        next want. Bytes are good until the next ones are taken. A file that ends before its length gives ERANGE.
-        """
+        """Yield (number, bytes, None) until a want is complete, or (number, b"", trouble), then the next want. An empty want
+        gives one empty piece. Bytes are valid until the next item. A file that ends too early gives ERANGE."""
         try:
             while True:
                 self._open_more(wants)
@@ -85,7 +84,7 @@ class ReadStream:
                 if one.asked:
                     yield from self._hand_out(one)
                 elif one.trouble is None:
-                    yield one.number, b"", None  # nothing was wanted but that it is there
+                    yield one.number, b"", None  # an empty want
                 if not one.asked and (one.trouble is not None or not one.left):
                     self._files.popleft()
                     self._post_close(one)
@@ -128,7 +127,7 @@ class ReadStream:
             self._ask_more()
 
     def _ask_more(self) -> None:
-        """READs of the files that are open, in order, as far ahead as may be."""
+        """Post READs of the open files, in order, up to the limit."""
         while self._unasked and self._asked < self._ahead:
             one = self._unasked[0]
             if one.trouble is not None or not one.left:
@@ -164,7 +163,7 @@ class ReadStream:
             read.done = True
             return
         read.data = bytes(read.data) + bytes(data) if read.data else data
-        if data and len(read.data) < read.wanted:  # a server may bring less in the middle of a file
+        if data and len(read.data) < read.wanted:  # a server may send less in the middle of a file
             self._post_read(one, read)
         else:
             read.done = True

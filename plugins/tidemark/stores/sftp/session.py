@@ -1,7 +1,7 @@
-"""An SFTP session with few copies: replies are decrypted where they are cut, data goes out without being joined.
+"""An SFTP session with few copies: replies are cut in the buffer of decryption, data is sent without being joined.
 
-The session is `protocol`'s; only how its bytes come and go is another, where the packet layer is ours
-(`stores.ssh.packets`). Half of a plain session's CPU time goes into copies of the data (research/transfer.md §1.2).
+The session is that of `protocol`. Only receiving and sending differ, where our packet layer is used
+(`stores.ssh.packets`). A plain session spends half of its CPU time on copies of the data (research/transfer.md §1.2).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tidemark.stores.ssh.connection import Pipe
 from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.sink import MARGIN, PACKET_ROOM, BulkSink
 
-_LARGE = 1 << 17  # bytes of data from which on a reply keeps its slab; smaller ones are copied out
-_TOGETHER = 1 << 14  # bytes of requests
-_MOST = (1 << 18) + 1024  # we ask for no larger reply
-_SLABS = 8  # kept for use again
+_LARGE = 1 << 17  # bytes of data from which a reply keeps its slab; smaller ones are copied out
+_TOGETHER = 1 << 14  # bytes of requests to send at once
+_MOST = (1 << 18) + 1024  # no larger reply is requested
+_SLABS = 8  # kept for reuse
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">IBI")
 
@@ -27,8 +27,8 @@ Came = bytes | memoryview  # a reply without its length, a view of a slab where 
 
 
 class ReplySink(BulkSink):
-    """Cuts a channel's bytes into replies. It never waits for a slab: how many large replies are on their way is up to who
-    asks for them, and who is still sending must not be kept from hearing that the far end's window is open again."""
+    """Cuts a channel's bytes into replies. It never waits for a slab: the caller limits the number of large replies, and a
+    waiting connection thread could not process window updates for the thread that sends."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         super().__init__(channel, _MOST, 1, lambda _frame: None)
@@ -54,7 +54,7 @@ class ReplySink(BulkSink):
                 self._start_slab(self._next_slab(), rest)
                 found.append(memoryview(slab)[body:whole])
             self.need = self.start + _LENGTH.size
-        if max(self.need, self.end) + PACKET_ROOM > len(self.slab):  # nothing but what lies behind `start` is in use
+        if max(self.need, self.end) + PACKET_ROOM > len(self.slab):  # only the bytes from `start` on are in use
             missing = self.need - self.start
             self._start_slab(self.slab, self.slab[self.start : self.end])
             self.need = self.start + missing
@@ -83,34 +83,35 @@ class ReplySink(BulkSink):
 
 
 class BulkWire(SftpWire):
-    """The data of a reply may be a view: whoever is done with it says so by `release`, or lets it go.
+    """An SFTP session over our packet layer. A reply's data may be a view of a slab. Its user calls `release` after use, or
+    drops it.
 
-    `replies`: false where the channel shares its connection with another one that has more to bring.
+    `replies`: receive this way, too; false where another channel of the connection receives more bytes.
     """
 
-    in_flight = 512  # a small file is few bytes and several requests
+    in_flight = 512  # a small file is few bytes but several requests
 
     def __init__(self, pipe: Pipe, replies: bool = True) -> None:
         self._sink: ReplySink | None = None
-        self._arrived: list[Came] = []  # taken from the sink, the next one last
+        self._arrived: list[Came] = []  # from the sink, the next one last
         super().__init__(pipe)
         if replies:
             self._sink = pipe.divert_bytes(ReplySink)
 
     def post_data(self, kind: int, head: bytes, data: bytes | memoryview, then: Then) -> None:
-        """`post` of a request that ends with `data`, which is on its way when the call returns."""
+        """`post` a request that ends with `data`. It is sent when the call returns."""
         number = self._assign_number(then)
         waiting, self._pending = self._pending, bytearray()
         waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, number) + head + _LENGTH.pack(len(data))
         self._pipe.send_bulk([memoryview(waiting), data])
 
     def _flush_requests(self) -> None:
-        """What the replies that are here make us ask goes out together."""
+        """Send the pending requests, but not while replies are waiting: their requests are sent together."""
         if self._sink is None or len(self._pending) >= _TOGETHER or not (self._arrived or not self._sink.came.empty()):
             super()._flush_requests()
 
     def release(self, data: bytes | memoryview) -> None:
-        """Nothing of a reply's data is needed any more."""
+        """Return the slab of a reply's data for reuse. The data must not be used afterwards."""
         if self._sink is not None and isinstance(data, memoryview) and isinstance(data.obj, bytearray):
             self._sink.give_back(data.obj)
 
@@ -133,7 +134,7 @@ class BulkWire(SftpWire):
                 if silent >= self._pipe.silence or not self._pipe.is_connected:
                     self._pipe.give_up()
         if found is None:
-            sink.came.put(None)  # for whoever asks again
+            sink.came.put(None)  # for the next call
             raise UnreachableError(f"{self._pipe.host} ended its SFTP session", hint="run again", subject=self._pipe.host)
         found.reverse()
         return found

@@ -1,7 +1,7 @@
-"""A store behind an SFTP server and nothing else: everything the door asks, over one pipelined session.
+"""A store behind an SFTP server alone: all calls of `Store` over one pipelined session.
 
-What SFTP cannot do is declared or made here: digests are of bytes read back, folders cannot be synced (so keep the source
-until a later listing shows the file, research/aesthetics.md §4.4), listings carry no inodes.
+SFTP's limits: digests are made from bytes read back; folders cannot be synced (so the source is kept until a later
+listing shows the file, research/aesthetics.md §4.4); listings have no inodes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidemark.stores.sftp.session import BulkWire
 from tidemark.stores.ssh.connection import SshConnection
 
 _BATCH_FILES, _BATCH_BYTES = 500, 8 << 20
-_LITTLE = 1 << 20  # so few bytes free, a failure without a reason is a full disk
+_LITTLE = 1 << 20  # with fewer free bytes, a failure without a reason is taken for a full disk
 
 
 class SftpStore:
@@ -115,7 +115,7 @@ class SftpStore:
         return digest
 
     def digest_ranges(self, ranges: Sequence[Range]) -> Sequence[str | None]:
-        """By reading the bytes back: no SFTP server we know digests."""
+        """Digest by reading the bytes back: no known SFTP server can digest."""
         known = self.stat_many([path for path, _, _ in ranges])
         found: list[str | None] = [None] * len(ranges)
         wants: list[Place] = []
@@ -148,11 +148,11 @@ class SftpStore:
         return self._open_session()[0]
 
     def locate_path(self, path: str) -> str:
-        """Where a path is at the server."""
+        """Return a path's absolute place at the server."""
         return self._open_session()[1].place_of(check_path(path))
 
     def explain_error(self, error: OSError, path: str) -> TidemarkError:
-        """What an error of the server means: a failure without a reason may be a full disk."""
+        """Translate an error of the server. A failure without a reason is a full disk where few bytes are free."""
         with self._session_at(path) as (_, at, files):
             free = files.free_bytes(at.place_of(path.rpartition("/")[0])) if error.errno == errno.EIO else None
         if free is not None and free < _LITTLE:
@@ -160,9 +160,10 @@ class SftpStore:
         return os_error(error, self._where, path)
 
     def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
-        """Rename parts whose bytes are durable, (part, final, size), in one step each where the server can.
+        """Rename durable parts, each (part, final, size), atomically where the server can.
 
-        The numbers of those that were gone, or had another size: somebody else's, so they have no final name.
+        Returns the numbers of those that were missing or had another size: another process has changed them, so they get no
+        final name.
         """
         with self._session_at(renames[0][1]) as (_, at, files):
             pairs = [(at.place_of(part), at.place_of(final)) for part, final, _ in renames]
@@ -174,7 +175,7 @@ class SftpStore:
             for number, facts in zip(left, at.stat_places([pairs[number][1] for number in left]), strict=True):
                 sizes[number] = facts.size if facts is not None else None
             others = [number for number, size in enumerate(sizes) if size is not None and size != renames[number][2]]
-            # CRASH WINDOW: somebody's half file under a final name, told by nobody; the rerun sees its digest.
+            # CRASH WINDOW: another process's incomplete file has the final name; the rerun detects it by its digest.
             at.remove_files([renames[number][1] for number in others])
             self._sync_folders(at, sorted({final.rpartition("/")[0] for _, final, _ in renames}))
         return [number for number, size in enumerate(sizes) if size != renames[number][2]]
@@ -202,10 +203,10 @@ class SftpStore:
         self._rename_parts(renames, sync=True)
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """SFTP tells no inodes, so every target that exists is linked anew.
+        """Hard-link as `Store.link`. SFTP has no inodes, so every existing target is linked anew.
 
-        EOPNOTSUPP also where the server says that it links and does not (rclone's does): who believed it would wait for
-        ever for files that are not there.
+        Raises EOPNOTSUPP also where the server reports success without a link (rclone's does): a caller would wait forever
+        for the files.
         """
         targets = [check_path(target) for _, target in pairs]
         sources = self.stat_many([source for source, _ in pairs])
@@ -213,7 +214,7 @@ class SftpStore:
         with self._session_at(pairs[0][1] if pairs else "") as (_, at, files):
             self._make_parents(at, targets)
             facts = at.stat_places([at.place_of(target) for _, target in there])
-            # CRASH WINDOW: an old target is gone, its new link is not there yet; the rerun links it.
+            # CRASH WINDOW: an old target is removed, its new link is not there yet; the rerun links it.
             at.remove_files([target for (_, target), found in zip(there, facts, strict=True) if found is not None])
             files.link_files([(at.place_of(source), at.place_of(target)) for source, target in there])
             first = [at.place_of(target) for _, target in there[:1]]
@@ -253,17 +254,17 @@ class SftpStore:
         self._wire = None
         self._connection.drop()
 
-    # what a tier with a shell does better
+    # overridden by the tier with a shell
 
     def _has_inodes(self) -> bool:
         return False
 
     def _collect_files(self, at: SftpFolders, folders: list[str], entries: list[Entry], odd: list[tuple[str, str]]) -> None:
-        """Put the files below `folders` into `entries`."""
+        """Add the files below `folders` to `entries`."""
         at.walk_folders(folders, entries, odd)
 
     def _sync_folders(self, at: SftpFolders, folders: Sequence[str]) -> None:
-        """A folder cannot be synced over SFTP."""
+        """Do nothing: a folder cannot be synced over SFTP."""
 
     # the session
 
@@ -274,7 +275,7 @@ class SftpStore:
 
     @contextmanager
     def _session_for_writing(self, paths: Sequence[str]) -> Iterator[tuple[BulkWire, SftpFolders, SftpFiles]]:
-        """A session for writing `paths`: their folders are made, none of them is a symlink, a full disk is named."""
+        """Make the folders of `paths`, check that no path is a symlink, and give the block a session to write them."""
         with self._session_at(paths[0]) as session:
             _, at, _files = session
             self._make_parents(at, paths)

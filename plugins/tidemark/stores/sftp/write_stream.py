@@ -1,7 +1,7 @@
-"""Parts of many files written over an SFTP session: opened, written, made durable and closed in one stream of requests.
+"""Write the parts of many files over an SFTP session: open, write, sync and close them in one stream of requests.
 
-Every status is read; what fails is the file's whose request it was. Nothing waits for an answer but `await_parts`, and who
-hands on more than may be lost when the line is cut.
+Every status is read. A failure concerns the file of its request alone. Only `await_parts` waits for answers, and
+`write_part` when too many bytes are unacknowledged.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from tidemark.stores.sftp.protocol import (
 )
 from tidemark.stores.sftp.session import BulkWire
 
-_NEW = FOR_WRITE | CREATE | EXCLUSIVE | TRUNCATE  # some servers overlook EXCLUSIVE: then nothing of an older file stays
+_NEW = FOR_WRITE | CREATE | EXCLUSIVE | TRUNCATE  # TRUNCATE: some servers ignore EXCLUSIVE and would keep old bytes
 
 
 class Part:
-    """A file being written. `fresh`: a new file; else one that exists, cut to `offset` and written on."""
+    """A file being written. `fresh`: a new file; else an existing one, cut to `offset` and continued."""
 
     def __init__(self, place: str, offset: int, fresh: bool) -> None:
         self.place = place
         self.offset = offset
         self.fresh = fresh
-        self.written = offset  # the server said so
+        self.written = offset  # acknowledged by the server
         self.trouble: OSError | None = None
-        self.waits_for = 0  # answers
-        self.read_back = b""  # of a file that is read at its end
+        self.waits_for = 0  # outstanding answers
+        self.read_back = b""  # the bytes of a file that is read back
         self._handle = b""
-        self._held: list[Callable[[], None]] = []  # what is to be asked once it is open
+        self._held: list[Callable[[], None]] = []  # requests to be sent once it is open
         self._tried = False
         self._closing = False
         self._reads_back = False
 
 
 class PartStream:
-    """`most`: bytes that may be on their way, not known to be kept."""
+    """The stream. `most`: bytes that may be sent but not acknowledged. They are lost when the connection breaks."""
 
     def __init__(self, wire: BulkWire, most: int) -> None:
         self._wire = wire
@@ -66,11 +66,11 @@ class PartStream:
 
     @property
     def handles(self) -> int:
-        """Parts that are open at the server, opening or closing."""
+        """The number of parts that are open, opening or closing."""
         return self._handles
 
     def await_handles(self, most: int) -> None:
-        """Returns when fewer than `most` are open, or none of those that are is about to be closed."""
+        """Wait until fewer than `most` parts are open, or none of them is closing."""
         while self._handles >= most and self._closing:
             self._wire.step()
 
@@ -81,7 +81,7 @@ class PartStream:
         return part
 
     def write_part(self, part: Part, data: bytes | memoryview) -> None:
-        """The next bytes. They are on their way, or copied, when the call returns."""
+        """Write the next bytes. They are sent, or copied, when the call returns."""
         step = self._wire.write_size
         for start in range(0, len(data), step):
             piece = data[start : start + step]
@@ -106,9 +106,9 @@ class PartStream:
             )
 
     def finish_part(self, part: Part, read_back: bool = False) -> None:
-        """Make it durable and close it; with `read_back` read it again, all of it into memory.
+        """Make the part durable and close it. `read_back`: then read all of it into memory.
 
-        By a handle of its own: servers made with Go's pkg/sftp (rclone's, and others) take a READ on one that writes for a
+        Read by a second handle: servers made with Go's pkg/sftp (e.g. rclone) treat a READ on a handle for writing as a
         WRITE of zeros.
         """
         self.sync_part(part)
@@ -122,7 +122,7 @@ class PartStream:
             self._when_open(part, lambda: self._end_of(part))
 
     def await_parts(self, parts: list[Part]) -> None:
-        """Returns when all that was asked for these is answered."""
+        """Wait until all requests of these parts are answered."""
         for part in parts:
             while part.waits_for:
                 self._wire.step()
@@ -136,14 +136,14 @@ class PartStream:
     def _on_opened(self, part: Part, reply: Reply) -> None:
         failed = reply.as_os_error()
         if failed is not None and part.fresh and not part._tried and failed.errno not in (errno.ENOENT, errno.EACCES):
-            part._tried = True  # there is one of an earlier try, or a symlink: it goes away, nothing is written into it
+            part._tried = True  # an earlier try's part or a symlink is there: remove it, never write into it
             self._post_request(part, REMOVE, encode_string(part.place), lambda part, _reply: self._post_create(part))
             return
         if failed is not None:
             part.trouble = OSError(failed.errno, failed.strerror, part.place)
         else:
             part._handle = bytes(reply.parse_string())
-            if not part.fresh:  # a server that cuts nothing: what lies behind is written over, or found by the proof
+            if not part.fresh:  # its status is ignored: old bytes are written over, or found by the digest
                 self._post_request(
                     part, FSETSTAT, encode_string(part._handle) + size_attribute(part.offset), lambda _part, _reply: None
                 )
@@ -154,7 +154,7 @@ class PartStream:
     def _end_of(self, part: Part) -> None:
         if part._handle:
             self._post_request(part, CLOSE, encode_string(part._handle), self._on_closed)
-        else:  # it was never open
+        else:  # never opened
             self._count_closed()
 
     def _on_closed(self, part: Part, reply: Reply) -> None:
@@ -170,7 +170,7 @@ class PartStream:
         self._closing -= 1
 
     def _when_open(self, part: Part, act: Callable[[], None]) -> None:
-        """Once the part is open; where it could not be opened there is nothing to ask."""
+        """Call `act` once the part is open or has failed to open."""
         if part._handle or part.trouble is not None:
             act()
         else:
@@ -206,9 +206,9 @@ class PartStream:
         self._note_failure(part, reply.as_os_error())
 
     def _on_synced(self, part: Part, reply: Reply) -> None:
-        """A disk tells once of bytes that it lost: a part that would be gone on from, and synced again, is removed."""
+        """Remove the part after a failed sync. A disk reports lost bytes once, so a second sync would succeed wrongly."""
         if reply.as_os_error() is not None:
-            # CRASH WINDOW: a line cut here leaves the part, which the rerun goes on from: nobody hears of it any more.
+            # CRASH WINDOW: a connection cut here leaves the part; the rerun resumes it and does not learn of the loss.
             self._post_request(part, REMOVE, encode_string(part.place), lambda _part, _reply: None)
         self._note_reply(part, reply)
 
@@ -229,7 +229,7 @@ class PartStream:
         data = b"" if part.trouble is not None or reply.is_status(EOF) else reply.parse_string()
         part.read_back += data
         self._wire.release(data)
-        if data and len(part.read_back) < part.offset:  # a server may bring fewer bytes than were asked for
+        if data and len(part.read_back) < part.offset:  # a server may send fewer bytes than requested
             self._read_on(part)
         else:
             self._end_of(part)

@@ -1,18 +1,17 @@
-"""One SSH connection: logged in strictly, every wait limited, few copies of the bytes.
+"""One SSH connection: strict login, a time limit on every wait, few copies of the bytes.
 
-Enter by `connection.SshConnection`; a command or subsystem at the far end is a `Pipe` of it.
+Others call `connection.SshConnection`. A command or subsystem at the far end is a `Pipe` of it.
 
-    dial        the TCP connection, which may be on its way while modules load
-    lean_paramiko  paramiko, loaded in two thirds of the time
-    expired_logins a password or an account that is over, told by what its server says
-    sink        bytes of one channel on their way in
-    packets     paramiko's packet layer with few copies; in C where that can be built
-    transport   paramiko's transport, two round trips shorter, and the bytes on their way out
-    login       `connect`: host key, public key, ciphers, a time limit on each step
-    connection  channels and pipes; made again when lost
+    dial            open the TCP connection while modules are still being loaded
+    lean_paramiko   import paramiko in two thirds of the time
+    expired_logins  recognize an expired password or account by the server's text
+    sink            incoming bytes of one channel, cut into frames
+    packets         paramiko's packet layer with few copies; in C where that can be built
+    transport       paramiko's transport, two round trips shorter; outgoing bytes of a channel
+    login           `connect_and_login`: host key, public key, ciphers, a time limit on each step
+    connection      channels and pipes; reconnects after a loss
 
-Imports `errors` and `native`. paramiko is imported here and in what stands on it, nowhere else. The host key must be
-the one of the settings; nothing is ever added by itself. The fast packet layer is used for the versions of paramiko
-named in KNOWN alone; with any other version paramiko's own layer works, slower. Only `stores` and `transfer` may
-import this folder.
+Imports `errors`, `native` and `stores.agent`. paramiko is imported here and by users of this folder only. The host key
+must be that of the settings; no key is added automatically. The fast packet layer serves the paramiko versions in
+`packets.KNOWN`; any other version uses its own slower layer. Only `stores` and `transfer` may import this folder.
 """

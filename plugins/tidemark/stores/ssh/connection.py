@@ -1,13 +1,11 @@
-"""One SSH connection and the pipes of its channels: a time limit on every wait, made again when lost.
+"""One SSH connection and the pipes of its channels: a time limit on every wait; reconnects after a loss.
 
-How it logs in stands in `login`. paramiko by itself waits for ever on a stalled link (research/transfer.md §6). So
-every channel here has a timeout. A far end that may be silent because it computes is asked for a sign of life
-instead. What paramiko and the socket raise comes out as UnreachableError, HostKeyError or PermissionDeniedError, and
-names the host.
+`login` logs in. paramiko by itself waits forever on a stalled link (research/transfer.md §6). So every channel here has
+a timeout. A far end that may be silent because it computes is asked for a sign of life instead. Errors of paramiko and
+of the socket are raised as UnreachableError, HostKeyError or PermissionDeniedError, with the host's name.
 
-A `Pipe` is what a command or a subsystem at the far end reads and writes, over a channel of its own. Several
-channels may be open at once, from several threads. A connection that is lost loses its pipes; `drop` ends it for all
-of them.
+A `Pipe` is the input and output of a command or a subsystem at the far end, over its own channel. Several channels may
+be open at once, from several threads. A lost connection loses its pipes. `drop` ends it for all of them.
 """
 
 from __future__ import annotations
@@ -32,33 +30,33 @@ from tidemark.stores.ssh.transport import BulkSender, SshTransport
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # no tracebacks: its errors are raised as ours
 
 
 class SshConnection:
-    """Connects at the first use, and again after `drop`. Several channels may be open at once, from several threads."""
+    """A connection that is made at the first use, and again after `drop`. Several threads may open channels at once."""
 
     def __init__(
         self, login: Login, limits: Limits, nice: int = 0, memory: int = MEMORY_BYTES, dialled: Dialled | None = None
     ) -> None:
         self.login = login
         self.limits = limits
-        self.nice = nice  # of what we run at the far end, 0 … 19
-        self.memory = memory  # bytes that our program may take there; 0: no limit
+        self.nice = nice  # niceness of our processes at the far end, 0 … 19
+        self.memory = memory  # bytes that our program may use there; 0: no limit
         self._dialled = dialled  # for the first login
         self._transport: SshTransport | None = None
-        self._further: list[SshTransport] = []  # for one session each
+        self._further: list[SshTransport] = []  # connections for one session each
         self._lock = threading.RLock()
-        self._round_trip = 0.0  # the last one known: a connection that was cut does not make the line a short one
+        self._round_trip = 0.0  # the last known one, kept while there is no connection
 
     def make_another(self) -> SshConnection:
-        """To the same server, as the same user; not connected yet."""
+        """Return a connection to the same server, as the same user, not yet connected."""
         return SshConnection(self.login, self.limits, self.nice, self.memory)
 
     def open_pipe(
         self, command: str = "", subsystem: str = "", agent: Callable[[paramiko.Channel], None] | None = None
     ) -> Pipe:
-        """A channel that runs `command`, or the named subsystem. `agent` serves who asks there for an SSH agent."""
+        """Open a channel that runs `command` or the named subsystem. `agent` serves SSH agent requests from there."""
         with self.translate_errors("opening a session"):
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
@@ -78,13 +76,13 @@ class SshConnection:
             return Pipe(self, transport, channel)
 
     def host_and_user_keys(self) -> tuple[paramiko.PKey, paramiko.PKey]:
-        """The server's own key, compared with the settings, and the one that logged in there."""
+        """Return the server's host key, compared with the settings, and the key that logged in there."""
         with self.translate_errors("asking for its keys"):
             transport = self._ensure_connected()
             return transport.get_remote_server_key(), transport.auth_handler.private_key
 
     def _open_session(self) -> tuple[SshTransport, paramiko.Channel]:
-        """MaxSessions counts the sessions of a connection: one too many gets a connection of its own."""
+        """Open a session. Beyond the server's MaxSessions, which is per connection, makes another connection for it."""
         transport = self._ensure_connected()
         try:
             return transport, transport.open_session(WINDOW, PACKET, self.limits.stall)
@@ -98,7 +96,7 @@ class SshConnection:
             raise
 
     def close_further(self, transport: SshTransport) -> None:
-        """Close a connection that was made for one session; leave the one that all share."""
+        """Close a connection that was made for one session. Leaves the shared one open."""
         with self._lock:
             if transport not in self._further:
                 return
@@ -106,7 +104,7 @@ class SshConnection:
         transport.close()
 
     def drop(self) -> None:
-        """Close the connection and every channel on it; the next use connects again."""
+        """Close the connection and every channel on it. The next use connects again."""
         with self._lock:
             open_now = [*self._further, *([self._transport] if self._transport else [])]
             self._transport = None
@@ -114,13 +112,13 @@ class SshConnection:
         if self._dialled is not None:
             self._dialled.drop()
         for transport in open_now:
-            with suppress(OSError):  # wakes its thread, for which `close` waits
+            with suppress(OSError):  # wakes its thread; `close` waits for it
                 transport.sock.shutdown(socket.SHUT_RDWR)
             transport.close()
 
     @contextmanager
     def _stall_deadline(self, transport: SshTransport) -> Iterator[None]:
-        """TimeoutError when the block takes longer than the stall limit. paramiko waits for ever for some answers."""
+        """Raise TimeoutError when the block takes longer than the stall limit. paramiko waits forever for some answers."""
         over = threading.Event()
 
         def end() -> None:
@@ -140,7 +138,7 @@ class SshConnection:
             timer.cancel()
 
     def is_alive(self, transport: SshTransport) -> bool:
-        """Whether the server answers a question on this connection within the stall limit."""
+        """Return whether the server answers a request on this connection within the stall limit."""
         if not transport.is_active():
             return False
         asking = threading.Thread(target=self._send_keepalive, args=(transport,), daemon=True)
@@ -149,18 +147,17 @@ class SshConnection:
         return not asking.is_alive() and transport.is_active()
 
     def measure_connection(self) -> tuple[float, int]:
-        """(round trip in seconds, packets lost so far, either way), by the kernel; zeros where it does not tell.
+        """Return (round trip in seconds, packets lost in either direction so far), from the kernel; zeros without its data.
 
-        What was lost towards us shows as packets that came out of order, what was lost from us was sent again. The round
-        trip is the last connection's where there is none now.
+        Lost incoming packets are counted by packets out of order, lost outgoing ones by packets sent again. Without a
+        connection the round trip is the last one's.
         """
         info = self._read_tcp_info()
         self._round_trip = info.round_trip or self._round_trip
         return self._round_trip, info.lost
 
     def bytes_moved(self) -> int:
-        """Bytes that came or that the other end has, by the kernel: of packets that are not whole yet, too; 0 where it
-        does not tell."""
+        """Return bytes received plus bytes acknowledged, from the kernel, with incomplete packets; 0 without its data."""
         info = self._read_tcp_info()
         return info.acknowledged + info.received
 
@@ -170,7 +167,7 @@ class SshConnection:
 
     @contextmanager
     def translate_errors(self, doing: str) -> Iterator[None]:
-        """Translate what the connection raises inside the block. One that was silent too long is not used again."""
+        """Translate the connection's errors inside the block. After a timeout the connection is dropped."""
         try:
             yield
         except paramiko.ChannelException as refused:
@@ -192,7 +189,7 @@ class SshConnection:
         try:
             transport.global_request("keepalive@openssh.com", wait=True)
         except (OSError, EOFError, paramiko.SSHException):
-            return  # `is_alive` looks at the transport, which is closed now
+            return  # `is_alive` checks the transport, which is closed now
 
     def _ensure_connected(self) -> SshTransport:
         with self._lock:
@@ -240,16 +237,16 @@ class Pipe:
 
     @property
     def refused(self) -> bool:
-        """The server said that it does not run it."""
+        """Whether the server refused to run the command."""
         return bool(getattr(self._channel, "refused", False))
 
     @property
     def is_connected(self) -> bool:
-        """The server is there, whatever became of the command. Asks it."""
+        """Whether the server answers, whatever the state of the command. Sends it a request."""
         return self._connection.is_alive(self._transport)
 
     def divert_frames(self, room: int, slabs: int, deliver: Callable[[Frame | None], None]) -> BulkSink | None:
-        """Frames of up to `room` bytes go to `deliver` from now on (see `packets`); None where only `read` works."""
+        """Send frames of up to `room` bytes to `deliver` from now on (see `sink`). Returns None where only `read` works."""
         packetizer = self._channel.transport.packetizer
         if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
             return None
@@ -257,7 +254,7 @@ class Pipe:
         return sink
 
     def divert_bytes(self, make: Callable[[paramiko.Channel], Sink]) -> Sink | None:
-        """The channel's bytes go to a sink of another kind from now on; None where only `read` works."""
+        """Send the channel's bytes to another kind of sink from now on. Returns None where only `read` works."""
         packetizer = self._channel.transport.packetizer
         if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
             return None
@@ -266,16 +263,16 @@ class Pipe:
 
     @property
     def stall(self) -> float:
-        """Seconds after which silence is looked into."""
+        """Seconds of silence after which the server is asked for a sign of life."""
         return self._connection.limits.stall
 
     @property
     def silence(self) -> float:
-        """Seconds after which silence is not borne any more, though the server is there."""
+        """Seconds of silence after which the pipe is given up, even if the server answers."""
         return self._connection.limits.silence
 
     def give_up(self) -> NoReturn:
-        """Nothing came for too long: raises UnreachableError, and the connection is not used again."""
+        """Drop the connection and raise UnreachableError. To be called when nothing came for too long."""
         with self._connection.translate_errors("waiting for its answer"):
             raise TimeoutError
 
@@ -284,7 +281,7 @@ class Pipe:
             self._channel.sendall(data)
 
     def send_bulk(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """All bytes of `pieces`, without joining them where the packet layer is ours. From one thread at a time."""
+        """Send all bytes of `pieces`, with our packet layer without joining them. One thread at a time."""
         with self._connection.translate_errors("sending"):
             packetizer = self._channel.transport.packetizer
             if isinstance(packetizer, BulkPacketizer) and packetizer.is_fast_out:
@@ -299,7 +296,7 @@ class Pipe:
             self._channel.shutdown_write()
 
     def read(self, count: int, *, patient: bool = False) -> bytes:
-        """Exactly `count` bytes, fewer at the end of the stream. `patient`: the far end may compute in silence."""
+        """Read exactly `count` bytes, or fewer at the end of the stream. `patient`: the far end may compute in silence."""
         while len(self._buffer) < count:
             got = self._receive_bytes(patient)
             if not got:
@@ -310,13 +307,13 @@ class Pipe:
         return data
 
     def read_some(self, most: int) -> bytes:
-        """What there is, up to `most` bytes; waits for the first, with patience. b"" at the end of the stream."""
+        """Read the available bytes, at most `most`. Waits patiently for the first. Returns b"" at the end of the stream."""
         if self._buffer:
             return self.read(min(most, len(self._buffer)))
         return self._receive_bytes(True, most)
 
     def read_line(self, limit: int = 65_536) -> bytes:
-        """Up to and with the next newline; what there is when the stream ends or `limit` bytes had none."""
+        """Read up to and including the next newline, or to the end of the stream, or `limit` bytes without a newline."""
         while b"\n" not in self._buffer and len(self._buffer) < limit:
             got = self._receive_bytes(False)
             if not got:
@@ -333,7 +330,7 @@ class Pipe:
         return data
 
     def read_errors(self) -> str:
-        """What the command said on its standard error, after its output ended."""
+        """Read the command's standard error. To be called after its output ended."""
         said = b""
         with self._connection.translate_errors("waiting for its words"):
             while got := self._channel.recv_stderr(_RECEIVE):
@@ -342,11 +339,11 @@ class Pipe:
 
     @property
     def banner(self) -> str:
-        """What the server said before it let us in."""
+        """The text that the server sent before the login."""
         return said_at_login(self._transport)
 
     def last_words(self) -> str:
-        """The last line of what the command said on its standard error so far; waits for nothing."""
+        """Return the last line of the command's standard error so far, without waiting."""
         said = b""
         with suppress(EOFError, OSError, paramiko.SSHException):
             while self._channel.recv_stderr_ready():
@@ -359,7 +356,7 @@ class Pipe:
         self._connection.close_further(self._transport)
 
     def _receive_bytes(self, patient: bool, most: int = _RECEIVE) -> bytes:
-        """Who is patient waits as long as the server is there, but not for ever: behind it the far end may hang."""
+        """Receive bytes. A patient call waits while the server answers, up to `limits.silence`: the command may hang."""
         limits, began = self._connection.limits, time.monotonic()
         while True:
             try:

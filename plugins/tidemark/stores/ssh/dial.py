@@ -1,4 +1,4 @@
-"""The TCP connection to a server, which may be on its way while what speaks over it is still being loaded."""
+"""Open the TCP connection to a server in a thread, while the SSH modules are still being loaded."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import socket
 import threading
 from typing import Any
 
-CONNECT_SECONDS = 10.0  # the server's machine has so long to answer
+CONNECT_SECONDS = 10.0  # for the server's machine to answer
 
 
 def dial_server(host: str, port: int, seconds: float) -> socket.socket:
-    """Raises OSError; TimeoutError after so many seconds."""
-    name: Any = host.encode() if host.isascii() else host  # other names need modules that take time
+    """Connect to a server. Raises OSError, and TimeoutError after `seconds`."""
+    name: Any = host.encode() if host.isascii() else host  # a str would import the idna codec, which takes time
     return socket.create_connection((name, port), timeout=seconds)
 
 
 class Dialled:
-    """One connection, begun at once; for who takes it first."""
+    """A connection that is begun at once. The first caller of `take_socket` gets it."""
 
     def __init__(self, host: str, port: int, seconds: float) -> None:
         self._sock: socket.socket | None = None
@@ -27,7 +27,7 @@ class Dialled:
         self._thread.start()
 
     def take_socket(self) -> socket.socket | None:
-        """None once it was taken, or dropped. Raises the error that dialling ended with, once."""
+        """Wait for the connection and return its socket; None if it was taken or dropped before. Raises its error once."""
         self._thread.join()
         with self._lock:
             sock, error = self._sock, self._error
@@ -37,7 +37,7 @@ class Dialled:
         return sock
 
     def drop(self) -> None:
-        """Close it, now or when it comes, unless it was taken."""
+        """Close the connection, now or once it is made, unless it was taken."""
         with self._lock:
             self._over = True
             if self._sock is not None:

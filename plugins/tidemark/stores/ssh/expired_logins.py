@@ -1,7 +1,7 @@
-"""A password or an account that is over, told by what its server says: there is no other sign of it in the protocol.
+"""Recognize an expired password or account by the server's text: the protocol has no other sign of it.
 
-With a key the login itself succeeds; the session then ends at once with a line on its standard error, or with none behind a
-banner (OpenSSH with PAM: `sshd` session.c, `pam_unix`).
+With a key the login itself succeeds. The session then ends at once with a line on its standard error, or without one after
+a banner (OpenSSH with PAM: `sshd` session.c, `pam_unix`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OVER = re.compile(r"(password|account) has expired|change your password|passwor
 
 
 def expired(name: str, said: str) -> PermissionDeniedError | None:
-    """The error of a login whose password or account is over, where what the server `said` to it means that."""
+    """Return the error for an expired password or account, if the server's text `said` reports one; else None."""
     if not _OVER.search(said):
         return None
     line = next(line.strip() for line in said.splitlines() if _OVER.search(line))

@@ -1,6 +1,6 @@
-"""paramiko, loaded in two thirds of the time: without `invoke`, which it wants for `Match exec` in an ssh_config alone.
+"""Import paramiko without `invoke`, in two thirds of the time.
 
-Nobody here reads an ssh_config. paramiko itself does without where invoke is not installed.
+paramiko needs `invoke` only for `Match exec` in an ssh_config, which Tidemark does not read. It works without.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _hidden(name: str) -> Iterator[None]:
-    """Within the block, importing the module fails as if it were not installed; one that is loaded stays."""
+    """Let the import of a module fail within the block, as if it were not installed. A loaded module stays."""
     if name in sys.modules:
         yield
         return

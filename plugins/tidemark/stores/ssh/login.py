@@ -1,6 +1,6 @@
-"""Log in to an SSH server: strict host key, public key, AES-GCM first, a time limit on each step.
+"""Log in to an SSH server: strict host key, public key, AES-GCM preferred, a time limit on each step.
 
-The host key must be the one of the settings; nothing is ever added by itself.
+The host key must be that of the settings. No key is added automatically.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.packets import BulkPacketizer, packetizer_class
 from tidemark.stores.ssh.transport import SshTransport
 
-CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # faster than CTR with a MAC
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 KINDS = ("ed25519", "ecdsa", "rsa")  # of host keys
-_IN_COMMON = {  # what two ends need: by paramiko's word for it sshd_config's, and the first of ours
+_IN_COMMON = {  # what both ends must share: paramiko's word → sshd_config's keyword, our first choices
     "kex algorithm": ("KexAlgorithms", SshTransport._preferred_kex[:4]),
     "host key": ("HostKeyAlgorithms", SshTransport._preferred_keys[:4]),
     "ciphers": ("Ciphers", (*CIPHERS, *SshTransport._preferred_ciphers[:2])),
     "macs": ("MACs", SshTransport._preferred_macs[:4]),
 }
-_SHOWN: dict[str, str] = {}  # the kind of each host key that was right, by its fingerprint
+_SHOWN: dict[str, str] = {}  # fingerprint of each accepted host key → its kind
 
 
 @dataclass(frozen=True)
 class Login:
-    """Where to log in, as whom, with which key, and which host key to expect."""
+    """The server, the user, the private key and the expected host key of a login."""
 
     host: str
     port: int
@@ -49,8 +49,8 @@ class Login:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving, and on a far
-    end that says nothing for so long though its server is there (a disk that hangs, a process that was stopped)."""
+    """Time limits in seconds: for the TCP connection; for handshake and login; for a connection on which nothing moves; for
+    a silent command whose server still answers (its disk hangs, its process was stopped)."""
 
     connect: float = CONNECT_SECONDS
     handshake: float = 20.0
@@ -59,7 +59,7 @@ class Limits:
 
 
 def connect_and_login(login: Login, limits: Limits, dialled: Dialled | None = None) -> SshTransport:
-    """A connection with the host key compared and the user logged in. `dialled`: it was begun already."""
+    """Connect, compare the host key, log in. `dialled`: a TCP connection that was begun before."""
     sock = dialled.take_socket() if dialled is not None else None
     try:
         transport = _connect_verified(login, limits, sock or dial_server(login.host, login.port, limits.connect))
@@ -77,10 +77,10 @@ def connect_and_login(login: Login, limits: Limits, dialled: Dialled | None = No
 def _connect_verified(
     login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str] = frozenset()
 ) -> SshTransport:
-    """Keys exchanged, the host key compared.
+    """Exchange keys and compare the host key.
 
-    A server that has keys of several kinds shows the one it is asked for first: where that is not the one of the settings,
-    it is asked for the other kinds, in a connection each. Raises HostKeyError of what it showed first.
+    A server with several kinds of keys shows the kind that is requested first. If that key is not the one of the settings,
+    the other kinds are requested, each by another connection. Raises HostKeyError for the first key shown.
     """
     transport = _exchange_keys(login, limits, sock, tried)
     try:
@@ -101,9 +101,9 @@ def _connect_verified(
 
 
 def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str], mismatch: HostKeyError) -> SshTransport | None:
-    """None where the server has no key of another kind, or none that is the one of the settings.
+    """Connect with host keys of other kinds. Returns None where the server has none, or none that is the settings' one.
 
-    What hinders us to ask carries a note of what it showed before: who reads of it should know of both.
+    Any other error gets a note about the key shown before, so that its message names both.
     """
     if tried.issuperset(KINDS):
         return None
@@ -117,7 +117,7 @@ def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str], mismat
 
 
 def _exchange_keys(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str]) -> SshTransport:
-    """Keys exchanged, with a host key of no kind in `tried`; of the one that was right before, where the server has it."""
+    """Exchange keys. Requests a host key of no kind in `tried`, and first of the kind that was accepted before."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     transport = SshTransport(sock, packetizer_class=packetizer_class())
     try:
@@ -137,9 +137,9 @@ def _exchange_keys(login: Login, limits: Limits, sock: socket.socket, tried: fro
 
 
 def _look_for_stalls(transport: SshTransport, sock: socket.socket, limits: Limits) -> None:
-    """Who writes to a line on which nothing moves is told so after the stall limit.
+    """Let a write fail when nothing moves on the connection within the stall limit.
 
-    The kernel would call it that, too, where a slow reader now and then lets less pass than it wants to send.
+    Our packet layer checks it. The kernel's TCP_USER_TIMEOUT gets a longer limit there: it also fails on a slow reader.
     """
     ours = isinstance(transport.packetizer, BulkPacketizer)
     if ours:
@@ -149,12 +149,12 @@ def _look_for_stalls(transport: SshTransport, sock: socket.socket, limits: Limit
 
 
 def _key_kind(name: str) -> str:
-    """Of a host key, by the name of its algorithm."""
+    """Return a host key's kind, from the name of its algorithm."""
     return next((kind for kind in KINDS if kind in name), name)
 
 
 def _nothing_in_common(login: Login, said: str) -> PermanentError:
-    """For a server that no later try finds another one. `said`: by paramiko."""
+    """Return the permanent error for a server that shares no algorithm with us. `said`: paramiko's text."""
     trouble, hint = f"cannot be spoken with: {said}", "is the sshd there a recent one?"
     for word, (keyword, ours) in _IN_COMMON.items():
         if f"no acceptable {word}" in said:
@@ -164,7 +164,7 @@ def _nothing_in_common(login: Login, said: str) -> PermanentError:
 
 
 def check_host_key(login: Login, shown: str) -> None:
-    """HostKeyError unless the server shows the fingerprint of the settings. Nothing is ever added by itself."""
+    """Raise HostKeyError unless the server shows the fingerprint of the settings. No key is added automatically."""
     if login.host_key.rstrip("=") == shown:
         return
     if not login.host_key:
@@ -190,9 +190,9 @@ def _authenticate_user(transport: paramiko.Transport, login: Login) -> None:
         except paramiko.AuthenticationException as refused:
             if over := expired(login.name, said_at_login(transport)):
                 raise over from refused
-            if not tried and not transport.is_active():  # paramiko calls a connection that was cut here a refusal
+            if not tried and not transport.is_active():  # paramiko raises this for a cut connection, too
                 raise EOFError from refused
-            if "timeout" in str(refused).lower():  # and one that went silent
+            if "timeout" in str(refused).lower():  # and for a silent one
                 raise TimeoutError("nothing came back while we logged in") from refused
             tried.append(name)
     raise PermissionDeniedError(
@@ -203,7 +203,7 @@ def _authenticate_user(transport: paramiko.Transport, login: Login) -> None:
 
 
 def said_at_login(transport: paramiko.Transport) -> str:
-    """The server's banner; `get_banner` has forgotten it once the connection is closed."""
+    """Return the server's banner, also after the connection was closed, where paramiko's `get_banner` loses it."""
     said = getattr(transport.auth_handler, "banner", None)
     return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else ""
 
@@ -223,13 +223,13 @@ def _load_keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # in another user's home: nobody named it
+    except OSError:  # in another user's home; the settings do not name it
         return False
 
 
 def _load_key(path: Path) -> paramiko.PKey:
-    """Raises PermissionDeniedError for one that others may write: who does so logs in as whom they like. (That others may
-    read one is told by `doctor`: a container is handed such.)"""
+    """Load a private key. Raises PermissionDeniedError for one that others may write: they could log in as anyone. (A key
+    that others may read is reported by `doctor` only: containers get such keys.)"""
     with suppress(OSError):
         if path.stat().st_mode & 0o022:
             raise PermissionDeniedError(
@@ -243,7 +243,7 @@ def _load_key(path: Path) -> paramiko.PKey:
         raise UsageError(
             f"key file {path} does not exist", hint="set `key` to a private key file", subject=str(path)
         ) from missing
-    except (paramiko.PasswordRequiredException, TypeError) as locked:  # the latter of the cryptography library
+    except (paramiko.PasswordRequiredException, TypeError) as locked:  # TypeError: from the cryptography library
         raise PermissionDeniedError(
             f"key {path} has a passphrase",
             hint=f"`ssh-add {path}` and leave `key` empty; or `ssh-keygen -p -f {path}` takes the passphrase away",

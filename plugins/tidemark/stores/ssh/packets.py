@@ -1,16 +1,16 @@
-"""paramiko's packet layer with another way in and out for AES-GCM: few copies, bytes decrypted where they belong.
+"""paramiko's packet layer with faster reading and writing for AES-GCM: packets are decrypted in place, with few copies.
 
-paramiko goes on doing what must be right: handshake, keys, host key, login, channels, rekeying. Only the reading of
-packets is replaced. Packets are cut from one large receive buffer and decrypted to where they belong. Those of a
-channel with a `BulkSink` never leave that buffer. This costs half of paramiko's CPU time (research/transfer.md §1.2,
-transfer-pull.md). It touches private attributes. So it is used for the versions of paramiko in KNOWN alone, and only
-where their shape is the one that it was written for; else paramiko's own layer works.
+paramiko still does the handshake, keys, host key, login, channels and rekeying. Only reading and writing packets is
+replaced. Packets are cut from one large receive buffer. Those of a channel with a `BulkSink` are decrypted right into the
+sink's slab. This costs half of paramiko's CPU time (research/transfer.md §1.2, transfer-pull.md). It uses private
+attributes. So it serves only the paramiko versions in KNOWN, and only if the attributes exist. Else paramiko's own layer
+is used.
 
-Where C can be built (`packets.c`), packets of one channel are received and decrypted in C until a frame is whole. At
-each packet of 32 KB Python takes as long as the decryption, and fights for the interpreter's lock. The cipher is
-that of the libcrypto which `hashlib` uses. Elsewhere Python does the same, packet by packet.
+Where C can be built (`packets.c`), packets of one channel are received and decrypted in C until a frame is whole. For
+each packet of 32 KB Python would take as long as the decryption, and compete for the interpreter's lock. The cipher comes
+from the libcrypto that `hashlib` uses. Without C, Python does the same, packet by packet.
 
-`tcp_info` reads what the kernel tells of a TCP connection: Linux's struct tcp_info, zeros where there is none.
+`tcp_info` reads the kernel's data about a TCP connection: Linux's struct tcp_info, zeros elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidemark.stores.ssh.sink import PACKET_ROOM, BulkSink
 KNOWN = ("5.1.0",)
 _TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 12)
 _RECEIVE = 1 << 19
-_WINDOW_STEP = 1 << 22  # bytes taken before the far end hears that it may send as many more
+_WINDOW_STEP = 1 << 22  # bytes received before the window is opened by as many
 _CHANNEL_DATA, _CHANNEL_WINDOW_ADJUST, _CHANNEL_EOF, _CHANNEL_CLOSE = 94, b"\x5d", 96, 97
 _PACKET_HEAD = struct.Struct(">BBII")  # padding, type; of channel data: channel, bytes
 _PRIVATE = (
@@ -52,7 +52,7 @@ _PRIVATE_CALLS = ("write_all", "_check_keepalive", "_trigger_rekey", "need_rekey
 
 
 class BulkPacketizer(Packetizer):  # type: ignore[misc]
-    """Give it to `paramiko.Transport` as `packetizer_class`; set `sink` before the far end begins to send."""
+    """The `packetizer_class` for a `paramiko.Transport`. `sink` is to be set before the far end begins to send."""
 
     REKEY_BYTES, REKEY_PACKETS = 1 << 35, 1 << 31  # half of what AES allows a key (RFC 4344: 2^32 blocks, 64 GiB)
 
@@ -74,7 +74,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         self._view = memoryview(self._buffer)
         self._from = self._to = 0
         self._plain = bytearray(PACKET_ROOM)
-        self._key: tuple[Any, bytes] = (None, b"")  # paramiko's engine, and what it was made of
+        self._key: tuple[Any, bytes] = (None, b"")  # paramiko's engine and its key
         self._reader: PacketReader | None = None
         self._reading = threading.Lock()  # held while C uses the socket
 
@@ -84,7 +84,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
 
     @contextmanager
     def encrypting_packets(self) -> Iterator[Callable[[memoryview, memoryview, memoryview], None]]:
-        """Nobody else writes meanwhile. Yields what encrypts one packet: its plain text, its length field, where it goes."""
+        """Hold the write lock. Yields a function that encrypts one packet: (plain text, length field, target)."""
         with self._Packetizer__write_lock:
             if not self.is_fast_out:
                 raise SSHException("the cipher is not AES-GCM any more")
@@ -102,7 +102,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
                 self._Packetizer__iv_out = fixed + count.to_bytes(8, "big")
 
     def write_all(self, out: bytes | memoryview) -> None:
-        """As paramiko's, which writes for ever: TimeoutError where nothing of what was sent moved on for `stall` seconds."""
+        """Write all of `out`. Unlike paramiko's, raises TimeoutError when no byte was acknowledged for `stall` seconds."""
         self._Packetizer__keepalive_last = time.time()
         left, moved, since = memoryview(out), -1, time.monotonic()
         while left and not self.closed:
@@ -119,7 +119,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             raise EOFError
 
     def write_packets(self, out: memoryview, packets: int) -> None:
-        """Hand encrypted packets to the kernel, while `encrypting_packets`."""
+        """Write encrypted packets to the socket. To be called within `encrypting_packets`."""
         self._Packetizer__sequence_number_out = (self._Packetizer__sequence_number_out + packets) & 0xFFFFFFFF
         self.write_all(out)
         self._Packetizer__sent_bytes += len(out)
@@ -132,11 +132,11 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
 
     @property
     def fast(self) -> bool:
-        """The cipher is one that is read in place."""
+        """Whether incoming packets can be decrypted in place."""
         return bool(self._Packetizer__aead_in) and self._Packetizer__compress_engine_in is None
 
     def read_message(self) -> Any:
-        with suppress(OSError):  # the server holds a small packet back until its last one is acknowledged: at once, then
+        with suppress(OSError):  # acknowledge at once: the server delays a small packet until its last one is acknowledged
             self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)
         try:
             if not self.fast:
@@ -151,11 +151,11 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             raise
 
     def note_key(self, engine: Any, key: bytes) -> None:
-        """What the next inbound cipher is made of: for the packets that are read in C."""
+        """Keep the key of the next inbound cipher, for the reader in C."""
         self._key = engine, key
 
     def _read_gcm(self) -> tuple[int, Message]:
-        """The next message that is not bulk data, as (type, Message)."""
+        """Return the next message that is not bulk data, as (type, Message)."""
         while True:
             sink = self.sink
             reader = self._reader_in_c() if sink is not None else None
@@ -164,7 +164,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
                 return message
 
     def _reader_in_c(self) -> PacketReader | None:
-        """The reader in C for the key in use; None where `_read_one` is to do it."""
+        """Return the reader in C for the current key; None where `_read_one` is to be used."""
         engine, iv = self._Packetizer__block_engine_in, self._Packetizer__iv_in
         if self._reader is None or self._reader.engine is not engine:
             self._reader = None
@@ -176,7 +176,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         return self._reader
 
     def _read_many(self, reader: PacketReader, sink: BulkSink) -> tuple[int, Message] | None:
-        """Packets up to the end of a frame, or to a message that is no data of the sink's: that one."""
+        """Read packets up to the end of a frame (returns None) or to another message than the sink's data (returns it)."""
         state, iv, begun = reader.state, self._Packetizer__iv_in, sink.end
         state.at, state.to, state.counter = self._from, self._to, int.from_bytes(iv[4:], "big")
         state.end, state.need, state.most = begun, sink.need, _WINDOW_STEP
@@ -206,7 +206,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         return None
 
     def _take_other_message(self, old: BulkSink, said: bytes) -> tuple[int, Message] | None:
-        """A message that is no data of `old`: of a sink that took over while C waited with that one, it may be."""
+        """Handle a message that is not data of `old`. It may be data of a sink that replaced `old` while C was waiting."""
         sink = self.sink
         if sink is None or sink is old or said[0] != _CHANNEL_DATA or int.from_bytes(said[1:5], "big") != sink.number:
             return self._message(said[0], said[1:])
@@ -217,14 +217,14 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         return None
 
     def close(self) -> None:
-        """C knows the socket by its number, which stays ours until it has let go."""
+        """Close the socket, once C is done with it. C has only its number, which must not be reused before."""
         with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes it
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes C
         with self._reading:
             super().close()
 
     def _read_one(self) -> tuple[int, Message] | None:
-        """One packet: as `_read_many`."""
+        """`_read_many` for one packet, in Python."""
         if self._to - self._from < 4:
             self._fill(4)
         view, iv = self._view, self._Packetizer__iv_in
@@ -256,7 +256,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         return None
 
     def _take(self, sink: BulkSink, size: int) -> None:
-        """`size` bytes more lie behind what the sink had."""
+        """Count `size` new bytes in the sink's slab. Cuts frames when enough have come."""
         sink.end += size
         sink.received += size
         sink.owed += size
@@ -266,10 +266,10 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
                 self.sink = None
 
     def _widen_window(self, sink: BulkSink) -> None:
-        """Let the far end send as many bytes more as came, now and then."""
+        """Open the far end's window by the received bytes, once they are _WINDOW_STEP."""
         if sink.owed < _WINDOW_STEP and not sink.over:
             return
-        if self.need_rekey():  # asked for while packets were counted
+        if self.need_rekey():  # requested while packets were counted
             raise NeedRekeyException
         transport = sink.channel.transport
         if transport.clear_to_send.is_set():
@@ -300,7 +300,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             self._trigger_rekey()
 
     def _fill(self, count: int) -> None:
-        """Have `count` unread bytes in the buffer."""
+        """Receive until the buffer has `count` unread bytes."""
         if self._to - self._from >= count:
             return
         left, over = self._to - self._from, self._Packetizer__remainder
@@ -332,14 +332,14 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             self._to += got
 
     def _give_back(self) -> None:
-        """The cipher changed to one that is not ours: paramiko reads on from where we are."""
+        """Return unread bytes to paramiko, which reads on because the new cipher is not AES-GCM."""
         if self._to > self._from:
             self._Packetizer__remainder = bytes(self._view[self._from : self._to]) + self._Packetizer__remainder
             self._from = self._to = 0
 
 
 def packetizer_class() -> type[Packetizer]:
-    """Ours where paramiko is a version it was made for and still looks like it, else paramiko's own."""
+    """Return `BulkPacketizer` where paramiko's version is known and has the needed attributes, else paramiko's own class."""
     plain = Packetizer(socket.socket())
     plain.close()
     fits = (
@@ -379,18 +379,18 @@ class _Reader(ctypes.Structure):
 
 
 class PacketReader:
-    """Of one connection, for as long as one key is used. `engine`: paramiko's object for that key.
+    """Reads the packets of one connection in C, as long as one key is used. `engine`: paramiko's object for that key.
 
-    Before `read_packets`: `state.at` and `.to` of what is in `buffer`, `.counter`, `.end`, `.need`, `.most`, `.socket`.
-    After it they, and `.packets`, `.wire`, `.error`, tell what was done; where OTHER is the answer `other` begins with a
-    message of `.other_size` bytes.
+    To be set before `read_packets`: `state.at` and `.to` (the unread part of `buffer`), `.counter`, `.end`, `.need`,
+    `.most`, `.socket`. After it they, and `.packets`, `.wire`, `.error`, are updated. After OTHER, the first
+    `.other_size` bytes of `other` are the message.
     """
 
     def __init__(self, code: ctypes.CDLL, crypto: ctypes.CDLL, engine: Any, key: bytes) -> None:
         self.engine = engine
         self._code = code
         self.state = _Reader(*(ctypes.cast(crypto[name], ctypes.c_void_p) for name in _CALLS))
-        # Functions of our own, by index: attributes of a library are every thread's, and another may be setting them up.
+        # By index, which gives new function objects: attributes are shared with other threads that may be setting them.
         new, free, begin, cipher = (crypto[name] for name in (*_CONTEXT, _CIPHERS[len(key)]))
         address = ctypes.c_void_p
         new.restype, free.restype, cipher.restype = address, None, address
@@ -398,19 +398,19 @@ class PacketReader:
         self.state.context = new()
         if not self.state.context:
             raise MemoryError("no cipher context")
-        weakref.finalize(self, free, self.state.context).atexit = False  # a thread may still read then
+        weakref.finalize(self, free, self.state.context).atexit = False  # a thread may still read at exit
         if begin(self.state.context, cipher(), None, key, None) != 1:
             raise MemoryError("no cipher context")
 
     def bind_buffers(self, buffer: bytearray, other: bytearray, fixed: bytes) -> None:
-        """`buffer` for what the socket has, `other` as large as the largest packet, `fixed`: how every nonce begins."""
+        """Set `buffer` for the socket's bytes, `other`, as large as the largest packet, and `fixed`, every nonce's start."""
         state = self.state
         state.buffer, state.room, state.other = _address_of(buffer), len(buffer), _address_of(other)
         state.largest, state.patience = len(other) - 64, int(PATIENCE * 1000)
         state.fixed[:] = fixed
 
     def aim_at_slab(self, slab: bytearray, channel: int, together: int) -> None:
-        """Data of `channel` goes to `slab`. A wait for more of it is over when `together` bytes came, or all it needs."""
+        """Let data of `channel` go to `slab`. A wait for more ends when `together` bytes have come, or all it needs."""
         self.state.slab, self.state.slab_room, self.state.channel = _address_of(slab), len(slab), channel
         self.state.together = together
 
@@ -420,7 +420,7 @@ class PacketReader:
 
 
 def packet_reader(engine: Any, key: bytes) -> PacketReader | None:
-    """None where C is not to be had, or the library does not do this cipher."""
+    """Return a reader; None where C cannot be built or the library lacks this cipher."""
     code, crypto = _load_library(), load_libcrypto()
     if code is None or crypto is None or len(key) not in _CIPHERS:
         return None
@@ -446,16 +446,16 @@ _MIN_RTT, _OUT_OF_ORDER, _SENT_AGAIN, _ACKED, _RECEIVED = 148, 224, 100, 120, 12
 
 
 class TcpInfo(NamedTuple):
-    """`lost`: packets that came out of order, so that one before them was lost, and those sent again."""
+    """The kernel's data about a connection. `lost`: packets that came out of order plus packets sent again."""
 
-    round_trip: float  # seconds, the least there was
+    round_trip: float  # seconds, the minimum so far
     lost: int
-    acknowledged: int  # bytes that the other end has
-    received: int  # of packets that are not whole yet, too
+    acknowledged: int  # bytes that the other end has received
+    received: int  # bytes, with those of incomplete packets
 
 
 def tcp_info(sock: socket.socket | None) -> TcpInfo:
-    """Zeros, too, where there is no connection any more."""
+    """Read the kernel's data about `sock`. Zeros where it has none or the connection is closed."""
     try:
         told = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256) if sock is not None else b""
     except OSError:

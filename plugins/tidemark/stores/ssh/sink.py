@@ -1,4 +1,4 @@
-"""The bytes of one SSH channel on their way in, cut into the frames of the far program (`packets` puts them there)."""
+"""Cut the incoming bytes of one SSH channel into frames of the agent's protocol. `packets` writes the bytes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from paramiko.ssh_exception import SSHException
 from tidemark.stores.agent.frames import DATA, HEAD
 from tidemark.stores.ssh.lean_paramiko import paramiko
 
-MARGIN = 16  # bytes before a slab's frames: a packet's header lands on them while it is decrypted
+MARGIN = 16  # bytes before a slab's frames: decrypting a packet writes its header there
 PACKET_ROOM = 1 << 18  # no packet is larger
-LARGE = 1 << 20  # bytes of a frame: of those on a short line, where bytes come faster than one thread can be woken for
-TOGETHER = 1 << 17  # bytes, of such a frame: woken for each 32 KB a tenth of a core is lost; a long line loses time to this
+LARGE = 1 << 20  # frame size from which the line is taken for a short one, where bytes come faster than wake-ups
+TOGETHER = 1 << 17  # bytes to wait for in such a frame: fewer wake-ups save CPU, but cost time on a long line
 
 
 class Frame(NamedTuple):
-    """A frame of the far program. `slab` is given back by `BulkSink.free.put` when nothing of it is needed any more."""
+    """A frame of the agent's protocol. Its receiver returns `slab` by `BulkSink.free.put` when it needs no more of it."""
 
     kind: int
     words: memoryview
@@ -27,7 +27,7 @@ class Frame(NamedTuple):
 
 
 class BulkSink:
-    """Takes the bytes of one channel, cuts them into frames, hands them to `deliver` (in the connection's thread).
+    """Cuts the bytes of one channel into frames and passes them to `deliver`, in the connection's thread.
 
     `deliver(None)`: nothing more will come. Where all slabs are in use it waits, and so does the far end.
     """
@@ -37,20 +37,20 @@ class BulkSink:
         self.number = int(channel.chanid)
         self.deliver = deliver
         self.room = room + MARGIN + PACKET_ROOM
-        self.together = TOGETHER if room >= LARGE else 1  # bytes worth waking up for while a frame comes in
+        self.together = TOGETHER if room >= LARGE else 1  # bytes to wait for while a frame comes in
         self.free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         for _ in range(slabs):
             self.free.put(bytearray(self.room))
         self.slab = self.free.get()
-        self.start = self.end = MARGIN  # of the frame that is coming in
+        self.start = self.end = MARGIN  # of the incoming frame
         self.need = MARGIN + HEAD.size
-        self.received = 0  # since the beginning
-        self.owed = 0  # bytes of window to give back
-        self.waiting = False  # for a slab: it is us who are slow
+        self.received = 0  # bytes since the beginning
+        self.owed = 0  # bytes by which the window is to be opened
+        self.waiting = False  # for a slab: this end is the slow one
         self.over = False
 
     def cut_frames(self) -> None:
-        """The slab holds `need` bytes: hand out the frame once it is whole; what follows it moves to a new slab."""
+        """Deliver the frame once it is whole, and move what follows it to a new slab. Called when `need` bytes are there."""
         while self.end >= self.need and not self.over:
             kind, words, size = HEAD.unpack_from(self.slab, self.start)
             body = self.start + HEAD.size
@@ -70,7 +70,7 @@ class BulkSink:
             self.deliver(Frame(kind, view[body : body + words], view[body + words : whole], slab))
 
     def abandon(self) -> None:
-        """Nobody takes frames any more: what still comes is let go, and a connection that waits for a slab is freed."""
+        """Discard all further frames. Frees a connection thread that waits for a slab."""
         self.over = True
         self.deliver = _let_go
         self.free.put(self.slab)
@@ -94,4 +94,4 @@ class BulkSink:
 
 
 def _let_go(_frame: Frame | None) -> None:
-    """For a sink that was abandoned."""
+    """Discard a frame of an abandoned sink."""

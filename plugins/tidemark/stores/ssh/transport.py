@@ -1,9 +1,9 @@
-"""paramiko's transport, two round trips shorter and plain about broken packets; and a channel's bytes on their way out.
+"""paramiko's transport, two round trips shorter and with clear errors for broken packets; fast sending on a channel.
 
-`BulkSender` encrypts many packets into one buffer and gives them to the kernel in one call. paramiko builds each
-packet from copies and sends it by itself, which costs most of a push's CPU time (research/transfer.md §1.2).
-Windows, rekeying and the order among channels stay paramiko's: its locks and gates are passed as its own sender
-passes them. As in `packets`, this is for the versions of paramiko in KNOWN alone.
+`BulkSender` encrypts many packets into one buffer and writes them in one system call. paramiko copies each packet several
+times and writes it by itself, which costs most of a push's CPU time (research/transfer.md §1.2). Windows, rekeying and
+the order among channels stay paramiko's: its locks are taken as its own sender takes them. As `packets`, this is for the
+versions of paramiko in `packets.KNOWN` alone.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tidemark.stores.ssh.packets import BulkPacketizer
 
 _EXPECTED: tuple[type[Exception], ...] = (paramiko.SSHException, EOFError, OSError)
 _KEX: dict[str, Any] = paramiko.Transport._kex_info
-_RENAMED = {"curve25519-sha256": "curve25519-sha256@libssh.org"}  # RFC 8731's name, which paramiko lacks: its older one
+_RENAMED = {"curve25519-sha256": "curve25519-sha256@libssh.org"}  # RFC 8731's name, which paramiko lacks → the older one
 
 
 def _on_refused(channel: paramiko.Channel, said: paramiko.Message) -> None:
-    """What was asked of it: paramiko closes it, as if it had ended."""
+    """Record that the server refused a request. paramiko only closes the channel, as if it had ended."""
     channel.refused = True
     channel._request_failed(said)
 
 
 class SshTransport(paramiko.Transport):  # type: ignore[misc]
-    """A packet that a flipped bit broke ends it with an SSHException, wherever in it the bit was.
+    """paramiko's transport, which ends with an SSHException for any corrupt packet.
 
-    paramiko's thread dies of whatever decrypting and parsing raise (InvalidTag of cryptography, ValueError also of nacl,
-    struct.error …) and hands that to everybody who waits for the connection.
+    paramiko's thread ends with any exception of decrypting and parsing (cryptography's InvalidTag, ValueError, also from
+    nacl, struct.error …) and raises it in all threads that wait for the connection.
     """
 
     _kex_info: ClassVar = {**{new: _KEX[old] for new, old in _RENAMED.items() if old in _KEX}, **_KEX}
@@ -57,7 +57,7 @@ class SshTransport(paramiko.Transport):  # type: ignore[misc]
         return engine
 
     def auth_publickey(self, username: str, key: paramiko.PKey, event: threading.Event | None = None) -> list[str]:
-        """As paramiko's, which waits for an answer before it shows the key."""
+        """Log in by a key. Unlike paramiko's, does not wait for an answer before it sends the key."""
         over = event or threading.Event()
         self.auth_handler = _KeyAtOnce(self)
         self.auth_handler.auth_publickey(username, key, over)
@@ -65,8 +65,8 @@ class SshTransport(paramiko.Transport):  # type: ignore[misc]
         return left
 
     def execute(self, channel: paramiko.Channel, command: str) -> None:
-        """As `channel.exec_command`, but what the command is to read may follow at once. Where it is refused, the session
-        is closed: at its end from the beginning."""
+        """Start a command without waiting for the answer, so that its input can follow at once. After a refusal the channel
+        is closed: it is at its end."""
         request = paramiko.Message()
         request.add_byte(bytes([paramiko.common.MSG_CHANNEL_REQUEST]))
         request.add_int(channel.remote_chanid)
@@ -77,19 +77,19 @@ class SshTransport(paramiko.Transport):  # type: ignore[misc]
 
 
 class _KeyAtOnce(paramiko.AuthHandler):  # type: ignore[misc]
-    """Asks for the service and shows its key in one breath (RFC 4253 §10 lets a client go on before the answer).
+    """Sends the service request and the key together (RFC 4253 §10 lets a client continue before the answer).
 
-    sshd holds small packets back until the ones before are acknowledged (Nagle): so what it says behind the login joins its
-    answer, and does not hold up the first channel. A round trip, as measured.
+    sshd delays small packets until earlier ones are acknowledged (Nagle). So what it sends after the login joins its answer
+    and does not delay the first channel. This saves one round trip.
     """
 
     _at_once = False
 
     def _request_auth(self) -> None:
-        # Before the question: its answer comes in another thread, which then leaves it to us.
+        # Set before the request: another thread handles its answer and ignores it then.
         self._at_once = "rsa" not in self.private_key.get_name() or "server-sig-algs" in self.transport.server_extensions
         super()._request_auth()
-        if self._at_once:  # how it is signed is known
+        if self._at_once:  # the signature algorithm is known
             accepted = paramiko.Message()
             accepted.add_string("ssh-userauth")
             accepted.rewind()
@@ -100,7 +100,7 @@ class _KeyAtOnce(paramiko.AuthHandler):  # type: ignore[misc]
             super()._parse_service_accept(message)
 
 
-GROUP = 16  # packets handed to the kernel at once
+GROUP = 16  # packets in one system call
 _CHANNEL_DATA = 94
 _HEAD = struct.Struct(">BBII")  # padding, type, channel, bytes
 _TAG, _LENGTH, _BLOCK = 16, 4, 16
@@ -109,7 +109,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class BulkSender:
-    """`send_pieces` is for one thread."""
+    """Sends bytes on one channel. Not thread-safe."""
 
     def __init__(self, channel: paramiko.Channel, packetizer: BulkPacketizer) -> None:
         self._channel = channel
@@ -119,7 +119,7 @@ class BulkSender:
         self._out = memoryview(bytearray(GROUP * (room + _LENGTH + _TAG)))
 
     def send_pieces(self, pieces: Sequence[Bytes]) -> None:
-        """All bytes of `pieces`, when the far end's window lets them. Raises as `Channel.sendall` does."""
+        """Send all bytes of `pieces` as the far end's window allows. Raises as `Channel.sendall` does."""
         views = [memoryview(piece) for piece in pieces if len(piece)]
         left = sum(len(view) for view in views)
         views.reverse()
@@ -129,7 +129,7 @@ class BulkSender:
             self._send_when_clear(views, sizes)
 
     def _window_sizes(self, left: int) -> list[int]:
-        """Sizes of the next packets: what of `left` the window takes now, at least something."""
+        """Return the sizes of the next packets: as much of `left` as the window allows. Waits for at least one byte."""
         channel = self._channel
         sizes: list[int] = []
         with channel.lock:
@@ -142,7 +142,7 @@ class BulkSender:
         return sizes
 
     def _send_when_clear(self, views: list[memoryview], sizes: list[int]) -> None:
-        """While keys are exchanged nobody sends data."""
+        """Write packets, but not during a key exchange."""
         transport = self._channel.transport
         while True:
             transport.clear_to_send.wait(0.1)
@@ -171,7 +171,7 @@ class BulkSender:
 
 
 def _gather_bytes(views: list[memoryview], plain: memoryview, at: int, size: int) -> None:
-    """Move `size` bytes from the last of `views` on to `plain`."""
+    """Copy `size` bytes to `plain`, starting with the last view. Removes what was copied from `views`."""
     end = at + size
     while at < end:
         view = views[-1]
