@@ -76,7 +76,7 @@ def test_pictures_are_those_that_are_drawn(draw: pictures.Draw) -> None:
     assert path.read_text(encoding="utf-8") == draw().svg(), "run python -m docs.make.pictures"
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/data/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/README.md", "tests/data/README.md"])
 def test_links_of_pages_outside_of_the_site_lead_somewhere(name: str) -> None:
     page = ROOT / name
     found = [link.split("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
