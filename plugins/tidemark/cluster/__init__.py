@@ -1,4 +1,4 @@
-"""A receiver's data kept at several data nodes: which node holds what, how files come there, how nodes join and leave.
+"""A receiver's data kept at several data nodes: which node holds which files, how files get there, how nodes join and leave.
 
 It has no module of its own. The folders, from the bottom up:
 
@@ -9,10 +9,10 @@ It has no module of its own. The folders, from the bottom up:
     health/       check, repair, housekeeping
     membership/   the change of the nodes: plan, two phases, roll back
 
-Enter by `nodes.cluster.opened(app, receiver)`; it gives None where the receiver alone has its data. Imports `app`,
-`engines`, `formats`, `ledger`, `stores`, `transfer`. Others use `nodes`, `replicas.forward`, `replicas.catch_up`,
-`replicas.cache`, and the verbs in `membership.change` and `health`.
+Enter by `nodes.cluster.open_cluster(app, receiver)`; it gives None if the receiver alone has its data. Others use `nodes`,
+`replicas.forward`, `replicas.catch_up`, `replicas.cache`, and the commands in `membership.change` and `health`. Imports
+`app`, `engines`, `formats`, `ledger`, `stores`, `transfer`.
 
-A file becomes visible only when a quorum of every group it belongs to holds it, proved by digest. Not guaranteed:
-that all members hold it; a late one catches up. A file is not cut: it goes whole to the nodes of all its slots.
+A file becomes visible only when a quorum of each of its groups holds it, proved by digest. Not guaranteed: that all members
+hold it; a late one catches up. A file is not cut: it goes whole to the nodes of all its slots.
 """

@@ -1,14 +1,13 @@
-"""Which landings lie at a receiver, their manifests, and what the receiver answered, kept by itself.
+"""The landings at a receiver, their manifests, and the receiver's own copies of what it loaded and answered.
 
-Whoever fills a landing may put anything there under any name. So landings are found by folders of readable names,
-and a manifest is read through `untrusted_files`.
+An edge may put any file with any name into a landing. So landings are found by folders with readable names, and a manifest
+is read through `untrusted_files`.
 
-A landing belongs to whoever may write below `landing/`: its manifest and its receipt can be changed there after they
-were read. So the receiver keeps the manifest that it loaded and the receipt that it gave, byte for byte, where no
-edge can write: `answered/<site id>/<landing>.manifest.json` and `….receipt.json`. What lies in the landing
-afterwards is a copy for the sender. `list_altered` says which of the two differ there. `answered/format.json` says that
-this is so of every landing here: from then on a receipt that lies in a landing alone is nobody's answer. Fields:
-docs/formats/answered.md.
+All with write access below `landing/` can change a manifest and a receipt after they were read. So the receiver keeps the
+manifest that it loaded and the receipt that it gave, byte for byte, where no edge can write: `answered/<site
+id>/<landing>.manifest.json` and `….receipt.json`. The files in the landing are then copies for the sender. `list_altered`
+lists which of the two differ there. With `answered/format.json` this holds for every landing here: a receipt that is only in
+a landing is no answer. Fields: docs/formats/answered.md.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _LOOK = "ls -ld shows its rights: give the user that Tidemark runs as access, or
 
 
 def read_manifest(root: Path, path: str) -> Manifest:
-    """The manifest at `path` below `root`. Raises CorruptionError, FileNotFoundError, PermissionDeniedError."""
+    """Read the manifest at `path` below `root`. Raises CorruptionError, FileNotFoundError, PermissionDeniedError."""
     return decode_manifest(UntrustedFile(str(root), path).read(MOST_PAPER))
 
 
 def landings_of(root: Path, site_id: str) -> list[tuple[str, str]]:
-    """(landing, path of its manifest below `root`) of a site's whole landings, by name, and of those that nobody may look
-    into. PermanentError where they cannot be listed."""
+    """Return (landing, path of its manifest below `root`) of a site's whole landings, by name, and of unreadable ones.
+    PermanentError if they cannot be listed."""
     site = root / "landing" / site_id
     if site.is_symlink():
         return []
@@ -49,15 +48,15 @@ def _is_there(paper: Path) -> bool:
         paper.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # whoever reads it says why it cannot be
+    except OSError:  # reading it reports the error
         return True
     return True
 
 
 def folder_names(place: Path) -> tuple[list[str], list[str]]:
-    """The folders in `place` by name, symlinks passed over, and those whose name is not UTF-8, readably.
+    """Return the folders in `place` by name, without symlinks, and readable forms of names that are not UTF-8.
 
-    PermanentError where it cannot be listed: whoever sends may close a folder of its own, which costs that alone.
+    PermanentError if it cannot be listed: a sender may close its own folder, which fails only that sender.
     """
     try:
         with os.scandir(place) as entries:
@@ -72,7 +71,7 @@ def folder_names(place: Path) -> tuple[list[str], list[str]]:
 
 
 def readable_name(name: str) -> str:
-    r"""A name as the file system gives it, with `\x..` for each byte that is not UTF-8."""
+    r"""Return a name of the file system with `\x..` for each byte that is not UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -83,12 +82,12 @@ _MANIFEST, _RECEIPT = ".manifest.json", ".receipt.json"
 
 
 def kept_manifest(site_id: str, landing: str) -> str:
-    """Where the manifest of a landing is kept, relative to the receiver's root."""
+    """Return the path of a landing's kept manifest, relative to the receiver's root."""
     return f"{FOLDER}/{site_id}/{landing}{_MANIFEST}"
 
 
 def kept_receipt(site_id: str, landing: str) -> str:
-    """Where the receipt of a landing is kept, relative to the receiver's root."""
+    """Return the path of a landing's kept receipt, relative to the receiver's root."""
     return f"{FOLDER}/{site_id}/{landing}{_RECEIPT}"
 
 
@@ -97,14 +96,14 @@ def encode_begun() -> bytes:
 
 
 def has_begun(root: Path) -> bool:
-    """Whether all answers of this receiver are kept. CorruptionError for those of a newer Tidemark."""
+    """Return whether all answers of this receiver are kept. CorruptionError for those of a newer Tidemark."""
     try:
         raw = json.loads(UntrustedFile(str(root), BEGUN).read(MOST_SMALL))
         newest = int(raw["format"])
     except FileNotFoundError:
         return False
     except (ValueError, KeyError, TypeError):
-        return True  # it was written: what it says is all that is lost
+        return True  # it was written; only its content is lost
     if newest > ANSWERED_FORMAT:
         raise CorruptionError(
             f"{BEGUN} has format {newest}, this Tidemark knows {ANSWERED_FORMAT}", hint="upgrade Tidemark here"
@@ -113,7 +112,7 @@ def has_begun(root: Path) -> bool:
 
 
 def answered_landings(root: Path) -> set[tuple[str, str]]:
-    """(site id, landing) of every receipt that is kept."""
+    """Return (site id, landing) of every kept receipt."""
     found: set[tuple[str, str]] = set()
     for site in (root / FOLDER).glob("*/"):
         with os.scandir(site) as entries:
@@ -123,7 +122,7 @@ def answered_landings(root: Path) -> set[tuple[str, str]]:
 
 
 def same_answer(one: bytes, other: bytes) -> bool:
-    """Whether two receipts say the same. Older ones do not tell which devices were claimed."""
+    """Return whether two receipts say the same. Older ones have no list of claimed devices."""
     if one == other:
         return True
     try:
@@ -138,17 +137,17 @@ def _without_claimed(receipt: Receipt) -> Receipt:
 
 
 def landing_sign(root: Path, site_id: str, landing: str) -> int:
-    """A number that stays while nobody touched a landing: put a file into its folder or took one out, or wrote to its
-    manifest or receipt. 0 where there is no landing.
+    """Return a number that stays the same while a landing is untouched: no file added to or removed from its folder, no
+    write to its manifest or receipt. 0 if there is no landing.
 
-    By times of change and inodes, which nobody can set: times of modification are whatever a sender says.
+    It uses times of change and inodes, which nobody can set; a sender can set times of modification.
     """
     place = root / landing_folder(site_id, landing)
     signs: list[int] = []
     for path in (place, place / MANIFEST, place / RECEIPT):
         try:
             info = os.lstat(path)
-        except OSError:  # not there, or nobody may look
+        except OSError:  # missing, or not accessible
             signs += (0, 0, 0)
         else:
             signs += (info.st_ino, info.st_ctime_ns, 0 if stat.S_ISDIR(info.st_mode) else info.st_size)
@@ -156,8 +155,8 @@ def landing_sign(root: Path, site_id: str, landing: str) -> int:
 
 
 def list_altered(root: Path, site_id: str, landing: str, manifest_sha256: str) -> list[str]:
-    """Which of a loaded landing's papers are not what was loaded and answered, a sentence each; those that are not there
-    are passed over."""
+    """List which of a loaded landing's documents differ from those loaded and answered, a sentence each. Missing ones are
+    skipped."""
     folder = landing_folder(site_id, landing)
     found = []
     manifest = read_landed(root, f"{folder}/{MANIFEST}")
@@ -170,7 +169,7 @@ def list_altered(root: Path, site_id: str, landing: str, manifest_sha256: str) -
 
 
 def read_landed(root: Path, path: str) -> bytes | None:
-    """A paper; None where there is no regular file, or one that is too large for a paper. No symlink is followed."""
+    """Read a document; None if there is no regular file, or it is too large. No symlink is followed."""
     try:
         return UntrustedFile(str(root), path).read(MOST_PAPER)
     except (OSError, CorruptionError, PermissionDeniedError):

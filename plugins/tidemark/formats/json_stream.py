@@ -1,7 +1,7 @@
-"""A paper's JSON, read an entry at a time: the memory that it takes is that of what it is made into, and of one entry.
+"""Read the JSON of a manifest or receipt one entry at a time. Memory is needed for the result and for one entry.
 
-A manifest comes from an edge, which may write 188 MB of `[]`: as Python's lists that is 5 GB. So no list of a paper is ever
-made whole. Each of its entries is decoded, made into what it has to be, which ends with the first that is none, and let go.
+A manifest comes from an edge, which may write 188 MB of `[]`: as Python's lists that is 5 GB. So no list is ever made whole.
+Each entry is decoded, converted and released; the first wrong one ends the reading.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_ENTRY = 1 << 25
 """Characters of one entry: a file that holds some 700,000 devices."""
 MOST_FIELDS = 1_000
 _WINDOW = 1 << 18
-_MARGIN = 400  # characters that must be seen behind a value: a number may go on
-_BRACKETS = 10  # characters of a long entry for each of its lists and objects: an interval of a device takes 40
+_MARGIN = 400  # characters that must be seen after a value: a number may continue
+_BRACKETS = 10  # characters for each list and object in a long entry: an interval of a device has 40
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def _parse_finite(number: str) -> float:
-    """ValueError for 1e999, NaN and Infinity: no number of ours, and `int` raises of them what nobody awaits."""
+    """Raise ValueError for 1e999, NaN and Infinity: they are not valid here, and `int` would raise other errors for them."""
     value = float(number)
     if not math.isfinite(value):
         raise ValueError(f"{number[:20]} is no number of a paper")
@@ -38,7 +38,7 @@ _DECODE = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_parse_fini
 
 
 def parse_json(data: bytes | str) -> Any:
-    """What `json.loads` gives of a small paper. ValueError for what is no JSON, or is nested beyond any stack."""
+    """Parse a small document as `json.loads`. ValueError for invalid JSON, or nesting that is too deep."""
     try:
         return json.loads(data, parse_float=_parse_finite, parse_constant=_parse_finite)
     except RecursionError as deep:
@@ -46,11 +46,11 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def read_fields(data: bytes, makers: Mapping[str, Callable[[Any], Any]], one: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """The fields of the JSON object in `data`. A field that `makers` name is a list, and a tuple of what they make of each
-    entry; entries of other lists are looked at and forgotten. Any other field is what `one` makes of its name and value.
+    """Read the fields of the JSON object in `data`. A field in `makers` is a list, and becomes a tuple of the converted
+    entries; entries of other lists are checked and dropped. `one` converts any other field from its name and value.
 
-    Raises ValueError (JSONDecodeError, UnicodeDecodeError) and RecursionError for what is no JSON, CorruptionError for more
-    than any paper holds, and what the makers raise.
+    Raises ValueError (JSONDecodeError, UnicodeDecodeError) and RecursionError for invalid JSON, CorruptionError for too many
+    entries, and the makers' errors.
     """
     text = _Text(data)
     fields: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _iter_entries(text: _Text) -> Iterator[Any]:
 
 
 class _Text:
-    """The text of a paper, of which a window is decoded at a time."""
+    """The text of a document, decoded one window at a time."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -102,7 +102,7 @@ class _Text:
         self._at = 0
 
     def peek_character(self) -> str:
-        """The next character that is no space; '' at the end."""
+        """Return the next character that is no space; '' at the end."""
         while True:
             found = _SPACE.match(self._seen, self._at)
             assert found is not None
@@ -120,7 +120,7 @@ class _Text:
             raise json.JSONDecodeError("Extra data", self._seen[self._at : self._at + 20], 0)
 
     def read_value(self) -> Any:
-        """The value that begins here."""
+        """Return the value that begins here."""
         self.peek_character()
         window = _WINDOW
         while True:
@@ -141,7 +141,7 @@ class _Text:
             self._check_nesting()
 
     def _read_more(self, size: int) -> bool:
-        """See `size` bytes more; what was taken is let go."""
+        """Decode `size` more bytes; the consumed text is released."""
         if self._read == len(self._data):
             return False
         piece = self._data[self._read : self._read + size]
@@ -151,7 +151,7 @@ class _Text:
         return True
 
     def _check_nesting(self) -> None:
-        """Before a long entry is decoded: it is not made of brackets alone, each of which takes a hundred bytes."""
+        """Check, before a long entry is decoded, that it is not only brackets: each takes a hundred bytes."""
         brackets = self._seen.count("[", self._at) + self._seen.count("{", self._at)
         if brackets * _BRACKETS > len(self._seen):
             raise CorruptionError("an entry of lists in lists")

@@ -1,16 +1,15 @@
-"""The two files that travel in a landing: the manifest that ends it, the receipt that answers it.
+"""The two files of a landing as values and bytes: the manifest that ends it, the receipt that answers it.
 
-Here they are values and bytes. `landing/<site id>/<run id>-<part>/…` holds files under their source path (absolute
-ones below `_abs/`), then `manifest.json` by rename. Without it the landing is not whole. `receipt.json` is the
-receiver's answer. Both are JSON with `format`. A newer format is refused by name; unknown keys are ignored.
+`landing/<site id>/<run id>-<part>/…` holds files under their source path (absolute ones below `_abs/`), then `manifest.json`
+by rename. Without it the landing is not whole. `receipt.json` is the receiver's answer. Both are JSON with `format`. A newer
+format is refused by name; unknown keys are ignored.
 
-Equal values have equal bytes (`encode_document`), so equal manifests have equal digests. Whoever wrote it, a manifest or
-receipt is whole, of a known format and names nothing outside its landing, or reading it (`decode_manifest`,
-`decode_receipt`) raises CorruptionError that says what is wrong. `encode_entry` and `decode_entry` are one file's
-entry as the ledger keeps it.
+Equal values have equal bytes (`encode_document`), so equal manifests have equal digests. A manifest or receipt from any
+writer must be whole, of a known format and name nothing outside its landing. Otherwise reading it (`decode_manifest`,
+`decode_receipt`) raises CorruptionError with the reason. `encode_entry` and `decode_entry` convert one file's entry for the
+ledger.
 
-Source: seed 000 ("sync.end"), DESIGN §3 and §5. The fields stand in docs/formats/manifest.md and
-docs/formats/receipt.md.
+Source: seed 000 ("sync.end"), DESIGN §3 and §5. Fields: docs/formats/manifest.md and docs/formats/receipt.md.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True)
 class LandedFile:
-    """A generation of a source path. `tsfile` is None when a grown mods file ships alone."""
+    """A generation of a source path. `tsfile` is None if a grown mods file is sent alone."""
 
     path: str  # the TsFile's source path
     generation: int
@@ -45,7 +44,7 @@ class LandedFile:
     tsfile: Part | None
     resource: Part | None
     mods: Part | None
-    sha256: str  # digest of the TsFile of this generation, also when it does not travel again
+    sha256: str  # digest of the TsFile of this generation, also if it is not sent again
     verified: str  # "source": digest made at the source; "target": only at the target ("not verified at the source")
 
 
@@ -61,7 +60,7 @@ class LandedSchema:
 
 @dataclass(frozen=True)
 class Vanished:
-    """A path the site has no more. `covered_by` is empty for a drop, else the paths that cover it."""
+    """A path that vanished at the site. `covered_by` is empty for a drop, else the paths that cover it."""
 
     path: str
     generation: int
@@ -72,7 +71,7 @@ class Vanished:
 class InventoryEntry:
     """A sealed file at the site, sent or not. `extent`: (device, start, end) from its .resource, site's time unit.
 
-    `reason`: why the link does not send it (excluded by pattern), '' where it does.
+    `reason`: why the link does not send it (excluded by pattern), '' if it does.
     """
 
     path: str
@@ -84,7 +83,7 @@ class InventoryEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What closes a landing: all it holds, in the order of its site (docs/formats)."""
+    """The manifest that closes a landing: everything in it, in the order of its site (docs/formats)."""
 
     landing: str
     site_id: str
@@ -104,21 +103,21 @@ class Manifest:
     schema: tuple[LandedSchema, ...] = ()
     superseded: tuple[Vanished, ...] = ()
     dropped: tuple[Vanished, ...] = ()
-    held: tuple[Vanished, ...] = ()  # dropped too, and held by the sender's limits: kept until `dropped` tells it
-    added: tuple[InventoryEntry, ...] = ()  # inventory change since the manifest before
+    held: tuple[Vanished, ...] = ()  # dropped, but held by the sender's limits: kept until `dropped` lists it
+    added: tuple[InventoryEntry, ...] = ()  # inventory change since the previous manifest
     removed: tuple[str, ...] = ()
     inventory_count: int = 0  # sealed files the site has after this change
-    left_out: tuple[tuple[str, str], ...] = ()  # (path, reason) of selected files that did not make it
-    listed: float | None = None  # when the whole listing began that the inventory is by, None where it was not whole
+    left_out: tuple[tuple[str, str], ...] = ()  # (path, reason) of selected files that are not in it
+    listed: float | None = None  # the begin of the whole listing behind the inventory; None if there was none
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one landed file: loaded, refused (another site owns `device`), quarantined, awaited (deletions of a
-    settled file, which the receipt asks for again).
+    """The answer for one landed file: loaded, refused (another site owns `device`), quarantined, awaited (deletions of a
+    settled file, which the receipt requests again).
 
-    `schema` answers name a schema log (`path`, epoch as `generation`) whose bytes did not come whole. `resend`: the
-    receiver does not have the bytes that the manifest promised, so sending the whole file again would help.
+    `schema` answers name a schema log (`path`, epoch as `generation`) whose bytes did not come whole. `resend`: the receiver
+    lacks bytes that the manifest promised, so sending the whole file again would help.
     """
 
     path: str
@@ -132,8 +131,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Resend:
-    """A file the receiver needs again, whole, to replace a settled file. It is sent if the site still has it and
-    `generation` is the newest that was sent; a newer one is on its way."""
+    """A file that the receiver needs again, whole, to replace a settled file. It is sent if the site still has it and
+    `generation` is the newest that was sent; a newer one comes anyway."""
 
     path: str
     generation: int
@@ -142,16 +141,16 @@ class Resend:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The receiver's answer to a landing, one verdict a file. `claimed`: devices that became the site's with it; None in
-    receipts of before they were told."""
+    """The receiver's answer to a landing, one for each file. `claimed`: devices that became the site's with it; None in
+    older receipts."""
 
     landing: str
     sequence: int
     manifest_sha256: str
     loaded: float
     answers: tuple[Answer, ...] = ()
-    pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of what readers do not see yet: drops, changes
-    resend: tuple[Resend, ...] = ()  # older receipts have no such key: none
+    pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of drops and changes that are not visible yet
+    resend: tuple[Resend, ...] = ()  # none in older receipts
     claimed: tuple[str, ...] | None = None
 
 
@@ -163,7 +162,7 @@ _BAD = (
     ValueError,
     AttributeError,
     OverflowError,
-)  # what a paper of other shapes raises when it is read
+)  # raised for documents of another shape
 
 
 _LATER = ("listed", "held")
@@ -171,15 +170,15 @@ _LATER = ("listed", "held")
 
 
 def encode_document(paper: Manifest | Receipt) -> bytes:
-    """The paper's bytes: JSON without spaces, keys in their order here, so that equal papers have equal digests."""
+    """Encode a document: JSON without spaces, keys in their order here, so that equal documents have equal digests."""
     number = MANIFEST_FORMAT if isinstance(paper, Manifest) else RECEIPT_FORMAT
-    # `vars` of each part, where `asdict` would copy every extent of every file first
+    # `vars` of each part: `asdict` would first copy every extent of every file
     said = {name: value for name, value in vars(paper).items() if name not in _LATER or value not in (None, ())}
     return json.dumps({"format": number, **said}, ensure_ascii=False, separators=(",", ":"), default=vars).encode()
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Raises CorruptionError for torn JSON, a missing field, a newer format or a path that leaves its landing."""
+    """Decode a manifest. CorruptionError for torn JSON, a missing field, a newer format or a path outside its landing."""
     try:
         raw = _parse_object(data, "manifest", MANIFEST_FORMAT, _MANIFEST_LISTS)
         manifest = Manifest(
@@ -222,7 +221,7 @@ LONGEST_FILE = 200
 
 
 def check_place(path: str) -> None:
-    """CorruptionError for a path that no disk, or no catalog, takes."""
+    """Raise CorruptionError for a path that is too deep or too long for a disk or the catalog."""
     *folders, name = path.split("/")
     if len(folders) > MOST_DEEP:
         raise CorruptionError(f"{path:.80}… is {len(folders)} folders deep; at most {MOST_DEEP} are taken", subject=path)
@@ -233,12 +232,12 @@ def check_place(path: str) -> None:
 
 
 def encode_entry(file: LandedFile, data: tuple[str, ...]) -> str:
-    """One file's entry for the ledger: what a refused or quarantined file needs to be loaded later."""
+    """Encode one file's entry for the ledger: all that is needed to load a refused or quarantined file later."""
     return json.dumps({"file": asdict(file), "data": data}, ensure_ascii=False, separators=(",", ":"))
 
 
 def decode_entry(text: str) -> tuple[LandedFile, tuple[str, ...]]:
-    """The entry and its site's data folders; CorruptionError when the ledger's text is not one."""
+    """Decode the entry and its site's data folders; CorruptionError for any other text."""
     try:
         raw = json.loads(text)
         return _landed_file(raw["file"]), tuple(raw["data"])
@@ -247,7 +246,7 @@ def decode_entry(text: str) -> tuple[LandedFile, tuple[str, ...]]:
 
 
 def decode_receipt(data: bytes) -> Receipt:
-    """Raises CorruptionError for bytes that are no receipt."""
+    """Decode a receipt. CorruptionError for bytes that are no receipt."""
     try:
         raw = _parse_object(data, "receipt", RECEIPT_FORMAT, _RECEIPT_LISTS)
         return Receipt(
@@ -265,7 +264,7 @@ def decode_receipt(data: bytes) -> Receipt:
 
 
 def _parse_object(data: bytes, what: str, newest: int, lists: Mapping[str, Callable[[Any], Any]]) -> Mapping[str, Any]:
-    """The fields of a paper. Raises CorruptionError and what making an entry of a list raises."""
+    """Return the fields of a document. Raises CorruptionError and the errors of converting an entry."""
 
     def storable(value: Any) -> Any:
         if not _is_storable(value):
@@ -311,7 +310,7 @@ def _require_text(value: Any) -> str:
 
 
 def _parse_integer(value: Any) -> int:
-    """A number that the ledger can hold."""
+    """Return a number that the ledger can hold."""
     number = int(value)
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{number} is beyond 64 bits")
@@ -368,7 +367,7 @@ def _parse_answer(raw: Mapping[str, Any]) -> Answer:
 
 
 def named_paths(manifest: Manifest) -> list[str]:
-    """Every path at the site or in the landing that a manifest names a file by."""
+    """Return every path at the site or in the landing by which a manifest names a file."""
     parts = [p for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p] + [s.part for s in manifest.schema]
     vanished = [v.path for v in (*manifest.superseded, *manifest.dropped, *manifest.held)]
     logs = [log.path for log in manifest.schema]

@@ -1,13 +1,13 @@
-"""What a receiver writes so that a lost ledger can be rebuilt: decisions of an operator, and settled merges.
+"""Records of a receiver for rebuilding a lost ledger: decisions of an operator, and settled merges.
 
-Manifests and receipts say what came and what was answered. What a person decided afterwards (a device given to
-another site, a drop approved, a held file given up, owners adopted) would stand in the ledger alone. So it is
-written to `decided/<time>-<digest>.json` (`Decision`) before the ledger's transaction. A decision whose record
-was cut off is made again by the operator or by the rebuild, both times to the same effect.
+Manifests and receipts record what came and what was answered. Later decisions of a person (a device given to another site, a
+drop approved, a held file given up, owners adopted) would be only in the ledger. So each is written to
+`decided/<time>-<digest>.json` (`Decision`) before the ledger's transaction. If a crash comes between the two, the operator
+or the rebuild makes the decision again, with the same effect.
 
-Once its sources are reclaimed, a merged file is the only copy of their points, and only the ledger knows what it
-stands for. `settled/<name>.json` (`Settlement`) says so too: what the file was made from, and its account. It is
-written before the ledger records the settling; one without that record means nothing.
+Once its sources are reclaimed, a merged file is the only copy of their points, and only the ledger knows its sources.
+`settled/<name>.json` (`Settlement`) records them too, with its account. It is written before the ledger records the
+settling; without the ledger's record it has no meaning.
 
 Fields: docs/formats/decided.md and docs/formats/settled.md.
 """
@@ -30,7 +30,7 @@ TRANSFER, ADOPTED, APPROVE, GIVE_UP = "owners transfer", "owners adopted", "appr
 
 @dataclass(frozen=True)
 class Decision:
-    """`at` in seconds since 1970. `detail` by action:
+    """A decision. `at` in seconds since 1970. `detail` by action:
 
     owners transfer   subject: device; {"to": site id}
     owners adopted    subject: link; {"owners": {device: site id}}
@@ -45,7 +45,7 @@ class Decision:
     detail: Mapping[str, Any]
 
 
-_DETAIL: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {  # what is read of it; KeyError, TypeError for what is not it
+_DETAIL: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {  # the fields read; KeyError, TypeError if one is wrong
     TRANSFER: lambda d: {"to": str(d["to"])},
     ADOPTED: lambda d: {"owners": {str(device): str(site) for device, site in d["owners"].items()}},
     APPROVE: lambda d: {"drops": {str(site): [(str(p), int(g)) for p, g in drops] for site, drops in d["drops"].items()}},
@@ -54,7 +54,7 @@ _DETAIL: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {  # what is read of
 
 
 def decided_place(paper: Decision) -> str:
-    """Sorts by time; two decisions of one millisecond have different digests."""
+    """Return the place of a decision, sorted by time; the digest separates decisions of one millisecond."""
     digest = hashlib.sha256(f"{paper.action}\n{paper.subject}".encode()).hexdigest()
     return f"{DECIDED_FOLDER}/{int(paper.at * 1000):015d}-{digest[:8]}.json"
 
@@ -64,7 +64,7 @@ def encode_decision(paper: Decision) -> bytes:
 
 
 def decode_decision(data: bytes) -> Decision:
-    """Raises CorruptionError for torn JSON, a missing field, an unknown action or a newer format."""
+    """Decode a decision. CorruptionError for torn JSON, a missing field, an unknown action or a newer format."""
     try:
         raw = parse_json(data)
         if raw["format"] > DECIDED_FORMAT:
@@ -81,7 +81,7 @@ SETTLED_FOLDER = "settled"
 
 @dataclass(frozen=True)
 class SettledSource:
-    """A file that the merged one stands for. `path` is '' where that was a merged file itself."""
+    """A source of a merged file. `path` is '' for a source that was a merged file itself."""
 
     path: str
     generation: int
@@ -91,7 +91,7 @@ class SettledSource:
 
 @dataclass(frozen=True)
 class Settlement:
-    """A merged file that stands alone, and all that went into it (decision 0007)."""
+    """A merged file that stands alone, and its sources (decision 0007)."""
 
     site_id: str
     database: str
@@ -113,7 +113,7 @@ class Settlement:
 
 
 def settled_place(location: str) -> str:
-    """Where the paper of the merged file at `location` lies."""
+    """Return the place of the record of the merged file at `location`."""
     return f"{SETTLED_FOLDER}/{location.rpartition('/')[2]}.json"
 
 
@@ -122,7 +122,7 @@ def encode_settlement(paper: Settlement) -> bytes:
 
 
 def decode_settlement(data: bytes) -> Settlement:
-    """Raises CorruptionError for torn JSON, a missing field or a newer format."""
+    """Decode a settlement. CorruptionError for torn JSON, a missing field or a newer format."""
     try:
         raw = parse_json(data)
         if raw["format"] > SETTLED_FORMAT:

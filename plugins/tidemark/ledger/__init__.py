@@ -1,14 +1,14 @@
-"""The metadata database: SQLite or PostgreSQL behind one door, and the rows of every table in one place.
+"""The metadata database, on SQLite or PostgreSQL, and the rows of every table.
 
-Enter by `database.Ledger`: `write()` and `read()` are one transaction each. All other modules with rows are
-functions that work in the caller's transaction.
+Enter by `database.Ledger`: `write()` and `read()` are one transaction each. All other modules with rows are functions that
+work in the caller's transaction.
 
     database    connections and transactions; a driver's errors as Tidemark's
-    processes   which process is it, and does it still run
+    processes   the identity of a process, and whether it still runs
     leases      who may work on a link, a load or a merge; a fence that stops a replaced holder (`assert_held`)
     migrations  `sql/NNNN_name.sql`, in order, forward only
     backup      a copy of a ledger while it is in use
-    soundness   is an SQLite ledger what was written
+    soundness   checks whether an SQLite ledger is damaged
     sql         one statement for many rows, locks by name, named report queries
     journal     events that explain, and the audit of an operator's decisions
     bandwidth   shares of a receiver's cap among the processes that send
@@ -16,7 +16,7 @@ functions that work in the caller's transaction.
     cluster/    nodes, partition tables, copies, moves. For `cluster`
     receiver/   the receiver's side: landings, catalog, merges, refusals. For `receiver`
 
-Imports `errors` and `progress`. Who records an effect calls `leases.assert_held` in the same transaction. Decides
-nothing about files: rules stand in the rooms above. Events explain and are trimmed; the state of everything is in
-the rows.
+Imports `errors` and `progress`. Code that records an effect calls `leases.assert_held` in the same transaction. The ledger
+decides nothing about files: the packages above it hold the rules. Events explain and are trimmed; the state of everything is
+in the rows.
 """

@@ -1,8 +1,8 @@
-"""A copy of a ledger while it is in use, and a ledger from a copy.
+"""Copy a ledger while it is in use, and restore a ledger from a copy.
 
-A backup is itself a ledger on SQLite, whatever it was made from: it can be looked at, used as `[ledger] url`, or copied
-into an empty database of either kind. SQLite is copied by its own backup API, PostgreSQL row by row out of one repeatable
-read, so both are the state of one moment.
+A backup is a ledger on SQLite, also of a PostgreSQL ledger. It can be read, used as `[ledger] url`, or copied into an empty
+database of either kind. SQLite is copied by its own backup API, PostgreSQL row by row in one repeatable read, so each copy
+is the state of one moment.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidemark.errors import DiskFullError, PermanentError, limits_named
 from tidemark.ledger.database import Ledger, close_to_others, make_folder
 from tidemark.ledger.migrations import migrate_ledger
 
-_ROWS = 5_000  # copied at once
+_ROWS = 5_000  # copied at a time
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
-_PASSING = ("lease", "line_place", "link_attempt")  # rows of who works, or died at it: they make no ledger
+_PASSING = ("lease", "line_place", "link_attempt")  # rows of running or dead processes: they do not make a ledger used
 
 
 def back_up(ledger: Ledger, target: Path) -> int:
-    """Write a copy of `ledger` to the file `target`, which comes into being whole or not at all; returns its bytes."""
+    """Write a copy of `ledger` to the file `target`; return its bytes. The file appears whole or not at all."""
     make_folder(target.parent)
     part = target.with_name(target.name + ".part")
     part.unlink(missing_ok=True)
@@ -35,7 +35,7 @@ def back_up(ledger: Ledger, target: Path) -> int:
             close_to_others(part)
             _copy_into(ledger, part)
             _publish_part(part, target)
-    except sqlite3.Error as broken:  # past SQLAlchemy; of the copy: the ledger was read before this wrote
+    except sqlite3.Error as broken:  # sqlite3's own, of the copy: the ledger was read before this wrote
         _remove_part(part)
         raise DiskFullError(
             f"{target} cannot be written: {broken}", hint="free space there, then run again", subject=str(target)
@@ -56,7 +56,7 @@ def _copy_into(ledger: Ledger, part: Path) -> None:
         with closing(ledger.engine.raw_connection()) as source, closing(sqlite3.connect(part)) as copy:
             assert source.driver_connection is not None
             source.driver_connection.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file without a WAL
     else:
         copied = Ledger(f"sqlite:///{part}")
         migrate_ledger(copied)
@@ -65,9 +65,9 @@ def _copy_into(ledger: Ledger, part: Path) -> None:
 
 
 def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
-    """Copy every row into a migrated ledger in one transaction; returns the rows.
+    """Copy every row into a migrated ledger in one transaction; return the number of rows.
 
-    What the target has is replaced, or, without `replace`, a PermanentError.
+    Rows of the target are replaced. Without `replace`, a target with rows raises PermanentError.
     """
     copied = 0
     with _one_moment(source) as reading, target.write() as writing:
@@ -90,7 +90,7 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
 
 
 def used_tables(ledger: Ledger) -> list[str]:
-    """The tables of a migrated ledger that have rows, leases aside."""
+    """Return the tables of a migrated ledger that have rows, without those of leases."""
     with ledger.read() as connection:
         return _nonempty_tables(connection, _reflect_tables(connection))
 
@@ -114,7 +114,7 @@ def _iter_batches(connection: Connection, table: sa.Table) -> Iterator[list[dict
 
 
 def _set_counters(connection: Connection, tables: Sequence[sa.Table]) -> None:
-    """Let PostgreSQL's growing keys go on behind the copied ones."""
+    """Let PostgreSQL's growing keys continue after the copied ones."""
     for table in tables:
         for column in table.primary_key.columns:
             if column.identity is not None:
@@ -128,7 +128,7 @@ def _set_counters(connection: Connection, tables: Sequence[sa.Table]) -> None:
 
 @contextmanager
 def _one_moment(ledger: Ledger) -> Iterator[Connection]:
-    """A connection whose reads all see one state of the ledger (on SQLite any read transaction does)."""
+    """Open a connection whose reads all see one state of the ledger (on SQLite any read transaction does)."""
     engine = ledger.engine if ledger.is_sqlite else ledger.engine.execution_options(isolation_level="REPEATABLE READ")
     with engine.connect() as connection:
         yield connection

@@ -1,14 +1,13 @@
-"""The share of `[receivers.NAME] bandwidth` that one sending has, whichever process it is in.
+"""Share a receiver's `[receivers.NAME] bandwidth` among all sending processes.
 
-Whoever sends has a row (`line_place`) with its wish and its rate. Every second it reads the rows of all, which costs
-a query. It writes where its own share changes or its row would expire, and forgets rows of the dead. Who could not
-renew its row in time takes nothing until it can: by then the others count on what it had (docs/decisions/0017).
-`place_on` is a place while a block runs.
+Each sender has a row (`line_place`) with its wish and its rate. Every second it reads all rows with one query. It writes if
+its own share changes or its row would expire, and deletes rows of dead processes. A sender that could not renew its row in
+time sends nothing until it can: the others then count on its share (docs/decisions/0017). `place_on` holds a place while a
+block runs.
 
-`fair_shares` says whose is how much. Pure; rates and wishes are bytes a second. What all of them take is written
-down, and nobody takes more than the others leave. So they are never over the cap together, whoever comes, goes or is
-late to read. One that has too much gives it up at its next reading, and another takes it at its own. Functions on
-rows work in the caller's transaction.
+`fair_shares` computes the shares. Pure; rates and wishes are bytes a second. All rates are in the rows, and nobody takes
+more than the others leave. So together they never exceed the cap, even if one joins, leaves or reads late. A sender with too
+much gives it up at its next reading, and another takes it at its own. Functions on rows work in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from tidemark.ledger.processes import Identity, is_alive
 from tidemark.ledger.sql import write_rows
 
 BEAT_SECONDS = 1.0
-BEATS = 3  # the busiest of the last ones counts
-_SAME = 1 / 1000  # of the cap: less is no change
+BEATS = 3  # the largest of the last ones counts
+_SAME = 1 / 1000  # of the cap: a smaller change is ignored
 
 
 @dataclass(frozen=True)
 class SharedLine:
-    """`cap`: bytes a second of all that send over the receiver's line, 0: no limit."""
+    """A receiver's line. `cap`: bytes a second of all its senders, 0: no limit."""
 
     ledger: Ledger
     receiver: str
@@ -47,13 +46,13 @@ class SharedLine:
     clock: Callable[[Connection], float] = lease_clock
 
     def working_places(self, connection: Connection, host: str) -> tuple[list[PlaceRow], list[PlaceRow]]:
-        """As `bandwidth.split_working`, of this line, seen from `host`."""
+        """Return this line's rows as `split_working`, seen from `host`."""
         rows = read_places(connection, self.receiver)
         return split_working(rows, self.clock(connection), host, self.alive) if rows else ([], [])
 
 
 class LinePlace:
-    """`holder` in process `me`; `most`: bytes a second that it may take anyway, 0: no limit of its own."""
+    """A sender's place on the line: `holder` in process `me`. `most`: its own limit in bytes a second, 0: none."""
 
     def __init__(self, line: SharedLine, holder: str, me: Identity, most: float = 0.0) -> None:
         self.cap = line.cap
@@ -72,15 +71,15 @@ class LinePlace:
 
     @property
     def rate(self) -> float:
-        """Bytes a second that are ours now; 0.0 too while our row may have expired."""
+        """Bytes a second that we may send now; 0.0 also while our row may have expired."""
         return self._rate if boot_clock() < self._until else 0.0
 
     def count_used(self, count: int) -> None:
-        """So many bytes go."""
+        """Count bytes that are sent."""
         self._sent += count
 
     def assert_share_known(self) -> None:
-        """Raises RetryableError where `rate` is 0.0 because the ledger does not answer."""
+        """Raise RetryableError if `rate` is 0.0 because the ledger does not answer."""
         if self._trouble is not None and boot_clock() >= self._until:
             raise RetryableError(
                 f"the share of the line of receiver {self._line.receiver} is not known: {self._trouble}",
@@ -89,7 +88,7 @@ class LinePlace:
             ) from self._trouble
 
     def update_share(self) -> None:
-        """Look at the others, and take what is ours. Raises what the ledger raises."""
+        """Read the others' rows and update our share. Raises what the ledger raises."""
         began = boot_clock()
         wish = self._next_wish(began)
         with self._line.ledger.read() as connection:
@@ -99,7 +98,7 @@ class LinePlace:
             self._write_place(began, wish)
 
     def leave_line(self) -> None:
-        """Nothing happens where the ledger is away: the row expires."""
+        """Delete our row. If the ledger is away, the row expires instead."""
         with contextlib.suppress(TidemarkError), self._line.ledger.write() as connection:
             forget_places(connection, [self._place_row(0.0)])
 
@@ -109,9 +108,9 @@ class LinePlace:
             there, dead = self._line.working_places(connection, self._me.host)
             forget_places(connection, dead)
             rate, before = self._next_rate(there, wish), self.rate
-            self._wish, self._rate = wish, min(rate, before)  # who gives up does so before another one may take it
+            self._wish, self._rate = wish, min(rate, before)  # give up a share before another may use it
             put_place(connection, self._place_row(self._line.clock(connection) + TTL_SECONDS, rate))
-        # CRASH WINDOW: a row of nobody: its share is free once its process is known dead, or it has expired.
+        # CRASH WINDOW: a row without a process: its share is free once the process is known dead, or the row has expired.
         self._rate, self._written, self._until = rate, began, began + TTL_SECONDS
 
     def _next_wish(self, now: float) -> float:
@@ -128,18 +127,18 @@ class LinePlace:
         return PlaceRow(self._name, self._line.receiver, self._holder, self._me, self._wish, rate, expires)
 
     def keep_updating(self, over: threading.Event) -> None:
-        """Beat until it is over. A ledger that is away for a moment is asked again."""
+        """Update the share every second until `over` is set. A ledger that is away is asked again."""
         while not over.wait(BEAT_SECONDS):
             try:
                 self.update_share()
                 self._trouble = None
-            except Exception as away:  # whatever it is, who waits for a share has to hear of it
+            except Exception as away:  # `assert_share_known` reports any error
                 self._trouble = away
 
 
 @contextmanager
 def place_on(line: SharedLine, holder: str, me: Identity, most: float = 0.0) -> Iterator[LinePlace | None]:
-    """A place while the block runs, None where the line has no cap. Raises what the ledger raises."""
+    """Hold a place while the block runs; None if the line has no cap. Raises what the ledger raises."""
     if not line.cap:
         yield None
         return
@@ -162,7 +161,7 @@ _COLUMNS = ("place", "receiver", "holder", "host", "boot_id", "pid", "process_st
 
 @dataclass(frozen=True)
 class PlaceRow:
-    """`wish`, `rate`: bytes a second. `expires`: by the lease clock."""
+    """A row of `line_place`. `wish`, `rate`: bytes a second. `expires`: by the lease clock."""
 
     place: str
     receiver: str
@@ -174,7 +173,7 @@ class PlaceRow:
 
 
 def read_places(connection: Connection, receiver: str) -> list[PlaceRow]:
-    """All that stand there, of the dead too."""
+    """Return all rows of a receiver, also of dead processes."""
     found = connection.execute(
         sa.text(f"SELECT {', '.join(_COLUMNS)} FROM line_place WHERE receiver = :receiver ORDER BY holder, place"),
         {"receiver": receiver},
@@ -188,7 +187,7 @@ def read_places(connection: Connection, receiver: str) -> list[PlaceRow]:
 def split_working(
     rows: Sequence[PlaceRow], clock: float, host: str, alive: Callable[[Identity], bool]
 ) -> tuple[list[PlaceRow], list[PlaceRow]]:
-    """Those of processes at work, and the others: expired, or of a process of this `host` that is known dead."""
+    """Return the rows of running processes, and the others: expired, or of a process of this `host` that is known dead."""
     there = [
         row
         for row in rows
@@ -210,17 +209,17 @@ def put_place(connection: Connection, row: PlaceRow) -> None:
 
 
 def forget_places(connection: Connection, rows: Sequence[PlaceRow]) -> None:
-    """They take nothing any more."""
+    """Delete these rows: their shares are free."""
     write_rows(connection, "DELETE FROM line_place WHERE place = :place", [{"place": row.place} for row in rows])
 
 
-IDLE = 1 / 50  # of the cap: what one keeps that sends nothing at the moment
-BUSY = 0.8  # of what one has: who uses so much could do with more
-EASY = 0.33  # who uses less than that gives up some
+IDLE = 1 / 50  # of the cap: the share that an idle sender keeps
+BUSY = 0.8  # of a sender's share: using that much, it wants more
+EASY = 0.33  # of a sender's share: using less, it gives up some
 
 
 def fair_shares(cap: float, wishes: Mapping[str, float]) -> dict[str, float]:
-    """Equal shares; what somebody does not wish for is shared by the others. Never more than `cap` together."""
+    """Compute equal shares; the others share what one does not wish for. The sum never exceeds `cap`."""
     found: dict[str, float] = {}
     left = cap
     for number, (name, wish) in enumerate(sorted(wishes.items(), key=lambda one: (one[1], one[0]))):
@@ -230,13 +229,13 @@ def fair_shares(cap: float, wishes: Mapping[str, float]) -> dict[str, float]:
 
 
 def next_rate(cap: float, name: str, wishes: Mapping[str, float], rates: Mapping[str, float]) -> float:
-    """What `name` takes from now on: its fair share, as far as the others, who take `rates`, leave it."""
+    """Compute the new rate of `name`: its fair share, as far as the others' `rates` leave it."""
     free = cap - sum(rate for other, rate in rates.items() if other != name)
     return max(0.0, min(fair_shares(cap, wishes)[name], free))
 
 
 def next_wish(wish: float, most: float, cap: float, rate: float, used: float) -> float:
-    """Who needs what it has wishes for `most`, who needs little of it for twice what it needs; else the wish stays."""
+    """Compute the next wish: `most` if the share is used, twice the use if little of it is, else the same."""
     if used >= BUSY * rate:
         return most
     return min(most, max(2 * used, cap * IDLE)) if used < EASY * rate else wish

@@ -1,8 +1,8 @@
-"""The ledger's connection: SQLite (WAL) or PostgreSQL behind one door.
+"""The ledger's connection to SQLite (WAL) or PostgreSQL.
 
-Every write happens inside `Ledger.write()`, one transaction, begun IMMEDIATE on SQLite so that two processes never
-deadlock on an upgrade. Reads use `Ledger.read()`. Errors of the driver become Tidemark's: a database that is away or
-busy is `RetryableError`, one that is full is `DiskFullError`, one that is damaged `CorruptionError`. Source: DESIGN §4.
+Every write happens inside `Ledger.write()`, one transaction, begun IMMEDIATE on SQLite so that two processes never deadlock
+on an upgrade. Reads use `Ledger.read()`. Errors of the driver become Tidemark's: a database that is away or busy is
+`RetryableError`, a full one `DiskFullError`, a damaged one `CorruptionError`. Source: DESIGN §4.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEAST_ROOM = 65_536  # bytes; SQLite's shared memory grows by 32 KB
 
 
 class Ledger:
-    """An open metadata database. `url` is SQLAlchemy's; a relative SQLite path is taken below `root`."""
+    """An open metadata database. `url` is SQLAlchemy's; a relative SQLite path is below `root`."""
 
     def __init__(self, url: str, root: Path | None = None) -> None:
         self.url = _absolute_url(url, root)
@@ -47,13 +47,13 @@ class Ledger:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction: committed when the block ends, rolled back when it raises."""
+        """Open one transaction: committed when the block ends, rolled back when it raises."""
         with _translate_errors(self.url), self.engine.execution_options(tidemark_write=True).begin() as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A connection for queries; nothing written in it stays."""
+        """Open a connection for queries; writes in it are not kept."""
         with _translate_errors(self.url), self.engine.connect() as connection:
             yield connection
 
@@ -62,7 +62,7 @@ class Ledger:
 
 
 def database_time(connection: Connection) -> float:
-    """Seconds since 1970 by the database's own clock (leases compare against nothing else)."""
+    """Return seconds since 1970 by the database's clock."""
     sql = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     if connection.dialect.name != "sqlite":
         sql = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
@@ -112,16 +112,16 @@ def _create_engine(url: str) -> Engine:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder, and those above it, into which none but its owner writes, whatever the umask: who may write into a ledger's
-    folder may put another ledger into its place. One that is there stays as it is."""
+    """Make a folder, and those above it, that only the owner may write to, with any umask: others could replace the ledger
+    there. An existing folder stays as it is."""
     for one in reversed((folder, *folder.parents)):
         if not one.exists():
             one.mkdir(mode=0o755, exist_ok=True)
 
 
 def close_to_others(path: Path) -> None:
-    """A database file, made where there is none, that its owner alone reads and writes, with what SQLite keeps beside it:
-    that gets the mode of the file. Where the mode cannot be set, SQLite says what it cannot do."""
+    """Make a database file, if there is none, and let only its owner read and write it and SQLite's `-wal` and `-shm`, which
+    get the file's mode. If the mode cannot be set, SQLite reports what it cannot do."""
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, OWNER_ALONE))
     for end in ("", "-wal", "-shm"):
@@ -132,8 +132,8 @@ def close_to_others(path: Path) -> None:
 
 
 def _keep_wal(connection: sqlite3.Connection) -> None:
-    """Write-ahead log. On a new file, where several start at once, SQLite calls the change busy without waiting as it does
-    for all else: the lock is one it would have to raise."""
+    """Turn on the write-ahead log. If several processes start on a new file at once, SQLite reports the change as busy
+    without waiting: the lock would have to be raised."""
     give_up = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while True:
         try:
@@ -149,17 +149,17 @@ def _keep_wal(connection: sqlite3.Connection) -> None:
 def _translate_errors(url: str) -> Iterator[None]:
     try:
         yield
-    except UnicodeDecodeError as broken:  # the driver meets it in what SQLite says of a schema that a flipped bit changed
+    except UnicodeDecodeError as broken:  # raised by the driver for an SQLite message on a schema with a flipped bit
         raise damaged_error(url, f"text that is no UTF-8: {broken}") from broken
-    except (DBAPIError, sqlite3.Error) as broken:  # the driver's own from rows that are fetched past SQLAlchemy
+    except (DBAPIError, sqlite3.Error) as broken:  # sqlite3's own, from rows that are fetched without SQLAlchemy
         ours = _as_ours(broken, url)
         if ours is None:
-            raise  # a mistake in our SQL is no trouble of the database's
+            raise  # a mistake in our SQL, not the database's trouble
         raise ours from broken
 
 
 def _other_than_a_file(url: str) -> str:
-    """The place of an SQLite database where something else is; "" else."""
+    """Return the path of an SQLite database that is no regular file; "" otherwise."""
     parsed = sa.make_url(url)
     place = Path(parsed.database or "") if parsed.drivername.startswith("sqlite") else Path()
     return str(place) if place.is_absolute() and place.exists() and not place.is_file() else ""
@@ -169,7 +169,7 @@ def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | No
     safe = sa.make_url(url).render_as_string(hide_password=True)
     text = " ".join(str(getattr(broken, "orig", broken)).split())
     trouble = _classify_trouble(broken)
-    if trouble == "away" and _no_room(url):  # SQLite says "disk I/O error" where its shared memory finds no room
+    if trouble == "away" and _no_room(url):  # SQLite says "disk I/O error" if its shared memory has no room
         trouble = "full"
     match trouble:
         case "full":
@@ -190,7 +190,7 @@ def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | No
 
 
 def damaged_error(url: str, text: str) -> CorruptionError:
-    """The error of a ledger of which `text` tells that its file is damaged."""
+    """Make the error of a damaged ledger; `text` says what is damaged."""
     safe = sa.make_url(url).render_as_string(hide_password=True)
     hint = "move it away and run ./tidemark ledger rebuild, or put a backup in its place (docs/runbooks/ledger-lost.md)"
     return CorruptionError(f"the ledger is damaged: {safe}: {text}", hint=hint, subject=safe)
@@ -222,11 +222,11 @@ _SQLITE_TROUBLE = {
 
 
 def _classify_trouble(broken: DBAPIError | sqlite3.Error) -> str:
-    """What kind of trouble the driver met; '' for a mistake of ours."""
+    """Return the kind of the driver's trouble; '' for a mistake of ours."""
     if isinstance(broken, sqlite3.Error) or isinstance(broken.orig, sqlite3.Error):
         origin = getattr(broken, "orig", broken)
         code = getattr(origin, "sqlite_errorcode", 0)
-        if str(origin).startswith("Could not decode to UTF-8"):  # the driver's own: it gives no code
+        if str(origin).startswith("Could not decode to UTF-8"):  # the driver's own, without a code
             return "damaged"
         return _SQLITE_TROUBLE.get(code & 0xFF, "")
     state = str(getattr(broken.orig, "sqlstate", None) or "")  # psycopg: PostgreSQL's five-character code

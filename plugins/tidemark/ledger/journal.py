@@ -1,12 +1,12 @@
-"""What happened: events that explain, and the audit of every decision.
+"""Events that explain what happened, and the audit of every decision.
 
-An **event** is one sentence about one thing: when (the database's clock), its **kind** from the list below, the
-thing it is about (`path`: a file, a device, a series …), and where it happened (site, link, run, landing). It is
-written in the same transaction as the state change it tells of, so the two never disagree. Events explain; they
-decide nothing. No step reads its next action from them, and `housekeep` removes old ones. The *state* of a run is in
-`run`, `run_item`, `sent_landing` and `landing`. A page for readers: docs/formats/journal.md.
+An **event** is one sentence on one subject: the time (the database's clock), a **kind** from the list below, the subject
+(`path`: a file, a device, a series …), and the place (site, link, run, landing). It is written in the same transaction as
+the state change that it reports, so the two never disagree. Events explain; they decide nothing. No step reads its next
+action from them, and `housekeep` removes old ones. The *state* of a run is in `run`, `run_item`, `sent_landing` and
+`landing`. Documentation: docs/formats/journal.md.
 
-The audit table holds every decision an operator makes, with who made it (CONTRACT §1). It is not trimmed.
+The audit table holds every decision of an operator, with the operator's name (CONTRACT §1). It is not trimmed.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def record_event(
     path: str | None = None,
     **detail: Any,
 ) -> None:
-    """Write one event into the caller's transaction. `kind` is a word of KINDS (ValueError otherwise)."""
+    """Write one event into the caller's transaction. ValueError if `kind` is not in KINDS."""
     row = {"site_id": site_id, "link": link, "run_id": run_id, "landing": landing, "path": path, **detail}
     record_many(connection, kind, [row])
 
 
 def record_many(connection: Connection, kind: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write many events of one kind at once; each row has any of site_id, link, run_id, landing, path, and detail keys."""
+    """Write many events of one kind; each row has any of site_id, link, run_id, landing, path, and detail keys."""
     if kind not in KINDS:
         raise ValueError(f"no such kind of event: {kind}; the words stand in tidemark.ledger.journal.KINDS")
     values = [(*map(row.get, _PLACES), _encode_detail(row)) for row in rows]
@@ -135,7 +135,7 @@ def _encode_detail(row: Mapping[str, Any]) -> str:
 
 
 def record_decision(connection: Connection, action: str, subject: str, **detail: Any) -> None:
-    """Write one decision into the caller's transaction, so that it stands exactly when its effect does."""
+    """Write one decision into the caller's transaction, so that it is recorded exactly if its effect is."""
     connection.execute(
         sa.text("INSERT INTO audit (at, who, action, subject, detail) VALUES (:at, :who, :action, :subject, :detail)"),
         {
@@ -149,13 +149,13 @@ def record_decision(connection: Connection, action: str, subject: str, **detail:
 
 
 def was_decided(connection: Connection, action: str, subject: str) -> bool:
-    """Whether that was decided before."""
+    """Return whether this decision is in the audit."""
     sql = "SELECT COUNT(*) FROM audit WHERE action = :action AND subject = :subject"
     return bool(connection.execute(sa.text(sql), {"action": action, "subject": subject}).scalar_one())
 
 
 def user_at_host() -> str:
-    """user@host of this command; the number of the user where the system has no name for it (containers)."""
+    """Return user@host of this command; the user's number if the system has no name for it (containers)."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

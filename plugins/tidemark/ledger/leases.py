@@ -1,16 +1,15 @@
-"""Leases: who may work on a link, a receiver's load, a merge (DESIGN §4).
+"""Leases: the right to work on a link, a receiver's load, a merge (DESIGN §4).
 
-A lease is one row with a **fence**, a number that rises with every taking and never falls. Whoever records an effect
-calls `assert_held` inside the same transaction: a holder that was replaced meanwhile (a suspended process, a lost network)
-has a stale fence and records nothing.
+A lease is one row with a **fence**, a number that rises with every acquisition and never falls. Code that records an effect
+calls `assert_held` in the same transaction. A holder that was replaced meanwhile (a suspended process, a lost network) has a
+stale fence and records nothing.
 
-Words: the **holder** is the run or batch, not the process; a run keeps its lease across its tasks. **Parked** is a lease
-between two tasks: no process, but the holder stays. The **lease clock** is the server's on PostgreSQL; on SQLite, where
-all processes share one machine, it is that machine's boot clock, which no one can set. Wall clocks of hosts decide
-nothing.
+Words: the **holder** is the run or batch, not the process; a run keeps its lease across its tasks. A **parked** lease is
+between two tasks: it has a holder but no process. The **lease clock** is the server's on PostgreSQL. On SQLite, where all
+processes share one machine, it is that machine's boot clock, which nobody can set. The hosts' wall clocks decide nothing.
 
-A lease is given when it is free, expired, held by a process that is *known* dead (same host, and the boot id or the
-process's start time says so), or held by the same holder between tasks, in this process or in one that is dead.
+A lease can be acquired if it is free, expired, held by a process that is *known* dead (same host, and the boot id or the
+process's start time says so), or held by the same holder between tasks, in this process or in a dead one.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ PARKED_SECONDS = 900.0  # a scheduler may need minutes between two tasks; the sa
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on `name`, good while the row still carries `fence`."""
+    """The right to work on `name`, valid while the row has this `fence`."""
 
     name: str
     fence: int
@@ -56,7 +55,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """A lease as it stands in the database. `taken` in seconds since 1970, `expires` by the lease clock."""
+    """A lease as stored in the database. `taken` in seconds since 1970, `expires` by the lease clock."""
 
     name: str
     fence: int
@@ -67,7 +66,7 @@ class LeaseRow:
 
 
 def may_acquire(row: LeaseRow, holder: str, me: Identity, clock: float, alive: Callable[[Identity], bool]) -> bool:
-    """Whether `holder`, in process `me`, gets the lease in `row`. Pure but for `alive`, which is asked last."""
+    """Return whether `holder`, in process `me`, gets the lease in `row`. Pure but for `alive`, which is asked last."""
     if not row.holder or has_expired(row.expires, clock):
         return True
     if row.holder == holder and (row.identity.pid == 0 or row.identity == me):
@@ -76,22 +75,22 @@ def may_acquire(row: LeaseRow, holder: str, me: Identity, clock: float, alive: C
 
 
 def has_expired(expires: float, clock: float, longest: float = PARKED_SECONDS + TTL_SECONDS) -> bool:
-    """One good for longer than any is given for is of an earlier clock, too: before the machine was restarted, on SQLite."""
+    """Return whether a lease has expired. One valid for too long was made before the machine restarted (SQLite)."""
     return not 0 < expires - clock <= longest
 
 
 def boot_clock() -> float:
-    """Seconds since this machine was started, those it slept too; only differences mean something."""
+    """Return seconds since the machine started, sleep included; only differences have a meaning."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def lease_clock(connection: Connection) -> float:
-    """Seconds by the lease clock (see above); only differences mean something."""
+    """Return seconds by the lease clock (see above); only differences have a meaning."""
     return boot_clock() if connection.dialect.name == "sqlite" else database_time(connection)
 
 
 def assert_held(connection: Connection, lease: Lease) -> None:
-    """Raise LeaseLostError unless `lease` is still ours; nobody can take it before this transaction ends."""
+    """Raise LeaseLostError unless `lease` is still ours; nobody can acquire it before this transaction ends."""
     row = _read_row(connection, lease.name, "FOR SHARE")
     if row is None or row.fence != lease.fence:
         raise _lost_error(lease, row)
@@ -115,16 +114,16 @@ class Leases:
         self.clock = clock
 
     def acquire_lease(self, name: str, holder: str) -> Lease:
-        """The lease for `holder`, with a new fence. Raises LeaseHeldError that names who has it."""
+        """Acquire the lease for `holder`, with a new fence. LeaseHeldError names the present holder."""
         with self.ledger.write() as connection:
             return self._acquire_row(connection, name, holder)
 
     def acquire_all(self, names: Collection[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
-        """In one transaction; of each name the lease, or the error that says who has it."""
+        """Acquire leases in one transaction; return each name's lease, or its error with the present holder."""
         found: dict[str, Lease | LeaseHeldError] = {}
         if names:
             with self.ledger.write() as connection:
-                for name in sorted(names):  # whoever takes many waits for rows in the same order
+                for name in sorted(names):  # one order of rows, so that two callers do not deadlock
                     try:
                         found[name] = self._acquire_row(connection, name, holder)
                     except LeaseHeldError as held:
@@ -149,8 +148,8 @@ class Leases:
         return lease
 
     def renew(self, leases: Sequence[Lease]) -> None:
-        """Put the expiries `ttl` ahead, in one transaction. One that somebody else took is theirs: `assert_held` will
-        tell."""
+        """Set the expiries `ttl` ahead, in one transaction. A lease that another acquired stays theirs: `assert_held`
+        reports it."""
         if not leases:
             return
         query = "UPDATE lease SET expires = :expires WHERE name = :name AND fence = :fence AND holder = :holder"
@@ -168,17 +167,17 @@ class Leases:
             raise _lost_error(lease, row)
 
     def park(self, lease: Lease) -> None:
-        """Keep it for its holder without a process, between two tasks. Nothing happens when it is lost already."""
+        """Keep a lease for its holder without a process, between two tasks. A lost lease is left alone."""
         with self.ledger.write() as connection:
             parked = Identity(self.identity.host, self.identity.boot_id, 0, "")
             self._write_lease(connection, lease, parked, self.clock(connection) + PARKED_SECONDS, only_ours=True)
 
     def release(self, lease: Lease) -> None:
-        """Give it back. Nothing happens when it is lost already."""
+        """Release a lease. A lost one is left alone."""
         self.release_all([lease])
 
     def release_all(self, leases: Sequence[Lease]) -> None:
-        """In one transaction."""
+        """Release leases in one transaction."""
         if not leases:
             return
         with self.ledger.write() as connection:
@@ -187,13 +186,13 @@ class Leases:
                 self._write_lease(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
 
     def list_held(self) -> list[LeaseRow]:
-        """Every lease that somebody holds."""
+        """Return every lease that has a holder."""
         with self.ledger.read() as connection:
             found = connection.execute(sa.text("SELECT * FROM lease WHERE holder <> '' ORDER BY name"))
             return [_as_row(r) for r in found.mappings()]
 
     def list_busy(self) -> list[LeaseRow]:
-        """Those that somebody new would not get: their holders live, or may come back."""
+        """Return the leases that a new holder would not get: their holders live, or may come back."""
         with self.ledger.read() as connection:
             clock = self.clock(connection)
         return [row for row in self.list_held() if not may_acquire(row, "", self.identity, clock, self.alive)]
@@ -202,14 +201,14 @@ class Leases:
     def keep_alive(self, lease: Lease) -> Iterator[Lease]:
         """Renew from a daemon thread every third of the time to live, until the block ends.
 
-        A database that is away for a moment is asked again; a lost lease is noticed by the next `assert_held`.
+        A database that is away for a moment is asked again. The next `assert_held` finds a lost lease.
         """
         with self.keep_all_alive(lambda: [lease]):
             yield lease
 
     @contextmanager
     def keep_all_alive(self, held: Callable[[], Sequence[Lease]]) -> Iterator[None]:
-        """As `keep_alive`, all that are held when it is time; one thread and one transaction for them."""
+        """Renew, as `keep_alive`, all leases that `held` returns at that time, in one thread and one transaction."""
         stop = threading.Event()
 
         def beat() -> None:
@@ -219,7 +218,7 @@ class Leases:
                     self.renew(held())
                     wait = self.ttl / 3
                 except TidemarkError:
-                    wait = min(1.0, self.ttl / 10)  # away or busy: they may still be saved in time
+                    wait = min(1.0, self.ttl / 10)  # away or busy: they may still be renewed in time
 
         thread = threading.Thread(target=beat, name="leases", daemon=True)
         thread.start()
@@ -231,7 +230,7 @@ class Leases:
 
     @contextmanager
     def hold_lease(self, name: str, holder: str) -> Iterator[Lease]:
-        """Take, keep alive, release at the end, also after an error."""
+        """Acquire a lease, keep it alive, and release it at the end, also after an error."""
         lease = self.acquire_lease(name, holder)
         try:
             with self.keep_alive(lease):
@@ -264,7 +263,7 @@ class Leases:
 
 
 def _read_row(connection: Connection, name: str, lock: str = "") -> LeaseRow | None:
-    suffix = f" {lock}" if connection.dialect.name != "sqlite" else ""  # SQLite's writers are alone already
+    suffix = f" {lock}" if connection.dialect.name != "sqlite" else ""  # SQLite has one writer at a time
     found = connection.execute(sa.text(f"SELECT * FROM lease WHERE name = :name{suffix}"), {"name": name})
     row = found.mappings().one_or_none()
     return None if row is None else _as_row(row)

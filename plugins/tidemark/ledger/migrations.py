@@ -1,10 +1,9 @@
 """Numbered migrations: `sql/NNNN_name.sql`, applied in order, forward only (DESIGN §4).
 
-The files are plain SQL that SQLite and PostgreSQL both read; `{serial}` stands for the dialect's growing primary key.
-Each file is one transaction together with its row in `tidemark_schema`, so a crash leaves either the whole step or none
-of it, and the next start goes on. Two processes that start at once wait for each other (SQLite: BEGIN IMMEDIATE,
-PostgreSQL: an advisory lock); the second finds the work done. On PostgreSQL the comments behind the columns become
-the columns' own comments.
+The files are plain SQL for both SQLite and PostgreSQL; `{serial}` is replaced by the dialect's growing primary key. Each
+file is one transaction together with its row in `tidemark_schema`, so a crash leaves the whole step or nothing, and the next
+start continues. Two processes that start at once wait for each other (SQLite: BEGIN IMMEDIATE, PostgreSQL: an advisory
+lock); the second finds the work done. On PostgreSQL the comments after the columns become the columns' own comments.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _COLUMN = re.compile(r"    (?!PRIMARY|UNIQUE|CHECK|FOREIGN)(\w+) [^-]*?(?:-- (.*
 
 @dataclass(frozen=True)
 class Migration:
-    """One numbered file of `sql/`; what was applied is known by its digest."""
+    """One numbered file of `sql/`; its digest identifies it once applied."""
 
     version: int
     name: str
@@ -51,7 +50,7 @@ class Migration:
 
 
 def known_migrations(folder: Path = FOLDER) -> Sequence[Migration]:
-    """The files of `folder`, in order. Raises PermanentError where the numbers are not 1, 2, 3 …"""
+    """Return the files of `folder`, in order. PermanentError if the numbers are not 1, 2, 3 …"""
     found = []
     for path in sorted(folder.glob("*.sql")):
         if match := _FILE.fullmatch(path.name):
@@ -64,9 +63,9 @@ def known_migrations(folder: Path = FOLDER) -> Sequence[Migration]:
 
 
 def pending_migrations(applied: Mapping[int, str], known: Sequence[Migration]) -> Sequence[Migration]:
-    """What is still to apply; `applied` is {version: sha256}. Pure.
+    """Return what is still to apply; `applied` is {version: sha256}. Pure.
 
-    Raises SchemaTooNewError when the database has steps we do not know, PermanentError when an applied file changed.
+    SchemaTooNewError if the database has steps we do not know, PermanentError if an applied file changed.
     """
     newest = max(applied, default=0)
     if newest > len(known):
@@ -84,7 +83,7 @@ def pending_migrations(applied: Mapping[int, str], known: Sequence[Migration]) -
 
 
 def migrate_ledger(ledger: Ledger, folder: Path = FOLDER) -> Sequence[int]:
-    """Bring the ledger to this code's schema; returns the versions applied now (none: two SELECTs, no lock)."""
+    """Bring the ledger to this code's schema; return the versions applied now (none: two SELECTs, no lock)."""
     known = known_migrations(folder)
     with ledger.read() as connection:
         todo = pending_migrations(_applied_digests(connection), known)
@@ -92,13 +91,13 @@ def migrate_ledger(ledger: Ledger, folder: Path = FOLDER) -> Sequence[int]:
 
 
 def schema_version(ledger: Ledger) -> int:
-    """The newest migration applied, 0 for an empty database."""
+    """Return the newest applied migration, 0 for an empty database."""
     with ledger.read() as connection:
         return max(_applied_digests(connection), default=0)
 
 
 def column_comments(sql: str) -> Iterator[tuple[str, str, str]]:
-    """(table, column, comment) of every column that `sql` creates or adds; the comment is '' where none is written."""
+    """Yield (table, column, comment) of every column that `sql` creates or adds; the comment is '' if there is none."""
     table = ""
     for line in sql.splitlines():
         if match := _CREATE.match(line):
@@ -112,7 +111,7 @@ def column_comments(sql: str) -> Iterator[tuple[str, str, str]]:
 
 
 def split_statements(sql: str) -> Iterator[str]:
-    """The statements of a migration file, comments taken off."""
+    """Yield the statements of a migration file, without comments."""
     bare = "\n".join(line.split("--", 1)[0].rstrip() for line in sql.splitlines())
     yield from (s.strip() for s in bare.split(";") if s.strip())
 

@@ -1,8 +1,8 @@
-"""Which process is it, and does it still run? What leases need to know about the machine they are on.
+"""The identity of a process, and whether it still runs. For leases.
 
-A pid alone says little: it is reused, and a machine that was started again knows none of the old ones. With the
-kernel's boot id and the process's start time the answer is exact on the same host. Processes of another host, or of
-another pid namespace (a container), cannot be judged: they count as alive until their lease expires.
+A pid alone is not enough: it is reused, and not valid after a restart of the machine. With the kernel's boot id and the
+process's start time the answer is exact on the same host. Processes of another host, or of another pid namespace (a
+container), count as alive until their lease expires.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-_FIRST_NAMESPACE = "pid:[4026531836]"  # the number the kernel gives the namespace of its first process
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's number for the namespace of its first process
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process. `host` names the pid namespace too where it is not the machine's first; `pid` 0 stands for none."""
+    """A process. `host` includes the pid namespace if it is not the machine's first; `pid` 0: no process."""
 
     host: str
     boot_id: str
@@ -28,13 +28,13 @@ class Identity:
 
 
 def this_process() -> Identity:
-    """Host, process id and start of the process that asks."""
+    """Return the identity of this process."""
     pid = os.getpid()
     return Identity(_host_name(), _boot_id(), pid, _start_time(pid) or "")
 
 
 def is_alive(identity: Identity) -> bool:
-    """False only when the process is known to be gone: see above."""
+    """Return False only if the process is known dead: see above."""
     if identity.host != _host_name():
         return True
     if identity.boot_id != _boot_id():
@@ -62,7 +62,7 @@ def _boot_id() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """The process's start time as the system tells it, None where it does not run (a zombie does not)."""
+    """Return the process's start time as the system reports it; None if it does not run (a zombie does not)."""
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

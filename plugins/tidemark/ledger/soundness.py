@@ -1,7 +1,7 @@
-"""Is an SQLite ledger what was written? Asked when something went wrong that nothing in the code explains.
+"""Check whether an SQLite ledger is damaged, after an error that nothing in the code explains.
 
-A flipped bit of a page is a table that does not exist, a number that is text, JSON that ends early: whoever meets it cannot
-tell it from a fault of ours. Three looks tell it: SQLite's own, the schema against the migrations, and every JSON column.
+A flipped bit in a page may look like a missing table, a number that is text, or JSON that ends early, and so like a fault of
+ours. Three checks find it: SQLite's own, the schema against the migrations, and every JSON column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCHEMA = (
 
 @contextmanager
 def explain_surprises(ledger: Ledger) -> Iterator[None]:
-    """Within the block an error that is not ours becomes the ledger's damage, where it is damaged."""
+    """Turn a foreign error in the block into the ledger's damage, if the ledger is damaged."""
     try:
         yield
     except TidemarkError:
@@ -34,13 +34,13 @@ def explain_surprises(ledger: Ledger) -> Iterator[None]:
 
 
 def damage_of(ledger: Ledger) -> CorruptionError | None:
-    """What tells that the ledger's file is damaged; None where nothing does, or it is no SQLite file."""
+    """Return the error of a damaged ledger file; None if it is sound, or no SQLite file."""
     place = ledger.engine.url.database
     if not ledger.is_sqlite or not place or not Path(place).exists():
         return None
     try:
         with closing(sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=5)) as connection:
-            connection.text_factory = bytes  # whatever stands there
+            connection.text_factory = bytes  # values may be damaged text
             trouble = next(_find_troubles(connection), "")
     except sqlite3.OperationalError:  # it cannot be asked now
         return None

@@ -1,18 +1,15 @@
 """SQL that several modules share: one statement for many rows, locks by name, named report queries.
 
-`write_rows`, `write_tuples` and `read_tuples` make a statement once for many rows: what SQLAlchemy does anew for
-each row of an `executemany` is done once, and not at all for each row that is read. A first sync writes five rows a
-file; building SQLAlchemy's parameters took longer than the database did.
+`write_rows`, `write_tuples` and `read_tuples` prepare a statement once for many rows. SQLAlchemy's `executemany` does so
+again for each row, which takes longer than the database when a first sync writes five rows a file.
 
-`hold_locks` and `share_lock` are locks by name that a transaction holds to its end, where a row to lock may not be there
-yet. On PostgreSQL they are advisory locks, whose key is a digest of the name. SQLite needs none: its write transactions
-come one after the other (`Ledger.write`). Who takes several takes them in one call, which locks them in the order of
-their names.
+`hold_locks` and `share_lock` are locks by name that a transaction holds to its end, for rows that may not exist yet. On
+PostgreSQL they are advisory locks; the key is a digest of the name. SQLite needs none: its write transactions run one after
+the other (`Ledger.write`). Several locks must be acquired in one call, which orders them by name.
 
-`run_report` runs a named query (`sql/queries/<name>.sql`). The queries are plain files so that an auditor can read them
-and run them by hand; each begins with what it answers and the parameters it takes. `FileCheck` is a data file whose
-digest was computed, with the signs (size, inode, time of the last change in ns) by which an untouched file is known
-again.
+`run_report` runs a named query (`sql/queries/<name>.sql`). The queries are plain files so that an auditor can read and run
+them by hand; each begins with its purpose and its parameters. `FileCheck` is a data file whose digest was computed, with the
+signs (size, inode, time of the last change in ns) that identify an untouched file.
 """
 
 from __future__ import annotations
@@ -29,12 +26,12 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.migrations import FOLDER
 
-_STREAM = 2_000  # rows fetched at once
+_STREAM = 2_000  # rows fetched at a time
 
 
 def write_rows(connection: Connection, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Execute `sql`, which names its values `:name`, once for each of `rows`: mappings that have all these names. Nothing
-    is done for no rows. Raises what the driver raises, as SQLAlchemy's errors."""
+    """Execute `sql`, which names its values `:name`, once for each of `rows`: mappings with all these names. Without rows
+    nothing is done. Raises the driver's errors, as SQLAlchemy's."""
     if rows:
         names = tuple(sa.text(sql).compile().params)
         take = itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
@@ -44,14 +41,14 @@ def write_rows(connection: Connection, sql: str, rows: Sequence[Mapping[str, Any
 def write_tuples(
     connection: Connection, sql: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]], **same: Any
 ) -> None:
-    """The same for rows that are tuples of the values that `names` names, and the values that are the `same` in all."""
+    """Do `write_rows` for tuples of the values in `names`; the values in `same` are equal for all rows."""
     all_names, constant = (*names, *same), tuple(same.values())
     whole = [row + constant for row in rows] if constant else list(rows)
     if not whole:
         return
     compiled = sa.text(sql).compile(dialect=connection.dialect)
     order = compiled.positiontup if isinstance(compiled, sa.sql.compiler.SQLCompiler) else None
-    if order is None:  # the driver takes names itself
+    if order is None:  # this driver uses names
         connection.exec_driver_sql(str(compiled), [dict(zip(all_names, row, strict=True)) for row in whole])
         return
     places = [all_names.index(name) for name in order]
@@ -62,7 +59,7 @@ def write_tuples(
 
 
 def read_tuples(connection: Connection, sql: str, values: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-    """The rows of a query, some at a time: of SQLite the driver's own tuples, SQLAlchemy's rows take twice the time."""
+    """Yield the rows of a query in batches; of SQLite the driver's own tuples, twice as fast as SQLAlchemy's rows."""
     if connection.dialect.name == "sqlite":
         cursor = connection.execute(sa.text(sql), values).cursor
         while rows := cursor.fetchmany(_STREAM):
@@ -74,12 +71,12 @@ def read_tuples(connection: Connection, sql: str, values: Mapping[str, Any]) -> 
 
 
 def hold_locks(connection: Connection, *names: str) -> None:
-    """Waits for whoever holds one of them, or shares it."""
+    """Acquire locks; waits for transactions that hold or share one of them."""
     _acquire_locks(connection, "pg_advisory_xact_lock", names)
 
 
 def share_lock(connection: Connection, name: str) -> None:
-    """Waits for whoever holds it; others may share it meanwhile."""
+    """Share a lock; waits for the transaction that holds it. Others may share it too."""
     _acquire_locks(connection, "pg_advisory_xact_lock_shared", (name,))
 
 
@@ -95,7 +92,7 @@ Row = Mapping[str, Any]
 
 
 def run_report(connection: Connection, name: str, **parameters: object) -> Sequence[Row]:
-    """The rows of a named query, as mappings by column. FileNotFoundError for a name that has no file."""
+    """Return the rows of a named query, as mappings by column. FileNotFoundError for a name without a file."""
     found = connection.execute(_load_query(name), parameters).mappings()
     return [dict(row) for row in found]
 
@@ -111,7 +108,7 @@ def _read_lines(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """A data file whose digest was computed. The same size, inode and time (ns) of its last change: it still holds."""
+    """A data file whose digest was computed. It is valid while size, inode and time (ns) of the last change are the same."""
 
     location: str
     size: int
@@ -121,14 +118,14 @@ class FileCheck:
 
 
 def file_checks(connection: Connection, receiver: str, since: float = 0.0) -> dict[str, FileCheck]:
-    """What is remembered of digests that were computed at `since` (seconds since 1970) or later, by location."""
+    """Return digests computed at `since` (seconds since 1970) or later, by location."""
     sql = "SELECT location, size, ctime_ns, inode, sha256 FROM file_check WHERE receiver = :receiver AND checked >= :since"
     found = connection.execute(sa.text(sql), {"receiver": receiver, "since": since})
     return {row.location: FileCheck(**row._mapping) for row in found}
 
 
 def put_file_checks(connection: Connection, receiver: str, checks: Iterable[FileCheck], at: float) -> None:
-    """Digests that were computed, with the signs by which an untouched file is known again."""
+    """Record computed digests, with the signs that identify an untouched file."""
     values = [{**asdict(check), "receiver": receiver, "checked": at} for check in checks]
     write_rows(
         connection,
@@ -141,6 +138,6 @@ def put_file_checks(connection: Connection, receiver: str, checks: Iterable[File
 
 
 def forget_file_checks(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
-    """These locations were written or removed: their digests say nothing any more."""
+    """Forget the digests of locations that were written or removed."""
     values = [{"receiver": receiver, "location": location} for location in locations]
     write_rows(connection, "DELETE FROM file_check WHERE receiver = :receiver AND location = :location", values)

@@ -1,6 +1,6 @@
 """The operator's decisions: quarantine, owners, approval. Each is written to the audit table with its effect.
 
-Ownership decides who may load a device from now on. Files that the former owner loaded stay in the catalog; where both
+Ownership decides which site may load a device from now on. Files that the former owner loaded stay in the catalog. If both
 have a point, the present owner's is read (docs/decisions/0009, `receiver.view`).
 """
 
@@ -50,7 +50,7 @@ from tidemark.sync.send import receipts
 
 @dataclass(frozen=True)
 class DecisionResult:
-    """What an operator's command did; `facts` are its keys in JSON."""
+    """Result of an operator's command; `facts` are its keys in JSON."""
 
     facts: dict[str, Any]
 
@@ -63,7 +63,7 @@ class DecisionResult:
 
 
 def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
-    """Every file that is held, with its ID and reason, and kept ones whose bytes rotted."""
+    """List every held file with its ID and reason, and kept files whose bytes are damaged."""
     with app.ledger.read() as connection:
         held = refusal_rows.read_quarantine(connection, receiver.name)
         names = {s.site_id: s.name for s in landing_rows.read_sites(connection).values()}
@@ -73,11 +73,11 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
 
 
 def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> DecisionResult:
-    """Check a held file again and load it. CorruptionError when it is as bad as before, TaskLimitError when a limit ends
-    its check (again): it stays held.
+    """Check a held file again and load it. CorruptionError if it still cannot be loaded, TaskLimitError if a limit ends its
+    check again: it stays held.
 
-    OwnershipError when another site owns a device of it: it left the quarantine and is refused now. One that a link holds
-    (`s…`) is sent by the link's next run. One that was released before is not released again.
+    OwnershipError if another site owns a device of it: it left the quarantine and is refused. A file that a link holds
+    (`s…`) is sent by the link's next run. A file that was already released is not released again.
     """
     if quarantine.is_one(held_id):
         return DecisionResult(quarantine.decide_held(app, receiver, held_id, "released"))
@@ -105,7 +105,7 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
             raise _still_held(row, admission.holds[0])
         place_files(bench.store, admission.placements)
         remove_copies(bench.store, origin)
-        # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
+        # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again continues.
         shown = ask_about_vanished(bench, origin, admission)
 
         def record_release(connection: Connection) -> tuple[Answer, ...]:
@@ -135,10 +135,10 @@ def _still_held(row: QuarantineRow, hold: Hold) -> TidemarkError:
 
 
 def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
-    """Give a held file up: its bytes are removed, its row stays. One that a link holds is not sent with this content; a kept
-    one whose bytes rotted leaves the catalog.
+    """Give up a held file: its bytes are removed, its row stays. A file that a link holds is not sent with this content. A
+    kept file whose bytes are damaged leaves the catalog.
 
-    One that was given up before is not given up again.
+    A file that was already given up is not given up again.
     """
     if quarantine.is_one(held_id):
         return DecisionResult(quarantine.decide_held(app, receiver, held_id, "dropped"))
@@ -166,7 +166,7 @@ def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> Decisio
         row, drop, why = kept_damage.to_give_up(app, receiver, held_id)
         if why:
             at = _publish_decision(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
-            # CRASH WINDOW: on paper, not recorded: it is kept as before; dropped again, or by a rebuilt ledger, it leaves.
+            # CRASH WINDOW: written, not recorded: it is kept as before; it leaves by another drop, or in a rebuilt ledger.
             with change_receiver(app, receiver.name, bench.store) as connection:
                 assert_held(connection, bench.lease)
                 give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
@@ -175,7 +175,7 @@ def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> Decisio
 
 
 def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
-    """Every device with its owner, and the refused files that wait."""
+    """List every device with its owner, and the refused files that wait."""
     with app.ledger.read() as connection:
         owners = refusal_rows.all_owners(connection, receiver.name)
         refused = refusal_rows.read_refusals(connection, receiver.name)
@@ -197,9 +197,9 @@ def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
 
 
 def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, engine: str = "auto") -> DecisionResult:
-    """Give `device` to site `to` (name or UUID) and load what was refused to it for that.
+    """Give `device` to site `to` (name or UUID) and load the files that were refused for it.
 
-    Running it again continues: a transfer that was made is not made twice, refused files that wait are tried.
+    A repeated call continues: the transfer is made once, and waiting refused files are tried.
     """
     site_id = site_of(app, to)
     if site_id is None:
@@ -213,13 +213,13 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
             )
         if before.site_id != site_id:
             at = _publish_decision(bench, TRANSFER, device, to=site_id)
-            # CRASH WINDOW: on paper, not recorded: the command run again, or a rebuilt ledger, does it.
+            # CRASH WINDOW: written, not recorded: the repeated command, or a rebuilt ledger, does it.
             with change_receiver(app, receiver.name, bench.store) as connection:
                 assert_held(connection, bench.lease)
                 refusal_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
                 journal.record_decision(connection, "owners transfer", device, source=before.site_id, target=site_id)
                 record_event(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
-        # CRASH WINDOW: transferred, refused files not replayed: every load replays what became loadable.
+        # CRASH WINDOW: transferred, refused files not replayed: every load replays files that became loadable.
         loaded = replay_refused(bench).loaded
         with app.ledger.read() as connection:
             left = refusal_rows.read_refusals(connection, receiver.name, site_id=site_id)
@@ -264,7 +264,7 @@ def approve_run(app: App, run_id: str) -> DecisionResult:
 
 
 def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
-    """Apply the drops of a run's landings that wait at a receiver; their paths."""
+    """Apply the waiting drops of a run's landings at a receiver; return their paths."""
     with app.ledger.read() as connection:
         landings = [row for row in landing_rows.read_landings(connection, receiver.name).values() if row.run_id == run_id]
         waiting = {
@@ -279,7 +279,7 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
     with _hold_receiver(app, receiver) as bench:
         named = {site_id: [(d.path, d.generation) for d in drops] for site_id, drops in due.items()}
         at = _publish_decision(bench, APPROVE, run_id, drops=named)
-        # CRASH WINDOW: on paper, not recorded: they wait as before; approved again, or by a rebuilt ledger, they leave.
+        # CRASH WINDOW: written, not recorded: they wait as before; they leave by another approval, or in a rebuilt ledger.
         with change_receiver(app, receiver.name, bench.store) as connection:
             assert_held(connection, bench.lease)
             for site_id, drops in due.items():
@@ -292,13 +292,13 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
 
 
 def _find_links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]:
-    """The links of these settings that feed the receiver from this site."""
+    """Return the links of these settings from this site to the receiver."""
     links = app.settings.links.values()
     return [link.name for link in links if link.receiver == receiver.name and app.site_settings(link.site).id == site_id]
 
 
 def _publish_decision(bench: RetryContext, action: str, subject: str, **detail: Any) -> float:
-    """The decision on paper at the receiver, for a ledger that is lost one day; returns its time."""
+    """Write the decision at the receiver, in case the ledger is lost; return its time."""
     paper = Decision(bench.app.clock(), journal.user_at_host(), action, subject, detail)
     bench.store.publish(decided_place(paper), encode_decision(paper))
     return paper.at
@@ -306,7 +306,7 @@ def _publish_decision(bench: RetryContext, action: str, subject: str, **detail: 
 
 @contextmanager
 def _hold_receiver(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterator[RetryContext]:
-    """The receiver's load lease for one decision: loads and decisions never meet."""
+    """Hold the receiver's load lease for one decision: no load runs at the same time."""
     root = local_root(app, receiver)
     leases = Leases(app.ledger, app.identity)
     with (
@@ -318,7 +318,7 @@ def _hold_receiver(app: App, receiver: ReceiverSettings, engine: str = "auto") -
 
 
 def _require_loaded(app: App, row: QuarantineRow) -> None:
-    """What was released before may have been refused then, and be refused still."""
+    """Raise OwnershipError if the released file was refused, and still is."""
     with app.ledger.read() as connection:
         refused = refusal_rows.read_refusals(connection, row.receiver, site_id=row.site_id)
     for one in refused:
@@ -328,9 +328,9 @@ def _require_loaded(app: App, row: QuarantineRow) -> None:
 
 
 def _require_held(app: App, receiver: ReceiverSettings, held_id: str, *done: str) -> QuarantineRow:
-    """The row; `done`: other states than held that it may be in."""
+    """Return the row; `done`: other allowed states than held."""
     row = None
-    if held_id.isdecimal() and len(held_id) < 19:  # what a 64-bit key can be
+    if held_id.isdecimal() and len(held_id) < 19:  # the range of a 64-bit key
         with app.ledger.read() as connection:
             row = refusal_rows.quarantine_of(connection, int(held_id))
     if row is None or row.state not in ("held", *done) or row.receiver != receiver.name:

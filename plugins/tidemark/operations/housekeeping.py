@@ -1,8 +1,8 @@
-"""Housekeeping at a receiver: let old merged files stand alone, reclaim what nobody reads, trim what only explains.
+"""Housekeeping at a receiver: settle old merged files, reclaim unread files, trim events.
 
-Safe order throughout: the ledger says that nobody reads a file (retired), after the grace its bytes go, then the ledger
-says so (reclaimed). Everything is idempotent; a housekeeping that died anywhere is continued by the next one. It holds
-the receiver's load lease: a load could place a file under a name that is being reclaimed.
+The order is safe throughout: the ledger retires a file, so that nobody reads it, after the grace its bytes are removed, then
+the ledger marks it as reclaimed. Everything is idempotent; the next housekeeping continues one that died. It holds the
+receiver's load lease: a load could place a file under a name that is being reclaimed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 DAY = 86_400.0
-GRACE_DAYS = 1.0  # a reader that began before a file was retired may read it this long
-EVENT_DAYS = 90.0  # events explain; what happened earlier is in the audit table, the catalog and the receipts
+GRACE_DAYS = 1.0  # how long a reader may read a file that was retired meanwhile
+EVENT_DAYS = 90.0  # events explain; earlier history is in the audit table, the catalog and the receipts
 
 
 @dataclass(frozen=True)
 class HousekeepResult:
-    """`settled`: merged files that stand alone since now; `sources`: files they stand for; `reclaimed`: files whose bytes
-    went; `bytes` of them; `landings`: cleaned of what they carried; `events`, `items`: rows trimmed; `evicted`: files
-    that the receiver gave up because its nodes hold them; `nodes_late`: node → why it has not got all it should."""
+    """Result of a round. `settled`: merged files that now stand alone; `sources`: files that they replace; `reclaimed`:
+    files whose bytes were removed, `bytes` of them; `landings`: cleaned; `events`, `items`: rows trimmed; `evicted`: files
+    evicted from the cache because nodes hold them; `nodes_late`: node → why it is late."""
 
     settled: int = 0
     sources: int = 0
@@ -66,7 +66,7 @@ class _Work:
 
 
 def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> HousekeepResult:
-    """One round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
+    """Run one round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
     root = root_here(app, receiver)
     leases = Leases(app.ledger, app.identity)
     with (
@@ -103,13 +103,13 @@ def _settle_merges(work: _Work) -> tuple[int, int]:
             made_from = run_report(connection, "settled_sources", file_id=merged_id)
         paper = Settlement(**{**vars(paper), "sources": tuple(SettledSource(**r) for r in made_from)})
         work.store.publish(settled_place(paper.location), encode_settlement(paper))
-        # CRASH WINDOW: a paper of a file that does not stand alone yet: the next round writes it again and records it.
+        # CRASH WINDOW: a record of a file that does not stand alone yet: the next round writes and settles it again.
     if not due:
         return 0, 0
     with change_receiver(work.app, work.receiver.name, work.store) as connection:
         assert_held(connection, work.lease)
         still = set(merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY))
-        if set(due) <= still:  # a merge that came between is settled by the next round
+        if set(due) <= still:  # the next round settles a merge made meanwhile
             sources = len(merge_rows.mark_settled(connection, due, at))
             return len(due), sources
     return 0, 0
@@ -140,7 +140,7 @@ def _settlement_of(row: Any, at: float) -> Settlement:
 
 
 def _reclaim_files(work: _Work) -> tuple[int, int]:
-    """Remove the bytes of files that were retired before the grace; (files, bytes)."""
+    """Remove the bytes of files that were retired before the grace; return (files, bytes)."""
     place = {"receiver": work.receiver.name, "before": work.app.clock() - GRACE_DAYS * DAY}
     with work.app.ledger.read() as connection:
         rows = run_report(connection, "reclaimable", **place)
@@ -151,7 +151,7 @@ def _reclaim_files(work: _Work) -> tuple[int, int]:
     papers = {settled_place(r["location"]) for r in rows if not r["path"] and r["location"] in places}
     remove_everywhere(work.cluster, places)
     work.store.remove(sorted(places | papers))
-    # CRASH WINDOW: bytes gone, rows still retired, which no reader reads: the next round removes nothing and records it.
+    # CRASH WINDOW: bytes removed, rows still retired and unread: the next round removes nothing and records it.
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         retention_rows.mark_reclaimed(connection, [int(r["file_id"]) for r in rows])
@@ -161,7 +161,7 @@ def _reclaim_files(work: _Work) -> tuple[int, int]:
 
 
 def _clean_landings(work: _Work) -> int:
-    """Finish what a load that died left: answered landings that still have what they carried."""
+    """Clean answered landings that a dead load left with their files."""
     with work.app.ledger.read() as connection:
         recorded = {
             (r["site_id"], r["landing"]): r["manifest_sha256"]

@@ -1,7 +1,7 @@
-"""Who tries again: *soon* here inside the task, *later* Airflow, *operator* and *never* nobody (DESIGN §6, §9).
+"""Retries by class of error: *soon* here in the task, *later* by Airflow, *operator* and *never* not at all (DESIGN §6, §9).
 
-A failure of the soon class that outlives its tries inside the task is a matter of minutes, so Airflow takes it over. An
-error that is not Tidemark's is a defect: trying again would only hide it, except for what the network does to anybody.
+An error of the soon class that outlives its tries in the task may take minutes, so Airflow retries it. An error that is not
+Tidemark's is a defect: a retry would only hide it, except for network errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.errors import Retry, TidemarkError
 T = TypeVar("T")
 
 RETRIES = 5  # at most, per task; the policy can only give up earlier
-RETRY_DELAY = timedelta(seconds=10)  # where the policy is not asked: the task process was killed
+RETRY_DELAY = timedelta(seconds=10)  # used if the task process was killed, without the policy
 FIRST_DELAY_SECONDS = 20.0
 LONGEST_DELAY_SECONDS = 600.0
 SOON_TRIES = 3
@@ -25,7 +25,7 @@ SOON_WAIT_SECONDS = 1.0
 
 
 class TidemarkRetryPolicy(RetryPolicy):  # type: ignore[misc]
-    """Airflow's question after a failed try, answered from the error's own class."""
+    """Decide, after a failed try, by the error's own class."""
 
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: object = None) -> RetryDecision:
         if isinstance(exception, TidemarkError):
@@ -38,17 +38,17 @@ class TidemarkRetryPolicy(RetryPolicy):  # type: ignore[misc]
 
 
 def delay_after(try_number: int) -> timedelta:
-    """20 s, 40 s, 80 s … 10 min: the wait after that try (counted from 1)."""
+    """Return 20 s, 40 s, 80 s … 10 min: the wait after that try (counted from 1)."""
     return timedelta(seconds=min(FIRST_DELAY_SECONDS * 2 ** max(try_number - 1, 0), LONGEST_DELAY_SECONDS))
 
 
 def format_advice(error: TidemarkError) -> str:
-    """What a task's log says of an error, with the next command."""
+    """Return an error's line in a task's log, with the next command."""
     return f"{error.message}. Next: {error.hint}" if error.hint else error.message
 
 
 def retry_soon(act: Callable[[], T], wait_seconds: float = SOON_WAIT_SECONDS) -> T:
-    """Run `act`, again within seconds while it fails with an error of the soon class; the last failure is raised."""
+    """Run `act`, and again within seconds while it fails with an error of the soon class; the last failure is raised."""
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
     retrying = Retrying(

@@ -1,4 +1,4 @@
-"""When DAGs run: a link's cron in its own timezone, the receiver's clocks, and the asset that joins sync to load."""
+"""When DAGs run: a link's cron in its own timezone, the receivers' clocks, and the asset that joins sync to load."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from airflow.sdk import Asset, AssetAlias, AssetAny, AssetOrTimeSchedule, CronTr
 from tidemark.errors import UsageError
 from tidemark.settings.model import LinkSettings
 
-LOAD_CLOCK = "*/10 * * * *"  # landings that no asset event told of: carried on a disk, closed early, left by a dead load, or
+LOAD_CLOCK = "*/10 * * * *"  # for landings without an asset event: brought on a disk, closed early, left by a dead load, or
 # landed by a sync that ended before Airflow had read the DAG of the load
 VERIFY_CLOCK = "30 3 * * *"
 HOUSEKEEP_CLOCK = "15 4 * * *"
 
 
 def link_schedule(link: LinkSettings) -> Any:
-    """The link's timetable, None for "by hand only". Raises UsageError naming the key that Airflow cannot follow."""
+    """Return the link's timetable, None for "by hand only". Raises UsageError naming the key that Airflow rejects."""
     if not link.schedule:
         return None
     key = f"links.{link.name}"
@@ -28,23 +28,23 @@ def link_schedule(link: LinkSettings) -> Any:
     try:
         timetable = make_timetable(link.schedule, link.timezone)
         timetable.validate()
-    except ValueError as broken:  # Airflow's error for a cron it cannot follow is one
+    except ValueError as broken:  # Airflow raises it for an invalid cron
         raise UsageError(f"{key}.schedule: {broken}", hint='for example "*/15 * * * *", or "" for by hand only') from broken
     return timetable
 
 
 def make_timetable(cron: str, timezone: str = "UTC") -> Any:
-    """A clock whose first run is the next tick, not one that was missed before the DAG existed."""
+    """Make a timetable whose first run is the next tick, not one before the DAG existed."""
     return CronTriggerTimetable(cron, timezone=timezone)
 
 
 def landed_asset(receiver: str) -> Asset:
-    """The asset "something landed at this receiver"."""
+    """Return the asset "something landed at this receiver"."""
     return Asset(name=f"landed at {receiver}", uri=f"tidemark://{receiver}/landed", group="tidemark")
 
 
 def landed_alias(receiver: str) -> AssetAlias:
-    """How a sync tells of `landed_asset`: an alias is the one outlet that may stay silent, and a run without news does."""
+    """Return the alias by which a sync emits `landed_asset`: only an alias may stay silent, as a run without news does."""
     return AssetAlias(name=f"tidemark://{receiver}/landed", group="tidemark")
 
 

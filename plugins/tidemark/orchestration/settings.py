@@ -1,11 +1,11 @@
-"""The settings that DAGs stand on: `tidemark.toml`, or its last sound edition while the file is broken.
+"""The settings behind the DAGs: `tidemark.toml`, or its last valid edition while the file is broken.
 
-A broken edit must not hide every link's DAG and stop every link: as with a server's reload, the last sound edition stays
-in force, and `dags/tidemark_settings.py` shows the error with its line as an import error until it is mended. The edition
-is kept in AIRFLOW_HOME, which the DAG processor and the tasks share, as it was read: its relative paths are resolved.
+A broken edit must not hide every link's DAG and stop every link. As with a server's reload, the last valid edition stays in
+force, and `dags/tidemark_settings.py` shows the error with its line as an import error until it is corrected. The edition is
+kept in AIRFLOW_HOME, which the DAG processor and the tasks share, with its relative paths resolved.
 
-Editors save in place: for a moment the file is empty, or ends early, and that is sound, with fewer links or none. So it is
-read once it has stood still.
+Editors save in place: for a moment the file is empty, or ends early, and is valid with fewer links. So it is read only after
+a moment without writes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tidemark.settings.model import Settings
 
 log = logging.getLogger(__name__)
 EDITION = "settings.last-sound"
-STILL_SECONDS = 0.3  # after its last write a file is whole: whoever saves it does not pause for longer
-PATIENCE_SECONDS = 5.0  # with a file that somebody writes without end
+STILL_SECONDS = 0.3  # without writes for so long, a file is whole: editors do not pause longer
+PATIENCE_SECONDS = 5.0  # for a file that is written without end
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """The settings as they are now. Raises UsageError that names file, line and key."""
+    """Return the present settings. Raises UsageError that names file, line and key."""
     return load_settings(None, environ)
 
 
 def load_sound_settings(environ: Mapping[str, str]) -> Settings:
-    """The settings as they are now, or as they last were sound. Raises UsageError when they never were."""
+    """Return the present settings, or the last valid ones. Raises UsageError if there never were any."""
     try:
         settings = _read_still(environ)
     except UsageError as broken:
@@ -48,7 +48,7 @@ def load_sound_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def _read_still(environ: Mapping[str, str]) -> Settings:
-    """As `read_settings`, of a file that nobody was writing meanwhile."""
+    """Read the settings from a file that nobody wrote meanwhile. Errors as `read_settings`."""
     path, give_up = find_settings(None, environ)[0], time.monotonic() + PATIENCE_SECONDS
     while True:
         written, over = _read_mtime(path), time.monotonic() > give_up
@@ -71,7 +71,7 @@ def _try_read(environ: Mapping[str, str]) -> Settings | UsageError:
 
 
 def _read_mtime(path: Path) -> float:
-    """When, by its mtime; 0: it is not there."""
+    """Return the mtime; 0 if the file is missing."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -87,7 +87,7 @@ def _keep_edition(settings: Settings, environ: Mapping[str, str]) -> None:
     if edition is None:
         return
     sound = pickle.dumps((_digest_model(), settings))
-    with contextlib.suppress(OSError):  # a home that cannot be written only loses the comfort of this module
+    with contextlib.suppress(OSError):  # only the last valid edition is lost if the home is not writable
         if not edition.exists() or edition.read_bytes() != sound:
             fresh = edition.with_name(f"{edition.name}.{os.getpid()}")
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -96,7 +96,7 @@ def _keep_edition(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def _read_edition(environ: Mapping[str, str]) -> Settings | None:
-    """The kept edition of the same file, None where there is none or another Tidemark wrote it."""
+    """Return the kept edition of the same file; None if there is none or another Tidemark wrote it."""
     edition = _edition_path(environ)
     if edition is None or not edition.exists():
         return None
@@ -110,7 +110,7 @@ def _read_edition(environ: Mapping[str, str]) -> Settings | None:
 
 
 def _digest_model() -> str:
-    """Changes with the settings' fields, so that an upgrade never revives an edition of another shape."""
+    """Return a digest of the settings' fields, so that an upgrade never loads an edition of another shape."""
     return hashlib.sha256(Path(model.__file__).read_bytes()).hexdigest()
 
 

@@ -1,14 +1,14 @@
-"""Is a cluster as its table says, and what is done where it is not.
+"""Compare a cluster with its partition table, and repair the differences.
 
 Enter by `check.check_cluster`, `repair.repair_cluster` and `housekeeping.keep_nodes`.
 
-    problems       from what the ledger recorded and the nodes said to a list of problems; pure
-    lost_table     a table that rotted in the ledger is taken back from a node
-    check          the ledger before and after, the nodes in between; every digest is made where the copy lies
-    housekeeping   late nodes catch up, what nobody needs goes, the cache stays in its bounds
-    repair         make again what a check found wrong, from what is right
+    problems       a list of problems from the ledger's records and the nodes' answers; pure
+    lost_table     a damaged table in the ledger is restored from a node
+    check          read the ledger, ask the nodes, read the ledger again; each node computes its own digests
+    housekeeping   late nodes catch up, unneeded files are removed, the cache stays in its bounds
+    repair         make again what a check found wrong, from sound copies
 
-Imports `cluster.slots`, `cluster.nodes`, `cluster.replicas`, `app`, `formats.layout`, `ledger`, `stores.protocol`. A
-check changes nothing. A repair removes a file without a record only where the catalog knew it once, or where it is
-the part of a transfer that is over. Any other stays for a person.
+Imports `cluster.slots`, `cluster.nodes`, `cluster.replicas`, `app`, `formats.layout`, `ledger`, `stores.protocol`. A check
+changes nothing. A repair removes a file without a record only if the catalog had it once, or if it is the part of a finished
+transfer. Any other stays for the operator.
 """

@@ -1,7 +1,7 @@
-"""Do all nodes agree, is every slot owned once, is every copy there and whole, is nothing left over?
+"""Check that all nodes agree, every slot has one owner, every copy is there and whole, and nothing is left over.
 
-The ledger is read before the nodes are asked and again after: loading and moving go on meanwhile, and a difference that only
-the first reading explains is none. Every copy's digest is made where it lies, by the node's own tool.
+The ledger is read before the nodes are asked and again after. Loading and moving go on meanwhile, so a difference that only
+the first reading shows is not a problem. Each node computes the digests of its copies with its own tool.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BATCH = 256  # copies whose digests are asked for in one call
 
 @dataclass(frozen=True)
 class ClusterCheck:
-    """What `cluster check` says. `damaged`: why the ledger's table cannot be read, '' where it can."""
+    """Result of `cluster check`. `damaged`: why the ledger's table cannot be read, '' if it can."""
 
     receiver: str
     epoch: int
@@ -72,7 +72,7 @@ class ClusterCheck:
         if self.damaged:
             told |= {"error": self.damaged, "hint": self.problems[0].next}
         elif self.problems:
-            first = min(self.problems, key=lambda one: one.kind == "left_over")  # what harms readers before what harms none
+            first = min(self.problems, key=lambda one: one.kind == "left_over")  # problems that harm readers first
             said = " ".join(filter(None, (first.node and f"node {first.node}:", first.location, first.problem)))
             more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
             told["error"] = said + more
@@ -81,8 +81,8 @@ class ClusterCheck:
 
 
 def check_cluster(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ClusterCheck:
-    """Look at everything; changes nothing. NotFoundError before `cluster init`. A damaged table in the ledger is told with
-    the nodes that have it whole."""
+    """Check everything and change nothing. NotFoundError before `cluster init`. For a damaged table in the ledger, the
+    result names the nodes that have it whole."""
     with node_stores(app, receiver) as stores:
         try:
             before = read_recorded(app, receiver)
@@ -92,7 +92,7 @@ def check_cluster(app: App, receiver: ReceiverSettings, progress: Progress = ign
 
 
 def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
-    """The stores of every node, whatever the table says. NotFoundError before `cluster init`."""
+    """Open the stores of all nodes, without reading the table. NotFoundError before `cluster init`."""
     with app.ledger.read() as connection:
         rows = table_rows.nodes_of_receiver(connection, receiver.name)
         if table_rows.current_epoch(connection, receiver.name) == 0:
@@ -107,8 +107,8 @@ def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
 def check_nodes(
     app: App, receiver: ReceiverSettings, stores: NodeStores, before: Recorded, progress: Progress = ignore_progress
 ) -> ClusterCheck:
-    """As `check_cluster`, of nodes whose stores are open. A problem counts where it is one by both readings of the
-    ledger."""
+    """Check nodes whose stores are open, as `check_cluster`. A problem counts only if both readings of the
+    ledger show it."""
     found = list(_inspect_nodes(app, receiver, stores, before, progress))
     after = read_recorded(app, receiver)
     still = problem_keys(problems_of(after, found))
@@ -127,7 +127,7 @@ def check_nodes(
 
 
 def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
-    """What the ledger says, in one transaction. CorruptionError for a damaged table."""
+    """Read the ledger's records in one transaction. CorruptionError for a damaged table."""
     name = receiver.name
     settings = cluster_settings(app, receiver)
     with app.ledger.read() as connection:
@@ -158,7 +158,7 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
 
 @dataclass(frozen=True)
 class _CatalogRow:
-    """What of a catalog file says where it belongs."""
+    """The fields of a catalog file that route it."""
 
     database: str
     partition_from: int
@@ -170,7 +170,7 @@ class _CatalogRow:
 def _read_expected(
     connection: Connection, receiver: str, table: PartitionTable, acknowledged: Mapping[int, frozenset[str]]
 ) -> Iterator[Expected]:
-    """Live files last: a location that a live and a retired row share is a live one."""
+    """Yield live files last: a location that a live and a retired row share is live."""
     sql = (
         "SELECT database_name, partition_from, partition_to, location, mods_location, sha256, mods_sha256, state"
         " FROM catalog_file WHERE receiver = :r AND state IN ('live', 'retired') ORDER BY state DESC"
@@ -181,7 +181,7 @@ def _read_expected(
 
 
 def _notified_databases(connection: Connection, receiver: str) -> frozenset[str]:
-    """Of live files: those that were told to nodes."""
+    """Return the databases with live files: nodes have their schemas."""
     named = catalog_rows.list_databases(connection, receiver)
     return catalog_rows.known_databases(connection, receiver, named)
 
@@ -193,7 +193,7 @@ def _by_location(rows: Sequence[CopyRow]) -> dict[str, CopyRow]:
 def _inspect_nodes(
     app: App, receiver: ReceiverSettings, stores: NodeStores, recorded: Recorded, progress: Progress
 ) -> Iterator[Found]:
-    """Every node's answer, several asked at once."""
+    """Yield every node's answer; several are asked at once."""
     with app.ledger.read() as connection:
         identity = table_rows.cluster_identity(connection, receiver.name)
     rows = [row for row in recorded.nodes.values() if row.state != "left"]
@@ -204,7 +204,7 @@ def _inspect_nodes(
 
 
 class _SharedProgress:
-    """Ticks of several nodes as one; a tick that another thread overtook shows a little less."""
+    """Progress of several nodes as one. Threads may overtake each other, so a tick may show slightly too little."""
 
     def __init__(self, progress: Progress, copies: int, total: int) -> None:
         self._progress, self._copies, self._total = progress, copies, total
@@ -217,7 +217,7 @@ class _SharedProgress:
 
 
 def inspect_node(stores: NodeStores, row: NodeRow, identity: str, recorded: Recorded, beats: _SharedProgress) -> Found:
-    """One node: whose folder it is, its table, its files, their digests. Never raises what the node does."""
+    """Ask one node for its owner, table, files and digests. Its TidemarkErrors are returned in `Found`, not raised."""
     try:
         folder = stores.open_folder(row.node)
         if row.state == "joining" and folder.read_owner() is None:
@@ -251,7 +251,7 @@ def _compute_digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _Sh
 
 
 def _report_damaged_table(app: App, receiver: ReceiverSettings, stores: NodeStores, damage: CorruptionError) -> ClusterCheck:
-    """Which nodes have the table that the ledger lost."""
+    """Report the nodes that have the table that is damaged in the ledger."""
     lost = find_lost(app, receiver, stores)
     names = ", ".join(lost.whole)
     first = Problem(

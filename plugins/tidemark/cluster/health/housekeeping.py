@@ -1,7 +1,7 @@
-"""Housekeeping of a receiver's nodes: who is late catches up, what nobody needs goes, the cache stays in its bounds.
+"""Housekeeping of a receiver's nodes: late nodes catch up, unneeded files are removed, the cache stays in its bounds.
 
-A copy that the catalog does not know and nobody is bringing now (a forward that never came to its end) is to go; so is a
-file at a node that no row names. Operations that every member has are forgotten. Source: docs/decisions/0015.
+A copy is removed if the catalog does not know it and nobody is bringing it (its forward died). A file at a node without a
+row is removed too. Operations that every member has are forgotten. Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
 
-QUIET = 86_400.0  # seconds that a file nobody names must lie unchanged at a node before it is taken for left over
+QUIET = 86_400.0  # seconds that a file without a row must be unchanged before it counts as left over
 
 
 class Kept(NamedTuple):
-    """`evicted`: files the cache gave up, `bytes` of them; `late`: node → why it has not got all it should."""
+    """Result of a round. `evicted`: files evicted from the cache, of `bytes` in all; `late`: node → why it is still late."""
 
     evicted: int = 0
     bytes: int = 0
@@ -36,7 +36,7 @@ class Kept(NamedTuple):
 
 
 def keep_nodes(cluster: Cluster | None, store: Store, progress: Progress) -> Kept:
-    """One round. `store`: the receiver's, whose load lease the caller holds. Without a cluster it is nothing."""
+    """Run one round. `store`: the receiver's, whose load lease the caller holds. Without a cluster nothing is done."""
     if cluster is None:
         return Kept()
     progress(Tick("nodes"))
@@ -53,9 +53,9 @@ def keep_nodes(cluster: Cluster | None, store: Store, progress: Progress) -> Kep
 
 
 def _drop_strays(cluster: Cluster) -> None:
-    """Copies of what the catalog does not have, nor a merge is about to give it."""
+    """Remove copies of files that the catalog does not have and no merge is about to add."""
     receiver = cluster.receiver.name
-    with cluster.app.ledger.write() as connection:  # so that no forward proposes between the two looks
+    with cluster.app.ledger.write() as connection:  # so that no forward proposes between the two reads
         held = copy_rows.held_somewhere(connection, receiver)
         coming = {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
         strays = held - catalog_rows.known_places(connection, receiver, held) - coming
@@ -63,10 +63,10 @@ def _drop_strays(cluster: Cluster) -> None:
 
 
 def _remove_left_over(cluster: Cluster) -> dict[str, str]:
-    """Files at nodes that no row names: what a forward brought that died before it could write it down.
+    """Remove files at nodes that have no row: a forward brought them and died before it could record them.
 
-    Not while a change is open, however old they seem: clocks may jump, and a move that goes on after days finds what it
-    brought before.
+    Nothing is removed while a change is open, even if the files seem old: clocks may jump, and a move that continues after
+    days finds the files it brought before.
     """
     receiver = cluster.receiver.name
     away: dict[str, str] = {}
@@ -83,9 +83,9 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
             known = {row.location for row in rows} | coming
             left = set(folder.list_leftovers(known, before))
             left |= {path for path in folder.list_leftovers(known) if whole_name(path) in given_up}
-            with cluster.app.ledger.read() as connection:  # looked again: it takes a while to list a node
+            with cluster.app.ledger.read() as connection:  # read again: listing a node takes a while
                 if table_rows.open_change(connection, receiver) is not None:
-                    return away  # what a migration brought and proved has no row before it is written down
+                    return away  # a migration records a file only after it brought and proved it
                 left -= copy_rows.copies_of(connection, receiver, left).keys()
                 left -= {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
             folder.remove_files(left)
@@ -95,20 +95,20 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
 
 
 def _given_up(connection: Connection, receiver: str) -> set[str]:
-    """Outputs of merges that died: each has a name of its own, so nobody will ever bring them again."""
+    """Return outputs of dead merges. Each has a name of its own, so nobody will bring them again."""
     withdrawn = {location for location in operation_rows.withdrawn_puts(connection, receiver) if MERGED in location}
     return withdrawn - catalog_rows.known_places(connection, receiver, withdrawn)
 
 
 def _forget_operations(cluster: Cluster) -> None:
-    """Below what every member of a group has applied nobody looks."""
+    """Forget the operations that every member of a group has applied: nobody reads them."""
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
         applied = operation_rows.applied_versions(connection, receiver)
         for header, members in cluster.table.groups_by_header().items():
             were = {
                 node for of, node in applied if of == header and node in cluster.table.ring
-            }  # some may have missed what the group has no more
+            }  # a former member may have missed some
             upto = min(applied.get((header, node), 0) for node in {*members, *were})
             if upto:
                 operation_rows.forget_operations(connection, receiver, header, upto)

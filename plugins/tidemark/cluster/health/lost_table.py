@@ -1,4 +1,4 @@
-"""A partition table that rots in the ledger's row is taken back from a node: each keeps the newest in its folder."""
+"""Restore a partition table that is damaged in the ledger from a node: each keeps the newest in its folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tidemark.settings.model import ReceiverSettings
 
 @dataclass(frozen=True)
 class LostTable:
-    """`whole`: node → the table's bytes, where they are what the ledger's digest says (or, where the digest rotted too, what
-    most nodes have); `others`: node → why it has none."""
+    """Nodes' copies of the table. `whole`: node → bytes that match the ledger's digest; if that is damaged too, those that
+    most nodes share. `others`: node → why it has none."""
 
     epoch: int
     nodes: int
@@ -48,7 +48,7 @@ def find_lost(app: App, receiver: ReceiverSettings, stores: NodeStores) -> LostT
 
 
 def restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> str:
-    """Write the row again from a node; the node's name. CorruptionError where no node has the table whole."""
+    """Write the ledger's row again from a node; return its name. CorruptionError if no node has the table whole."""
     lost = find_lost(app, receiver, stores)
     if not lost.whole:
         raise CorruptionError(
@@ -77,7 +77,7 @@ def _recorded_digest(connection: sa.engine.Connection, receiver: str, epoch: int
 
 
 def _table_at(stores: NodeStores, node: str, epoch: int) -> bytes:
-    """CorruptionError where its newest table is of another epoch or no table."""
+    """Read a node's newest table. CorruptionError if it has none, or one of another epoch."""
     found = stores.open_folder(node).read_table()
     if found is None or found[0] != epoch:
         has = f"table {found[0]}" if found else "no table"
@@ -87,7 +87,7 @@ def _table_at(stores: NodeStores, node: str, epoch: int) -> bytes:
 
 
 def _choose_right_table(found: Mapping[str, bytes], sha256: str) -> bytes:
-    """The bytes of the recorded digest; where nobody has those, the ones that more than half of the nodes share."""
+    """Return the bytes that match the recorded digest, or else the bytes that more than half of the nodes share, or b""."""
     papers = list(found.values())
     named = [paper for paper in papers if hashlib.sha256(paper).hexdigest() == sha256]
     if named:

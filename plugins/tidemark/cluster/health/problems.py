@@ -1,7 +1,7 @@
-"""Is the cluster as its table says? Pure: from what the ledger recorded and what the nodes said to a list of problems.
+"""Find the differences between a cluster and its table, from the ledger's records and the nodes' answers. Pure.
 
-While a slot moves, its new members need not have all of it: only those that acknowledged, and those that had it before.
-Source: CONTRACT §1 (`cluster check`); docs/decisions/0015.
+While a slot moves, only its members that acknowledged, and those that had it before, must have all of it. Source: CONTRACT
+§1 (`cluster check`); docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PART = re.compile(r"\.part(\.[^/]*)?$")
 
 @dataclass(frozen=True)
 class Problem:
-    """`next`: the command that mends it. `slot` None and '' where it is not of one slot, node or file. `kind`: copy (not
-    there or not right) | stranger (a copy that nobody wants) | left_over (a file without a record) | schema (of the database
-    that `location` names) | table | other."""
+    """One difference. `next`: the command that mends it. `slot` is None, `node` and `location` are '' if they do not apply.
+    `kind`: copy (missing or wrong) | stranger (an unwanted copy) | left_over (a file without a record) | schema (of the
+    database in `location`) | table | other."""
 
     problem: str
     node: str = ""
@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Expected:
-    """A file of the catalog (or mods) as the ledger has it. `live`: readers may need it; else it goes after its grace."""
+    """A catalog file (or its mods) as recorded. `live`: readers may need it; otherwise it is removed after its grace."""
 
     location: str
     sha256: str
@@ -60,7 +60,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the ledger says, read in one transaction. `paper`: the table's bytes; `at`: the ledger's clock, seconds."""
+    """The ledger's records, read in one transaction. `paper`: the table's bytes; `at`: the ledger's clock, seconds."""
 
     table: PartitionTable
     paper: bytes
@@ -68,10 +68,10 @@ class Recorded:
     nodes: Mapping[str, NodeRow]
     files: Mapping[str, Expected]  # by location
     copies: Mapping[str, Mapping[str, CopyRow]]  # node → location → row
-    moves: Mapping[int, MoveRow]  # those that are not done
+    moves: Mapping[int, MoveRow]  # open ones only
     states: Mapping[tuple[str, int], tuple[str, int]]  # (node, slot) → (state, epoch)
     proposed: Sequence[OperationRow]
-    withdrawn: Set[str]  # locations that were being brought to nodes, and will not come: housekeeping takes what lies there
+    withdrawn: Set[str]  # locations whose transfer was given up: housekeeping removes what is there
     late: Mapping[str, Sequence[OperationRow]]  # node → operations of its groups that it lacks, by the ledger
     databases: Mapping[str, int]  # of live files → slot of its schema
     at: float
@@ -79,21 +79,21 @@ class Recorded:
 
     @property
     def in_flight(self) -> Set[str]:
-        """Locations that somebody is bringing to nodes, or was when it died: the next load or housekeeping sees to it."""
+        """Locations being brought to nodes, or left by a dead process for the next load or housekeeping."""
         return {row.subject for row in self.proposed if row.kind == "put"} | self.withdrawn
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a node said. `away`: why it could not be asked; `wrong`: what its own papers say against it."""
+    """A node's answer. `away`: why it could not be asked; `wrong`: what is wrong with its own files."""
 
     node: str
     away: str = ""
     wrong: str = ""
     table: tuple[int, bytes] | None = None
     digests: Mapping[str, str | int | None] = field(default_factory=dict)  # as `NodeFolder.compute_digests`
-    listed: Sequence[str] = ()  # files below data/ that had no row when they were listed
-    schemas: Mapping[str, str] = field(default_factory=dict)  # database → digest of its schema there; torn ones left out
+    listed: Sequence[str] = ()  # files below data/ that had no row when listed
+    schemas: Mapping[str, str] = field(default_factory=dict)  # database → digest of its schema there; without damaged ones
 
 
 def expected_of(
@@ -103,7 +103,7 @@ def expected_of(
     live: bool,
     acknowledged: Mapping[int, Collection[str]],
 ) -> Iterator[Expected]:
-    """A catalog file and its mods. `digests`: of both; `acknowledged`: moving slot → who of its new group has all of it."""
+    """Yield a catalog file and its mods. `digests`: of both; `acknowledged`: moving slot → members that have all of it."""
     wanted: set[str] = set()
     allowed: set[str] = set()
     for route in routes_of(table, file):
@@ -119,7 +119,7 @@ def expected_of(
 
 
 def problems_of(recorded: Recorded, found: Iterable[Found]) -> list[Problem]:
-    """Everything that is not as it must be, by node, slot and location."""
+    """Return all problems, by node, slot and location."""
     answers = {one.node: one for one in found}
     problems = [*_check_ring(recorded), *_check_records(recorded), *_check_unheld(recorded)]
     for node, row in recorded.nodes.items():
@@ -138,12 +138,12 @@ def problems_of(recorded: Recorded, found: Iterable[Found]) -> list[Problem]:
 
 
 def problem_keys(problems: Iterable[Problem]) -> set[tuple[str, str, str]]:
-    """What identifies a problem between two looks: one that only the first had came of what happened meanwhile."""
+    """Identify problems between two readings: one that only the first shows came from work that went on meanwhile."""
     return {(one.node, one.location, one.problem) for one in problems}
 
 
 def _check_ring(recorded: Recorded) -> Iterator[Problem]:
-    """Every slot has one header by the form of the table; here: each node of it is one that is known and serves."""
+    """Check that each node of the table is known and serves. The form of the table ensures one header for each slot."""
     table = recorded.table
     for name in table.ring.names:
         state = recorded.nodes[name].state if name in recorded.nodes else "unknown"
@@ -158,7 +158,7 @@ def _check_ring(recorded: Recorded) -> Iterator[Problem]:
 
 
 def _check_records(recorded: Recorded) -> Iterator[Problem]:
-    """Operations that wait for long, states and changes that lead nowhere."""
+    """Find operations that wait too long, and states and moves without a change."""
     for row in recorded.proposed:
         if recorded.at - row.at > LONG_SECONDS:
             long = f"operation {row.version} of the group of {row.header} is proposed since {recorded.at - row.at:.0f} s"
@@ -172,7 +172,7 @@ def _check_records(recorded: Recorded) -> Iterator[Problem]:
 
 
 def _check_unheld(recorded: Recorded) -> Iterator[Problem]:
-    """A live file that no node holds. Until `init` has moved a slot, the receiver alone may have its files."""
+    """Find live files that no node holds. Until `init` has moved a slot, the receiver alone may have its files."""
     held = {location for rows in recorded.copies.values() for location, row in rows.items() if row.state == "held"}
     for location, file in recorded.files.items():
         move = recorded.moves.get(file.slot)
@@ -181,8 +181,8 @@ def _check_unheld(recorded: Recorded) -> Iterator[Problem]:
 
 
 def _check_table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Problem]:
-    """The table in the node's folder is the ledger's. One newer is of a change whose phase 1 stopped before its swap; who
-    joins by that change may have none yet, or one of when it left."""
+    """Check that the node's table is the ledger's. A newer one belongs to a change whose phase 1 stopped before its swap. A
+    node that joins by that change may have none yet, or an old one."""
     if answer.wrong:
         yield Problem(answer.wrong, row.node, next=MEND, kind="table")
         return
@@ -231,8 +231,8 @@ def _check_digest(node: str, row: CopyRow, known: Expected | None, found: str | 
 
 
 def _check_schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
-    """Databases it was told of late, by what lies in its folder; and papers that went, or rotted, since. A load tells them
-    when its files are in the catalog, at its end: until then, and should it die there until the next, nothing is wrong."""
+    """Find schemas that are late by the node's folder, missing or damaged. A load puts schemas after its files are in the
+    catalog. Until then, or until the next load if it dies, nothing is wrong."""
     late = recorded.late.get(answer.node, ())
     for row in late:
         if recorded.at - row.at <= LONG_SECONDS:
@@ -256,12 +256,12 @@ def _check_leftovers(recorded: Recorded, answer: Found) -> Iterator[Problem]:
         if path in rows or coming or going or whole in recorded.in_flight:
             continue
         if path == whole and file is not None and answer.node in file.wanted:
-            continue  # said already: it has no copy that counts
+            continue  # reported already: it has no copy that counts
         yield Problem("left over: the ledger does not know it", answer.node, None, path, MEND, "left_over")
 
 
 def whole_name(path: str) -> str:
-    """The location that a part, or the journal of a part, is of; a whole file's own."""
+    """Return the location that a part, or the journal of a part, belongs to; a whole file's own."""
     return _PART.sub("", path)
 
 

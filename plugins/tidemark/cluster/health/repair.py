@@ -1,8 +1,8 @@
-"""`cluster check --repair`: make again what a check found wrong, from what is right.
+"""`cluster check --repair`: make again what a check found wrong, from sound copies.
 
-A copy that is gone or damaged stops counting, then comes again from the receiver or a node whose digest is right. What
-nobody wants is given up and swept after the grace, as after a move. A file without a record is removed only where the
-catalog knew it once, or where it is the part of a transfer that is over; any other stays, for a person to look at.
+A missing or damaged copy stops counting, then comes again from the receiver or from a node whose digest is right. Unwanted
+copies are marked and swept after the grace, as after a move. A file without a record is removed only if the catalog had it
+once, or if it is the part of a finished transfer. Any other stays for the operator.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class _Work:
     app: App
     receiver: ReceiverSettings
     cluster: Cluster
-    failed: dict[tuple[str, str], TidemarkError] = field(default_factory=dict)  # (node, location or "") → why not mended
+    failed: dict[tuple[str, str], TidemarkError] = field(default_factory=dict)  # (node, location or "") → the error
 
 
 def repair_cluster(
     app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress, lost: str = ""
 ) -> ClusterCheck:
-    """Check, mend, check again: what is left is what could not be mended. `repaired` counts problems that are gone.
+    """Check, mend, check again: the result has the problems that are left. `repaired` counts those that are mended.
 
-    `lost`: a node whose disk is gone and whose folder is an empty one now: it is the node's from then on, and filled.
-    LeaseHeldError while a load or a change is at work. CorruptionError where no node has the table that the ledger lost,
-    UsageError where the folder of `lost` is somebody's.
+    `lost`: a node whose disk was replaced by an empty folder. The folder becomes the node's, and is filled. LeaseHeldError
+    while a load or a change is at work. CorruptionError if no node has the table that the ledger lost, UsageError if the
+    folder of `lost` has an owner.
     """
     with ExitStack() as held:
         lease = held.enter_context(hold_cluster_lease(app, receiver, "repair"))
@@ -77,7 +77,7 @@ def repair_cluster(
 
 
 def _with_why(work: _Work, left: Problem) -> Problem:
-    """A problem that a repair left, with what stood in its way: the same command again would not help."""
+    """Add to an unmended problem the reason: the same command again would not help."""
     if left.next != MEND:
         return left
     if left.kind == "left_over" and left.location == whole_name(left.location):
@@ -109,9 +109,9 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
                 connection, receiver.name, catalog_rows.list_databases(connection, receiver.name)
             )
             schemas = {database: schema_bytes_of(connection, receiver.name, database) for database in known}
-        # CRASH WINDOW: nobody counts on its copies and the folder is nobody's: the node is away, and this is done again.
+        # CRASH WINDOW: its copies do not count and the folder has no owner: the node is away, and this is done again.
         folder.claim_folder(cluster.identity)
-        # CRASH WINDOW: it is the node's, and empty: what a check names is made again.
+        # CRASH WINDOW: the folder is the node's, and empty: the copies that a check misses are made again.
         folder.put_table(cluster.epoch, cluster.paper)
         for database, paper in schemas.items():
             if node in cluster.table.route_schema(database).members:
@@ -133,7 +133,7 @@ def _repair_problems(work: _Work, problems: Sequence[Problem]) -> None:
 
 
 def _repair_tables(work: _Work, nodes: Iterable[str]) -> None:
-    """The table in force into these nodes' folders; one beyond it was never in force."""
+    """Put the table in force into these nodes' folders. A newer one there was never in force."""
     cluster = work.cluster
     for node in sorted(nodes):
         try:
@@ -146,7 +146,7 @@ def _repair_tables(work: _Work, nodes: Iterable[str]) -> None:
 
 
 def _repair_schemas(work: _Work, problems: Sequence[Problem]) -> None:
-    """The schemas of databases as they are now."""
+    """Put the schemas of databases as they are now."""
     for problem in problems:
         with work.app.ledger.read() as connection:
             paper = schema_bytes_of(connection, work.receiver.name, problem.location)
@@ -157,13 +157,13 @@ def _repair_schemas(work: _Work, problems: Sequence[Problem]) -> None:
 
 
 def _put_table(folder: NodeFolder, cluster: Cluster) -> None:
-    """What stands there as a newer one was never in force, whole or not."""
+    """Put the table. Anything in the place of a newer one, whole or not, was never in force."""
     folder.withdraw_beyond(cluster.epoch)
     folder.put_table(cluster.epoch, cluster.paper)
 
 
 def _repair_copies(work: _Work, problems: Sequence[Problem]) -> None:
-    """Each from where it is right. Nothing is counted on before it is proved again."""
+    """Make copies again from sound ones. No copy counts before it is proved again."""
     cluster, receiver = work.cluster, work.receiver.name
     wanted: dict[str, set[str]] = defaultdict(set)
     for problem in problems:
@@ -189,8 +189,8 @@ def _pieces_at(pieces: Mapping[str, Piece], locations: Iterable[str]) -> tuple[P
 
 
 def _recall_for_repair(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
-    """Have them at the receiver, each proved by its digest; returns locations that nobody has. One at the receiver that
-    rotted is fetched anew from a node."""
+    """Fetch files to the receiver, each proved by its digest; return the locations that nobody has. A damaged one at the
+    receiver is fetched anew from a node."""
     gone: set[str] = set()
     with work.app.receiver_store(work.receiver) as store:
         for file in files:
@@ -200,7 +200,7 @@ def _recall_for_repair(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
             rotten = [at for at, (entry, digest) in there.items() if entry.size > bounds[at] or store.sha256(at) != digest]
             with work.app.ledger.read() as connection:
                 copies = copy_rows.copies_of(connection, work.receiver.name, rotten)
-            # The receiver's copy goes only where a node has another, proved.
+            # The receiver's copy is removed only if a node has another, proved one.
             store.remove([at for at in rotten if any(row.state == "held" for row in copies.get(at, ()))])
             try:
                 recall_files(work.cluster, [file])
@@ -210,7 +210,7 @@ def _recall_for_repair(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
 
 
 def _give_up_strangers(work: _Work, problems: Sequence[Problem]) -> None:
-    """Nobody counts on them any more; their bytes go after the grace, by whoever sweeps next."""
+    """Mark unwanted copies. They stop counting; a later sweep removes their bytes after the grace."""
     with work.app.ledger.write() as connection:
         table_rows.require_epoch(connection, work.receiver.name, work.cluster.epoch)
         for problem in problems:
@@ -219,7 +219,7 @@ def _give_up_strangers(work: _Work, problems: Sequence[Problem]) -> None:
 
 
 def _remove_leftovers(work: _Work, problems: Sequence[Problem]) -> None:
-    """Parts of transfers that are over, and files that the catalog had once and gave up."""
+    """Remove parts of finished transfers, and files that the catalog had once and gave up."""
     by_node: dict[str, list[str]] = defaultdict(list)
     with work.app.ledger.read() as connection:
         sql = "SELECT location, mods_location FROM catalog_file WHERE receiver = :r AND state = 'reclaimed'"

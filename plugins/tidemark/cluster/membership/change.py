@@ -1,10 +1,10 @@
-"""Change who the nodes are: plan it, do it in two phases, continue it, roll it back before the first one has ended.
+"""Change the nodes of a cluster: plan a change, do it in two phases, continue it, or roll it back during phase 1.
 
-`plan_change` says what a change would move, from where to where, and how long that takes: at the rate of the last
-migration, or the cap of the settings. Nothing is changed. `init_cluster`, `change` and `roll_back` act, one change at a
-time, under the lease `cluster:<receiver>`; a second administrator is told whose it is. Phase 1 is `phases`, phase 2
-`cluster.migration.migrate`. Once its table is in force a change cannot be rolled back: it goes on to its end, and
-the reverse is a change of its own.
+`plan_change` reports what a change would move and how long that takes: at the rate of the last migration, or the cap of the
+settings. It changes nothing. `init_cluster`, `change_nodes` and `roll_back` act, one change at a time, under the lease
+`cluster:<receiver>`. A second administrator gets an error that names the holder. Phase 1 is `phases`, phase 2 is
+`cluster.migration.migrate`. Once its table is in force, a change cannot be rolled back: it goes on to its end, and the
+reverse is a change of its own.
 
 Source: seed 001 "Two-phase method"; docs/decisions/0015.
 """
@@ -51,14 +51,14 @@ from tidemark.settings.model import ClusterSettings, ReceiverSettings
 
 __all__ = ["ChangeResult", "PlanReport", "Wanted", "change_nodes", "init_cluster", "plan_change", "roll_back"]
 
-_MANY = 10_000  # changes that are looked at
+_MANY = 10_000  # changes that are read
 
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """`moved_slots`, `moved_bytes`: come to their new groups so far. `state`: swapped | migrating | done | rolled_back.
+    """Result of a change. `moved_slots`, `moved_bytes`: moved so far. `state`: swapped | migrating | done | rolled_back.
 
-    `roads`: which way files went from node to node.
+    `roads`: the path of files from node to node.
     """
 
     epoch: int
@@ -72,10 +72,10 @@ class ChangeResult:
 
 
 def init_cluster(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ChangeResult:
-    """The first table, with the nodes of the settings; what the receiver has comes to them. Again, it goes on, or has
-    nothing to do.
+    """Put the first table in force, with the nodes of the settings, and move the receiver's data to them. A repeated call
+    continues, or does nothing.
 
-    UsageError without `[cluster]`, with fewer nodes than copies, or where there is a table already, of other nodes.
+    UsageError without `[cluster]`, with fewer nodes than copies, or if there is a table of other nodes.
     """
     settings = require_settings(app, receiver)
     rows = [joining_row(app, receiver, Wanted("add", name)) for name in sorted(app.settings.nodes)]
@@ -93,7 +93,7 @@ def init_cluster(app: App, receiver: ReceiverSettings, progress: Progress = igno
     with hold_cluster_lease(app, receiver, str(wanted)) as lease, ExitStack() as held:
         change = _open_change(app, receiver, wanted, 0)
         if change.state == "planned":
-            # A load that began without a table must not end with one: it would forward to nobody.
+            # A load that began without a table must not end with one: it would forward to no node.
             loads = Leases(app.ledger, app.identity)
             held.enter_context(loads.hold_lease(f"load:{receiver.name}", f"cluster-{change.change_id}"))
             stores = held.enter_context(NodeStores(app, rows))
@@ -117,19 +117,19 @@ def change_nodes(
     wait: bool = True,
     engine: str = "pool",
 ) -> ChangeResult:
-    """Do it, or go on with it; with `wait` until the data has moved, else until the new table is in force. What was done
-    before, and stands, is not done again: that is its result.
+    """Do a change, or continue it: with `wait` until the data has moved, else until the new table is in force. A change that
+    is already done is not repeated: its result is returned.
 
-    UsageError for what cannot be (another node of a name, an unknown one, too few left), RetryableError while another
+    UsageError for an impossible change (another node of a name, an unknown one, too few left), RetryableError while another
     change is open (named), UnreachableError for a joining node that is away, DiskFullError for one without room,
-    NoQuorumError where too few nodes took the new table. Nothing is in force after these. Once it is, what `migrate_slots`
-    raises."""
+    NoQuorumError if too few nodes took the new table. Nothing is in force after these. Then errors as `migrate_slots`.
+    """
     require_settings(app, receiver)
     known = wanted.request and _read_change_state(app, receiver, wanted.request) in ("done", "rolled_back")
     done = wanted.request if known else done_before(app, receiver, wanted)
     if done is not None:
         if wait:
-            migrate_slots(app, receiver, progress, engine=engine)  # what went with it may lie there still
+            migrate_slots(app, receiver, progress, engine=engine)  # copies that it gave up may still be there
         return _read_result(app, receiver, done)
     with hold_cluster_lease(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)
@@ -160,9 +160,9 @@ def change_nodes(
 
 
 def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
-    """Undo the open change, whose table is not in force yet. Again, it changes nothing more.
+    """Undo the open change, whose table is not in force yet. A second call changes nothing.
 
-    NotFoundError where none is open, and none was rolled back last; UsageError where the table is in force: the reverse is a
+    NotFoundError if none is open and the last was not rolled back. UsageError if the table is in force: the reverse is a
     change of its own then.
     """
     require_settings(app, receiver)
@@ -172,7 +172,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
             rows = table_rows.nodes_of_receiver(connection, receiver.name)
             identity = table_rows.cluster_identity(connection, receiver.name)
             joining = {row.node for row in rows if row.state == "joining"}
-            back = {name for name in joining if copy_rows.copies_at(connection, receiver.name, name)}  # left a while ago
+            back = {name for name in joining if copy_rows.copies_at(connection, receiver.name, name)}  # left earlier
             newest = table_rows.newest_changes(connection, receiver.name, 1)
         if change is None and newest and newest[0].state == "rolled_back":
             return ChangeResult(newest[0].from_epoch, 0, 0, "rolled_back")
@@ -187,7 +187,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
         with NodeStores(app, rows) as stores:
             members = [row.node for row in rows]
             phases.withdraw_from_nodes(stores, change.from_epoch + 1, identity or change.change_id, joining - back, members)
-        # CRASH WINDOW: nodes forgot the table, the ledger still plans it: rolled back again, or gone on with.
+        # CRASH WINDOW: nodes dropped the table, the ledger still plans it: rolled back again, or continued.
         with app.ledger.write() as connection:
             assert_held(connection, lease)
             table_rows.set_change_state(connection, change.change_id, "rolled_back", database_time(connection))
@@ -195,7 +195,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
                 table_rows.forget_node(connection, receiver.name, name)
             for name in back:
                 table_rows.set_node_state(connection, receiver.name, name, "left", database_time(connection))
-                table_rows.note_node(connection, receiver.name, name, 1)  # it has a table of before: to be let go later
+                table_rows.note_node(connection, receiver.name, name, 1)  # it has an earlier table: to be released later
             journal.record_decision(
                 connection, "cluster.rolled_back", change.change_id, change=change.kind, node=change.node
             )
@@ -203,7 +203,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
 
 
 def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: int) -> ChangeRow:
-    """The change as it stands, or a new one that is not written down yet."""
+    """Return the open change, or a new one that is not recorded yet."""
     with app.ledger.read() as connection:
         found = table_rows.open_change(connection, receiver.name)
     if found is None:
@@ -227,7 +227,7 @@ def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: in
 
 
 def _read_change_state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
-    """ "" where there is none of that id."""
+    """Return the state; "" if there is no change of that id."""
     with app.ledger.read() as connection:
         found = _change_of(connection, receiver.name, change_id)
     return "" if found is None else found.state
@@ -255,7 +255,7 @@ _UNMEASURED = 100e6  # bytes a second a plan reckons with before anything has mo
 
 @dataclass(frozen=True)
 class MoveGroup:
-    """Slots that go from one group to another. `ranges`: (first, last), both inclusive; `bytes` cross a line."""
+    """Slots that go from one group to another. `ranges`: (first, last), both inclusive; `bytes`: sent over the network."""
 
     slots: int
     ranges: tuple[tuple[int, int], ...]
@@ -266,7 +266,7 @@ class MoveGroup:
 
 @dataclass(frozen=True)
 class NodeGain:
-    """What comes to a node. `seconds`: at the rate of the last migration, or the cap of the settings."""
+    """What one node gains. `seconds`: at the rate of the last migration, or the cap of the settings."""
 
     node: str
     slots: int
@@ -291,7 +291,7 @@ class PlanReport:
 
 
 def plan_change(app: App, receiver: ReceiverSettings, wanted: Wanted) -> PlanReport:
-    """What it would move, from where to where; changes nothing. Errors as `change` raises them for what cannot be."""
+    """Report what a change would move and from where; change nothing. UsageError and RetryableError as `change_nodes`."""
     settings = require_settings(app, receiver)
     with require_cluster(app, receiver) as cluster:
         if wanted.kind == "add":
@@ -302,7 +302,7 @@ def plan_change(app: App, receiver: ReceiverSettings, wanted: Wanted) -> PlanRep
 
 
 def plan_with_stock(app: App, cluster: Cluster, wanted: Wanted) -> tuple[ChangePlan, Stock]:
-    """The plan of a change on the table in force, and what there is to move. Errors as `change_plan.plan_change`."""
+    """Plan a change of the table in force, and read what there is to move. Errors as `membership.plan.plan_change`."""
     with app.ledger.read() as connection:
         stock = read_stock(connection, cluster.receiver.name, cluster.table)
         gone = {row.node for row in table_rows.nodes_of_receiver(connection, cluster.receiver.name) if row.state == "left"}
@@ -331,7 +331,7 @@ def _make_move_group(old: Group, new: Group, ranges: Sequence[tuple[int, int]], 
 
 
 def _estimate_rate(app: App, receiver: ReceiverSettings, settings: ClusterSettings) -> float:
-    """Bytes a second to reckon with: the cap, or what the last change that moved anything came to, pauses included."""
+    """Return bytes a second: the cap, or the rate of the last change that moved anything, pauses included."""
     caps = [cap for cap in (settings.bandwidth, receiver.bandwidth) if cap]
     if caps:
         return min(caps)

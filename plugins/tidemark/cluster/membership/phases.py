@@ -1,8 +1,8 @@
-"""Phase 1 of a change: it is written down, everybody takes the new table, one transaction puts it in force.
+"""Phase 1 of a change: it is recorded, every node gets the new table, and one transaction puts it in force.
 
-Until that transaction nothing acts on the new table and the change can be rolled back. Each step may be done again by
-whoever comes next: what nodes took counts only in the run in which they took it, since a plan made again may differ.
-Source: seed 001 "Two-phase method", phase 1; docs/decisions/0015.
+Until that transaction nothing acts on the new table and the change can be rolled back. Each step may be repeated by another
+process. A node's table counts only in the run that put it there, since a repeated plan may differ. Source: seed 001
+"Two-phase method", phase 1; docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidemark.progress import Progress, Tick
 
 @dataclass(frozen=True)
 class PhaseOne:
-    """A change on its way to the swap. `joining`: nodes that come with it, all of them for the first table."""
+    """A change before its swap. `joining`: nodes that join by it; for the first table, all of them."""
 
     app: App
     receiver: str
@@ -58,16 +58,16 @@ class PhaseOne:
 
 
 def run_phase_one(phase: PhaseOne) -> None:
-    """From nothing, or from wherever an earlier run ended, to the swap.
+    """Run phase 1 to the swap, from the start or from where an earlier run ended.
 
-    UnreachableError for a joining node, DiskFullError where a node has no room for what comes to it, PermanentError for the
-    folder of another cluster, NoQuorumError where too few nodes took the table: nothing is in force then.
+    UnreachableError for a joining node, DiskFullError if a node has no room for its new files, PermanentError for the folder
+    of another cluster, NoQuorumError if too few nodes took the table: nothing is in force then.
     """
     for row in phase.joining:
         _require_free_folder(phase, row)
     _require_room(phase)
     _write_down(phase)
-    # CRASH WINDOW: written down, nobody knows of it: the same command goes on here, or it is rolled back.
+    # CRASH WINDOW: recorded, no node knows it: the same command continues here, or it is rolled back.
     for row in phase.joining:
         phase.stores.open_folder(row.node).claim_folder(phase.identity)
     taken, away = _publish_table(phase)
@@ -86,7 +86,7 @@ def run_phase_one(phase: PhaseOne) -> None:
 
 
 def _without_it(phase: PhaseOne, lacking: Collection[Group], away: Collection[str]) -> str:
-    """What the administrator of a node that never comes back can do, where its quorum alone stands in the way."""
+    """Advise the administrator of a lost leaving node, if its missing vote alone prevents the quorum; else ""."""
     leaving = phase.change.node if phase.change.kind == "remove" else ""
     enough = min(sum(name not in away for name in group) for group in lacking)
     if leaving not in away or not enough or any(leaving not in group for group in lacking):
@@ -97,10 +97,10 @@ def _without_it(phase: PhaseOne, lacking: Collection[Group], away: Collection[st
 def withdraw_from_nodes(
     phase_nodes: NodeStores, epoch: int, identity: str, joining: Collection[str], members: Collection[str]
 ) -> list[str]:
-    """Take a table that was never in force away from the nodes that can be reached; who came for it is let go.
+    """Remove a table that was never in force from the reachable nodes, and release the folders of nodes that joined by it.
 
-    `identity`: of the cluster; a folder of another one is left alone. Returns the nodes that could not be reached: they keep
-    it until they take the next one.
+    `identity`: of the cluster; a folder of another one is left alone. Returns the unreachable nodes: they keep the table
+    until they get the next one.
     """
     away = []
     for name in sorted({*joining, *members}):
@@ -116,10 +116,10 @@ def withdraw_from_nodes(
 
 
 def _require_free_folder(phase: PhaseOne, row: NodeRow) -> None:
-    """Before anything is written down: the node that joins can be reached, and its folder is nobody else's."""
+    """Check, before anything is recorded, that a joining node is reachable and its folder is free."""
     try:
         owner = phase.stores.open_folder(row.node).read_owner()
-    except UnreachableError as away:  # no `cluster check` asks it: it is no node yet
+    except UnreachableError as away:  # not `cluster check`: it is no node yet
         hint = "nothing was changed; is its sshd up, the address right? Then the same command again"
         raise type(away)(away.message, hint=hint, subject=row.node) from away
     except CorruptionError as torn:
@@ -134,7 +134,7 @@ def _require_free_folder(phase: PhaseOne, row: NodeRow) -> None:
 
 
 def _require_room(phase: PhaseOne) -> None:
-    """DiskFullError where a node would not hold what comes to it; what lies there already needs no room."""
+    """Raise DiskFullError if a node has no room for its new files. Files already there need none."""
     for name, needed in sorted(phase.plan.gained_bytes(phase.stock.sizes_by_slot()).items()):
         try:
             folder = phase.stores.open_folder(name)
@@ -143,7 +143,7 @@ def _require_room(phase: PhaseOne) -> None:
                 continue
             present = folder.list_sizes()
         except TidemarkError:
-            continue  # whether it is needed is for the quorum to say; it is asked again when it is filled
+            continue  # the quorum decides whether it is needed; its room is checked again when it is filled
         missing = sum(f.size for f in _coming_files(phase, name) if present.get(f.location) != f.size)
         if free < missing:
             raise DiskFullError(
@@ -159,7 +159,7 @@ def _coming_files(phase: PhaseOne, name: str) -> list[Stored]:
 
 
 def _write_down(phase: PhaseOne) -> None:
-    """The change is planned. Said again, it changes nothing."""
+    """Record the planned change. A second call changes nothing."""
     with phase.app.ledger.write() as connection:
         assert_held(connection, phase.lease)
         table_rows.require_epoch(connection, phase.receiver, phase.change.from_epoch)
@@ -169,7 +169,7 @@ def _write_down(phase: PhaseOne) -> None:
 
 
 def _publish_table(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
-    """Who took the table, durably, and why others did not: the members' pre-change, noted in the swap's transaction."""
+    """Put the table at every node. Return the nodes that have it durably, and the errors of the others."""
     epoch, paper = phase.plan.new.epoch, encode_table(phase.plan.new)
     joining = {row.node for row in phase.joining}
     taken: set[str] = set()
@@ -186,7 +186,7 @@ def _publish_table(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]
                 " ledger the old one: ./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
                 subject=name,
             ) from newer
-        except TidemarkError as error:  # a full disk, a folder that is damaged: as one that is away
+        except TidemarkError as error:  # a full disk or a damaged folder counts as away
             if name in joining:
                 raise
             away[name] = error
@@ -195,7 +195,7 @@ def _publish_table(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]
 
 
 def _swap_table(phase: PhaseOne, taken: Collection[str]) -> None:
-    """The definite point in time: whoever routed by the table before cannot commit any more."""
+    """Put the new table in force in one transaction. From then on nobody can commit by the old one."""
     plan, receiver = phase.plan, phase.receiver
     with phase.app.ledger.write() as connection:
         assert_held(connection, phase.lease)

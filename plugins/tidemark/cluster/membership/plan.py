@@ -1,6 +1,6 @@
-"""What a change of the nodes does, decided before anything is done: the new table, what moves, who must know of it.
+"""Plan a change of the nodes before anything is done: the new table, the slots that move, the nodes that must get the table.
 
-Pure: the same table, words and sizes give the same plan. Source: seed 001 "Two-phase method", "Data repartitioning";
+Pure: the same table, request and sizes give the same plan. Source: seed 001 "Two-phase method", "Data repartitioning";
 docs/decisions/0015.
 """
 
@@ -25,9 +25,9 @@ SlotStates = Mapping[tuple[str, int], SlotState]
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """`old`: None for the first table. `slots`: how many move. `bytes`: what crosses a line, of each slot as often as
-    members of its new group lack it. `handed`: what goes to another group of the same nodes: nothing crosses a line, but the
-    operations a member of the old group still lacks are no other group's, so it has to say that it lacks nothing."""
+    """A planned change. `old`: None for the first table. `slots`: how many move. `bytes`: sent over the network; a slot
+    counts once for each new member that lacks it. `handed`: slots that go to another group of the same nodes. Nothing is
+    sent, but no other group has the operations that a member still lacks, so it must acknowledge that it lacks none."""
 
     old: PartitionTable | None
     new: PartitionTable
@@ -38,26 +38,26 @@ class ChangePlan:
 
     @property
     def takers(self) -> frozenset[str]:
-        """Who is to take the table before it is in force: every member of every group, old and new."""
+        """The nodes that must get the table before it is in force: every member of every group, old and new."""
         return frozenset(self.new.ring.names) | frozenset(self.old.ring.names if self.old else ())
 
     def without_quorum(self, taken: Collection[str], quorum: int) -> tuple[Group, ...]:
-        """The groups, old and new, of which fewer than `quorum` members have taken the table: it may not come into force."""
+        """Return the groups, old and new, with too few members that have the table: it must not come into force."""
         groups = {*self.new.groups_by_header().values(), *(self.old.groups_by_header().values() if self.old else ())}
         return tuple(sorted(group for group in groups if sum(name in taken for name in group) < min(quorum, len(group))))
 
     def gained_slots(self) -> dict[str, int]:
-        """Node → slots that come to it."""
+        """Return node → number of slots it gains."""
         return self._sum_gained(None)
 
     def gained_bytes(self, sizes: Mapping[int, int]) -> dict[str, int]:
-        """Node → bytes that come to it. `sizes`: bytes by slot."""
+        """Return node → bytes it gains. `sizes`: bytes by slot."""
         return self._sum_gained(sizes)
 
     def swap_states(self, known: SlotStates) -> dict[tuple[str, int], SlotState]:
-        """What the swap of the table makes of slots at nodes: who gains one pulls it, who loses one sends it.
+        """Return the slot states after the swap: nodes that gain a slot pull it, nodes that lose one send it.
 
-        OutcomeUnknownError where a slot is in a state of an earlier change still.
+        OutcomeUnknownError if a slot is still in a state of an earlier change.
         """
         return {key: next_state(known.get(key, SlotState.NULL), event) for key, event in self._slot_events()}
 
@@ -81,10 +81,10 @@ class ChangePlan:
 def plan_change(
     table: PartitionTable, kind: str, node: str, sizes: Mapping[int, int], balance: Balance = even_slots
 ) -> ChangePlan:
-    """`kind`: add | remove | rebalance; `node`: who joins or leaves, "" otherwise; `sizes`: bytes by slot.
+    """Plan a change. `kind`: add | remove | rebalance; `node`: the one that joins or leaves, else ""; `sizes`: bytes by
+    slot.
 
-    UsageError for a node that is there already, an unknown one, one too few to keep all copies; RetryableError while slots
-    of an earlier change move.
+    UsageError for a node already there, an unknown one, or too few nodes for all copies; RetryableError while slots move.
     """
     if kind == "add":
         new = table.with_node(Node(identifier_of(node), node), balance)
@@ -100,9 +100,9 @@ def plan_change(
 def first_table(
     names: Collection[str], replicas: int, slots: int, kind: SlotHash, balance: Balance = even_slots
 ) -> PartitionTable:
-    """Of a new cluster, epoch 1: as many slots for each node, or the original's ranges where `balance` is the original's.
+    """Make the table of a new cluster, epoch 1: equal numbers of slots, or the original's ranges for its balance.
 
-    UsageError where there are fewer nodes than copies.
+    UsageError if there are fewer nodes than copies.
     """
     nodes = sorted(Node(identifier_of(name), name) for name in names)
     ring = [node.name for node in nodes]
@@ -113,8 +113,8 @@ def first_table(
 
 
 def plan_init(table: PartitionTable, filled: Collection[int], sizes: Mapping[int, int]) -> ChangePlan:
-    """The first table's change: what the receiver has already moves from nobody to its group. `filled`: slots of which there
-    is anything, a file or a schema; `sizes`: bytes by slot."""
+    """Plan the first table: the receiver's data moves from no group to its groups. `filled`: slots with a file or a schema;
+    `sizes`: bytes by slot."""
     moves = tuple(Move(table.epoch, slot, slot, (), table.group_of(slot)) for slot in sorted(filled))
     return _make_plan(None, table, moves, sizes)
 

@@ -1,4 +1,4 @@
-"""A change of the nodes as it is asked for, and what it needs to begin: the settings, the cluster, the row of who joins."""
+"""A requested change of the nodes, and what it needs to begin: the settings, the cluster, the row of a joining node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import without_password
 
-_MANY = 10_000  # changes that are looked at
+_MANY = 10_000  # changes that are read
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The change asked for. `kind`: add | remove | rebalance. `url`, `host_key`, `key` (a private key file): of a node that
-    joins, as in `[nodes.NAME]`; empty where the settings have the node. `request`: the caller's id of this very request, ""
-    for none: asked again under it after it was done, it is answered, not done again."""
+    """The requested change. `kind`: add | remove | rebalance. `url`, `host_key`, `key` (a private key file): of a joining
+    node, as in `[nodes.NAME]`; empty if the settings have the node. `request`: the caller's id of this request, or "". A
+    repeated request with the id of a finished change is answered, not done again."""
 
     kind: str
     node: str = ""
@@ -33,10 +33,10 @@ class Wanted:
 
 
 def done_before(app: App, receiver: ReceiverSettings, wanted: Wanted) -> str | None:
-    """The id of the change that did what is asked, which stands ("" where a rebuilt ledger does not know it); None where it
-    is still to be done.
+    """Return the id of the change that already did this ("" if a rebuilt ledger does not know it); None if it is still to
+    do.
 
-    UsageError for a node of that name elsewhere, and for `init` where there are other nodes than those of the settings.
+    UsageError for a node of that name elsewhere, and for `init` if there are other nodes than those of the settings.
     """
     with app.ledger.read() as connection:
         if table_rows.open_change(connection, receiver.name) or not table_rows.current_epoch(connection, receiver.name):
@@ -66,9 +66,9 @@ def done_before(app: App, receiver: ReceiverSettings, wanted: Wanted) -> str | N
 
 
 def joining_row(app: App, receiver: ReceiverSettings, wanted: Wanted) -> NodeRow:
-    """The row of the node that joins; where nobody says again where it is, as its change has noted it.
+    """Make the row of the joining node. If the request has no address, the one recorded with the change is used.
 
-    UsageError where nothing says where it is, or it is the folder of the receiver or of another node.
+    UsageError without an address, or if it is the folder of the receiver or of another node.
     """
     with app.ledger.read() as connection:
         known = {row.node: row for row in table_rows.nodes_of_receiver(connection, receiver.name)}

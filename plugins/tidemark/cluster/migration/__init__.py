@@ -1,15 +1,15 @@
 """Slots move: the new members of a group fetch what they lack, acknowledge it, and the old ones delete.
 
-Enter by `migrate.migrate_slots`, phase 2 of a change. `plan.plan` decides who fetches what from whom.
+Enter by `migrate.migrate_slots`, phase 2 of a change. `plan.plan_moves` decides what moves.
 
-    plan        who fetches which slots from whom, and who deletes in the end; pure
-    inventory   what of a receiver's catalog belongs to which slot
-    send_task   one task: files of one store to another, wherever an engine runs it
-    cleanup     copies that nobody counts on: after the grace their bytes go, then their rows
-    send        this process sends, or tasks of Spark
-    pull        one member of a new group is brought what it lacks; what moves now, for who shows it
-    migrate     batch by batch, under the lease `cluster:<receiver>`; the schema of slots
+    plan        which member fetches which slots from which, and which delete in the end; pure
+    inventory   the files of a receiver's catalog by slot
+    send_task   one task: send files from one store to another, in the process that an engine chooses
+    cleanup     copies that were given up: after the grace their bytes are removed, then their rows
+    send        send in this process, or in tasks of Spark
+    pull        bring one member of a new group what it lacks; how files went from node to node
+    migrate     move slots in batches, under the lease `cluster:<receiver>`; put and drop the schema of slots
 
-Imports `cluster.slots`, `cluster.nodes`, `cluster.replicas`, `app`, `engines`, `ledger`, `stores`, `transfer`. Old
-copies go only after every new member acknowledged by its name and epoch. Any call goes on from the ledger.
+Imports `cluster.slots`, `cluster.nodes`, `cluster.replicas`, `app`, `engines`, `ledger`, `stores`, `transfer`. Old copies
+are removed only after every new member acknowledged by its name and epoch. Any call continues from the ledger.
 """

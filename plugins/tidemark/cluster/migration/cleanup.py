@@ -1,8 +1,8 @@
-"""Copies that nobody counts on any more: after the grace their bytes go, then their rows; a node that left is let go last.
+"""Remove copies that were given up: after the grace their bytes, then their rows. A node that left is released last.
 
-A copy goes only where the table in force wants none, and of a live file only while every node that is to hold it does, under
-the lease under which tables change. The grace is counted by the database's clock, from when the copy was given up.
-Source: docs/decisions/0015.
+A copy is removed only if the table in force wants none there. One of a live file is removed only while every node that must
+hold the file does, under the lease of table changes. The grace counts by the database's clock, from when the copy was given
+up. Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 
 _HOUR = 3600.0
-_WAITED_FOR = 7 * 86_400.0  # seconds that a node which left may be away before what lies there is nobody's
-_AT_ONCE = 512  # files removed, then forgotten
+_WAITED_FOR = 7 * 86_400.0  # seconds that a node which left may be away before its copies are forgotten
+_AT_ONCE = 512  # files removed, then forgotten, at a time
 
 
 @dataclass(frozen=True)
 class Swept:
-    """`files`, `bytes`: gone by this call; `waiting`: files whose grace lasts, or whose node is away."""
+    """Result of a sweep. `files`, `bytes`: removed; `waiting`: files within their grace, or at a node that is away."""
 
     files: int = 0
     bytes: int = 0
@@ -40,7 +40,7 @@ class Swept:
 
 
 def sweep_given_up_copies(cluster: Cluster, lease: Lease) -> Swept:
-    """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
+    """Remove what is due at every reachable node. `lease`: of the receiver's cluster, held by the caller."""
     cluster.reload_table()
     _restart_future_grace(cluster, lease)
     with cluster.app.ledger.read() as connection:
@@ -60,7 +60,7 @@ def sweep_given_up_copies(cluster: Cluster, lease: Lease) -> Swept:
 
 
 def _restart_future_grace(cluster: Cluster, lease: Lease) -> None:
-    """What was given up while the database's clock was ahead would stay until that time comes: its grace begins anew."""
+    """Restart the grace of copies given up while the database's clock was ahead: they would stay until that time."""
     receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
         at = database_time(connection)
@@ -72,7 +72,7 @@ def _restart_future_grace(cluster: Cluster, lease: Lease) -> None:
 
 
 def _find_due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> list[CopyRow]:
-    """Given up long enough, wanted there by nobody, and proved wherever it is wanted."""
+    """Return copies past their grace that are not wanted there, and whose file all its nodes hold if it is live."""
     receiver = cluster.receiver.name
     before = database_time(connection) - cluster.settings.grace_hours * _HOUR
     old = [row for row in going if row.at <= before]
@@ -89,7 +89,7 @@ def _find_due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]
 
 
 def _wanted_holders(connection: Connection, cluster: Cluster, locations: set[str]) -> Mapping[str, set[str]]:
-    """Who is to hold each of these that is live, now and while slots of it move."""
+    """Return, for each of these locations that is live, the nodes that must hold it, also while its slots move."""
     found: dict[str, set[str]] = {}
     for file in catalog_rows.live_files(connection, cluster.receiver.name):
         for location in {file.location, file.mods_location} & locations:
@@ -98,14 +98,14 @@ def _wanted_holders(connection: Connection, cluster: Cluster, locations: set[str
 
 
 def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> list[CopyRow]:
-    """Returns what is gone."""
+    """Remove files at a node and their rows; return the rows."""
     gone: list[CopyRow] = []
     try:
         folder = cluster.open_folder(node)
         for start in range(0, len(rows), _AT_ONCE):
             some = _still_going(cluster, lease, rows[start : start + _AT_ONCE])
             folder.remove_files([row.location for row in some])
-            # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
+            # CRASH WINDOW: files removed, their rows still `going`: removed again, which changes nothing.
             _forget_copies(cluster, lease, node, some)
             gone += some
     except UnreachableError:
@@ -113,18 +113,18 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
             return gone
         _forget_copies(cluster, lease, node, rows)
         return list(rows)
-    except CorruptionError:  # whose folder it is cannot be told: it waits, `cluster check` names it
+    except CorruptionError:  # the owner is unknown: it waits, `cluster check` names it
         return gone
     except PermanentError:
         if cluster.nodes[node].state != "left":
             raise
-        _forget_copies(cluster, lease, node, rows)  # released before, or somebody else's by now: nothing of ours is there
+        _forget_copies(cluster, lease, node, rows)  # released, or another's by now: no file of ours is there
         return list(rows)
     return gone
 
 
 def _is_given_up(cluster: Cluster, node: str) -> bool:
-    """Whether a node left so long ago that nobody waits any more for it to be reached once again."""
+    """Return whether a node left so long ago that its copies no more wait for it."""
     row = cluster.nodes[node]
     with cluster.app.ledger.read() as connection:
         return row.state == "left" and row.at + cluster.settings.grace_hours * _HOUR + _WAITED_FOR < database_time(
@@ -133,7 +133,7 @@ def _is_given_up(cluster: Cluster, node: str) -> bool:
 
 
 def _release_node(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
-    """Nothing of ours is at a node that left: it is nobody's folder from now on, and noted to have no table."""
+    """Release the folder of a node that left and holds nothing of ours, and record that it has no table."""
     try:
         cluster.open_folder(row.node).release_folder(cluster.identity)
     except UnreachableError:
@@ -142,16 +142,16 @@ def _release_node(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
     except CorruptionError:
         return
     except PermanentError:
-        pass  # released before, or somebody else's by now
-    # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
+        pass  # released, or another's by now
+    # CRASH WINDOW: released, the ledger does not know: found without an owner, and recorded.
     with cluster.app.ledger.write() as connection:
         assert_held(connection, lease)
         table_rows.put_node(connection, replace(row, epoch=0))
 
 
 def _still_going(cluster: Cluster, lease: Lease, rows: Sequence[CopyRow]) -> list[CopyRow]:
-    """Right before bytes go: a process that slept while another went on finds out here, and what a load has brought here
-    again meanwhile, or is bringing, stays."""
+    """Check right before bytes are removed: a process that slept while another went on fails here. Files that a load brought
+    again, or is bringing, are left out."""
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
         assert_held(connection, lease)

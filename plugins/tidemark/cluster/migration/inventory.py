@@ -1,7 +1,7 @@
-"""What of a receiver's catalog belongs to which slot: read once for a plan or a migration.
+"""The files of a receiver's catalog by slot, read once for a plan or a migration.
 
-Of a migration the files that were there before the swap are all there is to move: whatever is committed after it was
-routed by the new table, and lies with the new group already. Source: docs/decisions/0015.
+A migration moves only files from before the swap: later commits are routed by the new table, and are at the new group
+already. Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidemark.cluster.slots.table import PartitionTable
 from tidemark.ledger.database import database_time
 from tidemark.ledger.receiver import catalog as catalog_rows
 
-_LATELY = 7 * 86_400.0  # seconds; what came since says how a slot is written to
+_LATELY = 7 * 86_400.0  # seconds; the files since then give a slot's write rate
 
 
 class Stored(NamedTuple):
-    """A TsFile or mods as it has to lie at nodes. `size` 0 where the catalog does not know it (mods)."""
+    """A TsFile or mods for nodes. `size` 0 if the catalog does not know it (mods)."""
 
     location: str
     sha256: str
@@ -34,8 +34,8 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Stock:
-    """`files`: by location. `by_slot`: locations of every file that touches the slot. `schemas`: slot → databases whose
-    schema it has. `writes`: bytes by slot that sites sent lately."""
+    """The files of a catalog. `files`: by location. `by_slot`: locations of every file that touches the slot. `schemas`:
+    slot → databases whose schema it has. `writes`: slot → bytes that sites sent lately."""
 
     files: Mapping[str, Stored]
     by_slot: Mapping[int, tuple[str, ...]]
@@ -43,12 +43,12 @@ class Stock:
     writes: Mapping[int, int]
 
     def files_of_slots(self, slots: Iterable[int]) -> list[Stored]:
-        """What touches any of these slots, each file once, by location."""
+        """Return the files that touch any of these slots, each once, by location."""
         wanted = {location for slot in slots for location in self.by_slot.get(slot, ())}
         return [self.files[location] for location in sorted(wanted)]
 
     def sizes_by_slot(self) -> dict[int, int]:
-        """Bytes by slot; a file counts in its first one."""
+        """Return bytes by slot; a file counts in its first one."""
         found: dict[int, int] = defaultdict(int)
         for file in self.files.values():
             found[file.home] += file.size
@@ -56,7 +56,7 @@ class Stock:
 
     @property
     def filled(self) -> frozenset[int]:
-        """Slots of which there is anything."""
+        """Slots with a file or a schema."""
         return frozenset(self.by_slot) | frozenset(self.schemas)
 
 

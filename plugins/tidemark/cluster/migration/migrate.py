@@ -1,12 +1,11 @@
-"""Phase 2 of a change: what a new group lacks comes to it, each member says so by name, the old one lets go.
+"""Phase 2 of a change: a new group gets what it lacks, each member acknowledges by name, the old members give up theirs.
 
-Batch by batch of slots with the same groups, under the lease `cluster:<receiver>`. Every record checks lease and
-epoch in its own transaction, so a task of an earlier epoch that wakes up records nothing. Whatever ended it
-anywhere, the next call goes on from the ledger.
+It moves batches of slots with the same groups, under the lease `cluster:<receiver>`. Every record checks lease and epoch in
+its own transaction, so a late task of an earlier epoch records nothing. After any failure, the next call continues from the
+ledger.
 
-Before any file of a slot comes to a member, the series of its databases do (`put_schemas`). Of a database one slot
-has the schema, by its name alone. Who gave a slot away forgets its schema; a node that is away keeps it, which harms
-nobody.
+A member gets the series of a slot's databases before its files (`put_schemas`). One slot has the schema of a database, by
+its name alone. Nodes that lose a slot drop its schema. A node that is away keeps it, which is harmless.
 
 Source: seed 001 "Data migration", "Installing a snapshot"; docs/decisions/0015.
 """
@@ -56,8 +55,8 @@ from tidemark.settings.model import ReceiverSettings
 
 @dataclass(frozen=True)
 class MigrateResult:
-    """`slots`, `bytes`: of this call; `left`: slots that still move. `state`: of the change: migrating | done, "" where
-    none was open. `roads`: which way files went in this call."""
+    """Result of a call. `slots`, `bytes`: moved by it; `left`: slots that still move. `state`: of the change: migrating |
+    done, "" if none was open. `roads`: the paths of files."""
 
     epoch: int
     slots: int
@@ -77,10 +76,10 @@ def migrate_slots(
     slots: Iterable[int] | None = None,
     engine: str = "pool",
 ) -> MigrateResult:
-    """Everything that is left of phase 2, or what is left of these `slots`. `engine`: as `send`.
+    """Do the rest of phase 2, or that of these `slots`. `engine`: as `send.Route`.
 
-    What one slot lacks does not stop the others; the first trouble is raised at the end: DiskFullError where there is one,
-    else as RetryableError, since it may pass (a node that is away). LeaseHeldError while another one is at it.
+    A slot's error does not stop the others. The first one is raised at the end: DiskFullError if there is one, else as
+    RetryableError, since it may pass (a node that is away). LeaseHeldError while another process migrates.
     """
     with hold_cluster_lease(app, receiver, "migrate") as lease, open_cluster(app, receiver) as cluster:
         if cluster is None:
@@ -109,7 +108,7 @@ def migrate_slots(
 
 
 def open_batches(app: App, receiver: ReceiverSettings) -> list[Batch]:
-    """What is left to move, in batches as `migrate_slots` makes them: for whoever wants a task for each."""
+    """Return what is left to move, in the batches of `migrate_slots`, for one task each."""
     with open_cluster(app, receiver) as cluster:
         if cluster is None:
             return []
@@ -137,8 +136,7 @@ def _begin_migration(
 
 
 def _put_missed_tables(cluster: Cluster, lease: Lease) -> None:
-    """The table to nodes that could not take it when it came into force; one that still cannot stays behind until the
-    next call."""
+    """Put the table at nodes that missed it when it came into force. One that fails again waits for the next call."""
     taken = []
     for row in cluster.nodes.values():
         if row.epoch < cluster.epoch and row.state in ("serving", "leaving"):
@@ -164,7 +162,7 @@ def _make_batches(epoch: int, rows: Iterable[MoveRow], stock: Stock) -> tuple[Ba
 
 
 def _move_batches(work: SlotMigration, only: Collection[int] | None) -> list[TidemarkError]:
-    """Batch by batch; returns what went wrong, by batch."""
+    """Move batch by batch; return the errors in order of batches."""
     with work.app.ledger.read() as connection:
         rows = [row for row in _moving_rows(connection, work.cluster) if only is None or row.slot in only]
     work.slots = len(rows)
@@ -180,7 +178,7 @@ def _move_batches(work: SlotMigration, only: Collection[int] | None) -> list[Tid
 
 
 def _move_batch(work: SlotMigration, batch: Batch) -> list[TidemarkError]:
-    """A member that is away or full does not keep the others from theirs."""
+    """Move one batch; return its errors. A member that is away or full does not stop the others."""
     troubles: list[TidemarkError] = []
     with work.app.ledger.read() as connection:
         told = move_rows.acknowledged_nodes(connection, work.receiver, batch.epoch)
@@ -203,7 +201,7 @@ def _move_batch(work: SlotMigration, batch: Batch) -> list[TidemarkError]:
 
 
 def _acknowledge_batch(work: SlotMigration, batch: Batch, member: str) -> None:
-    """The member has all of it, by name and at this epoch, and with it what operations of its group brought before."""
+    """Record that a member has all of the batch, by name and epoch, and its `applied` versions that follow from it."""
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         table_rows.require_epoch(connection, work.receiver, batch.epoch)
@@ -214,7 +212,7 @@ def _acknowledge_batch(work: SlotMigration, batch: Batch, member: str) -> None:
 
 
 def _give_up_old_copies(work: SlotMigration, batch: Batch) -> None:
-    """Every member of the new group has said so: nobody counts on the old copies any more, in the same transaction."""
+    """Once every new member acknowledged, mark the old copies to be removed, in the same transaction."""
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         table_rows.require_epoch(connection, work.receiver, batch.epoch)
@@ -242,7 +240,7 @@ def _give_up_old_copies(work: SlotMigration, batch: Batch) -> None:
 
 
 def _is_still_wanted(work: SlotMigration, location: str, node: str, still: dict[int, tuple[str, ...]]) -> bool:
-    """Whether the node is to have the file for another slot that it touches, or until that one has moved."""
+    """Return whether the node must have the file for another slot that it touches, for good or until that slot has moved."""
     slots = work.stock.files[location].slots
     return any(work.cluster.table.holds_slot(node, slot) or node in still.get(slot, ()) for slot in slots)
 
@@ -259,7 +257,7 @@ def _apply_event(connection: Connection, work: SlotMigration, batch: Batch, node
 
 
 def _end_change(work: SlotMigration, change_id: str) -> tuple[str, int]:
-    """Once every slot is acknowledged: the change is done, a leaving node has left. (state, slots that still move)."""
+    """End the change once every slot is acknowledged: a leaving node has left. Return (state, slots that still move)."""
     cluster, receiver = work.cluster, work.receiver
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
@@ -297,14 +295,14 @@ def _migration_error(failed: list[TidemarkError], left: int) -> TidemarkError:
 
 
 def put_schemas(work: SlotMigration, batch: Batch, member: str) -> None:
-    """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again, it stays."""
+    """Put the schemas of the batch's slots at a gaining member: they become writable. A second call changes nothing."""
     databases = [name for slot in batch.slots for name in work.stock.schemas.get(slot, ())]
     folder = work.cluster.open_folder(member)
     for database in databases:
         with work.app.ledger.read() as connection:
             paper = schema_bytes_of(connection, work.receiver, database)
         folder.put_schema(database, paper)
-    # CRASH WINDOW: the papers lie there, the slots are `pulling` still: put again, to the same bytes.
+    # CRASH WINDOW: the schemas are there, the slots still `pulling`: put again, to the same bytes.
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         table_rows.require_epoch(connection, work.receiver, batch.epoch)
@@ -318,8 +316,8 @@ def put_schemas(work: SlotMigration, batch: Batch, member: str) -> None:
 
 
 def catch_up_databases(work: SlotMigration) -> None:
-    """Operations on databases whose slots have come: a member that got the papers with its slots is not known to have done
-    them, and would be called behind. One that is away is told by the next load."""
+    """Do late operations on databases whose slots have come. A member that got the schemas with its slots is not recorded to
+    have done them, and would count as late. The next load serves a node that is away."""
     with work.app.ledger.read() as connection:
         late = late_members(connection, work.receiver, work.cluster.table)
     for node, rows in late.items():
@@ -328,12 +326,12 @@ def catch_up_databases(work: SlotMigration) -> None:
             continue
         try:
             put = _put_late_schemas(work, node, operations)
-        except TidemarkError:  # it is away, or full: it stays behind, and the change has an end all the same
+        except TidemarkError:  # away or full: it stays late, and the change ends all the same
             continue
-        # CRASH WINDOW: done and not noted: done again, to the same bytes.
+        # CRASH WINDOW: done and not recorded: done again, to the same bytes.
         with work.app.ledger.write() as connection:
             assert_held(connection, work.lease)
-            # A load may have told more series meanwhile: of such a database this member has the paper of before.
+            # A load may have added series meanwhile: the member then has the old schema of that database.
             as_it_is = {row: schema_bytes_of(connection, work.receiver, row.subject) for row, paper in put.items() if paper}
             advance_applied(connection, work.cluster, node, [row for row in put if put[row] == as_it_is.get(row)])
 
@@ -341,7 +339,7 @@ def catch_up_databases(work: SlotMigration) -> None:
 def _put_late_schemas(
     work: SlotMigration, node: str, operations: Sequence[OperationRow]
 ) -> dict[OperationRow, bytes | None]:
-    """The paper that was put for each; None where the database is dropped."""
+    """Do the operations; return the schema put for each, None if the database is dropped."""
     papers: dict[OperationRow, bytes | None] = {}
     folder = work.cluster.open_folder(node)
     for row in operations:
@@ -356,7 +354,7 @@ def _put_late_schemas(
 
 
 def drop_schemas(work: SlotMigration, batch: Batch) -> None:
-    """Who gave the slots away forgets their schema. A node that is away keeps it, which harms nobody."""
+    """Drop the slots' schemas at nodes that lost them. A node that is away keeps them, which is harmless."""
     for node in batch.deleting:
         with contextlib.suppress(TidemarkError):
             for slot in batch.slots:

@@ -1,9 +1,9 @@
-"""Who fetches which slots from whom after a change of the table, and who deletes in the end: a pure plan.
+"""Plan, after a change of the table, which member fetches which slots from which, and which delete in the end. Pure.
 
-Member i of the new group pulls from member i of the old one, and from the next one when that fails; a member of the old
-group has the data and only acknowledges. What is old is deleted once every member of the new group has acknowledged, each
-known by its name and epoch: counted notices, as the original has them, delete too early when one comes twice.
-Source: seed 001 "Data migration"; research/iotdb.md §3.6.
+Member i of the new group pulls from member i of the old one, and from the next one if that fails. A member of the old group
+has the data and only acknowledges. Old copies are deleted once every new member has acknowledged, each known by its name and
+epoch. The original counts notices instead, and deletes too early if one comes twice. Source: seed 001 "Data migration";
+research/iotdb.md §3.6.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.cluster.slots.table import PartitionTable
 
 
 class Move(NamedTuple):
-    """A run of slots (both ends inclusive) on its way from one group to another, at the epoch of the table that moves it."""
+    """A range of slots (ends inclusive) that goes from one group to another, at the epoch of the table that moves it."""
 
     epoch: int
     first: int
@@ -31,12 +31,12 @@ class Move(NamedTuple):
 
     @property
     def deleting(self) -> Group:
-        """Who deletes its files in the end."""
+        """The members that delete its files in the end."""
         return tuple(member for member in self.old if member not in self.new)
 
 
 class Batch(NamedTuple):
-    """Slots, not neighbours by need, that go from one group to another and are moved together. `slots` rising, not empty."""
+    """Slots, not always neighbours, that go together from one group to another. `slots` rising, not empty."""
 
     epoch: int
     slots: tuple[int, ...]
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
     @property
     def gaining(self) -> Group:
-        """Who has none of it yet."""
+        """The members that have none of it yet."""
         return tuple(member for member in self.new if member not in self.old)
 
     @property
@@ -53,8 +53,8 @@ class Batch(NamedTuple):
         return tuple(member for member in self.old if member not in self.new)
 
     def sources_for(self, member: str) -> Group:
-        """Whom a member of the new group asks: who has its place in the old one, then round. Not itself: it may be of both
-        groups and lack something."""
+        """Return the old members to ask, from the one in the same place on, in turn. Never the member itself: it may be in
+        both groups and lack something."""
         if not self.old:
             return ()
         start = self.new.index(member) % len(self.old)
@@ -68,7 +68,7 @@ def group_into_batches(
     most_bytes: int = 4 << 30,
     most_slots: int = 4096,
 ) -> tuple[Batch, ...]:
-    """Slots (slot, old, new) with the same groups together, up to `most_bytes` (by slot: `sizes`) and `most_slots`."""
+    """Batch slots (slot, old, new) with the same groups, up to `most_bytes` (sizes by slot: `sizes`) and `most_slots`."""
     found: list[Batch] = []
     alike = sorted(moving, key=lambda one: (one[1], one[2], one[0]))
     for (old, new), run in groupby(alike, key=lambda one: one[1:]):
@@ -85,7 +85,7 @@ def group_into_batches(
 
 
 def plan_moves(table: PartitionTable) -> tuple[Move, ...]:
-    """The moves that are left, by slot; neighbours with the same groups are one move."""
+    """Return the moves that are left, by slot; neighbours with the same groups are one move."""
     moving = sorted((slot, old, table.group_of(slot)) for slot, old in table.moving.items())
     runs = groupby(enumerate(moving), key=lambda entry: (entry[1][0] - entry[0], entry[1][1:]))
     found = []

@@ -1,10 +1,10 @@
-"""Bring one member of a new group what it lacks of some slots: from the old member of its place, or else the next one.
+"""Bring one member of a new group the files of some slots that it lacks, from the old member in its place, or the next one.
 
-The old member proves that it is complete before its snapshot: it holds, proved, every live file of the slots. A file is live
-from the transaction that committed its operation, so none of the group's committed operations is missing there. One that
-lacks something (it was away while a quorum took it) is asked after those that lack nothing, and only for what it has. What
-no node of the old group can give comes from any other node that holds it, or from the receiver.
-Source: seed 001 "Obtaining a snapshot", "Installing a snapshot"; docs/decisions/0015.
+The old member is proved complete before its snapshot: it holds, proved, every live file of the slots. A file is live from
+the transaction that commits its operation, so no committed operation of the group is missing there. An incomplete member (it
+was away while a quorum took a file) is asked after the complete ones, and only for what it has. Files that no old member can
+give come from any other node that holds them, or from the receiver. Source: seed 001 "Obtaining a snapshot", "Installing a
+snapshot"; docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ SNAPSHOT = "move-"
 """Snapshots of migrations have labels that begin so."""
 RECEIVER = ""
 """The receiver itself as a source: it may have a file in its cache, and has all of them before the first table."""
-_ROUNDS = 5  # of a member: each lists anew what it lacks and who has it
-_RECORDED = 512  # files a transaction
-_RECORDED_BYTES = 256 << 20  # of what has come: who looks how far it is sees that it goes on
+_ROUNDS = 5  # for a member: each lists anew what it lacks and which nodes have it
+_RECORDED = 512  # files in a transaction
+_RECORDED_BYTES = 256 << 20  # received since the last record: so readers see progress
 
 
 @dataclass
 class SlotMigration:
-    """A migration at work. `done`, `total`: bytes; `slots_done`, `slots`: of this call."""
+    """A running migration. `done`, `total`: bytes; `slots_done`, `slots`: of this call."""
 
     app: App
     receiver: str
@@ -72,9 +72,9 @@ class SlotMigration:
     slots: int = 0
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
-    engine: str = "pool"  # what sends (`send`); the settings may say otherwise
-    line: LineShare | None = None  # our place under the receiver's cap
-    roads: dict[tuple[str, str], str] = field(default_factory=dict)  # source, member: `Sent.path` of what came last
+    engine: str = "pool"  # what the caller wants (`send.Route`); the settings may say otherwise
+    line: LineShare | None = None  # our share of the receiver's cap
+    roads: dict[tuple[str, str], str] = field(default_factory=dict)  # (source, member) → the last `Sent.path`
 
     def report_progress(self, on_wire: int = 0) -> None:
         shown = min(self.total, self.done + on_wire)
@@ -82,9 +82,9 @@ class SlotMigration:
 
 
 def pull_batch(work: SlotMigration, batch: Batch, member: str) -> None:
-    """Until the member holds all that is live of the batch's slots, proved and recorded.
+    """Bring files until the member holds all live files of the batch's slots, proved and recorded.
 
-    RetryableError names what nobody could give; the error of the member where it cannot be reached or has no room.
+    RetryableError names a file that no node could give. The member's own error if it cannot be reached or has no room.
     """
     failed: dict[str, TidemarkError] = {}
     for _ in range(_ROUNDS):
@@ -109,8 +109,8 @@ def pull_batch(work: SlotMigration, batch: Batch, member: str) -> None:
 
 
 def drop_snapshots(work: SlotMigration) -> None:
-    """Those that migrations left which died: their lease is ours, so nobody reads them. A node that is away, or
-    whose folder is damaged, keeps its own until the next migration."""
+    """Drop snapshots of dead migrations: we hold their lease, so nobody reads them. A node that is away, or whose folder is
+    damaged, keeps its own until the next migration."""
     for row in work.cluster.nodes.values():
         if row.state in ("serving", "leaving"):
             with contextlib.suppress(TidemarkError):
@@ -121,7 +121,7 @@ def drop_snapshots(work: SlotMigration) -> None:
 
 
 def _find_lacking(work: SlotMigration, batch: Batch, member: str) -> tuple[dict[str, Stored], dict[str, list[CopyRow]]]:
-    """What the member does not hold yet of what is live, and who holds it: location → copies."""
+    """Return the live files that the member does not hold yet, and location → held copies at all nodes."""
     wanted = {file.location: file for file in work.stock.files_of_slots(batch.slots)}
     with work.app.ledger.read() as connection:
         held = _held_copies(copy_rows.copies_of(connection, work.receiver, wanted))
@@ -137,7 +137,7 @@ def _held_copies(copies: Mapping[str, Iterable[CopyRow]]) -> dict[str, list[Copy
 def _order_sources(
     batch: Batch, member: str, lacking: Mapping[str, Stored], holders: Mapping[str, Sequence[CopyRow]]
 ) -> Iterator[tuple[str, list[Stored]]]:
-    """Sources in the order in which they are asked, each with what it can give."""
+    """Yield sources in the order to ask them, each with the files it can give."""
     gives: dict[str, list[Stored]] = {}
     for at, file in lacking.items():
         for row in holders.get(at, ()):
@@ -154,8 +154,8 @@ def _order_sources(
 def _fetch_files(
     work: SlotMigration, batch: Batch, source: str, member: str, files: Sequence[Stored], failed: dict[str, TidemarkError]
 ) -> set[str]:
-    """Bring files from one source to the member; returns the locations that came. Why others did not goes to `failed`."""
-    target = work.cluster.open_store(member)  # a member that is away, or no folder of ours, ends the pull
+    """Bring files from one source to the member; return the locations that came. Errors of the others go to `failed`."""
+    target = work.cluster.open_store(member)  # a member that is away, or whose folder is not ours, ends the pull
     came: set[str] = set()
     wrong: TidemarkError | None = None
     try:
@@ -170,7 +170,7 @@ def _fetch_files(
                 if len(recorded) >= _RECORDED or sum(row.size for row in recorded) >= _RECORDED_BYTES:
                     came |= _record_copies(work, batch, recorded)
                     recorded = []
-            # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
+            # CRASH WINDOW: at the member, proved, not recorded: checked again and not sent again.
             came |= _record_copies(work, batch, recorded)
     except (CarrierLostError, LeaseLostError, StaleEpochError):  # ours: no other source helps
         raise
@@ -189,8 +189,8 @@ def _fetch_files(
 
 
 def _probe_both_ends(work: SlotMigration, source: str, member: str) -> None:
-    """A sending broke off: who of both does not answer is not waited for again, with any source or batch. Raises where it is
-    the member: no other source helps."""
+    """Check both ends after a broken transfer: one that does not answer is not waited for again. Raises if it is the member:
+    no other source helps."""
     for node in filter(None, (source, member)):
         try:
             work.cluster.open_folder(node).read_owner()
@@ -219,7 +219,7 @@ def _copy_row(work: SlotMigration, member: str, sent: Sent) -> CopyRow:
 def _open_source(
     work: SlotMigration, batch: Batch, source: str, member: str, files: Sequence[Stored]
 ) -> Iterator[tuple[Store, list[SendItem]]]:
-    """The source's store and what to send of it, from a snapshot that nobody's merging or removing can take away."""
+    """Open the source's store and list what to send, from a snapshot that merges and removals do not change."""
     if source == RECEIVER:
         yield work.store, _make_items(work.store, {file.location: file.location for file in files}, files)
         return
@@ -234,7 +234,7 @@ def _open_source(
 
 
 def _make_items(store: Store, paths: Mapping[str, str], files: Sequence[Stored]) -> list[SendItem]:
-    """Sizes that the catalog does not know are the source's. What the source has not is left out."""
+    """Make the items to send. Sizes unknown to the catalog come from the source; files missing there are left out."""
     entries = store.stat_many([paths[file.location] for file in files])
     return [
         SendItem(paths[file.location], file.location, file.size or entry.size, file.sha256)
@@ -244,7 +244,7 @@ def _make_items(store: Store, paths: Mapping[str, str], files: Sequence[Stored])
 
 
 def _record_copies(work: SlotMigration, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
-    """They are at the member, proved."""
+    """Record copies that are at the member, proved; return their locations."""
     if not rows:
         return set()
     slots = frozenset(batch.slots)
@@ -276,7 +276,7 @@ def _make_route(work: SlotMigration, batch: Batch, source: str, member: str) -> 
 
 
 class _Counter:
-    """Bytes on the wire since the last record, for a progress that moves while a large file does."""
+    """Bytes sent since the last record, to show progress within a large file."""
 
     def __init__(self, work: SlotMigration) -> None:
         self._work, self._base, self._wire = work, work.done, 0
@@ -289,7 +289,7 @@ class _Counter:
 
 
 def _has_vanished(failed: Mapping[str, TidemarkError], lacking: Collection[str]) -> bool:
-    """A merge took files away while they were listed: listed again, they are not live or lie elsewhere."""
+    """Return whether a merge removed files while they were listed. In a new list they are not live, or lie elsewhere."""
     return any(isinstance(failed.get(at), SourceVanishedError) for at in lacking)
 
 
@@ -305,7 +305,7 @@ def _no_source_error(member: str, lacking: Mapping[str, Stored], failed: Mapping
 
 
 def paths_of_change(connection: Connection, receiver: str, epoch: int) -> tuple[RoadView, ...]:
-    """Which way files went from node to node in a change: the last word on each."""
+    """Return the path of files from node to node in a change: the last recorded one of each pair."""
     sql = "SELECT detail FROM event WHERE path = :r AND kind = 'cluster.road' ORDER BY event_id"
     said = [json.loads(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver})]
     roads = {(one["source"], one["node"]): one["road"] for one in said if one["epoch"] == epoch}
@@ -314,7 +314,7 @@ def paths_of_change(connection: Connection, receiver: str, epoch: int) -> tuple[
 
 @dataclass(frozen=True)
 class RoadView:
-    """Which way files go from a node to another. `road`: "direct", or "relayed: …" through this process and why."""
+    """The path of files from a node to another. `road`: "direct", or "relayed: …" through this process and why."""
 
     source: str
     node: str

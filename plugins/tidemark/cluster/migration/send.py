@@ -1,8 +1,8 @@
-"""How files go to a member of a new group: sent by this process, or by tasks of the Spark job `slot_migrate`.
+"""Send files to a member of a new group, in this process or in tasks of the Spark job `slot_migrate`.
 
-This side decides what goes where and holds the snapshot, tasks send, and what they proved is recorded by `pull`:
-a task that is lost marks nothing. Which of the two it is, `[spark] engine` decides as for loads and merges; where it leaves
-the choice and the caller wants Spark, little goes by this process: a start of Spark takes longer. Source: DESIGN §7.
+This process decides what goes where and holds the snapshot, tasks send, and `pull` records what they proved: a lost task
+records nothing. `[spark] engine` decides as for loads and merges. If it leaves the choice and the caller wants Spark, small
+amounts are still sent by this process: Spark takes longer to start. Source: DESIGN §7.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_f
 from tidemark.transfer.limits import LineShare
 
 KIND = "slot_migrate"
-LITTLE = 64 << 20  # bytes that no engine is started for unless the settings say so
+LITTLE = 64 << 20  # bytes below which no engine is started unless the settings say so
 _TRIES = 3  # of a task whose process was lost
 
 
 class CarrierLostError(RetryableError):
-    """Whoever was to send has died, again and again: another source would not help."""
+    """The sending engine has died again and again: another source would not help."""
 
 
 @dataclass(frozen=True)
 class Route:
     """From `source` ("": the receiver) to `member`. `label`: of the snapshot there. `engine`: what the caller wants.
 
-    `line`: our place under the receiver's cap, where it has one. It does not leave this process.
+    `line`: our share of the receiver's cap, if it has one. It cannot leave this process.
     """
 
     cluster: Cluster
@@ -46,9 +46,9 @@ class Route:
 def send_by_engine(
     way: Route, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
 ) -> Iterator[Sent | Failed]:
-    """As `transfer.send`, by whatever the settings say. CarrierLostError where the engine itself fails."""
+    """Send as `transfer.engine.send_files`, by the engine of the settings. CarrierLostError if the engine itself fails."""
     cap = way.cluster.settings.bandwidth
-    options = SendOptions(bandwidth=cap, retries=2, line=way.line, direct=True)  # then another member is asked
+    options = SendOptions(bandwidth=cap, retries=2, line=way.line, direct=True)  # after that another member is asked
     engine = _choose_engine(way, sum(item.size for item in items)) if items else None
     if engine is None:
         yield from send_files(source, target, items, options, on_bytes)
@@ -59,9 +59,9 @@ def send_by_engine(
 
 
 def _choose_engine(way: Route, size: int) -> Engine | None:
-    """None: this process sends, over the stores that it has open."""
+    """Return the engine; None: this process sends, over its open stores."""
     if way.line is not None:
-        return None  # who shares a cap has to hear every second what is left of it, and executors have no ledger
+        return None  # its share changes every second in the ledger, which executors do not have
     settings = way.cluster.app.settings.spark
     if any(without_password(end.address.url) != end.address.url for end in _make_ends(way)):
         return None  # a password does not leave this process
@@ -71,7 +71,7 @@ def _choose_engine(way: Route, size: int) -> Engine | None:
     except (UsageError, PermanentError):
         if settings.engine != "auto":
             raise
-        return None  # without Java this process does the same work
+        return None  # this process can do the same without Java
     return None if engine.name == "pool" else engine
 
 
@@ -91,7 +91,7 @@ def _make_task(way: Route, items: tuple[SendItem, ...], options: SendOptions) ->
 
 
 def _send_in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent | Failed]:
-    """What became of each item. A task whose process died is run again: its files are looked at, not sent twice."""
+    """Yield each item's outcome. A task whose process died runs again: files already there are not sent twice."""
     for left in reversed(range(_TRIES)):
         lost: list[MoveTask] = []
         for outcome in _run_tasks(engine, tasks, left):
@@ -99,7 +99,7 @@ def _send_in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent |
             if error is None:
                 yield from outcome.value.sent
                 yield from outcome.value.failed
-            elif type(error) is RetryableError and left:  # its process was killed: nobody refused anything
+            elif type(error) is RetryableError and left:  # its process was killed: nothing was refused
                 lost.append(task)
             else:
                 yield from (Failed(item, error, 0) for item in task.items)
@@ -109,7 +109,7 @@ def _send_in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent |
 
 
 def _run_tasks(engine: Engine, tasks: Sequence[MoveTask], left: int) -> list[Outcome]:
-    """All of them, or where the engine itself broke: all lost, as long as there are tries `left`."""
+    """Run the tasks. If the engine itself broke, all count as lost, as long as there are tries `left`."""
     try:
         return list(engine.run(KIND, tasks))
     except RetryableError as broken:

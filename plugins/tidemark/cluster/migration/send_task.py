@@ -1,9 +1,9 @@
-"""One task of a migration: files go from one store to another, proved at both ends. Runs wherever an engine puts it.
+"""One task of a migration: send files from one store to another, proved at both ends. Runs in any process of an engine.
 
-It opens both ends itself, by addresses that name key files by path and hold no secret, and may be run twice, or by two at
-once: what lies at the target with the right bytes is not sent again, a broken file goes on at its last verified block.
-It records nothing: what was proved is the answer, and only the flow, which has the lease, marks a copy.
-Source: issue D part 3, DESIGN §7; docs/decisions/0015.
+It opens both ends itself, by addresses that name key files by path and hold no secret. It may run twice, or two may run at
+once: files already at the target with the right bytes are not sent again, a broken file goes on at its last verified block.
+It records nothing: the caller, which has the lease, records the proved copies. Source: issue D part 3, DESIGN §7;
+docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 
-AT_ONCE = 4  # tasks of a wave: between them they have the connections and the bandwidth of one sending
-TASK_BYTES = 1 << 30  # a task that is lost is begun again with its files proved once more
+AT_ONCE = 4  # tasks at once: together they use the connections and the bandwidth of one sending
+TASK_BYTES = 1 << 30  # a lost task begins again and proves its files once more
 TASK_FILES = 512
-SMALLEST = 16 << 20  # bytes of a task that is worth one of its own
+SMALLEST = 16 << 20  # bytes that are worth a task of their own
 
 
 @dataclass(frozen=True)
 class End:
-    """`node`: whose folder it must be; "" for the receiver's own."""
+    """One end. `node`: whose folder it must be; "" for the receiver's own."""
 
     address: StoreAddress
     node: str = ""
@@ -36,9 +36,9 @@ class End:
 
 @dataclass(frozen=True)
 class MoveTask:
-    """`items`: what goes from `source` to `target`, below their stores' roots. `cluster`: whose nodes they are.
+    """Files to send. `items`: from `source` to `target`, by paths below their roots. `cluster`: the identity of the nodes.
 
-    `label`: of the snapshot at the source that the items' source paths lie in, "" where they are read in place.
+    `label`: of the snapshot at the source with the items' source paths, "" if they are read in place.
     """
 
     cluster: str
@@ -50,20 +50,20 @@ class MoveTask:
 
     @property
     def subject(self) -> str:
-        """What errors call the task."""
+        """The task's name in errors."""
         return f"move of {len(self.items)} files from {self.source} to {self.target}"
 
 
 @dataclass(frozen=True)
 class MoveOutcome:
-    """`sent`: durable at the target under their names, each with its digest there; `failed`: each with its own error."""
+    """Result of a task. `sent`: durable at the target, each with its digest there; `failed`: each with its error."""
 
     sent: tuple[Sent, ...] = ()
     failed: tuple[Failed, ...] = ()
 
 
 def run_move(task: MoveTask) -> MoveOutcome:
-    """Send the task's files. Raises what opening the stores raises, PermanentError for a folder that is not the node's."""
+    """Send the task's files. Raises the errors of opening the stores, PermanentError for a folder that is not the node's."""
     sent: list[Sent] = []
     failed: list[Failed] = []
     with closing(_open_end(task.source, task.cluster)) as source, closing(_open_end(task.target, task.cluster)) as target:
@@ -76,7 +76,7 @@ def run_move(task: MoveTask) -> MoveOutcome:
 
 
 def split_into_waves(items: Sequence[SendItem], at_once: int = AT_ONCE) -> Iterator[list[tuple[SendItem, ...]]]:
-    """The items of tasks that run at once, wave by wave; each item in one task, in their order. Pure."""
+    """Split items into tasks, in their order, and yield the tasks that run at once. Pure."""
     total = sum(item.size for item in items)
     most = min(TASK_BYTES, max(SMALLEST, -(-total // at_once)))
     portions: list[tuple[SendItem, ...]] = []
@@ -95,7 +95,7 @@ def split_into_waves(items: Sequence[SendItem], at_once: int = AT_ONCE) -> Itera
 
 
 def share_limits(options: SendOptions, tasks: int) -> SendOptions:
-    """The part of a sending's bandwidth and connections that each of so many tasks may use. Pure."""
+    """Return the part of bandwidth and connections that each of so many tasks may use. Pure."""
     return replace(options, bandwidth=options.bandwidth / tasks, connections=max(1, options.connections // tasks))
 
 

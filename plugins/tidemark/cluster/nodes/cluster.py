@@ -1,7 +1,7 @@
-"""A receiver's cluster, opened for a flow: the table in force, the nodes, their folders over stores that are kept open.
+"""A receiver's cluster, opened for one flow: the table in force, the nodes, and their folders over stores that stay open.
 
-    with opened(app, receiver) as cluster:      # None: the receiver alone has its data
-        if cluster is not None: cluster.folder("n1").digests(…)
+    with open_cluster(app, receiver) as cluster:      # None: the receiver alone has its data
+        if cluster is not None: cluster.open_folder("n1").compute_digests(…)
 
 Source: docs/decisions/0015.
 """
@@ -34,7 +34,7 @@ HELD = ("serving", "leaving")
 
 
 def cluster_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings | None:
-    """`[cluster]` where it is of this receiver: named there, or the only one there is."""
+    """Return the `[cluster]` settings if they belong to this receiver: it is named there, or no receiver is."""
     settings = app.settings.cluster
     if settings is None or settings.receiver not in ("", receiver.name):
         return None
@@ -43,23 +43,23 @@ def cluster_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings | 
 
 @dataclass
 class Cluster:
-    """The nodes of one receiver. `table` is as of `open` or the last `reload_table`: who commits checks its epoch again."""
+    """The nodes of one receiver. `table` is as of `open` or the last `reload_table`: check its epoch again to commit."""
 
     app: App
     receiver: ReceiverSettings
     settings: ClusterSettings
-    identity: str  # of the cluster: what a node's folder is claimed for
+    identity: str  # of the cluster: a node's folder is claimed for it
     table: PartitionTable
-    paper: bytes  # the table as it lies in the ledger and at nodes
+    paper: bytes  # the table as bytes, as stored in the ledger and at nodes
     nodes: Mapping[str, NodeRow]
     stores: NodeStores = field(repr=False)
     _proved: dict[str, Store] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, app: App, receiver: ReceiverSettings) -> Cluster | None:
-        """None where the settings have no `[cluster]` of this receiver, or the ledger no table yet (one query).
+        """Open the cluster. None if the settings have no `[cluster]` of this receiver, or the ledger has no table yet.
 
-        CorruptionError for a damaged table. No node is connected before it is asked for.
+        CorruptionError for a damaged table. A node is connected only when it is first used.
         """
         settings = cluster_settings(app, receiver)
         if settings is None:
@@ -79,14 +79,14 @@ class Cluster:
         return min(self.settings.quorum, self.table.replicas)
 
     def open_store(self, node: str) -> Store:
-        """The node's store, proved once to be its folder. UnreachableError names the node, also where its disk is not
-        mounted; PermanentError for another's folder."""
+        """Return the node's store, checked once to be its folder. UnreachableError names the node, also if its disk is not
+        mounted. PermanentError for the folder of another node."""
         return self.open_folder(node).store
 
     def open_folder(self, node: str) -> NodeFolder:
-        """As `open_store`."""
+        """Return the node's folder. Errors as `open_store`."""
         folder = self.stores.open_folder(node)
-        if self._proved.get(node) is not folder.store:  # opened anew it may be another disk
+        if self._proved.get(node) is not folder.store:  # a store opened anew may be another disk
             try:
                 folder.require_owner(self.identity)
             except UnreachableError as away:
@@ -95,7 +95,7 @@ class Cluster:
         return folder
 
     def reload_table(self) -> Cluster:
-        """Take the newest table and nodes; nodes that were away are tried again. Returns itself."""
+        """Read the newest table and nodes; nodes that were away are tried again. Returns itself."""
         found = _read_in_force(self.app, self.receiver.name)
         if found is None:
             raise NotFoundError(
@@ -121,7 +121,7 @@ class Cluster:
 
 @contextmanager
 def open_cluster(app: App, receiver: ReceiverSettings) -> Iterator[Cluster | None]:
-    """`Cluster.open`, closed at the end."""
+    """Run `Cluster.open`, and close the cluster at the end."""
     cluster = Cluster.open(app, receiver)
     try:
         yield cluster
@@ -139,7 +139,7 @@ class _InForce:
 
 
 def _read_in_force(app: App, receiver: str) -> _InForce | None:
-    """One read transaction. What has moved already does not move any more: the paper is of the moment of the swap."""
+    """Read the table in force in one transaction. Its bytes date from the swap: slots moved since leave `moving`."""
     with app.ledger.read() as connection:
         row = table_rows.current_table(connection, receiver)
         if row is None:
@@ -185,7 +185,7 @@ def require_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings:
 
 @contextmanager
 def hold_cluster_lease(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
-    """The lease under which nodes and slots change. LeaseHeldError names the change that goes on and who is at it."""
+    """Hold the lease under which nodes and slots change. LeaseHeldError names the running change and its holder."""
     holder = f"{what.replace(' ', '-')}-{uuid.uuid4().hex[:12]}"
     with ExitStack() as held:
         try:
@@ -203,6 +203,6 @@ def hold_cluster_lease(app: App, receiver: ReceiverSettings, what: str) -> Itera
 
 
 def describe_change(change: ChangeRow) -> str:
-    """Which change it is, whose, since when and how far."""
+    """Describe a change in words: what it is, who began it, when, and its state."""
     begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(change.begun))
     return f"“{change.kind} {change.node}".rstrip() + f"” of {change.actor}, begun {begun}, is {change.state}"

@@ -1,8 +1,8 @@
-"""A data node's folder: whose it is, the newest table, the schema of its slots, snapshots, the files themselves.
+"""A data node's folder: its owner, the newest table, the schema of its slots, snapshots, and the files themselves.
 
-`data/…` as at the receiver, by the same locations; everything of ours below `.tidemark/`. Nothing runs at a node: who has
-work there opens its store and calls this. Every call may be made again, by another process and after a crash, with the
-same end. Source: seed 001 "Data migration"; docs/decisions/0015; the papers: docs/formats/node-folder.md.
+Files lie below `data/` at the same locations as at the receiver. Tidemark's own files lie below `.tidemark/`. No process
+runs at a node: callers open its store and use this module. Every call may be repeated, by another process and after a crash,
+with the same result. Source: seed 001 "Data migration"; docs/decisions/0015; docs/formats/node-folder.md.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SCHEMAS = ".tidemark/schema"
 SNAPSHOTS = ".tidemark/snapshot"
 
 _SCHEMA = ".schema"
-_KEPT_TABLES = 2  # the one before too: a change that is rolled back takes the newest away again
+_KEPT_TABLES = 2  # the previous one too: the rollback of a change removes the newest
 MEND = "./tidemark cluster check --repair"
 
-_MOST = 1 << 27  # bytes of a paper: the schema of a million series
+_MOST = 1 << 27  # bytes of one document: the schema of a million series
 _EPOCH = re.compile("[1-9][0-9]{0,17}")
 _LONGEST = 200  # bytes of a file's name; file systems allow 255
 
@@ -47,8 +47,8 @@ _LONGEST = 200  # bytes of a file's name; file systems allow 255
 class Snapshot:
     """Files that stay readable until `drop_snapshot`. `paths`: location → where it is read, relative to the store.
 
-    `linked`: False where the node has no hard links, or no room for them: the files are read in place, and a file that is
-    removed meanwhile is gone for the reader (SourceVanishedError there; the caller lists anew).
+    `linked`: False if the node has no hard links, or no room for them. The files are then read in place. If one is removed
+    meanwhile, the reader gets SourceVanishedError and the caller lists anew.
     """
 
     label: str
@@ -57,34 +57,34 @@ class Snapshot:
 
 
 class NodeFolder:
-    """The folder of node `name` behind an open store. Errors of the store pass through."""
+    """The folder of node `name` in an open store. Errors of the store pass through."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
 
-    # whose it is
+    # the owner
 
     def read_owner(self) -> NodeClaim | None:
-        """Whose folder it is; None where nobody claimed it. CorruptionError, SchemaTooNewError."""
+        """Return the claim on this folder; None if it is not claimed. CorruptionError, SchemaTooNewError."""
         data = self._read_file(NODE)
         return None if data is None else decode_node(data, self._url_of(NODE))
 
     def claim_folder(self, cluster: str) -> None:
-        """Make it this node's folder of that cluster; again it changes nothing.
+        """Claim the folder for this node of that cluster. A second call changes nothing.
 
-        PermanentError where it is another cluster's or another node's, or has files and nobody claimed it (a receiver's own
-        folder, say): nothing is changed then.
+        PermanentError if it belongs to another cluster or another node, or has files and no claim (a receiver's own folder,
+        say). Nothing is changed then.
         """
         if self.read_owner() is None:
             self._require_empty()
-            # CRASH WINDOW: not published, and nothing else is written here before it is: the claim is made again. Two who
-            # claim at once both write; the look below tells the one who lost.
+            # CRASH WINDOW: not published, and nothing else is written here before it is: the claim is made again. If two
+            # claim at once, both write; the check below fails for the loser.
             self.store.publish(NODE, encode_node(NodeClaim(cluster, self.name)))
         self.require_owner(cluster)
 
     def require_owner(self, cluster: str) -> None:
-        """PermanentError where it is another's; DiskAwayError where nobody claimed it: an unmounted disk looks empty."""
+        """Check the claim. PermanentError if it is another's; DiskAwayError if there is none: the disk may be unmounted."""
         owner = self.read_owner()
         if owner == NodeClaim(cluster, self.name):
             return
@@ -112,13 +112,13 @@ class NodeFolder:
             )
 
     def release_folder(self, cluster: str) -> None:
-        """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last.
+        """Give up the folder of a node that left or never joined: remove tables, schema and snapshots, and the claim last.
 
-        Files below `data/` stay, empty folders there go. Of a folder that is not this node's of that cluster nothing goes.
+        Files below `data/` stay; empty folders there are removed. Without this node's claim nothing is removed.
         """
         if self.read_owner() != NodeClaim(cluster, self.name):
             return
-        # CRASH WINDOW: some of it is gone, the claim stands: released again.
+        # CRASH WINDOW: some of it is removed, the claim is still there: released again.
         for folder in (SNAPSHOTS, SCHEMAS, TABLES):
             self.store.remove_tree(folder)
         left = self.store.list_files([DATA])
@@ -129,9 +129,9 @@ class NodeFolder:
     # the table
 
     def put_table(self, epoch: int, paper: bytes) -> None:
-        """Keep a partition table, durable when the call returns. StaleEpochError, and no change, where a newer one lies.
+        """Store a partition table durably. StaleEpochError, and no change, if a newer one is there.
 
-        Each epoch is a file of its own, so that an old task which wakes between its look and its write hides nothing.
+        Each epoch is a file of its own, so an old task that pauses before its write cannot hide a newer table.
         """
         known = self._list_epochs()
         if known and known[-1] > epoch:
@@ -143,12 +143,12 @@ class NodeFolder:
         path, data = _table_path(epoch), encode_kept(KeptDocument("table", str(epoch), paper))
         if not self._holds(path, data):
             self.store.publish(path, data)
-        # CRASH WINDOW: published, the ledger does not know that it lies here: it is put again, to the same bytes.
-        # CRASH WINDOW: older tables are left; the next one that is put takes them away.
+        # CRASH WINDOW: published, the ledger does not know it: it is put again, with the same bytes.
+        # CRASH WINDOW: older tables are left; the next `put_table` removes them.
         self.store.remove([_table_path(old) for old in known if old != epoch][: -_KEPT_TABLES + 1])
 
     def read_table(self) -> tuple[int, bytes] | None:
-        """Epoch and bytes of the newest table; None before the first. CorruptionError for a torn one, or no file."""
+        """Return epoch and bytes of the newest table; None before the first. CorruptionError if it is damaged or no file."""
         known = self._list_epochs()
         if not known:
             return None
@@ -164,11 +164,11 @@ class NodeFolder:
         return known[-1], kept.body
 
     def withdraw_table(self, epoch: int) -> None:
-        """Take away a table that never was in force (its change was rolled back); the one before is the newest again."""
+        """Remove a table that was never in force (its change was rolled back). The previous one is the newest again."""
         self.store.remove([_table_path(epoch)])
 
     def withdraw_beyond(self, epoch: int) -> None:
-        """Take away whatever stands in the place of a newer table, whole or not."""
+        """Remove everything in the place of a table newer than `epoch`, even if it is damaged or a folder."""
         for path in (_table_path(known) for known in self._list_epochs() if known > epoch):
             if self.store.list_folder(path):
                 self.store.remove_tree(path)
@@ -178,14 +178,14 @@ class NodeFolder:
     # the schema
 
     def put_schema(self, database: str, paper: bytes) -> None:
-        """Keep the schema of a database, durable when the call returns; replaces what was there."""
+        """Store the schema of a database, replacing the old one; it is durable when the call returns."""
         path, data = _schema_path(database), encode_kept(KeptDocument("schema", database, paper))
         if not self._holds(path, data):
             # CRASH WINDOW: published, the slot is still `pulling` in the ledger: put again, to the same bytes.
             self.store.publish(path, data)
 
     def read_schema(self, database: str) -> bytes | None:
-        """What was kept; None where nothing was. CorruptionError for a torn one."""
+        """Return the stored schema; None if there is none. CorruptionError if it is damaged."""
         path = _schema_path(database)
         data = self._read_file(path)
         if data is None:
@@ -196,7 +196,7 @@ class NodeFolder:
         return kept.body
 
     def read_schemas(self) -> Iterator[KeptDocument | CorruptionError]:
-        """Every schema that is kept here; of a torn one what is wrong with it."""
+        """Yield every stored schema; for a damaged one, its error."""
         paths = [f"{SCHEMAS}/{name}" for name in self.store.list_folder(SCHEMAS) if name.endswith(_SCHEMA)]
         for path in paths:
             try:
@@ -206,22 +206,22 @@ class NodeFolder:
                 yield torn
 
     def drop_schema(self, database: str) -> None:
-        """The database is gone, or its schema is another group's."""
+        """Remove the schema of a database that is dropped, or that now belongs to another group."""
         self.store.remove([_schema_path(database)])
 
     # snapshots
 
     def create_snapshot(self, locations: Iterable[str], label: str) -> Snapshot:
-        """Hard links of all of these files, or none: SourceVanishedError where one is gone, for the caller to list anew.
+        """Make hard links of all of these files, or of none. SourceVanishedError if one is missing: the caller lists anew.
 
-        Under the same label again it is the same snapshot, of these locations and no others.
+        A repeated call under the same label gives the same snapshot, of these locations and no others.
         """
         wanted = {location: f"{_snapshot_folder(label)}/{_in_data(location)}" for location in sorted(set(locations))}
         if not self.store.properties.hard_links:
             return self._snapshot_in_place(wanted, label)
         try:
-            # CRASH WINDOW: some links, or all of them, and nobody who reads them: taken again under the same label, or
-            # found by `list_snapshots` and dropped.
+            # CRASH WINDOW: some links, or all of them, and nobody reads them: made again under the same label, or found by
+            # `list_snapshots` and dropped.
             vanished = self.store.link(list(wanted.items()))
         except HostKeyError:
             raise
@@ -234,43 +234,42 @@ class NodeFolder:
             self.drop_snapshot(label)
             raise _vanished_error(self.name, vanished)
         there = {entry.path for entry in self.store.list_files([_snapshot_folder(label)]).entries}
-        self.store.remove(sorted(there - set(wanted.values())))  # of an earlier try, which had listed others
+        self.store.remove(sorted(there - set(wanted.values())))  # of an earlier try with other locations
         return Snapshot(label, MappingProxyType(wanted), linked=True)
 
     def drop_snapshot(self, label: str) -> None:
-        """Remove its links; again it is success."""
+        """Remove the links of a snapshot; a second call succeeds too."""
         self.store.remove_tree(_snapshot_folder(label))
 
     def list_snapshots(self) -> list[str]:
-        """Labels of the snapshots that are there."""
+        """Return the labels of the snapshots in the folder."""
         return list(self.store.list_folder(SNAPSHOTS))
 
     # the files
 
     def remove_files(self, locations: Iterable[str]) -> None:
-        """Remove files below `data/`; what is gone already is success. CorruptionError for a path that is not below it."""
-        # CRASH WINDOW: some are gone, their rows say `going`: removed again. What a power loss brings back is left over.
+        """Remove files below `data/`; a missing one counts as removed. CorruptionError for a path outside of it."""
+        # CRASH WINDOW: some are removed, their rows say `going`: removed again. A power loss may bring files back.
         self.store.remove([_in_data(location) for location in sorted(set(locations))])
 
     def list_sizes(self) -> dict[str, int]:
-        """Every file below `data/` with its bytes, `.part`s included."""
+        """Return every file below `data/` with its bytes, `.part`s included."""
         return {entry.path: entry.size for entry in self.store.list_files([DATA]).entries}
 
     def list_leftovers(self, known: Collection[str], before: float | None = None) -> list[str]:
-        """Files below `data/`, `.part`s of broken transfers included, that are not among the `known` locations.
+        """Return files below `data/` that are not among the `known` locations, with `.part`s of broken transfers.
 
-        `before`: only those last changed before it (seconds since 1970, the node's clock), so that what is coming is not
-        called left over.
+        `before`: only those last changed before it (seconds since 1970, the node's clock), to leave out files in transfer.
         """
         wanted = known if isinstance(known, set | frozenset) else frozenset(known)
         entries = self.store.list_files([DATA]).entries
         return [e.path for e in entries if e.path not in wanted and (before is None or e.mtime < before)]
 
     def compute_digests(self, sizes: Mapping[str, int]) -> dict[str, str | int | None]:
-        """Location → SHA-256 of the file as it lies on the node's disk now, in hex; None where it is gone.
+        """Return location → SHA-256 in hex of the file on the node's disk now; None if it is missing.
 
-        `sizes`: location → its bytes as recorded, 0 where nobody knows (mods: `MOST_MODS` are read). A file of another
-        length is not read, however long it is: that length comes in the digest's place.
+        `sizes`: location → its recorded bytes, 0 if unknown (mods: up to `MOST_MODS` are read). A file of another length is
+        not read: its length is returned instead of a digest.
         """
         found: dict[str, str | int | None] = {}
         for (location, size), entry in zip(sizes.items(), self.store.stat_many(list(sizes)), strict=True):
@@ -280,7 +279,7 @@ class NodeFolder:
         return found | dict(zip(read, self.store.digest_ranges([Range(at) for at in read]) if read else (), strict=True))
 
     def free_bytes(self) -> int | None:
-        """Free space of the node's disk; None where it cannot be known."""
+        """Return the free bytes of the node's disk; None if unknown."""
         return self.store.free_bytes(DATA)
 
     def _snapshot_in_place(self, wanted: Mapping[str, str], label: str) -> Snapshot:
@@ -291,11 +290,11 @@ class NodeFolder:
         return Snapshot(label, MappingProxyType({location: location for location in locations}), linked=False)
 
     def _list_epochs(self) -> list[int]:
-        """Epochs of the tables that are there, rising."""
+        """Return the epochs of the tables in the folder, rising."""
         return sorted(int(name) for name in self.store.list_folder(TABLES) if _EPOCH.fullmatch(name))
 
     def _read_file(self, path: str) -> bytes | None:
-        """None where nothing is there, or no file. CorruptionError for more bytes than any paper has: they are not read."""
+        """Read a file; None if there is none, or it is no file. CorruptionError, unread, if it is longer than `_MOST`."""
         entry = self.store.stat(path)
         if entry is None:
             return None
@@ -318,7 +317,7 @@ def _table_path(epoch: int) -> str:
 
 
 def _schema_path(database: str) -> str:
-    """The name percent-encoded; one that is too long for a file system is cut and carries its digest."""
+    """Percent-encode the name. One too long for a file system is cut, and its digest appended."""
     encoded = quote(database, safe="") or "%"
     if len(encoded) > _LONGEST:
         encoded = f"{encoded[:_LONGEST]}~{hashlib.sha256(database.encode()).hexdigest()[:16]}"

@@ -1,7 +1,7 @@
-"""The papers in a node's folder as bytes: whose folder it is, and what is kept there under a head with its digest.
+"""The documents in a node's folder as bytes: the claim on the folder, and bytes stored below a head with their digest.
 
-`node.json` is JSON. A kept paper (a partition table, the schema of a database) is one line of JSON, which says what it is
-of and the length and SHA-256 of the bytes that follow. Source: docs/decisions/0015; the fields: docs/formats/node-folder.md.
+`node.json` is JSON. A kept document (a partition table, the schema of a database) begins with one line of JSON. It gives the
+subject, and the length and SHA-256 of the bytes that follow. Source: docs/decisions/0015; docs/formats/node-folder.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.formats.json_stream import parse_json
 
 FORM = 1
-_LONGEST_HEAD = 1 << 16  # bytes; the name of a database is the longest in it
+_LONGEST_HEAD = 1 << 16  # bytes; the longest part is the name of a database
 _WHOSE = (
     "look whose disk it is (docs/runbooks/cluster.md); the node's own: empty the folder, then"
     " ./tidemark cluster check --repair --lost NODE"
@@ -24,7 +24,7 @@ _WHOSE = (
 
 @dataclass(frozen=True)
 class NodeClaim:
-    """Whose folder it is. `cluster`: the identity of the cluster, made once by `cluster init`; `node`: the node's name."""
+    """The owner of a folder. `cluster`: the cluster's identity, made once by `cluster init`; `node`: the node's name."""
 
     cluster: str
     node: str
@@ -32,7 +32,7 @@ class NodeClaim:
 
 @dataclass(frozen=True)
 class KeptDocument:
-    """Bytes of which `about` says what they are: an epoch as text, or the name of a database."""
+    """Bytes with their subject. `about`: an epoch as text, or the name of a database."""
 
     kind: str  # table | schema
     about: str
@@ -45,7 +45,7 @@ def encode_node(paper: NodeClaim) -> bytes:
 
 
 def decode_node(data: bytes, place: str) -> NodeClaim:
-    """CorruptionError for a torn one, SchemaTooNewError for a later form. `place`: how an operator finds it."""
+    """Read a claim. CorruptionError if damaged, SchemaTooNewError for a later form. `place`: its URL, for the error."""
     try:
         words = _parse_head(data, place)
         return NodeClaim(_require_text(words["cluster"]), _require_text(words["node"]))
@@ -69,7 +69,7 @@ def encode_kept(paper: KeptDocument) -> bytes:
 
 
 def decode_kept(data: bytes, kind: str, place: str) -> KeptDocument:
-    """CorruptionError for a torn or another kind of paper, SchemaTooNewError for a later form."""
+    """Read a document. CorruptionError if it is damaged or of another kind, SchemaTooNewError for a later form."""
     end = data.find(b"\n", 0, _LONGEST_HEAD)
     line, body = data[: max(end, 0)], memoryview(data)[end + 1 :]
     head = _parse_head(line, place)

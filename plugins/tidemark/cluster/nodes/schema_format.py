@@ -1,7 +1,7 @@
-"""The schema of a database as bytes: what a member of a group gets before its files. Rendered from the ledger.
+"""The schema of a database as bytes, which a member of a group gets before its files. Made from the ledger.
 
-JSON lines: a head with the database, then a series a line, by site and name; equal schemas give equal bytes. Source: seed
-001 "Content of the method" (the metadata of the time series is migrated first); docs/formats/node-folder.md.
+JSON lines: a head with the database, then one line for each series, by site and name. Equal schemas give equal bytes.
+Source: seed 001 "Content of the method" (the metadata of the time series is migrated first); docs/formats/node-folder.md.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _KEPT = ("site_id", "series", "type", "encoding", "compression", "aligned", "sta
 
 
 def schema_bytes_of(connection: Connection, receiver: str, database: str) -> bytes:
-    """What the ledger knows of the database's series now; of an unknown database a head alone."""
+    """Return what the ledger knows of the database's series now; for an unknown database only the head."""
     return encode_schema(database, schema_rows.series_of_database(connection, receiver, database))
 
 
 def encode_schema(database: str, rows: list[SeriesRow]) -> bytes:
-    """The head, then the rows as they come."""
+    """Write the head, then the rows in their order."""
     lines: list[object] = [{"form": FORM, "database": database}]
     lines += [{name: getattr(row, name) for name in _KEPT} for row in rows]
     return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
 
 
 def decode_schema(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
-    """Its series as the receiver's rows, declared by `source`: the paper does not say by what. CorruptionError for what is
-    no such paper, SchemaTooNewError for one of a later form."""
+    """Return the series as the receiver's rows, declared by `source`, which the bytes do not hold. CorruptionError for
+    damaged bytes, SchemaTooNewError for a later form."""
     try:
         head, *series = [parse_json(line) for line in data.decode().split("\n")[:-1]]
         form, database = int(head["form"]), str(head["database"])
@@ -47,5 +47,5 @@ def decode_schema(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
 
 
 def _known_fields(line: Mapping[str, Any]) -> dict[str, Any]:
-    """What a line says of its series; keys that this version does not know are passed over."""
+    """Return the known fields of a line; unknown keys are ignored."""
     return {name: line[name] for name in _KEPT}

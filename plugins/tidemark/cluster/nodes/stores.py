@@ -1,7 +1,7 @@
-"""Where a receiver's nodes are, and their stores: opened once, kept, closed together.
+"""The addresses of a receiver's nodes, and their stores: opened once, kept, closed together.
 
-A node's address is what the settings say where they have the node, else what the ledger noted when it joined; host key and
-login likewise. A password stands in neither. Source: docs/decisions/0015.
+A node's address, host key and login come from the settings, or else from the ledger's record of its joining. Neither holds a
+password. Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tidemark.settings import values
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store, StoreAddress, without_password
 
-OPENING_TRIES = 2  # a server that answers nothing costs twenty seconds a try, and the other members of its groups are there
+OPENING_TRIES = 2  # a silent server costs twenty seconds a try, and other members of its groups can serve
 
 
 def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", host_key: str = "", key: str = "") -> NodeRow:
-    """The row of a node that is to join, at `url`, or where the settings have it. `identifier`: its place on the ring.
-    `host_key`, `key`: of a node that the settings do not have.
+    """Make the row of a node that is to join, at `url`, or at its address in the settings. `identifier`: its place on the
+    ring. `host_key`, `key`: for a node that is not in the settings.
 
-    UsageError where neither says where it is or both say something else, for a bad address, and as `node_address`.
+    UsageError if there is no address, if `url` and settings differ, for a bad address, and as `node_address`.
     """
     settings = app.settings.nodes.get(name)
     if not 0 < len(name) <= 100 or not name.isascii() or not all(c.isalnum() or c in "_-." for c in name):
@@ -57,7 +57,7 @@ def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", hos
 
 
 def node_address(app: App, row: NodeRow) -> StoreAddress:
-    """Where a node's store is and how to log in. UsageError for an sftp node without a host key or with a password."""
+    """Return a node's address and login. UsageError for an sftp node without a host key or with a password."""
     settings = app.settings.nodes.get(row.node)
     address = StoreAddress.of(settings) if settings is not None else StoreAddress(row.store, row.host_key, row.key_file)
     if without_password(address.url) != address.url:
@@ -76,9 +76,9 @@ def node_address(app: App, row: NodeRow) -> StoreAddress:
 
 
 class NodeStores:
-    """Stores of nodes, each opened when it is first asked for, kept, and closed together. May be used by several threads.
+    """Stores of nodes, each opened on first use, kept, and closed together. Safe for several threads.
 
-    A node that could not be reached is not tried again before `forget_away`: who works on many groups waits for it once.
+    A node that could not be reached is not tried again before `forget_away`, so work on many groups waits for it once.
     """
 
     def __init__(self, app: App, rows: Iterable[NodeRow]) -> None:
@@ -90,11 +90,11 @@ class NodeStores:
         self._doors: dict[str, threading.Lock] = {}
 
     def add_node(self, row: NodeRow) -> None:
-        """A node more, or a node as it is now; a store that is open stays."""
+        """Add a node, or replace its row; a store that is open stays."""
         self._rows[row.node] = row
 
     def open_store(self, node: str) -> Store:
-        """UnreachableError names the node; NotFoundError where there is none of that name; UsageError as `node_address`."""
+        """Return the store. UnreachableError names the node; NotFoundError if unknown; UsageError as `node_address`."""
         with self._door:
             door = self._doors.setdefault(node, threading.Lock())
         with door:
@@ -105,11 +105,11 @@ class NodeStores:
             return self._stores[node]
 
     def open_folder(self, node: str) -> NodeFolder:
-        """Whoever's folder it is: a node that joins has none of its own yet."""
+        """Return the folder without checking its owner: a joining node has none yet."""
         return NodeFolder(self.open_store(node), node)
 
     def mark_away(self, node: str, error: UnreachableError) -> UnreachableError:
-        """It went away while it was worked at: not tried again before `forget_away`. Returns the error that names it."""
+        """Note that a node went away: it is not tried again before `forget_away`. Returns the error with its name."""
         named = unreachable_error(node, error)
         with self._door:
             self._away[node] = named
@@ -119,7 +119,7 @@ class NodeStores:
         return named
 
     def forget_away(self) -> None:
-        """Nodes that were away are tried again."""
+        """Let nodes that were away be tried again."""
         with self._door:
             self._away.clear()
 
@@ -151,7 +151,7 @@ class NodeStores:
 
 
 def unreachable_error(node: str, error: UnreachableError) -> UnreachableError:
-    """The error with the node's name, once."""
+    """Return the error with the node's name added, unless it has it."""
     if error.subject == node:
         return error
     return UnreachableError(f"node {node} cannot be reached: {error.message}", hint="./tidemark cluster check", subject=node)

@@ -2,13 +2,13 @@
 
 Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall_files`, which brings files back to the receiver.
 
-    plan       what goes where, who has enough of it, who is late; pure
-    deliver    files and their schema brought to nodes; what lies there is written down
-    cache      the receiver's own copies: fetched when somebody reads, given up when there are many
+    plan       what goes to which node, which group lacks a quorum, who is late; pure
+    deliver    files and their schema brought to nodes; the copies there are recorded
+    cache      the receiver's own copies: fetched when read, evicted when there are many
     forward    propose, deliver, quorum, commit
     catch_up   a late member gets every committed operation above what it has applied
 
-Imports `cluster.slots`, `cluster.nodes`, `app`, `formats.layout`, `ledger`, `stores.protocol`, `transfer.engine`. A
-quorum of each group holds what the catalog shows, by digest. A table that is swapped in between withdraws what was
-proposed; it is routed anew, and bytes that lie at the right nodes are not sent again.
+Imports `cluster.slots`, `cluster.nodes`, `app`, `formats.layout`, `ledger`, `stores.protocol`, `transfer.engine`. A quorum
+of each group holds what the catalog shows, by digest. If the table is swapped meanwhile, the proposed operations are
+withdrawn and the files routed anew. Bytes already at the right nodes are not sent again.
 """

@@ -1,13 +1,12 @@
-"""The receiver's own copies of what its nodes hold: a cache, fetched when read, given up when many.
+"""The receiver's own copies of files that its nodes hold: a cache, fetched when read, evicted when there are many.
 
-A file is fetched by its digest into a place of the fetch's own and renamed, so two readers never meet in a part.
-What is given up is what every node has that shall have it and what nobody asked for within the grace (a day), the
-longest unused first. Files of places that a dead fetch left are removed later.
+A file is fetched by its digest into a folder of that fetch and renamed, so two readers never share a part. A file is evicted
+if all its nodes have it and nobody asked for it within the grace (a day), the longest unused first. The folders of dead
+fetches are removed later.
 
-`open_feed` brings files for a reading that goes through many, as it comes to them, not all before its first row. As
-many as the cache may have (`cache_bytes`) come into the cache, and stay there for others. The rest goes to a place
-of the reading's own, where a file stays only while the next steps ask for it. So a catalog larger than the cache can
-be read, where there is room for the cache and for what one step needs.
+`open_feed` brings the files of a long reading step by step, not all before its first row. Up to `cache_bytes` come into the
+cache, and stay there for others. The rest goes to a folder of that reading, where a file stays only while the next steps
+need it. So a catalog larger than the cache can be read, given room for the cache and for one step.
 
 Source: docs/decisions/0015.
 """
@@ -34,20 +33,20 @@ from tidemark.stores.protocol import Store
 from tidemark.transfer import engine
 from tidemark.transfer.engine import SendItem, SendOptions, Sent
 
-FOLDER = "recall"  # below the receiver's root: files on their way here
-GRACE = 86_400.0  # seconds: as long as a reader may take, so long a file that was asked for stays
+FOLDER = "recall"  # below the receiver's root: files being fetched
+GRACE = 86_400.0  # seconds that a requested file stays, and that a reader may take
 _OPTIONS = SendOptions(retries=2)  # another node may have it, too
-_turn = itertools.count()  # the first node that is asked: one after another
+_turn = itertools.count()  # which node is asked first: one after another
 
 
 def recall_files(
     cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool = False, at: float | None = None
 ) -> tuple[str, ...]:
-    """Make sure that these files (with their mods) lie below the receiver's root; the locations that were fetched.
+    """Make sure that these files (with their mods) lie below the receiver's root; return the locations that were fetched.
 
-    Their use is noted (`at`: when; None: now), so that they stay for the grace. Raises NotFoundError where no node has a
-    file, RetryableError where those that do cannot be reached: both name the file and the nodes. `if_any`: what no node has
-    is passed over. Without a cluster nothing is done.
+    Their use is noted (`at`: when; None: now), so that they stay for the grace. Raises NotFoundError if no node has a file,
+    RetryableError if its nodes cannot be reached: both name the file and the nodes. `if_any`: a file that no node has is
+    skipped. Without a cluster nothing is done.
     """
     if cluster is None:
         return ()
@@ -55,7 +54,7 @@ def recall_files(
     wanted = {at: digest for file in files for at, digest in places_of(file)}
     if root is None or not wanted:
         return ()
-    with cluster.app.ledger.write() as connection:  # before anybody looks, so that a housekeeping in between leaves them
+    with cluster.app.ledger.write() as connection:  # before the check, so that a housekeeping in between leaves them
         copy_rows.put_uses(connection, cluster.receiver.name, wanted, cluster.app.clock() if at is None else at)
     missing = [location for location in sorted(wanted) if not (root / location).is_file()]
     if missing:
@@ -64,15 +63,15 @@ def recall_files(
 
 
 def fetch_aside(cluster: Cluster, files: Iterable[CatalogFile], folder: str) -> None:
-    """Files with their mods below `folder` of the receiver, for one reading alone; errors as `recall_files`. The caller
-    removes them."""
+    """Fetch files with their mods below `folder` of the receiver, for one reading alone. Errors as `recall_files`. The
+    caller removes them."""
     wanted = {at: digest for file in files for at, digest in places_of(file)}
     with cluster.app.receiver_store(cluster.receiver) as store:
         _fetch_in_turns(_FetchRoute(cluster, store, folder, aside=True), _find_holders(cluster, wanted, if_any=False))
 
 
 def restore_file(cluster: Cluster | None, location: str, sha256: str) -> bool:
-    """Put a node's copy in the place of what is wrong here; False where no node gives it."""
+    """Replace a wrong file here by a node's copy; False if no node has one to give."""
     if cluster is None:
         return False
     try:
@@ -83,21 +82,21 @@ def restore_file(cluster: Cluster | None, location: str, sha256: str) -> bool:
 
 
 def give_back(cluster: Cluster, store: Store, fetched: dict[str, float]) -> None:
-    """Files that the caller fetched and has used up, with the times it noted (`recall_files`); `fetched` is empty then.
+    """Remove files that the caller fetched and has used up. `fetched`: location → the time it noted; emptied.
 
-    `store`: the receiver's. What somebody asked for since stays, and what no node holds any more.
+    `store`: the receiver's. A file that was requested since stays, and so does one that no node holds.
     """
     with cluster.app.ledger.read() as connection:
         uses = copy_rows.last_uses(connection, cluster.receiver.name, fetched)
         copies = copy_rows.copies_of(connection, cluster.receiver.name, fetched)
     held = {at for at, rows in copies.items() if any(row.state == "held" for row in rows)}
-    # CRASH WINDOW: some are gone: whoever needs them fetches them, housekeeping gives up the rest after the grace.
+    # CRASH WINDOW: some are removed: readers fetch them again, housekeeping evicts the rest after the grace.
     store.remove(sorted(at for at, when in fetched.items() if at in held and uses.get(at, 0.0) <= when))
     fetched.clear()
 
 
 def make_fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], None] | None:
-    """What a reader calls that finds a file gone; None without a cluster."""
+    """Return the function that a reader calls for a missing file; None without a cluster."""
 
     def fetch(file: CatalogFile) -> None:
         recall_files(cluster, [file])
@@ -106,10 +105,10 @@ def make_fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], None] | Non
 
 
 def evict_cache(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, int]:
-    """Give up what is too many of the cache, the longest unused first; (files, bytes). 0 keeps everything.
+    """Evict files beyond `keep_bytes`, the longest unused first; return (files, bytes). 0 keeps everything.
 
-    `store`: the receiver's, whose load lease the caller holds. Stays: what not every node has that shall have it, and what
-    somebody asked for within the grace.
+    `store`: the receiver's, whose load lease the caller holds. A file stays if some node still lacks it, or if it was
+    requested within the grace.
     """
     if cluster is None or not keep_bytes:
         return 0, 0
@@ -124,7 +123,7 @@ def evict_cache(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple
     cached = [Cached(at, size, max(came[at], uses.get(at, 0.0))) for at, size in here.items()]
     unsafe = {piece.location for mine in plan.lacking_pieces(cluster.table, pieces, held).values() for piece in mine}
     gone = plan.choose_evictable(cached, here.keys() - unsafe, keep_bytes, cluster.app.clock() - GRACE)
-    # CRASH WINDOW: some are gone: whoever needs them fetches them, the next housekeeping gives up the rest.
+    # CRASH WINDOW: some are removed: readers fetch them again, the next housekeeping evicts the rest.
     store.remove([one.location for one in gone])
     with cluster.app.ledger.write() as connection:
         copy_rows.forget_uses(connection, receiver, (uses.keys() - here.keys()) | {one.location for one in gone})
@@ -132,7 +131,7 @@ def evict_cache(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple
 
 
 def sweep_dead_fetches(store: Store, before: float) -> None:
-    """Remove what fetches left that died: places nothing was written to since `before` (seconds since 1970)."""
+    """Remove the folders of dead fetches: those without a write since `before` (seconds since 1970)."""
     newest: dict[str, float] = {}
     for entry in store.list_files([FOLDER]).entries:
         place = "/".join(entry.path.split("/")[:2])
@@ -143,14 +142,14 @@ def sweep_dead_fetches(store: Store, before: float) -> None:
 
 
 def places_of(file: CatalogFile) -> list[tuple[str, str]]:
-    """(location, digest) of the TsFile and of its mods."""
+    """Return (location, digest) of the TsFile and of its mods."""
     places = [(file.location, file.sha256)]
     return [*places, (file.mods_location, file.mods_sha256)] if file.mods_location else places
 
 
 @dataclass(frozen=True)
 class _FetchRoute:
-    """Files go to `folder` of the receiver's store, and on to their own places unless they are to stay `aside`."""
+    """Where fetched files go: to `folder` of the receiver's store, then to their own places unless `aside`."""
 
     cluster: Cluster
     store: Store
@@ -159,24 +158,24 @@ class _FetchRoute:
 
 
 def _fetch_files(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> None:
-    """`wanted`: location → digest."""
+    """Fetch files to their places. `wanted`: location → digest."""
     holders = _find_holders(cluster, wanted, if_any)
     place = new_place()
     with cluster.app.receiver_store(cluster.receiver) as store:
         try:
-            # CRASH WINDOW: a part in a place that nobody else uses: housekeeping sweeps it.
+            # CRASH WINDOW: a part in a folder of this fetch alone: housekeeping removes it.
             _fetch_in_turns(_FetchRoute(cluster, store, place), holders)
         finally:
             store.remove_tree(place)
 
 
 def new_place() -> str:
-    """A folder below the receiver's root that nobody else uses."""
+    """Return a new folder name below the receiver's root."""
     return f"{FOLDER}/{uuid.uuid4().hex[:12]}"
 
 
 def _find_holders(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> dict[str, list[CopyRow]]:
-    """Who is to be asked for what; NotFoundError where nobody is to be, or without it with `if_any`."""
+    """Return location → copies to fetch it from. NotFoundError for a file without any; `if_any`: it is left out."""
     with cluster.app.ledger.read() as connection:
         copies = copy_rows.copies_of(connection, cluster.receiver.name, wanted)
     holders = {
@@ -196,7 +195,7 @@ def _find_holders(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> 
 
 
 def _fetch_in_turns(way: _FetchRoute, holders: Mapping[str, Sequence[CopyRow]]) -> None:
-    """Every file from one of its holders, from the next one where that fails."""
+    """Fetch every file from one of its holders, from the next one if that fails."""
     left = dict(holders)
     failed: dict[str, list[str]] = {}
     turn = next(_turn)
@@ -225,7 +224,7 @@ def _fetch_in_turns(way: _FetchRoute, holders: Mapping[str, Sequence[CopyRow]]) 
 
 
 def _fetch_from_node(way: _FetchRoute, node: str, rows: Sequence[CopyRow]) -> Iterator[tuple[CopyRow, TidemarkError | None]]:
-    """What a node gives of these, in place; or the reason."""
+    """Fetch files from one node into place; yield each row with None, or with its error."""
     by_path = {f"{way.folder}/{row.location}": row for row in rows}
     items = [SendItem(row.location, path, row.size, row.sha256) for path, row in by_path.items()]
     try:
@@ -240,33 +239,33 @@ def _fetch_from_node(way: _FetchRoute, node: str, rows: Sequence[CopyRow]) -> It
         yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
 
 
-AHEAD = 64 << 20  # bytes brought at a time: below it a transfer is mostly its start
+AHEAD = 64 << 20  # bytes brought at a time: in a smaller transfer most of the time is the start
 Step = TypeVar("Step")
 
 
 @dataclass
 class Feed:
-    """Called by a `CatalogReader` for a file that is not below the receiver's root; answers where it is."""
+    """Called by a `CatalogReader` for a file that is not below the receiver's root; returns the root that it is below."""
 
     cluster: Cluster
     store: Store  # the receiver's
     root: Path
     left: int | None  # bytes that may still come into the cache; None: any
     place: str = field(default_factory=new_place)
-    counted: set[str] = field(default_factory=set)  # locations that are in the cache's account
-    own: dict[str, CatalogFile] = field(default_factory=dict)  # that lie in the reading's own place
+    counted: set[str] = field(default_factory=set)  # locations that are counted to the cache
+    own: dict[str, CatalogFile] = field(default_factory=dict)  # in the reading's own folder
 
     def __call__(self, file: CatalogFile) -> Path | None:
         if file.location not in self.own:
             recall_files(self.cluster, [file])
             return None
         own = self.root / self.place
-        if not all((own / at).is_file() for at, _ in places_of(file)):  # swept: the reading took longer than the grace
+        if not all((own / at).is_file() for at, _ in places_of(file)):  # removed: the reading took longer than the grace
             fetch_aside(self.cluster, [file], self.place)
         return own
 
     def bring_files(self, files: Sequence[CatalogFile]) -> None:
-        """These are at hand from now on, and what else lies in the reading's own place is not."""
+        """Make these files readable, and remove the others from the reading's own folder."""
         shared = [file for file in files if file.location not in self.counted and self._admit_to_cache(file)]
         aside = {file.location: file for file in files if file.location not in self.counted}
         over = [self.own.pop(at) for at in sorted(self.own.keys() - aside.keys())]
@@ -278,7 +277,7 @@ class Feed:
             self.own |= {file.location: file for file in missing}
 
     def _admit_to_cache(self, file: CatalogFile) -> bool:
-        """Whether it is in the cache, or there is room for it."""
+        """Return whether the file is in the cache, or there is room for it."""
         if self.left is not None and not (self.root / file.location).is_file():
             if file.size > self.left:
                 return False
@@ -289,21 +288,21 @@ class Feed:
 
 @contextmanager
 def open_feed(cluster: Cluster | None, root: Path) -> Iterator[Feed | None]:
-    """None without a cluster: everything is at the receiver."""
+    """Open a feed. None without a cluster: everything is at the receiver."""
     if cluster is None:
         yield None
         return
     with cluster.app.receiver_store(cluster.receiver) as store:
         feed = Feed(cluster, store, root, cluster.settings.cache_bytes or None)
         try:
-            # CRASH WINDOW: files in a place that nobody else uses: housekeeping sweeps it.
+            # CRASH WINDOW: files in a folder of this reading alone: housekeeping removes it.
             yield feed
         finally:
             store.remove_tree(feed.place)
 
 
 def feed_steps(feed: Feed | None, steps: Iterable[tuple[Step, Sequence[CatalogFile]]]) -> Iterator[Step]:
-    """Each step once its files are at hand, those of the following ones with them up to `AHEAD` bytes."""
+    """Yield each step once its files are readable, together with those of the following steps up to `AHEAD` bytes."""
     if feed is None:
         yield from (step for step, _ in steps)
         return

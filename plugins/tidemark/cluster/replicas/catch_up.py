@@ -1,11 +1,11 @@
 """A member that was away gets what it missed: every committed operation of its groups above what it has applied.
 
-It gets files from the receiver's cache, or from another node that holds them. What is to go is removed too. What a
-forward that died left proposed is withdrawn: whoever calls this holds the receiver's load lease, so that no forward
-is at work. Nodes that cannot be reached are named.
+It gets files from the receiver's cache, or from another node that holds them. Files to be removed are removed too.
+Operations that a dead forward left proposed are withdrawn: the caller holds the receiver's load lease, so no forward is at
+work. Nodes that cannot be reached are named.
 
-`late_members` says which members lack operations of their groups: by what is not there, not by how far they are
-noted to have come. A member that got its slots by moving has their files before anybody notes how far it has come.
+`late_members` lists the members that lack operations of their groups. It compares with the copies, not with the recorded
+`applied` version: a member that got its slots by moving has their files before its version is recorded.
 
 Source: seed 001 "Data group"; docs/decisions/0015.
 """
@@ -47,7 +47,7 @@ from tidemark.stores.protocol import Store
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """`files`: that nodes got, `removed`: that went from them, `away`: node → why it is still late."""
+    """Result of a catch-up. `files`: that nodes got; `removed`: that they lost; `away`: node → why it is still late."""
 
     files: int = 0
     removed: int = 0
@@ -56,7 +56,7 @@ class CaughtUp:
 
 @dataclass(frozen=True)
 class _Late:
-    """What a node has to do. `drops`: databases that are gone; `going`: locations to be removed."""
+    """The work due at one node. `drops`: databases to drop; `going`: locations to remove."""
 
     node: str
     databases: tuple[OperationRow, ...]
@@ -68,15 +68,15 @@ class _Late:
 
 
 def catch_up(cluster: Cluster | None, store: Store, node: str = "", most: int | None = None) -> CaughtUp:
-    """Bring every node that is late up to date, or one. `store`: the receiver's. Nodes that cannot be reached are named.
+    """Bring every late node up to date, or only `node`. `store`: the receiver's. Nodes that cannot be reached are named.
 
-    `most`: bytes for each node, the rest waits for the next time: a load does not stand still for who was away for weeks.
+    `most`: bytes for each node; the rest waits for the next call, so that a load does not wait for a node that missed weeks.
 
-    The caller holds the receiver's load lease. Without a cluster, or with nobody late, it is a query or two.
+    The caller holds the receiver's load lease. Without a cluster, or without late nodes, it costs a query or two.
     """
     if cluster is None:
         return CaughtUp()
-    withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merged files are proposed under leases of their own
+    withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merges propose under leases of their own
     files = removed = 0
     away: dict[str, str] = {}
     for late in _find_late_nodes(cluster, node, most):
@@ -89,8 +89,8 @@ def catch_up(cluster: Cluster | None, store: Store, node: str = "", most: int | 
 
 
 def remove_everywhere(cluster: Cluster | None, locations: Iterable[str]) -> None:
-    """Nobody reads these any more: their copies are to go, at every node. Nodes that answer lose them at once, the others
-    when they catch up. The caller holds the lease under which such files are made."""
+    """Mark copies that nobody reads to be removed, at every node. Nodes that answer lose them at once, the others when they
+    catch up. The caller holds the lease under which such files are made."""
     wanted = sorted(set(locations))
     if cluster is None or not wanted:
         return
@@ -106,17 +106,17 @@ def remove_everywhere(cluster: Cluster | None, locations: Iterable[str]) -> None
         slots = {location: rows[0].slot for location, rows in copies.items()}
         rows_ = [_removal_operation(cluster, location, slot, at) for location, slot in slots.items()]
         operation_rows.set_operation_state(connection, operation_rows.propose_operations(connection, rows_), "committed", at)
-    # CRASH WINDOW: to go, and still there: every catch-up removes what is to go and not in the catalog.
+    # CRASH WINDOW: marked, and still there: every catch-up removes marked copies that the catalog does not have.
     for name in sorted(by_node):
         late = _Late(name, (), {}, (), (), {}, tuple(by_node[name]))
         try:
             _remove_files(cluster, late)
         except TidemarkError:
-            continue  # it is away or does not let us: its rows say `going`, the next catch-up names it
+            continue  # it is away or refuses: its rows say `going`, the next catch-up names it
 
 
 def drop_databases(cluster: Cluster | None, databases: Iterable[str]) -> None:
-    """Those of these without a live file are to go from the group of their schema: the next catch-up drops them there. The
+    """Commit, at their schema's group, the drop of those databases that have no live file; the next catch-up does it. The
     caller holds the receiver's load lease."""
     if cluster is None:
         return
@@ -171,8 +171,8 @@ def _collect_late(
     going: tuple[str, ...],
     most: int | None,
 ) -> _Late:
-    """`operations`: what is due at the node; what lies there already, and what the catalog has no more, is left out, and
-    files above `most` bytes are left for the next time."""
+    """Collect a node's work. `operations`: due there. Files that it has, or that the catalog no more has, are left out.
+    Files above `most` bytes wait for the next call."""
     receiver = cluster.receiver.name
     puts = [operation for operation in operations if operation.kind == "put"]
     places = [operation.subject for operation in puts]
@@ -200,7 +200,7 @@ def _collect_late(
 
 
 def _find_going(connection: Connection, receiver: str) -> dict[str, list[str]]:
-    """Node → what is to be removed there and not in the catalog any more; other copies that go are a moving slot's."""
+    """Return node → marked copies that the catalog does not have. Others belong to slots that move."""
     rows = copy_rows.copies_to_remove(connection, receiver)
     known = catalog_rows.known_places(connection, receiver, [row.location for row in rows])
     found: dict[str, list[str]] = {}
@@ -211,7 +211,7 @@ def _find_going(connection: Connection, receiver: str) -> dict[str, list[str]]:
 
 
 def _put_files(cluster: Cluster, store: Store, late: _Late) -> int:
-    """Files that came; raises the first error once all was tried."""
+    """Put schemas and files; return the number of files. Raises the first error after everything was tried."""
     folder = cluster.open_folder(late.node)
     for database in late.drops:
         folder.drop_schema(database)
@@ -228,7 +228,7 @@ def _remove_files(cluster: Cluster, late: _Late) -> int:
     if not late.going:
         return 0
     cluster.open_folder(late.node).remove_files(late.going)
-    # CRASH WINDOW: gone, their rows say `going`: removed again, which changes nothing.
+    # CRASH WINDOW: removed, their rows say `going`: removed again, which changes nothing.
     with cluster.app.ledger.write() as connection:
         copy_rows.forget_copies(connection, cluster.receiver.name, late.node, late.going)
         advance_applied(connection, cluster, late.node)
@@ -236,10 +236,10 @@ def _remove_files(cluster: Cluster, late: _Late) -> int:
 
 
 def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
-    """Node → committed operations that it lacks: files it has no proved copy of, databases it was not told of.
+    """Return node → committed operations it lacks: files without a proved copy there, databases not put there.
 
-    What a slot's move still brings is not late. Of a database only the node's folder says for sure: whoever asks there
-    compares (`as_now`, `schema_digest`).
+    Files that a slot's move still brings are left out. The ledger is not sure of databases: to know, compare with the node's
+    folder (`as_now`, `schema_digest`).
     """
     newest, applied = (
         operation_rows.committed_versions(connection, receiver),
@@ -274,8 +274,8 @@ def _find_missing(connection: Connection, receiver: str, node: str, operations: 
 
 
 def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -> dict[str, list[OperationRow]]:
-    """With `sha256` of an operation on a database what its schema's paper has to be now, '' for none: series may have come
-    since it was written down."""
+    """Set `sha256` of operations on databases to the digest of the schema as it is now, '' for none. Series may have been
+    added since the operation was written."""
     digests: dict[tuple[str, str], str] = {}
 
     def now(operation: OperationRow) -> OperationRow:
@@ -292,7 +292,7 @@ def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -
 
 
 def schema_digest(folder: NodeFolder, database: str) -> str:
-    """Of what lies at the node; '' where it has none, or a torn one."""
+    """Return the digest of the schema at the node; '' if it has none, or a damaged one."""
     try:
         paper = folder.read_schema(database)
     except CorruptionError:

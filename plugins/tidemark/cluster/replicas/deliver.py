@@ -1,7 +1,7 @@
-"""Bring files (and before them schema) to nodes, and write down what lies there: the acting half of forward and catch-up.
+"""Bring files (and before them their schema) to nodes, and record the copies. Used by `forward` and `catch_up`.
 
-A file that lies at the node already, with the right bytes, is not sent again: a process that died before it could write it
-down. Different machines work at once, nodes of one machine one after another. Source: docs/decisions/0015.
+A file that is already at the node with the right bytes is not sent again: an earlier process died before it could record the
+copy. Different machines work at once, nodes of one machine one after another. Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tidemark.transfer import engine
 from tidemark.transfer.engine import SendItem, SendOptions, Sent
 from tidemark.untrusted_files import MOST_MODS
 
-MACHINES = 8  # that are sent to at once, at most
-# A member that stays away catches up later; the others do not wait long for it.
+MACHINES = 8  # at most so many at once
+# A member that stays away catches up later: the others do not wait long for it.
 _OPTIONS = SendOptions(retries=3, direct=True)
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a node is to get: schema papers by database first, then files."""
+    """Work for one node: schemas by database first, then files."""
 
     node: str
     schemas: Mapping[str, bytes] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Delivered:
-    """`schemas`, `pieces`: what is proved at the node now. `error`: why not all of it, the first reason."""
+    """Outcome of a delivery. `schemas`, `pieces`: proved at the node now. `error`: the first reason why some are missing."""
 
     node: str
     schemas: frozenset[str]
@@ -54,7 +54,7 @@ class Delivered:
 
 
 def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Delivery]) -> Iterator[Delivered]:
-    """Each parcel's outcome as it is known; one a parcel. `source`: where the files are read."""
+    """Deliver every parcel, and yield each outcome as it ends. `source`: the store that files are read from."""
     machines: dict[str, list[Delivery]] = {}
     for parcel in parcels:
         row = cluster.nodes.get(parcel.node)
@@ -72,7 +72,7 @@ def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Delivery]) 
 
 
 def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delivered:
-    """To one node. What went wrong is in the answer; nothing of Tidemark's errors is raised."""
+    """Deliver to one node. A TidemarkError is returned in the outcome, not raised."""
     schemas: set[str] = set()
     done: dict[str, Piece] = {}
     error: TidemarkError | None = None
@@ -93,9 +93,9 @@ def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delive
 
 
 def bring_to_node(cluster: Cluster, store: Store, parcel: Delivery, holders: Mapping[str, Sequence[str]]) -> Delivered:
-    """To one node from the receiver's `store`, or from another node where that lacks a file; what came is written down.
+    """Deliver to one node from the receiver's `store`, or from another node for files missing there; record what came.
 
-    `holders`: location → nodes that hold it. `error` is None only when all of it came.
+    `holders`: location → nodes that hold it. `error` is None only if everything came.
     """
     left = {piece.location: piece for piece in parcel.pieces}
     schemas = dict(parcel.schemas)
@@ -126,7 +126,7 @@ def bring_to_node(cluster: Cluster, store: Store, parcel: Delivery, holders: Map
 
 
 def _send_pieces(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TidemarkError | None]]:
-    """Each piece with None once it is proved at the target, else with the reason."""
+    """Yield each piece with None once it is proved at the target, else with its error."""
     there = target.stat_many([piece.location for piece in pieces])
     here = source.stat_many([piece.location for piece in pieces])
     known = _find_present(target, pieces, there)
@@ -140,21 +140,21 @@ def _send_pieces(source: Store, target: Store, pieces: Sequence[Piece]) -> Itera
         else:
             by_path[piece.location] = piece._replace(size=entry.size)
             items.append(SendItem(piece.location, piece.location, entry.size, piece.sha256))
-    # CRASH WINDOW: some are sealed at the node and no row knows: the next delivery finds them by their digest, or a sweep
-    # removes them.
+    # CRASH WINDOW: some are sealed at the node without a row: the next delivery finds them by digest, or a sweep removes
+    # them.
     for outcome in engine.send_files(source, target, items, _OPTIONS) if items else ():
         yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
 
 
 def _find_present(target: Store, pieces: Sequence[Piece], there: Sequence[Entry | None]) -> dict[str, int]:
-    """Location → size of what lies at the target already, with the right bytes."""
+    """Return location → size of the pieces that are at the target already with the right bytes."""
     found = [(p, e.size) for p, e in zip(pieces, there, strict=True) if e is not None and _fits(p, e)]
     digests = target.digest_ranges([Range(piece.location) for piece, _ in found]) if found else ()
     return {p.location: size for (p, size), digest in zip(found, digests, strict=True) if digest == p.sha256}
 
 
 def _fits(piece: Piece, entry: Entry) -> bool:
-    """As long as it should be; of mods nobody knows, and none has more than can be read."""
+    """Return whether the length is right. The size of mods is unknown, and none is longer than can be read."""
     return entry.size == piece.size or (not piece.size and entry.size <= MOST_MODS)
 
 
@@ -169,7 +169,7 @@ def _unsound_error(source: Store, piece: Piece, entry: Entry | None) -> Tidemark
 
 
 def record_delivered(cluster: Cluster, delivered: Delivered, done: Collection[OperationRow] = ()) -> None:
-    """Record the copies that a node has now, and how far it has come. `done`: operations on databases it has done."""
+    """Record a node's new copies and its `applied` versions. `done`: operations on databases that it has done."""
     if not delivered.pieces and not done:
         return
     receiver, at = cluster.receiver.name, cluster.app.clock()
@@ -180,10 +180,10 @@ def record_delivered(cluster: Cluster, delivered: Delivered, done: Collection[Op
 
 
 def advance_applied(connection: Connection, cluster: Cluster, node: str, done: Collection[OperationRow] = ()) -> None:
-    """Note in each of its groups up to which version the node has everything, as the copies say. In the transaction.
+    """Record, for each group of the node, up to which version it has everything. Runs in the caller's transaction.
 
-    `done`: operations on databases it has done. Nothing by a table that is not in force any more. A group that the node
-    is of no longer is forgotten once nothing of it is wanted here.
+    `done`: operations on databases that it has done. If the table is not in force, nothing is recorded. A group that the
+    node left is forgotten once the node needs nothing of it.
     """
     receiver, table = cluster.receiver.name, cluster.table
     if table_rows.current_epoch(connection, receiver) != table.epoch:
@@ -202,9 +202,9 @@ def advance_applied(connection: Connection, cluster: Cluster, node: str, done: C
 
 
 def logs_of(table: PartitionTable, applied: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Node of the table → headers of the groups whose operations concern it: it is of them, or was when it missed something.
+    """Return node → headers of the groups whose operations it needs: it is a member, or was one and missed something.
 
-    `applied`: (header, node) of which the ledger knows how far it came.
+    `applied`: the (header, node) pairs that the ledger has a version for.
     """
     pairs = {(header, node) for header, group in table.groups_by_header().items() for node in group}
     found: dict[str, list[str]] = {}
@@ -215,7 +215,7 @@ def logs_of(table: PartitionTable, applied: Iterable[tuple[str, str]]) -> dict[s
 
 
 def members_of_header(table: PartitionTable, header: str) -> Group:
-    """Of the group that the node begins; none for one that left."""
+    """Return the members of the header's group; none if the header left."""
     return table.ring.group_of_header(header, table.replicas) if header in table.ring else ()
 
 
@@ -226,7 +226,7 @@ def _make_settled_check(
     operations: Sequence[OperationRow],
     finished: Collection[tuple[str, int]],
 ) -> Callable[[OperationRow], bool]:
-    """Whether the outcome of an operation lies at the node, or is not wanted there (any more)."""
+    """Make a check whether an operation's outcome is at the node, or is not (any more) wanted there."""
     receiver, table = cluster.receiver.name, cluster.table
     files = [operation.subject for operation in operations if not operation.kind.endswith("_database")]
     copies = copy_rows.copies_of(connection, receiver, files)
@@ -242,7 +242,7 @@ def _make_settled_check(
         if operation.kind != "put":
             return False
         if row is None:
-            return operation.state == "committed" and operation.subject not in known  # no reader asks for it any more
+            return operation.state == "committed" and operation.subject not in known  # no reader needs it any more
         return row.state == "held" and row.sha256 == operation.sha256
 
     return settled

@@ -1,10 +1,10 @@
-"""Files that the catalog is to show go to the nodes of their slots first; only what a quorum has becomes visible.
+"""Bring new files to the nodes of their slots before they become visible. Only files that a quorum has become visible.
 
-    propose (epoch checked) → deliver, each member written down as it ends → a quorum of every group → commit (epoch checked
-    again, in the transaction in which readers see it)
+    propose (epoch checked) → deliver, each member recorded as it ends → a quorum of every group → commit (epoch checked
+    again, in the transaction that makes the files visible)
 
-A table that is swapped in between withdraws what was proposed; it is routed anew, and what lies at the right nodes already
-is not sent again. Source: seed 001 "Phase 1" and "Data group"; docs/decisions/0015.
+If the table is swapped meanwhile, the proposed operations are withdrawn and the files routed anew. Files already at the
+right nodes are not sent again. Source: seed 001 "Phase 1" and "Data group"; docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tidemark.stores.protocol import Store
 
 T = TypeVar("T")
 
-_ROUNDS = 5  # how often it is routed anew because the table was swapped meanwhile, before the next load does it
+_ROUNDS = 5  # how often files are routed anew because the table was swapped, before it is left to the next load
 
 
 @dataclass(frozen=True)
 class Forwarded:
-    """What lies at a quorum of every group it belongs to, by the table of `epoch`, and is committed by `commit_forwarded`.
+    """Files that a quorum of every group has, by the table of `epoch`. `commit_forwarded` commits them.
 
     `strangers`: node → locations that an earlier try brought there by a table that is not in force any more.
     """
@@ -68,23 +68,23 @@ def make_visible(
     act: Callable[[Connection], T],
     logs: bool = False,
 ) -> T:
-    """Run `act` in one write transaction, after `files` went to their nodes; what it returns.
+    """Bring `files` to their nodes, then run `act` in one write transaction; return its result.
 
-    `store`: the receiver's, where the files lie; `act`: makes them visible, or nothing and returns None; it may be run again
-    in another transaction; `logs`: schema logs come with it, of any database. Raises NoQuorumError, and nothing is visible
-    then; StaleEpochError where the table was swapped again and again.
+    `store`: the receiver's, with the files. `act`: makes them visible, or does nothing and returns None; it may run again in
+    another transaction. `logs`: schema logs come too, of any database. Raises NoQuorumError, and nothing is visible then;
+    StaleEpochError if the table was swapped again and again.
     """
     if cluster is None or not (files or logs):
         with change_receiver(app, receiver.name, store) as connection:
-            if files and app.settings.cluster is not None:  # a first table since this was begun: nobody forwarded it
+            if files and app.settings.cluster is not None:  # a first table since this began: nobody forwarded the files
                 table_rows.require_epoch(connection, files[0].receiver, 0 if cluster is None else cluster.epoch)
             return act(connection)
     for left in reversed(range(_ROUNDS)):
         forwarded: Forwarded | None = None
         try:
             forwarded = forward_files(cluster, files, store)
-            # CRASH WINDOW: at a quorum of nodes, nothing visible: the next load finds its landing unanswered and what lies
-            # at the nodes right; what it does not need any more is swept.
+            # CRASH WINDOW: at a quorum, nothing visible: the next load finds its landing unanswered and the files at the
+            # nodes. Files that it does not need any more are swept.
             with change_receiver(app, receiver.name, store) as connection:
                 made = act(connection)
                 if made is not None:
@@ -106,7 +106,7 @@ def make_visible(
 
 
 def withdraw_left(cluster: Cluster | None, mine: Callable[[OperationRow], bool]) -> None:
-    """Withdraw what is proposed and `mine`: the caller's lease says that nobody is at work on it any more."""
+    """Withdraw the proposed operations for which `mine` is true. The caller's lease ensures that nobody works on them."""
     if cluster is not None:
         with cluster.app.ledger.read() as connection:
             left = [row for row in operation_rows.proposed_operations(connection, cluster.receiver.name) if mine(row)]
@@ -116,16 +116,16 @@ def withdraw_left(cluster: Cluster | None, mine: Callable[[OperationRow], bool])
 def forward_files(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> Forwarded:
     """Bring files (with their mods) to a quorum of every group of their slots. `store`: where they are read.
 
-    The first file of a database creates it at the group of its schema. Raises NoQuorumError naming the group and who failed
-    why, StaleEpochError where the table is not in force any more; what was proposed is withdrawn then.
+    A database's first file creates it at the group of its schema. Raises NoQuorumError naming the group and each member's
+    error, StaleEpochError if the table is not in force any more. The proposed operations are then withdrawn.
     """
     plan = _propose_operations(cluster, _fill_sizes(replicas_plan.pieces_of(cluster.table, files), store), files)
-    # CRASH WINDOW: proposed, and some of it at some members: the next catch-up withdraws it, the files are forwarded again.
+    # CRASH WINDOW: proposed, some at some members: the next catch-up withdraws it, the files are forwarded again.
     try:
         _bring_here(cluster, store, plan, files)
         failed = _deliver_missing(cluster, store, plan)
         if plan.find_short_groups(cluster):
-            cluster.stores.forget_away()  # who was away a while ago may be back
+            cluster.stores.forget_away()  # a member that was away may be back
             failed |= _deliver_missing(cluster, store, plan)
         short = plan.find_short_groups(cluster)
         if short:
@@ -137,7 +137,7 @@ def forward_files(cluster: Cluster, files: Sequence[CatalogFile], store: Store) 
 
 
 def commit_forwarded(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> None:
-    """In the transaction that makes the files visible. StaleEpochError where another table is in force now."""
+    """Commit, in the transaction that makes the files visible. StaleEpochError if another table is in force now."""
     table_rows.require_epoch(connection, cluster.receiver.name, forwarded.epoch)
     operation_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
     for node, locations in forwarded.strangers.items():
@@ -145,8 +145,8 @@ def commit_forwarded(connection: Connection, cluster: Cluster, forwarded: Forwar
 
 
 def _propose_schema_updates(connection: Connection, cluster: Cluster, databases: Collection[str], logs: bool) -> None:
-    """Series may have come with these files: an operation says that the schema is to be told again, as it is when a member
-    applies it. One that no member has applied yet says so already."""
+    """Commit operations that put the databases' schemas again, as they are when a member applies them: the files may have
+    added series. An operation that no member has applied yet is enough."""
     receiver, at = cluster.receiver.name, cluster.app.clock()
     applied = operation_rows.applied_versions(connection, receiver)
     if logs:
@@ -163,7 +163,7 @@ def _propose_schema_updates(connection: Connection, cluster: Cluster, databases:
 
 
 def withdraw_operations(cluster: Cluster, operations: Collection[OperationRow]) -> None:
-    """These will not be committed. What of them lies at nodes is used by whoever needs it next, or swept."""
+    """Mark operations that will not be committed. Their files at nodes are used by the next that needs them, or swept."""
     if operations:
         with cluster.app.ledger.write() as connection:
             operation_rows.set_operation_state(connection, operations, "withdrawn", cluster.app.clock())
@@ -171,18 +171,18 @@ def withdraw_operations(cluster: Cluster, operations: Collection[OperationRow]) 
 
 @dataclass
 class _Plan:
-    """What is to be where. `held`, `created` grow as members end."""
+    """What must be at which node. `held` and `created` grow as members end."""
 
     operations: tuple[OperationRow, ...]
     pieces: tuple[Piece, ...]
     held: dict[str, dict[str, str]]  # location → node → digest
-    papers: Mapping[str, bytes]  # database → its schema's paper, of those that are new or that a node lacks
+    papers: Mapping[str, bytes]  # database → its schema, of databases that are new or that a node lacks
     new: frozenset[str]  # databases
     pulling: frozenset[tuple[str, int]]  # (node, slot) without schema
-    created: dict[str, set[str]]  # new database → nodes that have its paper
+    created: dict[str, set[str]]  # new database → nodes that have its schema
 
     def list_deliveries(self, cluster: Cluster) -> list[Delivery]:
-        """What each node still lacks."""
+        """Return what each node still lacks."""
         table = cluster.table
         lacking = replicas_plan.lacking_pieces(table, self.pieces, self.held)
         schemas: dict[str, dict[str, bytes]] = {}
@@ -197,7 +197,7 @@ class _Plan:
         return [Delivery(node, schemas.get(node, {}), lacking.get(node, ())) for node in sorted({*schemas, *lacking})]
 
     def find_short_groups(self, cluster: Cluster) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
-        """(members, holders, what) of each group that has no quorum."""
+        """Return (members, holders, subject) of each group without a quorum."""
         table, quorum = cluster.table, cluster.quorum
         found = [
             (s.members, s.holders, s.piece.location)
@@ -212,14 +212,14 @@ class _Plan:
 
 
 def _fill_sizes(pieces: Sequence[Piece], store: Store) -> tuple[Piece, ...]:
-    """The catalog has no size of mods: it is as they lie here."""
+    """Fill in sizes that the catalog does not have (of mods) from the store."""
     unknown = [piece.location for piece in pieces if not piece.size]
     sizes = {entry.path: entry.size for entry in store.stat_many(unknown) if entry} if unknown else {}
     return tuple(piece._replace(size=piece.size or sizes.get(piece.location, 0)) for piece in pieces)
 
 
 def _propose_operations(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequence[CatalogFile]) -> _Plan:
-    """One transaction: what is to be done, with the epoch checked. StaleEpochError."""
+    """Propose the operations in one transaction that checks the epoch. StaleEpochError."""
     receiver, table, at = cluster.receiver.name, cluster.table, cluster.app.clock()
     databases = sorted({file.database for file in files})
     with cluster.app.ledger.write() as connection:
@@ -248,7 +248,7 @@ def _creation_operation(cluster: Cluster, database: str, paper: bytes, at: float
 
 
 def _deliver_missing(cluster: Cluster, store: Store, plan: _Plan) -> dict[str, TidemarkError]:
-    """Send what is missing, write down what came; node → why not all of it did."""
+    """Send what is missing and record what came; return node → why some did not."""
     failed: dict[str, TidemarkError] = {}
     for delivered in deliver_all(cluster, store, plan.list_deliveries(cluster)):
         record_delivered(cluster, delivered, _done_creations(plan, delivered))
@@ -262,7 +262,7 @@ def _deliver_missing(cluster: Cluster, store: Store, plan: _Plan) -> dict[str, T
 
 
 def _bring_here(cluster: Cluster, store: Store, plan: _Plan, files: Sequence[CatalogFile]) -> None:
-    """What some node lacks and the cache gave up: deletions came alone, for a file that was here long ago."""
+    """Fetch files that a node lacks and the cache evicted: new deletions came for an old file."""
     lacking = {piece.location for parcel in plan.list_deliveries(cluster) for piece in parcel.pieces}
     wanted = sorted(lacking)
     gone = {place for place, entry in zip(wanted, store.stat_many(wanted), strict=True) if entry is None}
@@ -271,7 +271,7 @@ def _bring_here(cluster: Cluster, store: Store, plan: _Plan, files: Sequence[Cat
 
 
 def _done_creations(plan: _Plan, delivered: Delivered) -> list[OperationRow]:
-    """The creations that a node has done."""
+    """Return the creations of databases that a node has done."""
     return [o for o in plan.operations if o.kind == "create_database" and o.subject in delivered.schemas]
 
 

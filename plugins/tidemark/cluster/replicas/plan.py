@@ -1,8 +1,8 @@
-"""What goes to which node before something becomes visible, who has enough of it, and who is late: pure decisions.
+"""Pure decisions on copies: which node gets which file, which group lacks a quorum, and which member is late.
 
-A file is wanted by the union of the groups of its slots. An operation is settled at a member once its outcome lies there,
-or once a later one of the same subject took its place; a member's `applied` never passes one that is not.
-Source: seed 001 "Data group"; docs/decisions/0015.
+A file belongs at all members of the groups of its slots. An operation is settled at a member once its outcome is there, or
+once a later operation on the same subject replaced it. A member's `applied` stops before the first unsettled one. Source:
+seed 001 "Data group"; docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidemark.ledger.receiver.catalog import CatalogFile
 
 
 class Piece(NamedTuple):
-    """A file (a TsFile or its mods) as it has to lie at nodes. `slots`: those it touches; `home`: the one it counts in."""
+    """A file (a TsFile or its mods) for nodes. `slots`: those it touches; `home`: the one that counts it."""
 
     location: str
     sha256: str
-    size: int  # bytes; 0 where nobody knows
+    size: int  # bytes; 0 if unknown
     home: int
     slots: tuple[int, ...]
     database: str
@@ -34,12 +34,12 @@ Held = Mapping[str, Mapping[str, str]]
 
 
 def held_of(copies: Mapping[str, Iterable[CopyRow]]) -> dict[str, dict[str, str]]:
-    """As `Held`; a copy that is to go does not count."""
+    """Return the copies as `Held`, without those that are to be removed."""
     return {at: {row.node: row.sha256 for row in rows if row.state == "held"} for at, rows in copies.items()}
 
 
 class Shortage(NamedTuple):
-    """A group that too few members of have the piece. `holders`: those that have it."""
+    """A group in which too few members have the piece. `holders`: those that have it."""
 
     header: str
     members: tuple[str, ...]
@@ -48,7 +48,7 @@ class Shortage(NamedTuple):
 
 
 def pieces_of(table: PartitionTable, files: Iterable[CatalogFile]) -> tuple[Piece, ...]:
-    """The files and their mods, each location once. The catalog has no size of mods: it is 0 there."""
+    """Return the files and their mods, each location once. Mods have size 0: the catalog does not know it."""
     found: dict[str, Piece] = {}
     for file in files:
         slots = slots_of(table, file.database, file.partition_from, file.partition_to)
@@ -60,12 +60,12 @@ def pieces_of(table: PartitionTable, files: Iterable[CatalogFile]) -> tuple[Piec
 
 
 def wanting_nodes(table: PartitionTable, piece: Piece) -> tuple[str, ...]:
-    """The nodes that shall have the piece: all members of its slots' groups, each once."""
+    """Return the nodes that must have the piece: all members of its slots' groups, each once."""
     return tuple(dict.fromkeys(name for slot in piece.slots for name in table.group_of(slot)))
 
 
 def lacking_pieces(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, tuple[Piece, ...]]:
-    """Node → what it shall have and has not, or has with another digest; nodes without any are left out."""
+    """Return node → pieces it lacks, or has with another digest; nodes that lack nothing are left out."""
     found: dict[str, dict[str, Piece]] = defaultdict(dict)
     for piece in pieces:
         for node in wanting_nodes(table, piece):
@@ -77,7 +77,7 @@ def lacking_pieces(table: PartitionTable, pieces: Iterable[Piece], held: Held) -
 def put_operations(
     table: PartitionTable, receiver: str, pieces: Iterable[Piece], held: Held, at: float
 ) -> list[OperationRow]:
-    """One operation for each group of a piece that lacks it at some member; its slot is the first of the group's."""
+    """Make one operation for each group of a piece that some member lacks, with the first slot of that group."""
     made = []
     for piece in pieces:
         groups: dict[str, int] = {}
@@ -94,7 +94,7 @@ def put_operations(
 
 
 def find_shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, quorum: int) -> list[Shortage]:
-    """Groups in which fewer than `quorum` members (all, of a smaller group) have a piece; the first such piece of each."""
+    """Return groups in which fewer than `quorum` members (all, of a smaller group) have a piece; the first piece of each."""
     found: dict[str, Shortage] = {}
     for piece in pieces:
         have = held.get(piece.location, {})
@@ -107,7 +107,7 @@ def find_shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, q
 
 
 def find_strangers(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, list[str]]:
-    """Node → pieces that it holds and shall not: they were brought to it by another table, before theirs was in force."""
+    """Return node → pieces that it holds and must not: an earlier table brought them there."""
     found: dict[str, list[str]] = defaultdict(list)
     for piece in pieces:
         for node in sorted(held.get(piece.location, {}).keys() - set(wanting_nodes(table, piece))):
@@ -116,10 +116,10 @@ def find_strangers(table: PartitionTable, pieces: Iterable[Piece], held: Held) -
 
 
 def applied_upto(operations: Sequence[OperationRow], applied: int, settled: Callable[[OperationRow], bool]) -> int:
-    """The version up to which a member has everything: it stops before the first operation that is not settled there.
+    """Return the version up to which a member has everything: just before its first unsettled operation.
 
-    `operations`: of the group above `applied`, in order. Withdrawn ones and those that a later committed one of the same
-    subject took the place of do not count. What is only proposed may be settled as well: its outcome lies there.
+    `operations`: of the group above `applied`, in order. Withdrawn operations do not count, nor those replaced by a later
+    committed one. A proposed operation may count as settled too, if its outcome is there.
     """
     last = _last_committed(operations)
     for operation in operations:
@@ -131,13 +131,13 @@ def applied_upto(operations: Sequence[OperationRow], applied: int, settled: Call
 
 
 def due_operations(operations: Sequence[OperationRow]) -> list[OperationRow]:
-    """What a late member has to do: the last committed operation of each subject, in order of their versions."""
+    """Return the operations a late member must do: the last committed one of each subject, by version."""
     last = _last_committed(operations)
     return [operation for operation in operations if last.get(_subject_key(operation)) == operation.version]
 
 
 class Cached(NamedTuple):
-    """A file in the receiver's cache. `used`: when somebody last read it or it came, seconds since 1970."""
+    """A file in the receiver's cache. `used`: when it was last read or came, seconds since 1970."""
 
     location: str
     size: int  # bytes
@@ -147,10 +147,10 @@ class Cached(NamedTuple):
 def choose_evictable(
     cached: Collection[Cached], safe: Collection[str], keep_bytes: int, before: float
 ) -> tuple[Cached, ...]:
-    """What the cache gives up so that at most `keep_bytes` stay: the longest unused first.
+    """Choose the files to evict so that at most `keep_bytes` stay, the longest unused first.
 
-    Only what is `safe` (every node that shall have it does) and was used `before` that time the last time: a reader may
-    have the others open. So more may stay than is wanted.
+    Only files that are `safe` (all their nodes have them) and were last used before `before` are chosen: a reader may have
+    the others open. So more than `keep_bytes` may stay.
     """
     over = sum(one.size for one in cached) - keep_bytes
     gone = []
@@ -168,5 +168,5 @@ def _subject_key(operation: OperationRow) -> tuple[str, str]:
 
 
 def _last_committed(operations: Iterable[OperationRow]) -> dict[tuple[str, str], int]:
-    """Of each subject; one that is only proposed takes nobody's place, it may be withdrawn yet."""
+    """Return the last committed version of each subject. A proposed one replaces nothing: it may be withdrawn."""
     return {_subject_key(operation): operation.version for operation in operations if operation.state == "committed"}

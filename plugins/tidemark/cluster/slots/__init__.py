@@ -1,13 +1,13 @@
-"""Which slot, group and node a file belongs to: pure decisions over values.
+"""The slot, group and nodes of a file: pure decisions over values.
 
     hash_ring  the hash from database and time partition to a slot; the ring of nodes and the groups on it
-    states     what a slot goes through at a node while it moves
+    states     the states of a slot at a node while it moves
     weights    how evenly slots of different weight can be spread; sharing them out
-    balance    who gets which slot when nodes join or leave, with fewest moves
+    balance    which node gets which slot when nodes join or leave, with fewest moves
     table      the partition table with its epoch, as a value and as bytes
     routing    from files to slots, groups and nodes
 
 Enter by `table.PartitionTable`, `routing.wanted_copies` and `balance.balance_of`. Imports `errors` and
 `formats.json_stream`. No I/O and no clock. The same table, nodes and sizes give the same answer everywhere. A group
-is worked out, not stored: the header of a slot and the ring say who is in it.
+is computed, not stored: the header of a slot and the ring determine its members.
 """

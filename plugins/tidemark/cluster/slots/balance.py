@@ -1,7 +1,7 @@
-"""Who gets which slot when nodes join or leave: strategies behind one protocol, each with fewest moves.
+"""Which node gets which slot when nodes join or leave: strategies behind one protocol, each with fewest moves.
 
-A strategy is told the header of every slot and the nodes there are now, and answers the header of every slot. Who is not
-among the nodes has left and gives all; who has no slot has joined. Source: seed 001 "Data repartitioning";
+A strategy gets the header of every slot and the present nodes, and returns the header of every slot. A header that is no
+present node has left and gives all its slots. A node without slots has joined. Source: seed 001 "Data repartitioning";
 research/iotdb.md §3.3.
 """
 
@@ -17,20 +17,20 @@ Owners = tuple[str, ...]
 """The header node of the group of each slot, by slot."""
 
 
-LITTLE = 0.001  # of the mean slot: who holds no more is counted, not weighed
+LITTLE = 0.001  # of the mean slot: slots up to it are shared by number, not by weight
 
 
 class Balance(Protocol):
-    """The owners after a change. `nodes`: the names there are now, in the order of the ring."""
+    """The owners after a change. `nodes`: the present names, in the order of the ring."""
 
     def __call__(self, owners: Owners, nodes: Sequence[str]) -> Owners: ...
 
 
 def balance_of(name: str, weights: Mapping[int, float]) -> Balance:
-    """The strategy that `[cluster] balance` names.
+    """Return the strategy that `[cluster] balance` names.
 
     `slots`: even numbers; `bytes` and `writes`: by `weights` (by slot: bytes held, or bytes written a day); `compat`: the
-    original's arithmetic. `slots` and `compat` look at no weights. UsageError for another name.
+    original's arithmetic. `slots` and `compat` use no weights. UsageError for another name.
     """
     named: Mapping[str, Callable[[], Balance]] = {
         "slots": lambda: even_slots,
@@ -44,16 +44,16 @@ def balance_of(name: str, weights: Mapping[int, float]) -> Balance:
 
 
 def first_owners(slots: int, nodes: Sequence[str]) -> Owners:
-    """Of a new cluster: ranges of one size, the last one with the rest, as the original has it."""
+    """Return the owners of a new cluster: ranges of one size, the last one with the rest, as in the original."""
     size = max(1, slots // len(nodes))
     return tuple(nodes[min(slot // size, len(nodes) - 1)] for slot in range(slots))
 
 
 def even_slots(owners: Owners, nodes: Sequence[str]) -> Owners:
-    """Numbers of slots that differ by one at most; a node gives the last of what it has too many of."""
+    """Give numbers of slots that differ by one at most; a node gives away the last of its surplus."""
     held = _slots_by_header(owners, nodes)
     least, over = divmod(len(owners), len(nodes))
-    richest = sorted(nodes, key=lambda name: -len(held.get(name, ())))  # those keep one more, which saves a move
+    richest = sorted(nodes, key=lambda name: -len(held.get(name, ())))  # they keep one more, which saves a move
     wanted = {name: least + (rank < over) for rank, name in enumerate(richest)}
     moving = [slot for name in held for slot in held[name][wanted.get(name, 0) :]]
     result = list(owners)
@@ -64,12 +64,11 @@ def even_slots(owners: Owners, nodes: Sequence[str]) -> Owners:
 
 
 def even_weights(weights: Mapping[int, float], spare: float = 0.028) -> Balance:
-    """By bytes, or by write rate: `weights` by slot, none of them negative; a slot without one has nothing.
+    """Make a strategy by bytes, or by write rate. `weights`: by slot, not negative; a slot without one has nothing.
 
-    No node ends above 1 + `spare` × the larger of the mean and the heaviest slot, where single moves and exchanges of slots
-    lead there. Below that all are brought within 2 % of one level (`weights.level_of`), but not where more than 1.005 × the
-    least that must move for the level (`weights.least_moved`) would have to. Slots that hold next to nothing are shared out
-    by number: they are the ones to grow.
+    No node ends above 1 + `spare` × the larger of the mean and the heaviest slot, if single moves and exchanges of slots can
+    do it. Below that all are brought within 2 % of one level (`weights.level_of`), unless more than 1.005 × the least that
+    must move for the level (`weights.least_moved`) would have to. Nearly empty slots are shared by number: they may grow.
     """
 
     def balanced(owners: Owners, nodes: Sequence[str]) -> Owners:
@@ -91,15 +90,15 @@ def even_weights(weights: Mapping[int, float], spare: float = 0.028) -> Balance:
 
 
 def _split_by_weight(weight: Sequence[float], little: float) -> tuple[list[int], list[int]]:
-    """Slots with some weight and slots with next to none."""
+    """Return the slots with some weight, and those with next to none."""
     some = [slot for slot, held in enumerate(weight) if held > little]
     few = [slot for slot, held in enumerate(weight) if held <= little]
     return some, few
 
 
 def original_balance(owners: Owners, nodes: Sequence[str]) -> Owners:
-    """The original's arithmetic: who joins gets the last of what each has above the new average, rounded down; the slots of
-    who leaves go round the ring, one by one. Nothing is levelled afterwards."""
+    """Balance by the original's arithmetic. A joining node gets the last slots that each node has above the new average,
+    rounded down. The slots of a leaving node go round the ring, one by one. Nothing is levelled afterwards."""
     held = _slots_by_header(owners, nodes)
     result = list(owners)
     average = len(owners) // len(nodes)
@@ -116,12 +115,12 @@ def original_balance(owners: Owners, nodes: Sequence[str]) -> Owners:
 
 
 def changed_headers(before: Owners, after: Owners) -> dict[int, tuple[str, str]]:
-    """Slot → (from, to), of those whose header changes."""
+    """Return slot → (from, to), for slots whose header changes."""
     return {slot: pair for slot, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]}
 
 
 def _slots_by_header(owners: Owners, nodes: Sequence[str]) -> dict[str, list[int]]:
-    """Slots by header, in the order of the ring, those of who has left last."""
+    """Return slots by header, in the order of the ring, those of nodes that left last."""
     held: dict[str, list[int]] = {name: [] for name in nodes}
     for slot, name in enumerate(owners):
         held.setdefault(name, []).append(slot)

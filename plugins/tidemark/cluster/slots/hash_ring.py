@@ -1,13 +1,12 @@
-"""Which slot the data of a database and time partition belongs to, and the ring of nodes and the groups on it.
+"""The slot of a database and time partition, and the ring of nodes with its groups.
 
-The slot is a hash, so that no table of partitions is needed. `FULL` hashes every byte. `COMPAT` is the original's,
-bit for bit, its two faults included: bytes of the tail are taken as signed, and the length is that of the name in
-characters, so that names beyond ASCII lose the low bytes of the partition. Source: seed 001 "Improvement of the
-partitioning method"; research/iotdb.md §3.1.
+The slot is a hash, so no table of partitions is needed. `FULL` hashes every byte. `COMPAT` is the original's, bit for bit,
+with its two faults: bytes of the tail count as signed, and the length is that of the name in characters, so names beyond
+ASCII lose the low bytes of the partition. Source: seed 001 "Improvement of the partitioning method"; research/iotdb.md §3.1.
 
-A group is its header node and the next nodes on the ring, as many as there are replicas. There is one order, that of
-the identifiers, everywhere; the original has two. A node's identifier is worked out of its name alone, so it is the
-same wherever. Source: seed 001 "Data group"; research/iotdb.md §3.2.
+A group is its header node and the next nodes on the ring, as many as there are replicas. There is one order, that of the
+identifiers; the original has two. A node's identifier is computed from its name alone, so it is the same everywhere. Source:
+seed 001 "Data group"; research/iotdb.md §3.2.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _BLOCK = struct.Struct("<QQ")
 
 
 class SlotHash(enum.StrEnum):
-    """How a database and a partition become a slot; one for the life of a cluster."""
+    """The hash of a database and a partition to a slot; fixed for the life of a cluster."""
 
     FULL = "full"
     COMPAT = "compat"
 
 
 def data_slot(database: str, partition: int, slots: int, kind: SlotHash = SlotHash.FULL) -> int:
-    """0 … slots - 1, of the data of a database in a time partition (its number, 64 bits signed)."""
+    """Return the slot, 0 … slots - 1, of a database's data in a time partition (its number, 64 bits signed)."""
     name, number = database.encode(), struct.pack(">q", partition)
     if kind is SlotHash.COMPAT:
         return _hash_as_original(name + number, len(database.encode("utf-16-le")) // 2 + 8, slots)
@@ -43,19 +42,19 @@ def data_slot(database: str, partition: int, slots: int, kind: SlotHash = SlotHa
 
 
 def schema_slot(database: str, slots: int, kind: SlotHash = SlotHash.FULL) -> int:
-    """0 … slots - 1, of the schema of a database, whatever the time. The original takes it for data of time 0."""
+    """Return the slot, 0 … slots - 1, of a database's schema, for all times. The original takes it for data of time 0."""
     if kind is SlotHash.COMPAT:
         return data_slot(database, 0, slots, kind)
     return murmur3(database.encode(), SEED)[0] % slots
 
 
 def original_partition(time: int, interval: int) -> int:
-    """The partition of a time as the original counts: towards zero, so that the two next to 0 share one."""
+    """Return the partition of a time as the original does: rounded towards zero, so the two next to 0 share one."""
     return time // interval if time >= 0 else -(-time // interval)
 
 
 def murmur3(data: bytes, seed: int, signed_tail: bool = False) -> tuple[int, int]:
-    """MurmurHash3 x64 128 (Austin Appleby, public domain): both halves, unsigned."""
+    """Compute MurmurHash3 x64 128 (Austin Appleby, public domain): both halves, unsigned."""
     first = second = seed
     whole = len(data) // 16 * 16
     for at in range(0, whole, 16):
@@ -79,7 +78,7 @@ def _hash_as_original(data: bytes, length: int, slots: int) -> int:
     first, second = murmur3(data[:length], SEED, signed_tail=True)
     low = (first + second) & 0xFFFFFFFF
     value = low - (1 << 32) if low & 0x80000000 else low
-    return abs(value) % slots  # Java's remainder has the sign of the value, which `abs` then takes away
+    return abs(value) % slots  # Java's remainder has the sign of the value, which `abs` then removes
 
 
 def _join_tail(tail: Sequence[int], signed: bool) -> int:
@@ -115,7 +114,7 @@ Group = tuple[str, ...]
 
 
 def identifier_of(name: str) -> int:
-    """The place of a node that has none yet: 0 … 2^31 - 1, of its name alone, so the same wherever it is worked out."""
+    """Return a new node's place on the ring, 0 … 2^31 - 1, from its name alone."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") >> 1
 
 
@@ -148,7 +147,7 @@ class Ring:
         return tuple(node.name for node in self._nodes)
 
     def group_of_header(self, header: str, replicas: int) -> Group:
-        """The group that `header` begins. No node is in it twice, so of a small ring it is the whole."""
+        """Return the group that `header` begins. No node is in it twice, so of a small ring it is the whole."""
         start, size = self._places[header], len(self._nodes)
         return tuple(self._nodes[(start + step) % size].name for step in range(min(replicas, size)))
 
@@ -161,8 +160,8 @@ class Ring:
         return Ring([node for node in self._nodes if node.name != name])
 
     def is_between(self, first: str, new: Node, last: str) -> bool:
-        """Whether a node that joins comes to lie behind `first` and before `last`, along the ring."""
+        """Return whether a joining node comes after `first` and before `last` along the ring."""
         start, end = self._places[first], self._places[last]
-        place = bisect_left(self._nodes, new)  # before the node that stands there now
+        place = bisect_left(self._nodes, new)  # before the node at that place now
         steps = (end - start) % len(self._nodes) or len(self._nodes)
         return 0 < ((place - start) % len(self._nodes) or len(self._nodes)) <= steps

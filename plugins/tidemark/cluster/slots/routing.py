@@ -1,7 +1,7 @@
-"""From files to slots, groups and nodes: where each file of the catalog is to lie. Pure.
+"""The slots, groups and nodes of each catalog file. Pure.
 
-A file may span several time partitions and so several slots; its nodes are the union of their groups. Source: seed 001
-"Data partitioning" (database and time slice); docs/decisions/0015.
+A file may span several time partitions and so several slots; its nodes are the union of their groups. Source: seed 001 "Data
+partitioning" (database and time slice); docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Protocol
 from tidemark.cluster.slots.hash_ring import Group, SlotHash, data_slot
 from tidemark.cluster.slots.table import PartitionTable, Route
 
-WIDEST = 65_536  # partitions; a file over more of them is taken to touch every slot
+WIDEST = 65_536  # partitions; a file with more counts for every slot
 
 
 class RoutedFile(Protocol):
-    """What of a file says where it belongs; `CatalogFile` is one. `mods_location`: "" without deletions."""
+    """The fields of a file that route it; `CatalogFile` has them. `mods_location`: "" without deletions."""
 
     @property
     def database(self) -> str: ...
@@ -36,44 +36,44 @@ class RoutedFile(Protocol):
 
 
 def slots_of(table: PartitionTable, database: str, partition_from: int, partition_to: int) -> tuple[int, ...]:
-    """The slots of the data of a database from one time partition to another (both inclusive), each once, rising.
+    """Return the slots of a database's data from one time partition to another (both inclusive), each once, rising.
 
-    ValueError where the last partition is before the first.
+    ValueError if the last partition is before the first.
     """
     return _slots_between(database, partition_from, partition_to, table.slots, table.hash)
 
 
 def home_slot(table: PartitionTable, file: RoutedFile) -> int:
-    """The one slot a file is counted in, by its first partition: `node_copy.slot`."""
+    """Return the one slot that counts a file, by its first partition: `node_copy.slot`."""
     return data_slot(file.database, file.partition_from, table.slots, table.hash)
 
 
 def routes_of(table: PartitionTable, file: RoutedFile) -> tuple[Route, ...]:
-    """A route for each slot that the file touches, by slot."""
+    """Return a route for each slot that the file touches, by slot."""
     touched = slots_of(table, file.database, file.partition_from, file.partition_to)
     return tuple(Route(table.epoch, slot, table.group_of(slot), table.moving.get(slot, ())) for slot in touched)
 
 
 def groups_of(table: PartitionTable, file: RoutedFile) -> dict[str, Group]:
-    """Header → members, of each group that holds a slot of the file: each of them gets an operation for it."""
+    """Return header → members of each group with a slot of the file: each gets an operation for it."""
     return {route.header: route.members for route in routes_of(table, file)}
 
 
 def members_of(table: PartitionTable, file: RoutedFile) -> Group:
-    """Who is to hold the file: members of the groups of all its slots, in the order of the ring."""
+    """Return the nodes that must hold the file: members of the groups of all its slots, in the order of the ring."""
     wanted = {name for route in routes_of(table, file) for name in route.members}
     return tuple(name for name in table.ring.names if name in wanted)
 
 
 def readers_of(table: PartitionTable, file: RoutedFile) -> Group:
-    """Whom a reader may ask: the members, then who held a slot that still moves (a node that leaves among them)."""
+    """Return the nodes a reader may ask: the members, then old members of slots that still move (leaving nodes too)."""
     members = members_of(table, file)
     before = {name for route in routes_of(table, file) for name in route.before}
     return (*members, *sorted(before.difference(members)))
 
 
 def wanted_copies(table: PartitionTable, files: Iterable[RoutedFile]) -> Mapping[str, Set[str]]:
-    """Node → locations (mods too) that are to lie there once nothing moves. Every node of the table has an entry."""
+    """Return node → locations (mods too) that belong there once nothing moves. Every node of the table has an entry."""
     wanted: dict[str, set[str]] = {name: set() for name in table.ring.names}
     known: dict[tuple[str, int, int], Group] = {}  # of 100,000 files most share a database and a partition
     for file in files:

@@ -1,8 +1,8 @@
-"""What a slot goes through at a node while it moves, as data: from which state which event leads where.
+"""The states of a slot at a node while it moves, and which event leads from which state to which.
 
-At a member of the new group: PULLING until the schema is there (it may not be written to), PULLING_WRITABLE until all
-files are, then NULL. At a member of the old group: SENDING, SENT once every member of the new group has acknowledged, NULL
-once its files are gone. Source: seed 001 "Data migration"; research/iotdb.md §3.6.
+At a member of the new group: PULLING until the schema is there (it is not writable), PULLING_WRITABLE until all files are,
+then NULL. At a member of the old group: SENDING, SENT once every member of the new group has acknowledged, NULL once its
+files are removed. Source: seed 001 "Data migration"; research/iotdb.md §3.6.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidemark.errors import OutcomeUnknownError
 
 
 class SlotState(enum.StrEnum):
-    """Of one slot at one node. NULL: nothing moves."""
+    """State of one slot at one node. NULL: nothing moves."""
 
     NULL = "null"
     PULLING = "pulling"
@@ -28,12 +28,12 @@ class SlotState(enum.StrEnum):
 
     @property
     def read_with_the_old_group(self) -> bool:
-        """What the slot holds is here in part: who reads asks the old group, too."""
+        """Whether only a part of the slot's data is here: readers ask the old group too."""
         return self in (SlotState.PULLING, SlotState.PULLING_WRITABLE)
 
 
 class SlotEvent(enum.StrEnum):
-    """What happens to a slot at a node."""
+    """An event of a slot at a node."""
 
     GAINED = "gained"  # phase 2 begins: the node is of the new group and not of the old one
     SCHEMA_LOADED = "schema_loaded"
@@ -67,7 +67,7 @@ AGAIN: frozenset[tuple[SlotState, SlotEvent]] = frozenset(
 
 
 def next_state(state: SlotState, event: SlotEvent) -> SlotState:
-    """The next state. OutcomeUnknownError for an event that cannot come now: it is of another epoch, or of a bug."""
+    """Return the next state. OutcomeUnknownError for an event that cannot come now: one of another epoch, or a bug."""
     if (state, event) in AGAIN:
         return state
     found = TRANSITIONS.get((state, event))

@@ -1,9 +1,9 @@
-"""The partition table: which group holds which slot, with a version, and what of an earlier one still has to move.
+"""The partition table: which group holds which slot, with a version, and which slots of the previous version still move.
 
-It is a value: a change of the nodes gives a new table with the next epoch. Groups are worked out, not stored: the
-header and the ring say who is in them. Source: seed 001 "SlotPartitionTable"; research/iotdb.md §3.2.
+It is a value: a change of the nodes gives a new table with the next epoch. Groups are computed, not stored: the header and
+the ring determine them. Source: seed 001 "SlotPartitionTable"; research/iotdb.md §3.2.
 
-`encode_table` and `decode_table` are its bytes, for the ledger and for nodes: JSON with names, numbers and ranges,
+`encode_table` and `decode_table` convert it to bytes, for the ledger and for nodes: JSON with names, numbers and ranges,
 compressed. The first byte is the version of this form. 10,000 slots and 1,000 nodes are about 20 KB; the original writes the
 whole group at every slot. A table that cannot be read raises CorruptionError.
 """
@@ -26,7 +26,7 @@ from tidemark.formats.json_stream import parse_json
 
 
 class Route(NamedTuple):
-    """Where a slot's data is written: to all of `members`. `before`: who else is asked by a reader while it moves."""
+    """The nodes of a slot: data is written to all `members`. `before`: others that readers ask while the slot moves."""
 
     epoch: int
     slot: int
@@ -40,7 +40,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionTable:
-    """`owners`: header by slot. `moving`: slot → the group that held it before this epoch, until it has moved."""
+    """One version of the table. `owners`: header by slot. `moving`: slot → its previous group, until it has moved."""
 
     epoch: int
     replicas: int
@@ -57,23 +57,23 @@ class PartitionTable:
         return self.ring.group_of_header(self.owners[slot], self.replicas)
 
     def groups_by_header(self) -> dict[str, Group]:
-        """Every group by its header, those without slots too, along the ring."""
+        """Return every group by its header along the ring, also groups without slots."""
         return {name: self.ring.group_of_header(name, self.replicas) for name in self.ring.names}
 
     def route_data(self, database: str, partition: int) -> Route:
-        """Of the data of a database in a time partition."""
+        """Return the route of a database's data in a time partition."""
         return self._route_slot(data_slot(database, partition, self.slots, self.hash))
 
     def route_schema(self, database: str) -> Route:
-        """Of the schema of a database: by its name alone."""
+        """Return the route of a database's schema, by its name alone."""
         return self._route_slot(schema_slot(database, self.slots, self.hash))
 
     def holds_slot(self, node: str, slot: int) -> bool:
-        """Whether the node is of the group that has the slot at this epoch."""
+        """Return whether the node is in the slot's group at this epoch."""
         return node in self.group_of(slot)
 
     def with_node(self, node: Node, balance: Balance) -> PartitionTable:
-        """The next table, with one node more. UsageError for one there is already, RetryableError while slots move."""
+        """Return the next table, with a node added. UsageError if it is there already, RetryableError while slots move."""
         self._require_settled(f"add {node.name}")
         if node.name in self.ring:
             raise UsageError(
@@ -88,7 +88,7 @@ class PartitionTable:
         return self._next_table(self.ring.with_node(node), balance)
 
     def without_node(self, name: str, balance: Balance) -> PartitionTable:
-        """The next table, without a node. UsageError for an unknown one, or where too few would be left."""
+        """Return the next table, without a node. UsageError for an unknown one, or if too few would be left."""
         self._require_settled(f"remove {name}")
         if name not in self.ring:
             raise UsageError(f"{name} is no node of the cluster", hint="./tidemark cluster show", subject=name)
@@ -101,12 +101,12 @@ class PartitionTable:
         return self._next_table(self.ring.without_node(name), balance)
 
     def rebalance_slots(self, balance: Balance) -> PartitionTable:
-        """The next table, with the same nodes."""
+        """Return the next table, with the same nodes."""
         self._require_settled("rebalance")
         return self._next_table(self.ring, balance)
 
     def with_moved(self, slots: Iterable[int]) -> PartitionTable:
-        """These slots are where they belong. The epoch stays: nothing is written elsewhere than before."""
+        """Mark these slots as moved. The epoch stays: writes go to the same nodes as before."""
         gone = set(slots)
         return replace(self, moving={slot: group for slot, group in self.moving.items() if slot not in gone})
 
@@ -114,7 +114,7 @@ class PartitionTable:
         return Route(self.epoch, slot, self.group_of(slot), self.moving.get(slot, ()))
 
     def _next_table(self, ring: Ring, balance: Balance) -> PartitionTable:
-        """With every slot `moving` of whose group somebody is not the same."""
+        """Make the next table. Slots whose group changes its members are `moving`."""
         owners = balance(self.owners, ring.names)
         new = PartitionTable(self.epoch + 1, self.replicas, ring, owners, self.hash)
         then, now = self.groups_by_header(), new.groups_by_header()
@@ -130,7 +130,7 @@ class PartitionTable:
 
 
 def begin_table(nodes: Iterable[Node], replicas: int, owners: Owners, kind: SlotHash = SlotHash.FULL) -> PartitionTable:
-    """The first table, epoch 1. UsageError where there are fewer nodes than copies, or none of either."""
+    """Make the first table, epoch 1. UsageError if there are fewer nodes than copies, or none of either."""
     ring = Ring(list(nodes))
     if replicas < 1 or len(ring) < replicas:
         raise UsageError(
@@ -141,11 +141,11 @@ def begin_table(nodes: Iterable[Node], replicas: int, owners: Owners, kind: Slot
 
 
 FORM = 1
-_MOST = 1 << 24  # bytes of a table once it is unpacked
+_MOST = 1 << 24  # bytes of an unpacked table
 
 
 def encode_table(table: PartitionTable) -> bytes:
-    """The table, whatever its size; equal tables give equal bytes."""
+    """Write the table, of any size; equal tables give equal bytes."""
     places = {name: place for place, name in enumerate(table.ring.names)}
     groups = sorted(set(table.moving.values()))
     numbers = {group: number for number, group in enumerate(groups)}
@@ -162,7 +162,7 @@ def encode_table(table: PartitionTable) -> bytes:
 
 
 def decode_table(data: bytes) -> PartitionTable:
-    """CorruptionError for bytes that are no table, SchemaTooNewError for those of a later form."""
+    """Read a table. CorruptionError for damaged bytes, SchemaTooNewError for those of a later form."""
     if data[:1] > bytes([FORM]):
         raise SchemaTooNewError(
             "the partition table was written by a newer Tidemark", hint="use that version, or a newer one"
@@ -191,12 +191,12 @@ def _parse_table(words: Any) -> PartitionTable:
 
 
 def _encode_numbers(numbers: Iterable[int]) -> str:
-    """16 bits each, little-endian on every machine Tidemark runs on."""
+    """Write 16 bits each, little-endian on every machine Tidemark runs on."""
     return b85encode(array("H", numbers).tobytes()).decode()
 
 
 def _moving_spans(table: PartitionTable) -> Iterable[tuple[tuple[int, int], tuple[str, ...]]]:
-    """Neighbours that come from one group: ((first, last), group)."""
+    """Yield runs of neighbours that come from one group: ((first, last), group)."""
     ordered = sorted(table.moving.items())
     for (_, group), run in groupby(enumerate(ordered), key=lambda entry: (entry[1][0] - entry[0], entry[1][1])):
         slots = [slot for _, (slot, _) in run]

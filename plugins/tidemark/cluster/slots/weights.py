@@ -1,11 +1,11 @@
-"""Slots of different weight, shared out among nodes: how even it can be, how little must move, and who holds what.
+"""Share out slots of different weight among nodes: how even it can be, how little must move, and which node gets which slot.
 
-*Level*: what a node holds when the weight is spread as evenly as slots allow. A slot heavier than that has a node to
-itself, and the level is that of the others. *Limit*: what no node may exceed. *Loose*: a slot that has no node at
-the moment. *Room*: what a node has less than the level. *Floor*: down to where nodes give.
+*Level*: the load of a node when the weight is spread as evenly as slots allow. A slot heavier than that has a node to
+itself, and the level is that of the others. *Limit*: the load that no node may exceed. *Loose*: a slot without a node at the
+moment. *Room*: how much a node is below the level. *Floor*: the load down to which nodes give slots.
 
-The bounds (`level_of`, `least_moved`, `dispensable_slots` …) are arithmetic. `Shares` is who holds what while a change of
-the nodes is worked out; it brings slots to the level with few moves, nobody above the limit. Pure.
+The bounds (`level_of`, `least_moved`, `dispensable_slots` …) are arithmetic. `Shares` holds the slots of each node while a
+change is computed. It brings nodes to the level with few moves, and none above the limit. Pure.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-FREE = -1  # in the place of a node: the slot's node has left, or there never was one
+FREE = -1  # instead of a node: the slot's node has left, or it never had one
 
 
 def level_of(weights: Sequence[float], nodes: int) -> float:
-    """What each node holds that has not one heavy slot alone. `weights`: of all slots, none of them negative."""
+    """Return the load of each node that does not hold one heavy slot alone. `weights`: of all slots, not negative."""
     rest, left = float(sum(weights)), nodes
     for weight in sorted(weights, reverse=True):
         if left == 1 or weight * left <= rest:
@@ -29,12 +29,12 @@ def level_of(weights: Sequence[float], nodes: int) -> float:
 
 
 def least_moved(places: Sequence[int], weights: Sequence[float], nodes: int, limit: float) -> float:
-    """The minimum: less than this is moved by no change after which every node is at the level.
+    """Return the least weight that any change must move to bring every node to the level.
 
     Three sums. Everything that is FREE moves. A node gives what it has above the level, or above its heaviest slot if that
-    is more, and at least the lightest whole slots that bring it below `limit`. The k heaviest free slots come to k nodes at
-    most: what they have more than the k largest rooms is given to make room, for the k where that is most.
-    `places`: the node (0 … nodes - 1) of each slot, or FREE.
+    is more, and at least the lightest whole slots that bring it below `limit`. The k heaviest free slots go to at most k
+    nodes: their weight beyond the k largest rooms is given to make room, for the k with the most. `places`: the node (0 …
+    nodes - 1) of each slot, or FREE.
     """
     held: list[list[float]] = [[] for _ in range(nodes)]
     free: list[float] = []
@@ -44,7 +44,7 @@ def least_moved(places: Sequence[int], weights: Sequence[float], nodes: int, lim
 
 
 def least_of(held: Sequence[Sequence[float]], free: Sequence[float], level: float, limit: float) -> float:
-    """The same. `held`: the weights at each node, `free`: the others, the heaviest first in both."""
+    """Compute `least_moved`. `held`: the weights at each node, `free`: the others, the heaviest first in both."""
     given, rooms = 0.0, []
     for slots in held:
         load = sum(slots)
@@ -61,7 +61,7 @@ def least_of(held: Sequence[Sequence[float]], free: Sequence[float], level: floa
 
 
 def dispensable_slots(slots: Sequence[float], floor: float) -> list[int]:
-    """What a node can give without falling below a floor, heavy ones first: places in `slots`, which are in that order."""
+    """Return positions in `slots` (heaviest first) that a node can give without falling below a floor."""
     load, given = sum(slots), []
     if load > floor:
         for at, weight in enumerate(slots):
@@ -72,7 +72,7 @@ def dispensable_slots(slots: Sequence[float], floor: float) -> list[int]:
 
 
 def fewest_to_give(slots: Sequence[float], floor: float, limit: float) -> tuple[int, ...]:
-    """What a node cannot but give to come below `limit`: nothing, if it can without falling below the floor."""
+    """Return the slots that a node must give to come below `limit`: none, if it can without falling below the floor."""
     load = sum(slots)
     if load <= limit or load - sum(slots[at] for at in dispensable_slots(slots, floor)) <= limit:
         return ()
@@ -80,9 +80,9 @@ def fewest_to_give(slots: Sequence[float], floor: float, limit: float) -> tuple[
 
 
 def lightest_subset(slots: Sequence[float], needed: float) -> tuple[int, ...]:
-    """Of the slots, but not all of them, those that together weigh `needed` or more, and least more; none: ().
+    """Return some of the slots, not all, that together weigh `needed` or more, and least more; () if there are none.
 
-    Sums that differ by less than a two-thousandth of what is needed count as one, so that there are few of them.
+    Sums that differ by less than a two-thousandth of `needed` count as one, so that there are few of them.
     """
     best: tuple[int, ...] = ()
     lowest = float("inf")
@@ -97,12 +97,12 @@ def lightest_subset(slots: Sequence[float], needed: float) -> tuple[int, ...]:
     return best
 
 
-ROUNDS = 3  # of making room: a slot that comes may push out another
+ROUNDS = 3  # of making room: an added slot may push out another
 
 
 class Shares:
-    """`places`: the node (0 … nodes - 1) of each slot, or FREE; brought to the level by `assign_slots`, nobody above
-    `limit`."""
+    """The node of each slot while a change is computed. `places`: the node (0 … nodes - 1) of each slot, or FREE.
+    `assign_slots` brings nodes to the level, none above `limit`."""
 
     def __init__(self, places: Sequence[int], weights: Sequence[float], nodes: int, limit: float) -> None:
         self._first, self._weights, self._nodes = tuple(places), weights, nodes
@@ -117,10 +117,10 @@ class Shares:
         self._limit, self._left = limit, 0.0
 
     def assign_slots(self, spare: float, most: float) -> tuple[int, ...]:
-        """The place of every slot afterwards. No node above the limit, where single moves and exchanges lead there.
+        """Return the node of every slot afterwards. No node is above the limit, if single moves and exchanges can do it.
 
-        `spare`: what a node may be off the level, as a part of it, without anything being moved for it. `most`: what may be
-        moved as long as nobody is above the limit, as a multiple of what must (`weights.least_of`).
+        `spare`: how far a node may be off the level, as a part of it, before anything is moved for it. `most`: what may be
+        moved as long as no node is above the limit, as a multiple of what must (`weights.least_of`).
         """
         free = [self._weights[slot] for slot in self._loose]
         least = least_of([self._weights_at(place) for place in range(self._nodes)], free, self._level, self._limit)
@@ -140,13 +140,13 @@ class Shares:
         return tuple(after)
 
     def _needed_weight(self, spare: float) -> float:
-        """What has to go from who is above the level to who is below, such that nobody is off it by more than `spare`."""
+        """Return the weight that must go from nodes above the level to others, so that none is off by more than `spare`."""
         high, low = (1 + spare) * self._level, (1 - spare) * self._level
         above = sum(max(0.0, load - max(high, self._heaviest_weight(place))) for place, load in enumerate(self._loads))
         return max(above, sum(max(0.0, low - load) for load in self._loads)) + spare * self._level
 
     def _force_out(self) -> None:
-        """Who cannot come below the limit by slots no heavier than what it has too much lets heavier ones loose."""
+        """Make loose the heavier slots of nodes that cannot come below the limit by their lighter ones."""
         for place, load in enumerate(self._loads):
             if load > self._limit:
                 slots = self._held[place]
@@ -155,7 +155,7 @@ class Shares:
                     self._loose.append(slot)
 
     def _lower_floor(self) -> None:
-        """Down to where nodes give: the level, or somewhat above it, where not all of them can without moving too much."""
+        """Set the floor: the level, or above it if not all nodes can give down to it without moving too much."""
         tops = [max(self._level, self._heaviest_weight(place)) for place in range(self._nodes)]
         rich = [(load, top) for load, top in zip(self._loads, tops, strict=True) if load > top]
         if sum(load - top for load, top in rich) > self._left:
@@ -166,7 +166,7 @@ class Shares:
                 low, high = (self._floor, high) if needed > self._left else (low, self._floor)
 
     def _place_loose(self) -> None:
-        """Each goes to who has least, the heaviest first; one that fits nowhere to who has no heavy slot to give for it."""
+        """Place loose slots, heaviest first, at the poorest node; one that fits nowhere, where least is in its way."""
         poorest = [(load, place) for place, load in enumerate(self._loads)]
         heapq.heapify(poorest)
         for slot in sorted(self._loose, key=lambda slot: (-self._weights[slot], slot)):
@@ -181,14 +181,14 @@ class Shares:
         self._loose = []
 
     def _measure_crowding(self, place: int, weight: float, room: float) -> float:
-        """What is in the way of a slot at a node: the more so the less easily it finds room elsewhere."""
+        """Return the load in the way of a slot at a node; slots that hardly fit elsewhere count more."""
         over, held = weight - self._limit, self._weights_at(place)
         large = sum(takewhile(lambda slot: slot > 0.9 * room, held))
         middling = sum(takewhile(lambda slot: slot > 0.25 * room, held))
         return self._loads[place] + 4 * max(0.0, large + over) + max(0.0, middling + over)
 
     def _place_offers(self) -> None:
-        """What nodes can give goes where there is room for it, the heaviest first: later there is no room for those."""
+        """Move dispensable slots to nodes with room, the heaviest first: later there is no room for those."""
         offers = [
             (slots[at], place)
             for place, slots in enumerate(self._held)
@@ -208,9 +208,9 @@ class Shares:
                     heapq.heappush(poorest, (self._loads[changed], changed))
 
     def _relieve_richest(self) -> None:
-        """While somebody is above the limit: one slot of the richest to another, or for another's; what moves least.
+        """Move or exchange slots of the richest node, with least weight moved, while it is above the limit.
 
-        Each step makes the richest poorer and nobody as rich as it was, so there is an end.
+        Each step makes the richest node poorer and none as rich as it was, so the loop ends.
         """
         while True:
             rich = max(range(self._nodes), key=self._loads.__getitem__)
@@ -225,14 +225,14 @@ class Shares:
                 self._move_slot(back, poor, rich)
 
     def _find_exchanges(self, rich: int) -> Iterator[tuple[tuple[float, float], int, int, int]]:
-        """((largest of the two above the limit, what more is moved), other node, slot to it, slot from it or FREE)."""
+        """Yield ((larger of both loads or the limit, weight moved more), other node, slot to it, slot from it or FREE)."""
         for poor in range(self._nodes):
             gap = self._loads[rich] - self._loads[poor]
             theirs = self._held[poor]
             lighter = [-self._weights[slot] for slot in theirs]
             for slot in self._held[rich]:
                 weight = self._weights[slot]
-                wanted = weight - min(self._loads[rich] - self._limit, gap / 2)  # would best come back
+                wanted = weight - min(self._loads[rich] - self._limit, gap / 2)  # should best come back
                 backs = [FREE]
                 if wanted > 0 and theirs:
                     at = bisect_left(lighter, -wanted)
@@ -246,7 +246,7 @@ class Shares:
                         yield (top, cost), poor, slot, back
 
     def _spread_slots(self, spare: float) -> None:
-        """From who has most to who has least, as far as may be; those first that lose no more than they must."""
+        """Move slots from richest to poorest, as far as possible; nodes that lose no more than they must come first."""
         richest = [(-load, place) for place, load in enumerate(self._loads)]
         poorest = [(load, place) for place, load in enumerate(self._loads)]
         heapq.heapify(richest)
@@ -270,8 +270,8 @@ class Shares:
                     heapq.heappush(poorest, (self._loads[place], place))
 
     def _find_fitting_slot(self, rich: int, poor: int, spare: float) -> int:
-        """The slot that best goes from one to the other, or FREE: the heaviest of those after which neither is off the level
-        by more than `spare`; where a node is further above and has none such, the lightest that makes the two more equal."""
+        """Return the best slot to move, or FREE: the heaviest after which neither node is off the level by more than
+        `spare`. If there is none and a node is further above: the lightest that makes the two more equal."""
         slots, gap = self._held[rich], self._loads[rich] - self._loads[poor]
         if len(slots) < 2 or self._loads[rich] <= self._floor:
             return FREE
@@ -284,7 +284,7 @@ class Shares:
         return slots[-1]
 
     def _moved_weight(self) -> float:
-        """What is elsewhere than before."""
+        """Return the weight of slots that are not at their first node."""
         weights, first = self._weights, self._first
         return sum(weights[slot] for place, slots in enumerate(self._held) for slot in slots if first[slot] != place)
 
@@ -295,7 +295,7 @@ class Shares:
         return [self._weights[slot] for slot in self._held[place]]
 
     def _moving_cost(self, slot: int, here: int, there: int) -> float:
-        """What is moved more than before by it: nothing if it is on its way anyway, less if it goes home."""
+        """Return the weight moved more by it: none if the slot moves anyway, less if it goes home."""
         home = self._first[slot]
         return self._weights[slot] * ((there != home) - (here != home))
 

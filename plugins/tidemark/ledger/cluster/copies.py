@@ -1,8 +1,8 @@
-"""What each node holds, and when files of the receiver's cache were last asked for.
+"""The copies at each node, and the last use of files in the receiver's cache.
 
-`node_copy`: a row comes after the bytes are proved there, and goes after they are gone. `cache_use`: the longest
-unused goes first. Every function works in the caller's transaction, and takes rows in one order, so that two who
-write at once wait for each other one way round. Source: sql/0008_cluster.sql, docs/decisions/0015.
+`node_copy`: a row is added after the bytes are proved at the node, and deleted after they are removed. `cache_use`: the
+longest unused file is evicted first. Every function works in the caller's transaction and writes rows in one order, so that
+two writers do not deadlock. Source: sql/0008_cluster.sql, docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class CopyRow:
-    """A file at a node. `location`: as in the catalog, the same at every node; `sha256`: proved when it came."""
+    """A file at a node. `location`: as in the catalog, the same at every node; `sha256`: proved on arrival."""
 
     receiver: str
     node: str
@@ -38,7 +38,7 @@ _SELECT = "SELECT receiver, node, location, slot, sha256, size, state, at FROM n
 
 
 def put_copies(connection: Connection, rows: Iterable[CopyRow]) -> None:
-    """They are there, proved. One that was going is held again."""
+    """Record copies that are proved at nodes. One that was going is held again."""
     values = [asdict(row) for row in sorted(rows, key=lambda row: (row.node, row.location))]
     sql = (
         "INSERT INTO node_copy (receiver, node, location, slot, sha256, size, state, at) VALUES"
@@ -50,7 +50,7 @@ def put_copies(connection: Connection, rows: Iterable[CopyRow]) -> None:
 
 
 def copies_of(connection: Connection, receiver: str, locations: Iterable[str]) -> dict[str, list[CopyRow]]:
-    """Location → its copies (held or going), by node."""
+    """Return location → its copies (held or going), by node."""
     query = sa.text(f"{_SELECT} AND location IN :many ORDER BY node").bindparams(sa.bindparam("many", expanding=True))
     found: dict[str, list[CopyRow]] = {}
     for many in _split_chunks(sorted(set(locations))):
@@ -60,7 +60,7 @@ def copies_of(connection: Connection, receiver: str, locations: Iterable[str]) -
 
 
 def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[int] | None = None) -> list[CopyRow]:
-    """What a node has, by location; of these slots, or of all."""
+    """Return a node's copies by location, of these slots or of all."""
     place = {"r": receiver, "n": node}
     if slots is None:
         query = sa.text(f"{_SELECT} AND node = :n ORDER BY location")
@@ -75,19 +75,19 @@ def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[
 
 
 def held_somewhere(connection: Connection, receiver: str) -> frozenset[str]:
-    """Locations of which some node has a copy; none without a cluster."""
+    """Return locations of which some node holds a copy; none without a cluster."""
     sql = "SELECT DISTINCT location FROM node_copy WHERE receiver = :r AND state = 'held'"
     return frozenset(row[0] for row in connection.execute(sa.text(sql), {"r": receiver}))
 
 
 def copies_to_remove(connection: Connection, receiver: str) -> list[CopyRow]:
-    """Every copy that is to be removed, by node and location."""
+    """Return every copy that is to be removed, by node and location."""
     query = sa.text(f"{_SELECT} AND state = 'going' ORDER BY node, location")
     return [CopyRow(*row) for row in connection.execute(query, {"r": receiver})]
 
 
 def mark_to_remove(connection: Connection, receiver: str, node: str, locations: Iterable[str], at: float) -> None:
-    """Before their bytes are removed: nobody counts on them any more. `at`: of the first time, the grace runs from it."""
+    """Mark copies as `going` before their bytes are removed: they no more count. The grace runs from the first `at`."""
     values = [{"r": receiver, "n": node, "l": location, "at": at} for location in sorted(locations)]
     sql = (
         "UPDATE node_copy SET state = 'going', at = :at WHERE receiver = :r AND node = :n AND location = :l"
@@ -97,19 +97,19 @@ def mark_to_remove(connection: Connection, receiver: str, node: str, locations: 
 
 
 def begin_grace_anew(connection: Connection, receiver: str, at: float) -> None:
-    """Of copies that were given up later than `at`, now."""
+    """Set the time of copies given up later than `at` to `at`: their grace restarts."""
     sql = "UPDATE node_copy SET at = :at WHERE receiver = :r AND state = 'going' AND at > :at"
     connection.execute(sa.text(sql), {"r": receiver, "at": at})
 
 
 def forget_copies(connection: Connection, receiver: str, node: str, locations: Iterable[str]) -> None:
-    """Their bytes are gone."""
+    """Delete the rows of copies whose bytes are removed."""
     values = [{"r": receiver, "n": node, "l": location} for location in sorted(locations)]
     write_rows(connection, "DELETE FROM node_copy WHERE receiver = :r AND node = :n AND location = :l", values)
 
 
 def bytes_by_slot(connection: Connection, receiver: str) -> dict[int, int]:
-    """Slot → bytes of one copy of everything in it."""
+    """Return slot → bytes of one copy of everything in it."""
     sql = (
         "SELECT slot, SUM(size) FROM (SELECT DISTINCT location, slot, size FROM node_copy WHERE receiver = :r"
         " AND state = 'held') held GROUP BY slot"
@@ -118,7 +118,7 @@ def bytes_by_slot(connection: Connection, receiver: str) -> dict[int, int]:
 
 
 def bytes_by_node(connection: Connection, receiver: str) -> dict[str, int]:
-    """Node → bytes it holds."""
+    """Return node → bytes it holds."""
     sql = "SELECT node, SUM(size) FROM node_copy WHERE receiver = :r AND state = 'held' GROUP BY node"
     return {node: int(size) for node, size in connection.execute(sa.text(sql), {"r": receiver})}
 
@@ -129,7 +129,7 @@ def _split_chunks(values: Sequence[T]) -> Iterator[list[T]]:
 
 
 def last_uses(connection: Connection, receiver: str, locations: Collection[str] | None = None) -> dict[str, float]:
-    """Location → when it was last asked for, seconds since 1970; of these, or of all."""
+    """Return location → last use, seconds since 1970; of these, or of all."""
     sql = "SELECT location, used FROM cache_use WHERE receiver = :r"
     if locations is None:
         return {row[0]: float(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
@@ -143,7 +143,7 @@ def last_uses(connection: Connection, receiver: str, locations: Collection[str] 
 
 
 def put_uses(connection: Connection, receiver: str, locations: Iterable[str], at: float) -> None:
-    """They were asked for. Never goes back."""
+    """Record uses at `at`. A later use stays."""
     values = [{"r": receiver, "l": location, "at": at} for location in sorted(set(locations))]
     sql = (
         "INSERT INTO cache_use (receiver, location, used) VALUES (:r, :l, :at) ON CONFLICT (receiver, location)"
@@ -153,6 +153,6 @@ def put_uses(connection: Connection, receiver: str, locations: Iterable[str], at
 
 
 def forget_uses(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
-    """The cache does not have them any more."""
+    """Delete the uses of files that are not in the cache any more."""
     values = [{"r": receiver, "l": location} for location in locations]
     write_rows(connection, "DELETE FROM cache_use WHERE receiver = :r AND location = :l", values)

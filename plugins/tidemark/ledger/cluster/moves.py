@@ -1,7 +1,7 @@
-"""What moves between nodes: slots, acknowledgements, states (`cluster_move`, `cluster_acknowledgement`, `cluster_slot`).
+"""Moves between nodes: slots, acknowledgements, states (`cluster_move`, `cluster_acknowledgement`, `cluster_slot`).
 
-Every function works in the caller's transaction, and takes rows in one order.
-Source: sql/0008_cluster.sql, docs/decisions/0015.
+Every function works in the caller's transaction and writes rows in one order. Source: sql/0008_cluster.sql,
+docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.ledger.sql import write_rows
 
 @dataclass(frozen=True)
 class MoveRow:
-    """A slot on its way at an epoch; groups are names of nodes, header first."""
+    """The move of a slot at an epoch; groups are names of nodes, header first."""
 
     receiver: str
     epoch: int
@@ -31,7 +31,7 @@ class MoveRow:
 
 
 def add_moves(connection: Connection, rows: Iterable[MoveRow]) -> None:
-    """Those that are there already stay as they are."""
+    """Add moves; rows that exist stay as they are."""
     values = [
         {
             "receiver": row.receiver,
@@ -53,7 +53,7 @@ def add_moves(connection: Connection, rows: Iterable[MoveRow]) -> None:
 
 
 def moves_of_epoch(connection: Connection, receiver: str, epoch: int, open_only: bool = False) -> list[MoveRow]:
-    """Of one epoch, by slot; `open_only`: those that are not done."""
+    """Return the moves of one epoch, by slot; `open_only`: those that are not done."""
     sql = (
         "SELECT receiver, epoch, slot, old_group, new_group, state, bytes_done, at FROM cluster_move"
         " WHERE receiver = :r AND epoch = :e" + (" AND state <> 'done'" if open_only else "") + " ORDER BY slot"
@@ -68,7 +68,7 @@ _BEFORE = {"acknowledged": "'moving'", "done": "'moving', 'acknowledged'"}
 
 
 def set_move_state(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], state: str, at: float) -> None:
-    """Forward only, to `acknowledged_nodes` or `done`: a slot that is there or further already keeps its row."""
+    """Set the state forward, to `acknowledged` or `done`; a slot that has it, or is further, keeps its row."""
     values = [{"r": receiver, "e": epoch, "slot": slot, "s": state, "at": at} for slot in sorted(slots)]
     sql = (
         "UPDATE cluster_move SET state = :s, at = :at WHERE receiver = :r AND epoch = :e AND slot = :slot"
@@ -84,7 +84,7 @@ def add_bytes(connection: Connection, receiver: str, epoch: int, by_slot: Mappin
 
 
 def acknowledge_slots(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], node: str, at: float) -> None:
-    """The node has all of these slots, proved. Told again, it changes nothing."""
+    """Record that the node has all of these slots, proved. A second call changes nothing."""
     values = [{"r": receiver, "e": epoch, "slot": slot, "n": node, "at": at} for slot in sorted(slots)]
     sql = (
         "INSERT INTO cluster_acknowledgement (receiver, epoch, slot, node, at) VALUES (:r, :e, :slot, :n, :at)"
@@ -94,7 +94,7 @@ def acknowledge_slots(connection: Connection, receiver: str, epoch: int, slots: 
 
 
 def acknowledged_nodes(connection: Connection, receiver: str, epoch: int) -> dict[int, frozenset[str]]:
-    """Slot → the nodes that have it all, at this epoch and no other."""
+    """Return slot → the nodes that have all of it, at exactly this epoch."""
     sql = "SELECT slot, node FROM cluster_acknowledgement WHERE receiver = :r AND epoch = :e"
     found: dict[int, set[str]] = {}
     for slot, node in connection.execute(sa.text(sql), {"r": receiver, "e": epoch}):
@@ -103,14 +103,14 @@ def acknowledged_nodes(connection: Connection, receiver: str, epoch: int) -> dic
 
 
 def slot_states(connection: Connection, receiver: str, node: str = "") -> dict[tuple[str, int], tuple[str, int]]:
-    """(node, slot) → (state, epoch), of slots that move."""
+    """Return (node, slot) → (state, epoch), of slots that move."""
     sql = "SELECT node, slot, state, epoch FROM cluster_slot WHERE receiver = :r" + (" AND node = :n" if node else "")
     rows = connection.execute(sa.text(sql), {"r": receiver, "n": node} if node else {"r": receiver})
     return {(row[0], int(row[1])): (row[2], int(row[3])) for row in rows}
 
 
 def put_slot_states(connection: Connection, receiver: str, states: Mapping[tuple[str, int], str], epoch: int) -> None:
-    """(node, slot) → state; `null` removes the row. A row of a later epoch stays: who asks has slept."""
+    """Set (node, slot) → state; `null` deletes the row. A row of a later epoch stays: the caller is out of date."""
     gone = [
         {"r": receiver, "n": n, "slot": slot, "e": epoch} for (n, slot), state in sorted(states.items()) if state == "null"
     ]

@@ -1,8 +1,8 @@
-"""A data group's versioned operations and how far each member has come (`group_operation`, `group_member`).
+"""A data group's versioned operations, and the version each member has applied (`group_operation`, `group_member`).
 
-An operation is proposed before any byte goes to a member, committed once a quorum has it, in the transaction in which
-readers see it. A late member catches up from here: everything committed above what it has applied.
-Every function works in the caller's transaction. Source: seed 001 "Data group"; docs/decisions/0015.
+An operation is proposed before any byte goes to a member. It is committed once a quorum has it, in the transaction that
+makes it visible. A late member catches up from here: every committed operation above what it has applied. Every function
+works in the caller's transaction. Source: seed 001 "Data group"; docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class OperationRow:
-    """One operation of a group. `version` 0 until it is in the ledger."""
+    """One operation of a group. `version` is 0 until it is in the ledger."""
 
     receiver: str
     header: str
@@ -41,9 +41,9 @@ _COLUMNS = "receiver, header, epoch, slot, kind, subject, sha256, size, state, a
 
 
 def propose_operations(connection: Connection, rows: Sequence[OperationRow]) -> list[OperationRow]:
-    """Give each the next version of its group, in order; returns them with their versions. The caller checks the epoch.
+    """Give each the next version of its group, in order; return them with their versions. The caller checks the epoch.
 
-    Who proposes to the same group at once waits for this transaction's end, so versions have no gaps and no doubles.
+    Others that propose to the same group wait for the end of this transaction, so versions have no gaps and no doubles.
     """
     ledger_sql.hold_locks(connection, *{f"group_operation {row.receiver} {row.header}" for row in rows})
     last: dict[tuple[str, str], int] = {}
@@ -63,7 +63,7 @@ def propose_operations(connection: Connection, rows: Sequence[OperationRow]) -> 
 
 
 def last_version(connection: Connection, receiver: str, header: str) -> int:
-    """0 for a group without operations."""
+    """Return the newest version of a group; 0 without operations."""
     sql = "SELECT COALESCE(MAX(version), 0) FROM group_operation WHERE receiver = :r AND header = :h"
     return int(connection.execute(sa.text(sql), {"r": receiver, "h": header}).scalar_one())
 
@@ -71,7 +71,7 @@ def last_version(connection: Connection, receiver: str, header: str) -> int:
 def operations_above(
     connection: Connection, receiver: str, header: str, above: int = 0, states: Iterable[str] = ()
 ) -> list[OperationRow]:
-    """Of a group, above a version, in order; of these states, or of all."""
+    """Return a group's operations above a version, in order; in these states, or in all."""
     sql = f"SELECT {_COLUMNS} FROM group_operation WHERE receiver = :r AND header = :h AND version > :v ORDER BY version"
     found = [OperationRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver, "h": header, "v": above})]
     wanted = frozenset(states)
@@ -79,25 +79,25 @@ def operations_above(
 
 
 def proposed_operations(connection: Connection, receiver: str) -> list[OperationRow]:
-    """Everything that waits for its commit, by group and version."""
+    """Return all operations that wait for their commit, by group and version."""
     sql = f"SELECT {_COLUMNS} FROM group_operation WHERE receiver = :r AND state = 'proposed' ORDER BY header, version"
     return [OperationRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver})]
 
 
 def withdrawn_puts(connection: Connection, receiver: str) -> set[str]:
-    """Locations of files that were on their way to nodes and will not be committed: bytes of them may lie there."""
+    """Return locations of files whose transfer to nodes was given up: some of their bytes may be there."""
     sql = "SELECT DISTINCT subject FROM group_operation WHERE receiver = :r AND kind = 'put' AND state = 'withdrawn'"
     return {row[0] for row in connection.execute(sa.text(sql), {"r": receiver})}
 
 
 def committed_versions(connection: Connection, receiver: str) -> dict[str, int]:
-    """Header → the newest version that is committed."""
+    """Return header → the newest committed version."""
     sql = "SELECT header, MAX(version) FROM group_operation WHERE receiver = :r AND state = 'committed' GROUP BY header"
     return {row[0]: int(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
 
 
 def last_of_database(connection: Connection, receiver: str, header: str, database: str) -> OperationRow | None:
-    """The newest committed creation or dropping of a database in a group."""
+    """Return the newest committed creation or dropping of a database in a group."""
     sql = (
         f"SELECT {_COLUMNS} FROM group_operation WHERE receiver = :r AND header = :h AND subject = :d"
         " AND kind IN ('create_database', 'drop_database') AND state = 'committed' ORDER BY version DESC LIMIT 1"
@@ -107,10 +107,10 @@ def last_of_database(connection: Connection, receiver: str, header: str, databas
 
 
 def set_operation_state(connection: Connection, rows: Iterable[OperationRow], state: str, at: float) -> None:
-    """From proposed to `committed` or `withdrawn`; told again, it changes nothing.
+    """Set proposed operations to `committed` or `withdrawn`; a second call changes nothing.
 
-    StaleEpochError where one is to be committed that was withdrawn meanwhile, or is not there: roll back and route again.
-    To withdraw one that was committed changes nothing.
+    StaleEpochError if one to be committed was withdrawn meanwhile, or does not exist: roll back and route again. Withdrawing
+    a committed one changes nothing.
     """
     wanted = sorted((row.receiver, row.header, row.version) for row in rows)
     values = [{"r": r, "h": h, "v": v, "s": state, "at": at} for r, h, v in wanted]
@@ -143,13 +143,13 @@ def _require_committed(connection: Connection, wanted: set[tuple[str, str, int]]
 
 
 def applied_versions(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
-    """(header, node) → the version up to which the member has everything."""
+    """Return (header, node) → the version up to which the member has everything."""
     sql = "SELECT header, node, applied FROM group_member WHERE receiver = :r"
     return {(row[0], row[1]): int(row[2]) for row in connection.execute(sa.text(sql), {"r": receiver})}
 
 
 def put_applied(connection: Connection, receiver: str, header: str, node: str, version: int, at: float) -> None:
-    """Never goes back."""
+    """Set a member's version. A higher one stays."""
     sql = (
         "INSERT INTO group_member (receiver, header, node, applied, at) VALUES (:r, :h, :n, :v, :at)"
         " ON CONFLICT (receiver, header, node) DO UPDATE SET applied = excluded.applied, at = excluded.at"
@@ -159,14 +159,14 @@ def put_applied(connection: Connection, receiver: str, header: str, node: str, v
 
 
 def forget_member(connection: Connection, receiver: str, header: str, node: str) -> None:
-    """It is no member of that group any more."""
+    """Delete the version of a node that is no member of the group any more."""
     sql = "DELETE FROM group_member WHERE receiver = :r AND header = :h AND node = :n"
     connection.execute(sa.text(sql), {"r": receiver, "h": header, "n": node})
 
 
 def forget_operations(connection: Connection, receiver: str, header: str, upto: int) -> None:
-    """Every member has them and they are at their end. The newest stays, so that versions go on, and the newest of each
-    database, which tells what was told of its schema."""
+    """Delete ended operations that every member has. The group's newest one stays, so that versions continue, and so does
+    each database's newest one, which records its schema."""
     sql = (
         "DELETE FROM group_operation WHERE receiver = :r AND header = :h AND version <= :v AND state <> 'proposed'"
         " AND version < (SELECT MAX(version) FROM group_operation WHERE receiver = :r AND header = :h)"

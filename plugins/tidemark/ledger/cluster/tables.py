@@ -1,8 +1,8 @@
 """The partition table by epochs, the nodes and the changes of both (`cluster_table`, `cluster_node`, `cluster_change`).
 
-A new table comes into force by compare-and-swap: whoever planned on an epoch that is not in force any more gets
-StaleEpochError, whoever commits something routed by an old epoch does too (`require_epoch`, in the same transaction).
-Every function works in the caller's transaction. Source: sql/0008_cluster.sql, docs/decisions/0015.
+A new table comes into force by compare-and-swap. A plan or a commit on an epoch that is not in force gets StaleEpochError
+(`require_epoch`, in the same transaction). Every function works in the caller's transaction. Source: sql/0008_cluster.sql,
+docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A row of `cluster_node`; see there for the words."""
+    """A row of `cluster_node`; the columns are described there."""
 
     receiver: str
     node: str
@@ -47,7 +47,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """A row of `cluster_change`; see there for the words."""
+    """A row of `cluster_change`; the columns are described there."""
 
     change_id: str
     receiver: str
@@ -65,7 +65,7 @@ class ChangeRow:
 
 
 def current_table(connection: Connection, receiver: str) -> TableRow | None:
-    """The table in force; None before `cluster init`. CorruptionError where its row does not match its digest."""
+    """Return the table in force; None before `cluster init`. CorruptionError if its row does not match its digest."""
     sql = "SELECT epoch, paper, sha256, change_id, at FROM cluster_table WHERE receiver = :r ORDER BY epoch DESC LIMIT 1"
     row = connection.execute(sa.text(sql), {"r": receiver}).one_or_none()
     if row is None:
@@ -84,21 +84,21 @@ def current_table(connection: Connection, receiver: str) -> TableRow | None:
 
 
 def current_epoch(connection: Connection, receiver: str) -> int:
-    """0 where the receiver has no nodes."""
+    """Return the epoch in force; 0 if the receiver has no nodes."""
     sql = "SELECT COALESCE(MAX(epoch), 0) FROM cluster_table WHERE receiver = :r"
     return int(connection.execute(sa.text(sql), {"r": receiver}).scalar_one())
 
 
 def cluster_identity(connection: Connection, receiver: str) -> str:
-    """What the nodes' folders are claimed for: the change that made the first table there is. "" before `cluster init`."""
+    """Return the id that nodes' folders are claimed for: the change with the oldest table. "" before `cluster init`."""
     sql = "SELECT change_id FROM cluster_table WHERE receiver = :r ORDER BY epoch LIMIT 1"
     return connection.execute(sa.text(sql), {"r": receiver}).scalar_one_or_none() or ""
 
 
 def require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
-    """StaleEpochError unless this is the epoch in force: who routed by another one routes again.
+    """Raise StaleEpochError unless this epoch is in force: the caller must route again.
 
-    It stays in force until the transaction ends: a swap waits for it. So only in a short `Ledger.write()`.
+    It stays in force until the transaction ends: a swap waits for it. So use only a short `Ledger.write()`.
     """
     ledger_sql.share_lock(connection, _epoch_lock(receiver))
     _require_epoch(connection, receiver, epoch)
@@ -119,11 +119,11 @@ def _require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
 
 
 def swap_table(connection: Connection, row: TableRow) -> None:
-    """Put the next table in force. StaleEpochError where the one before it is not in force (any more).
+    """Put the next table in force. StaleEpochError if the previous one is not in force (any more).
 
-    Waits for transactions that called `require_epoch`; who calls it afterwards waits for this one.
+    Waits for transactions that called `require_epoch`; later callers of it wait for this one.
     """
-    ledger_sql.hold_locks(connection, _epoch_lock(row.receiver))  # whoever commits by the table before is through with it
+    ledger_sql.hold_locks(connection, _epoch_lock(row.receiver))  # no commit by the previous table is running
     _require_epoch(connection, row.receiver, row.epoch - 1)
     _insert_table(connection, row)
 
@@ -145,14 +145,14 @@ def _insert_table(connection: Connection, row: TableRow) -> None:
 
 
 def restore_table(connection: Connection, row: TableRow) -> None:
-    """The table that nodes kept, into a ledger that has none. StaleEpochError where it has one."""
+    """Insert a table that nodes kept into a ledger without one. StaleEpochError if it has one."""
     ledger_sql.hold_locks(connection, _epoch_lock(row.receiver))
     _require_epoch(connection, row.receiver, 0)
     _insert_table(connection, row)
 
 
 def nodes_of_receiver(connection: Connection, receiver: str, states: Iterable[str] = ()) -> list[NodeRow]:
-    """The nodes by name; of these `states`, of all without any."""
+    """Return the nodes by name, in these `states`, or all."""
     wanted = frozenset(states)
     sql = (
         "SELECT receiver, node, identifier, store, host_key, key_file, state, epoch, at FROM cluster_node"
@@ -175,7 +175,7 @@ def put_node(connection: Connection, row: NodeRow) -> None:
 
 
 def note_node(connection: Connection, receiver: str, node: str, epoch: int) -> None:
-    """The table of this epoch lies in the node's folder for sure. An older epoch than the one noted changes nothing."""
+    """Record that the table of this epoch is in the node's folder for sure. A higher recorded epoch stays."""
     sql = "UPDATE cluster_node SET epoch = :e WHERE receiver = :r AND node = :n AND epoch < :e"
     connection.execute(sa.text(sql), {"r": receiver, "n": node, "e": epoch})
 
@@ -186,7 +186,7 @@ def set_node_state(connection: Connection, receiver: str, node: str, state: str,
 
 
 def forget_node(connection: Connection, receiver: str, node: str) -> None:
-    """A node that never served (a change rolled back), or that left."""
+    """Delete a node that never served (a change rolled back), or that left."""
     connection.execute(sa.text("DELETE FROM cluster_node WHERE receiver = :r AND node = :n"), {"r": receiver, "n": node})
 
 
@@ -194,10 +194,10 @@ _CHANGE = "change_id, receiver, kind, node, from_epoch, actor, begun, state, end
 
 
 def put_change(connection: Connection, row: ChangeRow) -> None:
-    """Insert a change; one that is there already keeps its row. RetryableError while another one is open."""
+    """Insert a change; an existing one keeps its row. RetryableError while another one is open."""
     sql = (
         f"INSERT INTO cluster_change ({_CHANGE}) VALUES (:change_id, :receiver, :kind, :node, :from_epoch, :actor, :begun,"
-        " :state, :ended) ON CONFLICT DO NOTHING"  # the index cluster_change_open lets one in
+        " :state, :ended) ON CONFLICT DO NOTHING"  # the index cluster_change_open allows one
     )
     if connection.execute(sa.text(sql), asdict(row)).rowcount == 1:
         return
@@ -215,9 +215,9 @@ _FORWARD = ("planned", "swapped", "migrating", "done")
 
 
 def set_change_state(connection: Connection, change_id: str, state: str, ended: float | None = None) -> None:
-    """Forward, or `rolled_back` while it is planned; the state it has already is success.
+    """Set the state forward, or to `rolled_back` while it is planned; setting the same state succeeds.
 
-    StaleEpochError for any other: whoever asks has slept while somebody else went on. Nothing is changed then.
+    StaleEpochError for any other: somebody else continued meanwhile. Nothing is changed then.
     """
     before = ("planned",) if state == "rolled_back" else _FORWARD[: _FORWARD.index(state)]
     query = sa.text("UPDATE cluster_change SET state = :s, ended = :e WHERE change_id = :c AND state IN :before").bindparams(
@@ -237,13 +237,13 @@ def set_change_state(connection: Connection, change_id: str, state: str, ended: 
 
 
 def newest_changes(connection: Connection, receiver: str, limit: int = 100) -> list[ChangeRow]:
-    """The newest first."""
+    """Return changes, the newest first."""
     sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r ORDER BY begun DESC, change_id LIMIT :l"
     return [ChangeRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver, "l": limit})]
 
 
 def open_change(connection: Connection, receiver: str) -> ChangeRow | None:
-    """The change that is not at its end: there is one at most."""
+    """Return the change that has not ended: there is at most one."""
     sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r AND state NOT IN ('done', 'rolled_back')"
     row = connection.execute(sa.text(sql), {"r": receiver}).first()
     return None if row is None else ChangeRow(*row)

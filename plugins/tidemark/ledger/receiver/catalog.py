@@ -1,8 +1,8 @@
-"""The catalog's rows: which data files readers see, with their devices (tables `catalog_file`, `catalog_device`).
+"""The catalog's rows: the data files that readers see, with their devices (tables `catalog_file`, `catalog_device`).
 
-Rows change only inside the caller's transaction, so that a landing or a merge is one step for every reader. A row is
-`live` (in the catalog), `retired` (no reader sees it, its bytes go after the grace) or `reclaimed` (bytes gone).
-Source: DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
+Rows change only in the caller's transaction, so that a landing or a merge is one step for every reader. A row is `live` (in
+the catalog), `retired` (no reader sees it, its bytes are removed after the grace) or `reclaimed` (bytes removed). Source:
+DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CHUNK = 400  # values in one IN list
 class CatalogFile:
     """One row of `catalog_file`; times in seconds, sizes in bytes, locations relative to the receiver's root.
 
-    `rank` (unsequence, version, inner, cross, created) says who wins among a site's files: higher wins. Files that the site
-    has no more rank below all that it has: their first number is -1 (`below_live`).
-    `undecodable`: "device.measurement: encoding" of series that no reader of ours decodes.
+    `rank` (unsequence, version, inner, cross, created) orders a site's files: higher wins. Files that vanished at the site
+    rank below all others: their first number is -1 (`below_live`). `undecodable`: "device.measurement: encoding" of series
+    that Tidemark's readers cannot decode.
     """
 
     receiver: str
@@ -59,7 +59,7 @@ class CatalogFile:
 
     @property
     def kept(self) -> bool:
-        """Whether the site has it no more, so that it only fills what no live file of the site has."""
+        """Whether the file vanished at the site, so that it only fills gaps of the site's live files."""
         return self.rank[0] < 0
 
 
@@ -92,12 +92,12 @@ _INSERT = (
 
 
 def add_file(connection: Connection, file: CatalogFile, devices: Iterable[CatalogDevice]) -> int:
-    """Insert a file with its devices; returns its new file_id."""
+    """Insert a file with its devices; return its new file_id."""
     return add_files(connection, [FileWithDevices(file, tuple(devices))])[0]
 
 
 def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[int]:
-    """Insert files with their devices; returns the new file_ids, in the order of `files`."""
+    """Insert files with their devices; return the new file_ids, in the order of `files`."""
     if not files:
         return []
     file_ids = _new_ids(connection, len(files))
@@ -116,19 +116,19 @@ def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[
 
 
 def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> None:
-    """No reader sees these from now on; their bytes go after the grace."""
+    """Hide these files from readers; their bytes are removed after the grace."""
     rows = [{"f": file_id, "at": at} for file_id in file_ids]
     write_rows(connection, "UPDATE catalog_file SET state = 'retired', visible = 0, retired = :at WHERE file_id = :f", rows)
 
 
 def mark_files(connection: Connection, file_ids: Iterable[int], mark: str | None) -> None:
-    """`dropped`: the site dropped these and the link keeps what it drops; None: they are as any other."""
+    """Set the mark. `dropped`: the site dropped these and the link keeps them; None: no mark."""
     rows = [{"f": file_id, "m": mark} for file_id in file_ids]
     write_rows(connection, "UPDATE catalog_file SET marked = :m WHERE file_id = :f", rows)
 
 
 def below_live(rank: Rank) -> Rank:
-    """The rank of a file that its site has no more: below every live one, in the old order among its like."""
+    """Return the rank of a file that vanished at its site: below every live one, in the old order among its like."""
     return (-1, *rank[1:])
 
 
@@ -141,7 +141,7 @@ def rank_files(connection: Connection, ranks: Mapping[int, Rank]) -> None:
 def sources_of_paths(
     connection: Connection, receiver: str, site_id: str, paths: Iterable[str], states: Sequence[str] = ("live",)
 ) -> list[CatalogFile]:
-    """Source rows of these paths in the given states, ordered by path and generation."""
+    """Return source rows of these paths in the given states, ordered by path and generation."""
     where = "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.path IN :many AND f.state IN :states"
     query = sa.text(f"{_SELECT} WHERE {where} ORDER BY f.path, f.generation, f.file_id").bindparams(
         sa.bindparam("many", expanding=True), sa.bindparam("states", expanding=True)
@@ -154,7 +154,7 @@ def sources_of_paths(
 
 
 def kept_sources(connection: Connection, receiver: str, site_id: str) -> list[CatalogFile]:
-    """Live source rows of files that the site has no more, by path and generation."""
+    """Return live source rows of files that vanished at the site, by path and generation."""
     where = (
         "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.state = 'live' AND f.rank_unsequence < 0"
     )
@@ -163,7 +163,7 @@ def kept_sources(connection: Connection, receiver: str, site_id: str) -> list[Ca
 
 
 def sources_beside(connection: Connection, file: CatalogFile) -> list[CatalogFile]:
-    """Live source rows of the file's site and database that share a catalog partition with it, itself included."""
+    """Return live source rows of the file's site and database that share a catalog partition with it, itself included."""
     where = (
         "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.state = 'live' "
         "AND f.database_name = :database AND f.partition_from <= :last AND f.partition_to >= :first"
@@ -175,7 +175,7 @@ def sources_beside(connection: Connection, file: CatalogFile) -> list[CatalogFil
 
 
 def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[CatalogFile]:
-    """The files of these ids that exist, by id."""
+    """Return the existing files of these ids, by id."""
     query = sa.text(f"{_SELECT} WHERE f.file_id IN :many ORDER BY f.file_id").bindparams(
         sa.bindparam("many", expanding=True)
     )
@@ -192,7 +192,7 @@ def visible_files(
     database: str | None = None,
     role: str | None = None,
 ) -> list[CatalogFile]:
-    """What readers see, of one site, database or role where given, ordered by site and rank."""
+    """Return the files that readers see, of one site, database or role if given, ordered by site and rank."""
     where = ["f.receiver = :receiver", "f.visible = 1"]
     where += ["f.site_id = :site"] if site_id is not None else []
     where += ["f.database_name = :database"] if database is not None else []
@@ -204,13 +204,13 @@ def visible_files(
 
 
 def live_files(connection: Connection, receiver: str) -> list[CatalogFile]:
-    """Everything the catalog keeps, seen or hidden behind merged files, by id."""
+    """Return all live files, seen or hidden behind merged files, by id."""
     query = sa.text(f"{_SELECT} WHERE f.receiver = :receiver AND f.state = 'live' ORDER BY f.file_id")
     return [_file_of_row(row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
 
 
 def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[int, tuple[CatalogDevice, ...]]:
-    """The devices of each file, ordered by name."""
+    """Return the devices of each file, ordered by name."""
     query = sa.text(
         "SELECT file_id, device, start_time, end_time, points FROM catalog_device WHERE file_id IN :many "
         "ORDER BY file_id, device"
@@ -223,7 +223,7 @@ def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[in
 
 
 def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """Live merged files made from any of these sources: merged file_id → all its source file_ids."""
+    """Return live merged files made from any of these sources: merged file_id → all its source file_ids."""
     query = sa.text(
         "SELECT l.merged_id, l.source_id FROM lineage l JOIN catalog_file f ON f.file_id = l.merged_id "
         "WHERE f.state = 'live' AND l.merged_id IN (SELECT merged_id FROM lineage WHERE source_id IN :many) "
@@ -237,20 +237,20 @@ def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, 
 
 
 def list_databases(connection: Connection, receiver: str) -> list[str]:
-    """Every database of which there is, or was, a file."""
+    """Return every database that has, or had, a file."""
     sql = "SELECT DISTINCT database_name FROM catalog_file WHERE receiver = :r ORDER BY database_name"
     return [row[0] for row in connection.execute(sa.text(sql), {"r": receiver})]
 
 
 def known_databases(connection: Connection, receiver: str, databases: Iterable[str]) -> frozenset[str]:
-    """Which of these databases have a live file."""
+    """Return which of these databases have a live file."""
     where = "receiver = :r AND visible IN (0, 1) AND database_name = :d AND state = 'live'"
     sql = f"SELECT 1 FROM catalog_file WHERE {where} LIMIT 1"
     return frozenset(d for d in databases if connection.execute(sa.text(sql), {"r": receiver, "d": d}).first())
 
 
 def locations_in_use(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
-    """Which of these locations a live file still uses: equal content under one name may serve several rows."""
+    """Return which of these locations a live file uses: equal content under one name may serve several rows."""
     found: set[str] = set()
     for column in ("location", "mods_location"):
         query = sa.text(
@@ -262,7 +262,7 @@ def locations_in_use(connection: Connection, receiver: str, locations: Iterable[
 
 
 def known_places(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
-    """Which of these locations, of TsFiles or mods, a file has that is live, or retired and not reclaimed yet."""
+    """Return which of these locations, of TsFiles or mods, belong to a file that is not reclaimed."""
     found: set[str] = set()
     for column in ("location", "mods_location"):
         query = sa.text(
@@ -287,7 +287,7 @@ def widen_tables(connection: Connection, receiver: str, site_id: str, widths: Ma
 
 
 def table_widths(connection: Connection, receiver: str) -> dict[tuple[str, str, str], int]:
-    """(site, database, table) → number of tags that readers pad devices to."""
+    """Return (site, database, table) → number of tags that readers pad devices to."""
     query = sa.text("SELECT site_id, database_name, table_name, tags FROM table_width WHERE receiver = :receiver")
     return {(r[0], r[1], r[2]): int(r[3]) for r in connection.execute(query, {"receiver": receiver})}
 
@@ -298,8 +298,8 @@ def _split_chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _new_ids(connection: Connection, count: int) -> list[int]:
-    """So many that no file ever had, ascending. SQLAlchemy would ask for each row's as it inserts: seven times the time."""
-    if connection.dialect.name == "sqlite":  # its writers are alone
+    """Return new ids, ascending, in one query: SQLAlchemy would ask for each row's, seven times slower."""
+    if connection.dialect.name == "sqlite":  # it has one writer at a time
         last = connection.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'catalog_file'")).scalar() or 0
         return list(range(last + 1, last + 1 + count))
     sql = "SELECT nextval(pg_get_serial_sequence('catalog_file', 'file_id')) FROM generate_series(1, :count)"

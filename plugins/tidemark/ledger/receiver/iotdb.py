@@ -1,4 +1,4 @@
-"""What an IoTDB was given of a receiver's catalog (tables `iotdb_file`, `iotdb_partition`; sql/0007_iotdb_target.sql).
+"""What an IoTDB has of a receiver's catalog (tables `iotdb_file`, `iotdb_partition`; sql/0007_iotdb_target.sql).
 
 Every function works in the caller's transaction.
 """
@@ -19,7 +19,7 @@ _CHUNK = 400
 
 @dataclass(frozen=True)
 class Target:
-    """A receiver's catalog and the server that it is also loaded into (`host:port`)."""
+    """A receiver's catalog, and the server that it is also loaded into (`host:port`)."""
 
     receiver: str
     server: str
@@ -27,7 +27,7 @@ class Target:
 
 @dataclass(frozen=True)
 class FileRow:
-    """A row of `iotdb_file`; see there for the words."""
+    """A row of `iotdb_file`; the columns are described there."""
 
     file_id: int
     state: str
@@ -38,7 +38,7 @@ class FileRow:
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """A row of `iotdb_partition`; see there for the words."""
+    """A row of `iotdb_partition`; the columns are described there."""
 
     database: str
     partition: int
@@ -49,7 +49,7 @@ class PartitionRow:
 
 
 def open_files(connection: Connection, target: Target) -> list[int]:
-    """Live source files that the server does not have for sure, by file_id."""
+    """Return live source files that the server does not have for sure, by file_id."""
     sql = (
         "SELECT f.file_id FROM catalog_file f LEFT JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
         " AND i.server = :server WHERE f.receiver = :receiver AND f.role = 'source' AND f.state = 'live'"
@@ -59,8 +59,8 @@ def open_files(connection: Connection, target: Target) -> list[int]:
 
 
 def open_merged(connection: Connection, target: Target) -> list[int]:
-    """Merged files that stand alone, and that came to do so before the server had all of their sources: it was away for
-    long, or named only later."""
+    """Return merged files that stand alone since before the server had all of their sources: it was away for long, or
+    configured only later."""
     sql = (
         "SELECT m.file_id FROM catalog_file m JOIN merge_account a ON a.merged_id = m.file_id"
         " LEFT JOIN iotdb_file i ON i.file_id = m.file_id AND i.receiver = m.receiver AND i.server = :server"
@@ -74,7 +74,7 @@ def open_merged(connection: Connection, target: Target) -> list[int]:
 
 
 def left_files(connection: Connection, target: Target) -> list[int]:
-    """Files that the server was given, or was being given, that left the catalog with no merged file standing for them."""
+    """Return files given, or being given, to the server that left the catalog and that no merged file replaces."""
     sql = (
         "SELECT i.file_id FROM iotdb_file i JOIN catalog_file f ON f.file_id = i.file_id"
         " WHERE i.receiver = :receiver AND i.server = :server AND i.state <> 'gone' AND f.state <> 'live'"
@@ -85,7 +85,7 @@ def left_files(connection: Connection, target: Target) -> list[int]:
 
 
 def neighbour_files(connection: Connection, target: Target, databases: Iterable[str], span: tuple[int, int]) -> list[int]:
-    """Files of these databases that touch catalog partitions `span` (first, last) and that the server has."""
+    """Return the server's files of these databases that touch catalog partitions `span` (first, last)."""
     query = sa.text(
         "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
         " AND i.server = :server WHERE f.receiver = :receiver AND i.state = 'given'"
@@ -96,7 +96,7 @@ def neighbour_files(connection: Connection, target: Target, databases: Iterable[
 
 
 def partition_files(connection: Connection, target: Target, database: str, numbers: Sequence[int]) -> list[int]:
-    """Live files that lie in these partitions of a database and that the server was given."""
+    """Return the server's live files in these partitions of a database."""
     query = sa.text(
         "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
         " AND i.server = :server WHERE f.receiver = :receiver AND f.state = 'live'"
@@ -110,7 +110,7 @@ def partition_files(connection: Connection, target: Target, database: str, numbe
 
 
 def file_rows(connection: Connection, target: Target, file_ids: Iterable[int]) -> dict[int, FileRow]:
-    """The rows of these files that have one."""
+    """Return the rows of these files, if they have one."""
     query = sa.text(
         "SELECT file_id, state, how, reason, kind FROM iotdb_file WHERE receiver = :receiver AND server = :server"
         " AND file_id IN :many"
@@ -123,7 +123,7 @@ def file_rows(connection: Connection, target: Target, file_ids: Iterable[int]) -
 
 
 def of_path(connection: Connection, path: str) -> list[tuple[str, FileRow]]:
-    """(server, row) of the live file of this source path, at every server that was ever to be given it."""
+    """Return (server, row) of the live file of this source path, at every server it was ever to be given to."""
     sql = (
         "SELECT i.server, i.file_id, i.state, i.how, i.reason, i.kind FROM iotdb_file i JOIN catalog_file f"
         " ON f.file_id = i.file_id WHERE f.path = :path AND f.state = 'live' ORDER BY i.server, i.file_id"
@@ -146,7 +146,7 @@ def put_files(connection: Connection, target: Target, rows: Iterable[FileRow], a
 
 
 def raise_fences(connection: Connection, target: Target, partitions: Iterable[tuple[str, int]], at: float) -> None:
-    """Something is about to be given to these (database, partition): they are to be counted."""
+    """Raise the fences of these (database, partition) before files are given to them: they must be counted."""
     values = [{**vars(target), "d": database, "p": partition, "at": at} for database, partition in sorted(set(partitions))]
     write_rows(
         connection,
@@ -159,7 +159,7 @@ def raise_fences(connection: Connection, target: Target, partitions: Iterable[tu
 
 
 def partitions_in(connection: Connection, target: Target, states: Sequence[str]) -> list[PartitionRow]:
-    """The partitions in one of these states, by database and partition."""
+    """Return the partitions in one of these states, by database and partition."""
     query = sa.text(
         "SELECT database_name, partition, fence, counted, state, reason FROM iotdb_partition"
         " WHERE receiver = :receiver AND server = :server AND state IN :states ORDER BY database_name, partition"
@@ -169,7 +169,7 @@ def partitions_in(connection: Connection, target: Target, states: Sequence[str])
 
 
 def conclude_counts(connection: Connection, target: Target, counted: Iterable[PartitionRow], at: float) -> None:
-    """These partitions were counted at their fence; whoever raised it meanwhile is counted again."""
+    """Record counts of partitions at their fence; one whose fence was raised meanwhile must be counted again."""
     values = [
         {**vars(target), "d": r.database, "p": r.partition, "f": r.fence, "s": r.state, "r": r.reason, "at": at}
         for r in counted
@@ -183,7 +183,7 @@ def conclude_counts(connection: Connection, target: Target, counted: Iterable[Pa
 
 
 def count_states(connection: Connection, target: Target) -> Mapping[str, int]:
-    """How many files stand in which state."""
+    """Return state → number of files."""
     sql = "SELECT state, count(*) FROM iotdb_file WHERE receiver = :receiver AND server = :server GROUP BY state"
     return {r[0]: int(r[1]) for r in connection.execute(sa.text(sql), vars(target))}
 

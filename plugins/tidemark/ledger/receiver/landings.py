@@ -1,7 +1,7 @@
-"""What manifests told the receiver: sites, landings in their order, each site's inventory, vanished files.
+"""The contents of manifests at the receiver: sites, landings in their order, each site's inventory, vanished files.
 
-Tables `site`, `landing`, `inventory`, `pending_drop`. Written only by a load inside its transactions; nothing here is
-derived from link tables, since the sender's Tidemark may be another machine (DESIGN §3 "Each end has its own ledger").
+Tables `site`, `landing`, `inventory`, `pending_drop`. Only a load writes them, in its transactions. Nothing here is derived
+from link tables, since the sender's Tidemark may be another machine (DESIGN §3 "Each end has its own ledger").
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SiteRow:
 
 @dataclass(frozen=True)
 class LandingRow:
-    """One row of `landing`. `sequence` is 0 where the manifest could not be read."""
+    """One row of `landing`. `sequence` is 0 if the manifest could not be read."""
 
     receiver: str
     landing: str
@@ -68,10 +68,10 @@ Extent = tuple[tuple[str, int, int], ...]  # (device, start, end) from a .resour
 
 @dataclass(frozen=True)
 class InventoryChange:
-    """What one manifest says of its site's sealed files."""
+    """Changes that one manifest reports of its site's sealed files."""
 
     landing: str
-    added: tuple[tuple[str, int, int, Extent, bool], ...]  # path, size, mtime, extent of files the site has now; never sent
+    added: tuple[tuple[str, int, int, Extent, bool], ...]  # path, size, mtime, extent, never sent; of files at the site now
     carried: tuple[tuple[str, int, int, int], ...]  # path, size, mtime, generation of files in the landing
     removed: tuple[str, ...]
 
@@ -91,7 +91,7 @@ class DropRow:
 
 
 def put_site(connection: Connection, site: SiteRow, at: float) -> None:
-    """Make the site known, or rename it; its time unit and partition interval never change here."""
+    """Insert the site, or rename it; its time unit and partition interval are not changed."""
     connection.execute(
         sa.text(
             "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, first_seen) "
@@ -103,7 +103,7 @@ def put_site(connection: Connection, site: SiteRow, at: float) -> None:
 
 
 def read_sites(connection: Connection) -> dict[str, SiteRow]:
-    """{site id: its row}."""
+    """Return {site id: its row}."""
     query = sa.text("SELECT site_id, name, time_unit, partition_interval_ms FROM site")
     return {r["site_id"]: SiteRow(**r) for r in connection.execute(query).mappings()}
 
@@ -127,8 +127,8 @@ def put_landing(connection: Connection, row: LandingRow) -> None:
 def read_landings(
     connection: Connection, receiver: str, site_id: str | None = None, open_only: bool = False
 ) -> dict[tuple[str, str], LandingRow]:
-    """(site, landing) → its row, in sequence, of one site or of all; `open_only`: of those in which something is to be done.
-    Receipts can be long: they are not among them."""
+    """Return (site, landing) → its row without receipt, in sequence, of one site or of all; `open_only`: of landings with
+    work left."""
     columns = ", ".join(c for c in _LANDING if c != "receipt")
     where = "receiver = :receiver" + (" AND site_id = :site" if site_id is not None else "")
     where += " AND folder_mtime = 0" if open_only else ""
@@ -138,20 +138,20 @@ def read_landings(
 
 
 def finished_landings(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
-    """(site, landing) → its sign (`formats.answered.landing_sign`) when nothing was left to be done in it."""
+    """Return (site, landing) → its sign (`formats.answered.landing_sign`) when it had no work left."""
     sql = "SELECT site_id, landing, folder_mtime FROM landing WHERE receiver = :receiver AND folder_mtime <> 0"
     return {(r[0], r[1]): int(r[2]) for r in connection.execute(sa.text(sql), {"receiver": receiver})}
 
 
 def note_finished(connection: Connection, receiver: str, folders: Mapping[tuple[str, str], int]) -> None:
-    """Remember landings as `finished_landings` gives them."""
+    """Record signs for `finished_landings`."""
     rows = [{"receiver": receiver, "site": s, "landing": name, "mtime": sign} for (s, name), sign in folders.items()]
     sql = "UPDATE landing SET folder_mtime = :mtime WHERE receiver = :receiver AND site_id = :site AND landing = :landing"
     write_rows(connection, sql, rows)
 
 
 def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[int, str | None]:
-    """Sequence and id of the site's newest loaded landing; (0, None) before the first."""
+    """Return sequence and id of the site's newest loaded landing; (0, None) before the first."""
     query = sa.text(
         "SELECT sequence, landing FROM landing WHERE receiver = :receiver AND site_id = :site AND state = 'loaded' "
         "ORDER BY sequence DESC LIMIT 1"
@@ -161,7 +161,7 @@ def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[in
 
 
 def receipt_of(connection: Connection, receiver: str, site_id: str, landing: str) -> tuple[str, str]:
-    """(digest of the manifest it answers, the receipt's text) of a landing; ('', '') of one that is not loaded."""
+    """Return (digest of the answered manifest, the receipt's text) of a landing; ('', '') if it is not loaded."""
     query = sa.text(
         "SELECT manifest_sha256, receipt FROM landing "
         "WHERE receiver = :receiver AND site_id = :site AND landing = :landing AND state = 'loaded'"
@@ -171,13 +171,13 @@ def receipt_of(connection: Connection, receiver: str, site_id: str, landing: str
 
 
 def put_receipt(connection: Connection, receiver: str, site_id: str, landing: str, text: str) -> None:
-    """The answer of a loaded landing, as it is to be told from now on."""
+    """Replace the receipt of a loaded landing."""
     sql = "UPDATE landing SET receipt = :text WHERE receiver = :receiver AND site_id = :site AND landing = :landing"
     connection.execute(sa.text(sql), {"text": text, "receiver": receiver, "site": site_id, "landing": landing})
 
 
 def take_inventory(connection: Connection, receiver: str, site_id: str, change: InventoryChange) -> None:
-    """Apply a manifest's inventory change: files the site has now, generations carried, files it has no more."""
+    """Apply a manifest's inventory change: the site's present files, generations carried, vanished files."""
     place = {"r": receiver, "s": site_id, "l": change.landing}
     _upsert_inventory(
         connection,
@@ -202,7 +202,7 @@ def take_inventory(connection: Connection, receiver: str, site_id: str, change: 
 
 
 def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, InventoryRow]:
-    """{path: row} for those of `paths` that the site ever had."""
+    """Return {path: row} for those of `paths` that the site ever had."""
     query = sa.text(
         "SELECT path, live, generation FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))
@@ -216,8 +216,8 @@ def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Ite
 
 
 def not_loaded(connection: Connection, receiver: str, site_id: str, below: str) -> list[str]:
-    """Sealed files that the site has now and the catalog lacks at the told generation, in order; none that its link leaves
-    out. `below`: `/database/region/partition/`, a part of their paths."""
+    """Return the site's present sealed files that the catalog lacks at their generation, in order, without those that its
+    link excludes. `below`: `/database/region/partition/`, a part of their paths."""
     query = sa.text(
         "SELECT i.path FROM inventory i WHERE i.receiver = :receiver AND i.site_id = :site AND i.live = 1 "
         "AND i.excluded = 0 AND i.path LIKE :below ESCAPE '!' AND NOT EXISTS (SELECT 1 FROM catalog_file f "
@@ -230,7 +230,7 @@ def not_loaded(connection: Connection, receiver: str, site_id: str, below: str) 
 
 
 def extents_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, Extent]:
-    """Path → what its .resource said, as far as a manifest told it."""
+    """Return path → the extent in its .resource, if a manifest had it."""
     query = sa.text(
         "SELECT path, extent FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))
@@ -263,7 +263,7 @@ def put_drops(connection: Connection, receiver: str, site_id: str, rows: Sequenc
 def read_drops(
     connection: Connection, receiver: str, site_id: str, states: Sequence[str] = ("pending", "waiting", "done")
 ) -> list[DropRow]:
-    """The site's vanished files in the order they were told."""
+    """Return the site's vanished files in the order of their reports."""
     query = sa.text(
         "SELECT path, generation, kind, covered_by, landing, at, state, reason FROM pending_drop "
         "WHERE receiver = :receiver AND site_id = :site AND state IN :states ORDER BY at, path, generation"
@@ -273,7 +273,7 @@ def read_drops(
 
 
 def drops_of_paths(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, DropRow]:
-    """Path → its newest row of `pending_drop`, whatever its state."""
+    """Return path → its newest row of `pending_drop`, in any state."""
     query = sa.text(
         "SELECT path, generation, kind, covered_by, landing, at, state, reason FROM pending_drop "
         "WHERE receiver = :receiver AND site_id = :site AND path IN :many ORDER BY path, generation"

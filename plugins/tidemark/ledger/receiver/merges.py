@@ -1,9 +1,9 @@
-"""Merged files in the ledger: what may be merged, publishing in one step, withdrawing, standing alone.
+"""Merged files in the ledger: choose what may be merged, publish in one step, withdraw, and settle.
 
-A **merged file** is derived from live sources of one site; while it is visible they are not. All merged files made from
-one group of overlapping sources come and go together, so no point is ever read twice or missed. A merged file
-**stands alone** once its sources are reclaimed (`merge_account.settled`): it can be withdrawn no more. Everything here runs
-inside the caller's transaction. Source: DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
+A **merged file** is derived from live sources of one site; while it is visible they are not. All merged files of one group
+of overlapping sources are published and withdrawn together, so no point is read twice or missed. A merged file **stands
+alone** once its sources are reclaimed (`merge_account.settled`): it cannot be withdrawn any more. Every function works in
+the caller's transaction. Source: DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """What `unmerge_files` did: merged files retired, sources visible again, and merged files that stand alone and could
-    not."""
+    """Result of `unmerge_files`: merged files retired, sources visible again, and merged files that stand alone and were not
+    withdrawn."""
 
     retired: tuple[int, ...] = ()
     restored: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class MergedFile:
 
 @dataclass(frozen=True)
 class Kept:
-    """Overlapping sources that stay as they came, and why. `subject` is the series or file concerned."""
+    """Overlapping sources that are not merged, and why. `subject`: the series or file concerned."""
 
     file_ids: tuple[int, ...]
     subject: str
@@ -64,7 +64,7 @@ class Kept:
 
 
 def mergeable_files(connection: Connection, receiver: str, database: str | None = None) -> list[CatalogFile]:
-    """What a merge may start from: live sources, seen or hidden, and merged files that stand alone; by site and rank."""
+    """Return files that may be merged: live sources, seen or hidden, and merged files that stand alone; by site and rank."""
     where = (
         "f.receiver = :receiver AND f.state = 'live' AND (f.role = 'source' OR EXISTS "
         "(SELECT 1 FROM merge_account a WHERE a.merged_id = f.file_id AND a.settled IS NOT NULL))"
@@ -75,12 +75,12 @@ def mergeable_files(connection: Connection, receiver: str, database: str | None 
 
 
 def unmerge_files(connection: Connection, receiver: str, file_ids: Iterable[int], at: float) -> Withdrawn:
-    """Withdraw the merged files that these sources make wrong; their live sources are read again at once.
+    """Withdraw the merged files that these sources make wrong; their live sources become visible at once.
 
-    `file_ids` may be sources that leave (retire them before or after, in the same transaction) and new sources (insert
-    them before): a merged file goes when it was made from one of them, or when a new one overlaps it in a device's time and
-    ranks below it, so that "newest wins" can no longer be told from the merged file. Merged files of the same sources go
-    together. Those that stand alone are only reported. `at` in seconds since 1970. Idempotent.
+    `file_ids` may be sources that leave (retire them before or after, in the same transaction) and new sources (insert them
+    before). A merged file is withdrawn if it was made from one of them. It is withdrawn too if a new one overlaps it in a
+    device's time and ranks below it: the merged file does not show which point is newer. Merged files of the same sources
+    are withdrawn together. Those that stand alone are only reported. `at` in seconds since 1970. Idempotent.
     """
     ids = set(file_ids)
     hit = {merged for merged, sources in _live_lineage(connection, receiver).items() if ids & set(sources)}
@@ -96,10 +96,10 @@ def publish_merged(
     batch: str,
     at: float,
 ) -> tuple[int, ...] | None:
-    """Let `merged` stand for `sources` in one step; the new file_ids, or None when the ledger moved on since planning.
+    """Replace `sources` by `merged` in one step; return the new file_ids, or None if the ledger changed since planning.
 
-    None, and nothing changed: a source is no longer live, ranks otherwise or is to be replaced, or a file came that
-    overlaps the sources and ranks below them. Merged files made earlier from any of the sources retire in the same step.
+    None, and nothing changed: a source is not live any more, has another rank or is to be replaced, or a new file overlaps
+    the sources and ranks below them. Merged files made earlier from any of the sources retire in the same step.
     """
     ids = {f.file_id for f in sources}
     now = {f.file_id: f for f in catalog_rows.files_by_id(connection, ids)}
@@ -118,7 +118,7 @@ def publish_merged(
 
 
 def remember_unmerged(connection: Connection, receiver: str, kept: Kept, digest: str, at: float) -> None:
-    """Remember that these sources stay as they came, so that the same ones are not tried again."""
+    """Record that these sources are not merged, so that the same ones are not tried again."""
     judge_anew(connection, receiver, set(kept.file_ids))
     first = catalog_rows.files_by_id(connection, kept.file_ids[:1])[0]
     values = {
@@ -141,7 +141,7 @@ def remember_unmerged(connection: Connection, receiver: str, kept: Kept, digest:
 
 
 def judge_anew(connection: Connection, receiver: str, ids: Collection[int]) -> None:
-    """What stays as it came with any of these files is tried again: their bytes, or what belongs to them, are others now."""
+    """Forget the records of unmerged groups with any of these files: the files changed, so they are tried again."""
     rows = connection.execute(sa.text("SELECT sources, files FROM merge_kept WHERE receiver = :r"), {"r": receiver}).all()
     for digest, files in rows:
         if not set(ids).isdisjoint(json.loads(files)):
@@ -150,7 +150,7 @@ def judge_anew(connection: Connection, receiver: str, ids: Collection[int]) -> N
 
 
 def kept_groups(connection: Connection, receiver: str) -> dict[str, Kept]:
-    """Digest of sources → why they stay apart; only where all of them are still live."""
+    """Return digest of sources → why they are not merged; only if all of them are still live."""
     query = sa.text("SELECT sources, files, subject, reason FROM merge_kept WHERE receiver = :receiver ORDER BY at, sources")
     rows = connection.execute(query, {"receiver": receiver}).all()
     found = {row[0]: Kept(tuple(json.loads(row[1])), row[2], row[3]) for row in rows}
@@ -160,7 +160,7 @@ def kept_groups(connection: Connection, receiver: str) -> dict[str, Kept]:
 
 
 def known_locations(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
-    """Which of these places hold bytes of a file the catalog has, or had and did not reclaim yet."""
+    """Return which of these locations hold bytes of a file that the catalog has, or had and did not reclaim yet."""
     query = sa.text(
         "SELECT location FROM catalog_file WHERE receiver = :receiver AND state <> 'reclaimed' AND location IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))
@@ -173,7 +173,7 @@ def known_locations(connection: Connection, receiver: str, locations: Iterable[s
 
 
 def settle_due(connection: Connection, receiver: str, before: float) -> tuple[int, ...]:
-    """Merged files made before `before` whose sources may be given up: every merged file of those sources is as old."""
+    """Return merged files made before `before` whose sources may retire: all merged files of those sources are as old."""
     query = sa.text(
         "SELECT f.file_id FROM catalog_file f JOIN merge_account a ON a.merged_id = f.file_id WHERE f.receiver = :receiver "
         "AND f.state = 'live' AND f.visible = 1 AND a.settled IS NULL AND a.at < :before"
@@ -185,7 +185,7 @@ def settle_due(connection: Connection, receiver: str, before: float) -> tuple[in
 
 
 def mark_settled(connection: Connection, merged_ids: Collection[int], at: float) -> tuple[int, ...]:
-    """These merged files stand alone from now on; their sources retire. Returns the sources' file_ids."""
+    """Settle these merged files: they stand alone, and their sources retire. Return the sources' file_ids."""
     sources: set[int] = set()
     for merged_id in sorted(set(merged_ids)):
         rows = connection.execute(
@@ -205,7 +205,7 @@ def mark_settled(connection: Connection, merged_ids: Collection[int], at: float)
 
 
 def has_overlap(mine: Iterable[CatalogDevice], other: Iterable[CatalogDevice]) -> bool:
-    """Whether two files have a device in common whose times touch."""
+    """Return whether two files have a device in common with overlapping times."""
     extents = {d.device: (d.start, d.end) for d in mine}
     met = ((extents[device.device], device) for device in other if device.device in extents)
     return any(start <= device.end and device.start <= end for (start, end), device in met)
@@ -227,7 +227,7 @@ def _withdraw_merged(connection: Connection, receiver: str, hit: set[int], at: f
 
 
 def _connected_merges(lineage: Mapping[int, Sequence[int]], merged: set[int]) -> set[int]:
-    """`merged` and every merged file that shares a source with it, directly or through others."""
+    """Return `merged` and every merged file that shares a source with them, directly or through others."""
     found: set[int] = set()
     todo = {m for m in merged if m in lineage}
     while todo:
@@ -238,7 +238,7 @@ def _connected_merges(lineage: Mapping[int, Sequence[int]], merged: set[int]) ->
 
 
 def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[int]:
-    """Visible merged files that overlap one of the live sources `ids`, which ranks below them and is not part of them."""
+    """Return visible merged files that overlap one of the live sources `ids`, if it ranks below and is no part of them."""
     new = [f for f in catalog_rows.files_by_id(connection, ids) if f.role == "source" and f.state == "live"]
     if not new:
         return set()
@@ -251,7 +251,7 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
     devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*new, *merged)])
     for file in new:
         for other in merged:
-            place = (file.site_id, file.database, file.kept)  # what is kept is below all that the site has, as it should be
+            place = (file.site_id, file.database, file.kept)  # kept files rank below all files of the site
             if (other.site_id, other.database, other.kept) != place or other.rank <= file.rank:
                 continue
             if file.file_id in lineage.get(other.file_id, ()):
@@ -262,10 +262,9 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
 
 
 def _came_between(connection: Connection, receiver: str, ids: set[int], merged: Sequence[MergedFile]) -> bool:
-    """Whether a visible file that is not a source of the merge, nor made from its sources, overlaps one of them from below.
+    """Return whether another visible file, no source of the merge nor made from one, overlaps a source and ranks below.
 
-    The sources' times count, here and there, as they do for the plan: what lies between those of two sources has no point in
-    common with the file that is made of them.
+    The sources' times count, as in the plan: a file between two sources' times shares no point with the merged file.
     """
     if not merged:
         return False
@@ -311,7 +310,7 @@ def _insert_merged(connection: Connection, one: MergedFile, source_ids: Sequence
 
 
 def _original_sources(connection: Connection, merged_ids: Sequence[int]) -> set[int]:
-    """What merged files that stand alone were made from in turn, to the very sources (each merge writes all of it down)."""
+    """Return the original sources of merged files that stand alone (each merge records all of them)."""
     query = sa.text("SELECT source_id FROM lineage WHERE merged_id IN :many").bindparams(
         sa.bindparam("many", expanding=True)
     )
@@ -319,7 +318,7 @@ def _original_sources(connection: Connection, merged_ids: Sequence[int]) -> set[
 
 
 def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
-    """Live merged file → its sources."""
+    """Return live merged file → its sources."""
     query = sa.text(
         "SELECT l.merged_id, l.source_id FROM lineage l JOIN catalog_file f ON f.file_id = l.merged_id "
         "WHERE f.receiver = :receiver AND f.state = 'live' ORDER BY l.merged_id, l.source_id"
@@ -331,7 +330,7 @@ def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int,
 
 
 def _unsettled_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
-    """Live merged file → its sources, without those that stand alone: they share sources with what was merged of them."""
+    """Return live merged file → its sources, without files that stand alone: files merged from them share sources."""
     alone = settled_rows.settled_files(connection, receiver)
     return {m: sources for m, sources in _live_lineage(connection, receiver).items() if m not in alone}
 

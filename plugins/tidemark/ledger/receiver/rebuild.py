@@ -1,8 +1,8 @@
-"""What rebuilding a ledger, and noticing one that is too old, need of its rows.
+"""Rows for rebuilding a ledger, and for detecting a ledger that is too old.
 
-Fences are set above all that were given before. `Mark` is whose folder a receiver is (`ledger_mark`): the UUID of
-the ledger and how many changes of the receiver it holds. `count_change` raises it in the transaction that changes
-the receiver; `app` compares it with the receiver's file.
+A rebuild sets fences above all earlier ones. `Mark` identifies the ledger of a receiver's folder (`ledger_mark`): the UUID
+of the ledger and the number of changes of the receiver in it. `count_change` raises it in the transaction that changes the
+receiver; `app` compares it with the receiver's file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.sql import write_rows
 
-REBUILT = "ledger.rebuilt"  # the event that a rebuild ends with
+REBUILT = "ledger.rebuilt"  # the event at the end of a rebuild
 
 
 def as_rebuilt(connection: Connection) -> bool:
-    """Whether nothing was recorded since a rebuild made this ledger."""
+    """Return whether nothing was recorded since a rebuild made this ledger."""
     sql = "SELECT kind FROM event ORDER BY event_id DESC LIMIT 1"
     return connection.execute(sa.text(sql)).scalar() == REBUILT
 
 
 class Place(NamedTuple):
-    """A row of the catalog and where its bytes should be."""
+    """A row of the catalog and the place of its bytes."""
 
     file_id: int
     site_id: str
@@ -40,20 +40,20 @@ class Place(NamedTuple):
 
 
 def catalog_places(connection: Connection, receiver: str) -> list[Place]:
-    """Every file of the receiver's catalog, also retired ones, by its id."""
+    """Return every file of the receiver's catalog, also retired ones, by its id."""
     sql = f"SELECT {', '.join(Place._fields)} FROM catalog_file WHERE receiver = :receiver ORDER BY file_id"
     return [Place(*row) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
 
 
 def mark_gone(connection: Connection, file_ids: Iterable[int], at: float) -> None:
-    """Their bytes are not there: nobody reads them."""
+    """Mark files whose bytes are missing as reclaimed: nobody reads them."""
     rows = [{"f": file_id, "at": at} for file_id in file_ids]
     sql = "UPDATE catalog_file SET state = 'reclaimed', visible = 0, retired = COALESCE(retired, :at) WHERE file_id = :f"
     write_rows(connection, sql, rows)
 
 
 def merged_places(connection: Connection, receiver: str) -> dict[str, bool]:
-    """Place of every merged file the ledger ever knew → whether it stands alone, or went."""
+    """Return location of every merged file in the ledger → whether it stands alone, or is not live any more."""
     sql = (
         "SELECT f.location, f.state, a.settled FROM catalog_file f LEFT JOIN merge_account a ON a.merged_id = f.file_id"
         " WHERE f.receiver = :receiver AND f.role = 'merged'"
@@ -63,7 +63,7 @@ def merged_places(connection: Connection, receiver: str) -> dict[str, bool]:
 
 
 def source_paths(connection: Connection, merged_ids: Iterable[int]) -> list[tuple[str, str]]:
-    """(site, path) of the sources that merged files stand for."""
+    """Return (site, path) of the sources of merged files."""
     sql = (
         "SELECT f.site_id, f.path FROM lineage l JOIN catalog_file f ON f.file_id = l.source_id"
         " WHERE l.merged_id = :merged AND f.path <> ''"
@@ -72,19 +72,19 @@ def source_paths(connection: Connection, merged_ids: Iterable[int]) -> list[tupl
 
 
 def request_resend(connection: Connection, link: str, path: str, reason: str) -> bool:
-    """A file that was acknowledged and that the site still has is sent again; whether it is one."""
+    """Let a file that was acknowledged be sent again; return whether there is one."""
     sql = "UPDATE file SET state = 'waiting', reason = :reason WHERE link = :link AND path = :path AND state = 'acked'"
     return bool(connection.execute(sa.text(sql), {"link": link, "path": path, "reason": reason}).rowcount)
 
 
 def catalog_partitions(connection: Connection, receiver: str) -> list[tuple[str, int]]:
-    """(database, partition) in which a file of the catalog begins."""
+    """Return (database, partition) in which a file of the catalog begins."""
     sql = "SELECT DISTINCT database_name, partition_from FROM catalog_file WHERE receiver = :receiver ORDER BY 1, 2"
     return [(str(row[0]), int(row[1])) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
 
 
 def put_fences(connection: Connection, names: Iterable[str], fence: int) -> None:
-    """Free leases whose next fence is above `fence`."""
+    """Insert free leases whose next fence is above `fence`."""
     rows = [{"name": name, "fence": fence} for name in names]
     sql = (
         "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
@@ -94,7 +94,7 @@ def put_fences(connection: Connection, names: Iterable[str], fence: int) -> None
 
 
 def put_audit(connection: Connection, at: float, who: str, action: str, subject: str, detail: Mapping[str, Any]) -> None:
-    """A decision of before, with its own time and name."""
+    """Write an earlier decision, with its own time and name."""
     sql = "INSERT INTO audit (at, who, action, subject, detail) VALUES (:at, :who, :action, :subject, :detail)"
     text = json.dumps(detail, ensure_ascii=False, sort_keys=True)
     values = {"at": at, "who": who, "action": action, "subject": subject, "detail": text}
@@ -102,7 +102,7 @@ def put_audit(connection: Connection, at: float, who: str, action: str, subject:
 
 
 def count_rows(connection: Connection) -> dict[str, int]:
-    """What a rebuilt ledger holds."""
+    """Count the rows of a rebuilt ledger."""
     queries = {
         "sites": "SELECT COUNT(*) FROM site",
         "links": "SELECT COUNT(*) FROM link",
@@ -120,21 +120,21 @@ def count_rows(connection: Connection) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Mark:
-    """`mark`: UUID of the pair of ledger and folder. `changes`: how many changes of the receiver are recorded."""
+    """The mark of a receiver's folder. `mark`: UUID of ledger and folder; `changes`: number of the receiver's changes."""
 
     mark: str
     changes: int
 
 
 def mark_of(connection: Connection, receiver: str) -> Mark | None:
-    """None where nothing was ever recorded under it."""
+    """Return the mark; None if no change of the receiver was recorded."""
     sql = sa.text("SELECT mark, changes FROM ledger_mark WHERE receiver = :receiver")
     row = connection.execute(sql, {"receiver": receiver}).first()
     return None if row is None else Mark(row[0], int(row[1]))
 
 
 def count_change(connection: Connection, receiver: str) -> None:
-    """Part of the transaction that makes the change."""
+    """Count a change, in the transaction that makes it."""
     sql = (
         "INSERT INTO ledger_mark (receiver, mark, changes) VALUES (:receiver, :mark, 1)"
         " ON CONFLICT (receiver) DO UPDATE SET changes = ledger_mark.changes + 1"
@@ -143,7 +143,7 @@ def count_change(connection: Connection, receiver: str) -> None:
 
 
 def put_mark(connection: Connection, receiver: str, mark: Mark) -> None:
-    """Of a ledger that is made anew for a folder that has a mark."""
+    """Set the mark of a rebuilt ledger to that of its folder."""
     sql = (
         "INSERT INTO ledger_mark (receiver, mark, changes) VALUES (:receiver, :mark, :changes)"
         " ON CONFLICT (receiver) DO UPDATE SET mark = excluded.mark, changes = excluded.changes"
@@ -152,7 +152,7 @@ def put_mark(connection: Connection, receiver: str, mark: Mark) -> None:
 
 
 def knows_receiver(connection: Connection, receiver: str) -> bool:
-    """Whether the ledger ever recorded a landing or a file of the receiver."""
+    """Return whether the ledger ever recorded a landing or a file of the receiver."""
     tables = ("catalog_file", "landing")
     sql = (f"SELECT 1 FROM {table} WHERE receiver = :receiver LIMIT 1" for table in tables)
     return any(connection.execute(sa.text(one), {"receiver": receiver}).first() for one in sql)

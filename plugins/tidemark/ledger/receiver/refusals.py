@@ -1,8 +1,8 @@
-"""Which site owns a device, the files that were refused because another site does, and files that cannot be loaded.
+"""Owners of devices, files refused because another site owns a device, and files that cannot be loaded.
 
-`owner` and `refusal`: who owns each device since when, by which landing; refused files wait at their location so
-that they are loaded when an owner changes. `quarantine`: files that cannot be loaded, with the reason. Both keep the
-waiting bytes' location until they are gone. Every function works in the caller's transaction.
+`owner` and `refusal`: the owner of each device, since when, by which landing. Refused files wait at their location until the
+owner changes and they are loaded. `quarantine`: files that cannot be loaded, with the reason. Both keep the location of the
+waiting bytes until these are removed. Every function works in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class OwnerRow:
-    """Which site a device belongs to, since when, by which landing."""
+    """The owner of a device, since when, by which landing."""
 
     device: str
     site_id: str
@@ -30,7 +30,7 @@ class OwnerRow:
 
 @dataclass(frozen=True)
 class RefusalRow:
-    """A file that was refused; its bytes wait at `location` (relative to the receiver's root, '' when gone)."""
+    """A refused file; its bytes wait at `location` (relative to the receiver's root, '' once removed)."""
 
     receiver: str
     site_id: str
@@ -48,7 +48,7 @@ class RefusalRow:
 
 
 def owners_of(connection: Connection, receiver: str, devices: Iterable[str]) -> dict[str, OwnerRow]:
-    """Device → its owner, for those of `devices` that have one."""
+    """Return device → its owner, for those of `devices` that have one."""
     query = sa.text(
         "SELECT device, site_id, since, landing FROM owner WHERE receiver = :receiver AND device IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))
@@ -62,19 +62,19 @@ def owners_of(connection: Connection, receiver: str, devices: Iterable[str]) -> 
 
 
 def all_owners(connection: Connection, receiver: str) -> list[OwnerRow]:
-    """Every owned device of a receiver, by name."""
+    """Return every owned device of a receiver, by name."""
     query = sa.text("SELECT device, site_id, since, landing FROM owner WHERE receiver = :receiver ORDER BY device")
     return [OwnerRow(*row) for row in connection.execute(query, {"receiver": receiver})]
 
 
 def claimed_with(connection: Connection, receiver: str, site_id: str, landing: str) -> list[str]:
-    """Devices of a site that it owns since one of its landings, by name."""
+    """Return the devices that a site owns by one of its landings, by name."""
     sql = "SELECT device FROM owner WHERE receiver = :receiver AND site_id = :site AND landing = :landing ORDER BY device"
     return [r[0] for r in connection.execute(sa.text(sql), {"receiver": receiver, "site": site_id, "landing": landing})]
 
 
 def put_owners(connection: Connection, receiver: str, rows: Iterable[OwnerRow]) -> None:
-    """Claim devices, or hand them to another site."""
+    """Claim devices, or transfer them to another site."""
     values = [{**asdict(row), "receiver": receiver} for row in rows]
     write_rows(
         connection,
@@ -90,7 +90,7 @@ _REFUSAL_ALL = ", ".join((*_REFUSAL_COLUMNS, "refusal_id"))
 
 
 def add_refusal(connection: Connection, row: RefusalRow) -> None:
-    """A file that was refused, so that it can be replayed when its owner changes."""
+    """Record a refused file, so that it can be replayed when its owner changes."""
     values = asdict(row)
     del values["refusal_id"]
     connection.execute(
@@ -104,7 +104,7 @@ def add_refusal(connection: Connection, row: RefusalRow) -> None:
 def read_refusals(
     connection: Connection, receiver: str, state: str = "refused", site_id: str | None = None
 ) -> list[RefusalRow]:
-    """Refused files in the order they came."""
+    """Return refused files in the order they came."""
     where = "receiver = :receiver AND state = :state" + (" AND site_id = :site" if site_id is not None else "")
     query = sa.text(f"SELECT {_REFUSAL_ALL} FROM refusal WHERE {where} ORDER BY refusal_id")
     found = connection.execute(query, {"receiver": receiver, "state": state, "site": site_id}).mappings()
@@ -112,7 +112,7 @@ def read_refusals(
 
 
 def refusals_to_sweep(connection: Connection, receiver: str) -> list[RefusalRow]:
-    """Rows whose file needs to wait no longer but whose bytes may still lie there."""
+    """Return rows whose file does not wait any more but whose bytes may still be there."""
     query = sa.text(
         f"SELECT {_REFUSAL_ALL} FROM refusal WHERE receiver = :receiver AND state <> 'refused' AND location <> ''"
     )
@@ -120,7 +120,7 @@ def refusals_to_sweep(connection: Connection, receiver: str) -> list[RefusalRow]
 
 
 def still_refused(connection: Connection, refusal_id: int, device: str, owner: OwnerRow) -> None:
-    """A replay met another device that somebody else owns: name that one from now on."""
+    """Record another device of the refused file that another site owns, found by a replay."""
     connection.execute(
         sa.text("UPDATE refusal SET device = :device, owner_site = :owner, owner_since = :since WHERE refusal_id = :id"),
         {"device": device, "owner": owner.site_id, "since": owner.since, "id": refusal_id},
@@ -128,14 +128,14 @@ def still_refused(connection: Connection, refusal_id: int, device: str, owner: O
 
 
 def end_refusal(connection: Connection, refusal_id: int, state: str) -> None:
-    """`state`: replayed (the file is in the catalog) or superseded (a newer generation is, or the site has it no more)."""
+    """End a refusal. `state`: replayed (it is in the catalog) or superseded (a newer generation is, or it vanished)."""
     connection.execute(
         sa.text("UPDATE refusal SET state = :state WHERE refusal_id = :id"), {"state": state, "id": refusal_id}
     )
 
 
 def supersede_refusals(connection: Connection, receiver: str, site_id: str, taken: Iterable[tuple[str, int]]) -> None:
-    """Of each (path, generation): refused generations of the path up to this one matter no more."""
+    """End refusals of these (path, generation): refused generations of the path up to this one."""
     last = dict(sorted(taken))
     query = sa.text(
         "SELECT refusal_id, path, generation FROM refusal "
@@ -147,14 +147,14 @@ def supersede_refusals(connection: Connection, receiver: str, site_id: str, take
 
 
 def forget_refused_bytes(connection: Connection, refusal_ids: Iterable[int]) -> None:
-    """The waiting bytes are gone."""
+    """Record that the waiting bytes are removed."""
     rows = [{"id": refusal_id} for refusal_id in refusal_ids]
     write_rows(connection, "UPDATE refusal SET location = '' WHERE refusal_id = :id", rows)
 
 
 @dataclass(frozen=True)
 class QuarantineRow:
-    """`location` is the TsFile's place relative to the receiver's root, companions beside it; '' where it never came."""
+    """A held file. `location`: of the TsFile, below the receiver's root, next to its companions; '' if it never came."""
 
     receiver: str
     site_id: str
@@ -175,7 +175,7 @@ _ALL = ", ".join((*_COLUMNS, "quarantine_id"))
 
 
 def add_quarantine(connection: Connection, row: QuarantineRow) -> int:
-    """Hold a file back; the id it is called by."""
+    """Hold a file in quarantine; return its id."""
     values = asdict(row)
     del values["quarantine_id"]
     insert = f"INSERT INTO quarantine ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)})"
@@ -183,7 +183,7 @@ def add_quarantine(connection: Connection, row: QuarantineRow) -> int:
 
 
 def read_quarantine(connection: Connection, receiver: str | None = None, state: str = "held") -> list[QuarantineRow]:
-    """Rows in one state in the order they came, of one receiver or of all."""
+    """Return rows in one state in the order they came, of one receiver or of all."""
     where = "state = :state" + (" AND receiver = :receiver" if receiver is not None else "")
     query = sa.text(f"SELECT {_ALL} FROM quarantine WHERE {where} ORDER BY quarantine_id")
     found = connection.execute(query, {"receiver": receiver, "state": state}).mappings()
@@ -191,14 +191,14 @@ def read_quarantine(connection: Connection, receiver: str | None = None, state: 
 
 
 def quarantine_of(connection: Connection, quarantine_id: int) -> QuarantineRow | None:
-    """The row of an id, None where there is none."""
+    """Return the row of an id; None if there is none."""
     query = sa.text(f"SELECT {_ALL} FROM quarantine WHERE quarantine_id = :id")
     row = connection.execute(query, {"id": quarantine_id}).mappings().one_or_none()
     return None if row is None else QuarantineRow(**row)
 
 
 def held_of_path(connection: Connection, receiver: str, site_id: str, path: str) -> list[QuarantineRow]:
-    """What of this path is held, oldest generation first."""
+    """Return the held rows of this path, oldest generation first."""
     query = sa.text(
         f"SELECT {_ALL} FROM quarantine WHERE receiver = :receiver AND site_id = :site AND path = :path "
         "AND state = 'held' ORDER BY generation, quarantine_id"
@@ -208,14 +208,14 @@ def held_of_path(connection: Connection, receiver: str, site_id: str, path: str)
 
 
 def end_quarantine(connection: Connection, quarantine_id: int, state: str) -> None:
-    """`state`: released (loaded after all), dropped (by the operator), superseded (a newer generation is loaded)."""
+    """End a hold. `state`: released (loaded), dropped (by the operator), superseded (a newer generation is loaded)."""
     connection.execute(
         sa.text("UPDATE quarantine SET state = :state WHERE quarantine_id = :id"), {"state": state, "id": quarantine_id}
     )
 
 
 def supersede_quarantine(connection: Connection, receiver: str, site_id: str, taken: Iterable[tuple[str, int]]) -> None:
-    """Of each (path, generation): held and awaiting generations of the path up to this one matter no more."""
+    """End holds of these (path, generation): held and awaiting generations of the path up to this one."""
     last = dict(sorted(taken))
     query = sa.text(
         "SELECT quarantine_id, path, generation FROM quarantine "
@@ -227,7 +227,7 @@ def supersede_quarantine(connection: Connection, receiver: str, site_id: str, ta
 
 
 def quarantine_to_sweep(connection: Connection, receiver: str) -> list[QuarantineRow]:
-    """Rows that are over but whose bytes may still lie in the quarantine."""
+    """Return ended rows whose bytes may still be in the quarantine."""
     query = sa.text(
         f"SELECT {_ALL} FROM quarantine WHERE receiver = :receiver AND state NOT IN ('held', 'awaiting') AND location <> ''"
     )
@@ -235,6 +235,6 @@ def quarantine_to_sweep(connection: Connection, receiver: str) -> list[Quarantin
 
 
 def forget_held_bytes(connection: Connection, quarantine_ids: Iterable[int]) -> None:
-    """The held bytes are gone."""
+    """Record that the held bytes are removed."""
     rows = [{"id": quarantine_id} for quarantine_id in quarantine_ids]
     write_rows(connection, "UPDATE quarantine SET location = '' WHERE quarantine_id = :id", rows)

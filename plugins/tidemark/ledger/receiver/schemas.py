@@ -27,12 +27,12 @@ class SeriesRow:
     aligned: bool
     source: str  # schema log path, or the TsFile that declared it
     state: str = "live"  # live | deleted
-    clash: str | None = None  # the types others give it, NULL where they agree
+    clash: str | None = None  # the types that others give it, NULL if they agree
 
 
 @dataclass(frozen=True)
 class ReceivedLog:
-    """What the receiver keeps of a schema log: bytes of the epoch, and how many of them are decoded."""
+    """What the receiver has of a schema log: bytes of the epoch, and how many of them are decoded."""
 
     path: str
     epoch: int
@@ -45,7 +45,7 @@ _KEY = ("receiver", "site_id", "series")
 
 
 def series_of(connection: Connection, receiver: str, series: Iterable[str]) -> list[SeriesRow]:
-    """Every site's rows of these series."""
+    """Return every site's rows of these series."""
     query = sa.text(
         f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND series IN :many ORDER BY site_id"
     ).bindparams(sa.bindparam("many", expanding=True))
@@ -58,7 +58,7 @@ def series_of(connection: Connection, receiver: str, series: Iterable[str]) -> l
 
 
 def series_of_site(connection: Connection, receiver: str, site_id: str) -> list[SeriesRow]:
-    """Every series a site declared."""
+    """Return every series that a site declared."""
     query = sa.text(
         f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND site_id = :site ORDER BY series"
     )
@@ -67,7 +67,7 @@ def series_of_site(connection: Connection, receiver: str, site_id: str) -> list[
 
 
 def series_of_database(connection: Connection, receiver: str, database: str) -> list[SeriesRow]:
-    """Every site's series of a database, by site and name."""
+    """Return every site's series of a database, by site and name."""
     query = sa.text(
         f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND database_name = :database"
         " ORDER BY site_id, series"
@@ -77,7 +77,7 @@ def series_of_database(connection: Connection, receiver: str, database: str) -> 
 
 
 def put_series(connection: Connection, rows: Iterable[SeriesRow]) -> None:
-    """Insert or replace."""
+    """Insert or replace series."""
     values = [{**asdict(row), "aligned": int(row.aligned)} for row in rows]
     write_rows(
         connection,
@@ -89,7 +89,7 @@ def put_series(connection: Connection, rows: Iterable[SeriesRow]) -> None:
 
 
 def received_logs(connection: Connection, receiver: str, site_id: str) -> dict[str, ReceivedLog]:
-    """Schema log path → what is kept of it."""
+    """Return schema log path → what the receiver has of it."""
     query = sa.text(
         "SELECT path, epoch, position, decoded FROM schema_received WHERE receiver = :receiver AND site_id = :site"
     )
@@ -98,7 +98,7 @@ def received_logs(connection: Connection, receiver: str, site_id: str) -> dict[s
 
 
 def put_received(connection: Connection, receiver: str, site_id: str, logs: Iterable[ReceivedLog]) -> None:
-    """How far logs were received and decoded."""
+    """Record how far logs were received and decoded."""
     values = [{**asdict(log), "receiver": receiver, "site_id": site_id} for log in logs]
     write_rows(
         connection,

@@ -1,9 +1,9 @@
-"""Merged files that stand alone: which source paths they stand for, in one piece, and what they wait for.
+"""Merged files that stand alone: the source paths they replace, as one set, and the sources they wait for.
 
-Merged files that share a source, directly or through others, hold its points together: a **stand**. Its sources cannot be
-taken out of it one by one, so it is kept or replaced as a whole. `merge_account.waits` says, while a change of a source is
-known and cannot be read yet, which paths are late and why. Everything here runs inside the caller's transaction.
-Source: DESIGN §3 "Sources and merges"; docs/decisions/0007-settled-files-are-replaced-whole.md.
+Merged files that share a source, directly or through others, hold its points together: a **settled set**. A single source
+cannot be removed from it, so it is kept or replaced as a whole. `merge_account.waits` lists the late paths and why, while a
+known change of a source cannot be read yet. Every function works in the caller's transaction. Source: DESIGN §3 "Sources and
+merges"; docs/decisions/0007-settled-files-are-replaced-whole.md.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ACCOUNTS = "merge_account a JOIN catalog_file m ON m.file_id = a.merged_id"
 
 @dataclass(frozen=True)
 class SettledSet:
-    """`merged`: files that stand alone together; `roots`: the source rows they were made from, by path and generation;
-    `waits`: {late path: why}, empty while nothing of it is late."""
+    """A settled set. `merged`: files that stand alone together; `roots`: the source rows they were made from, by path and
+    generation; `waits`: {late path: why}, empty if none is late."""
 
     merged: tuple[CatalogFile, ...]
     roots: tuple[CatalogFile, ...]
@@ -36,34 +36,34 @@ class SettledSet:
 
 
 def settled_files(connection: Connection, receiver: str, site_id: str | None = None) -> set[int]:
-    """The merged files that stand alone, of one site or of all."""
+    """Return the merged files that stand alone, of one site or of all."""
     of_site = "" if site_id is None else " AND m.site_id = :site"
     query = sa.text(f"SELECT m.file_id FROM {_ACCOUNTS} WHERE m.receiver = :receiver AND {_STANDS}{of_site}")
     return {int(row[0]) for row in connection.execute(query, {"receiver": receiver, "site": site_id})}
 
 
 def waiting_for_sources(connection: Connection, receiver: str) -> dict[int, Mapping[str, str]]:
-    """Merged files of a receiver that are to go and wait for their sources → {late path: why}."""
+    """Return merged files of a receiver that are to be replaced and wait for their sources → {late path: why}."""
     where = f"m.receiver = :receiver AND {_STANDS} AND a.waits IS NOT NULL"
     query = sa.text(f"SELECT m.file_id, a.waits FROM {_ACCOUNTS} WHERE {where}")
     return {int(file_id): json.loads(waits) for file_id, waits in connection.execute(query, {"receiver": receiver})}
 
 
 def to_go(connection: Connection, merged_ids: Iterable[int]) -> set[int]:
-    """Those of these merged files that wait to be replaced: nothing new may be derived from them."""
+    """Return those of these merged files that wait to be replaced: nothing new may be derived from them."""
     sql = "SELECT merged_id FROM merge_account WHERE waits IS NOT NULL AND merged_id IN :many"
     return {int(row[0]) for row in _in_chunks(connection, sql, merged_ids)}
 
 
 def made_from(connection: Connection, source_ids: Iterable[int]) -> set[int]:
-    """Merged files that stand alone and hold points of any of these rows."""
+    """Return merged files that stand alone and hold points of any of these rows."""
     where = f"{_STANDS} AND l.source_id IN :many"
     sql = f"SELECT DISTINCT l.merged_id FROM {_ACCOUNTS} JOIN lineage l ON l.merged_id = m.file_id WHERE {where}"
     return {int(row[0]) for row in _in_chunks(connection, sql, source_ids)}
 
 
 def settled_sets(connection: Connection, merged_ids: Iterable[int]) -> list[SettledSet]:
-    """The stands that these merged files belong to, each once, by their oldest merged file."""
+    """Return the settled sets of these merged files, each once, by their oldest merged file."""
     left = set(merged_ids)
     found: list[SettledSet] = []
     while left:
@@ -74,14 +74,14 @@ def settled_sets(connection: Connection, merged_ids: Iterable[int]) -> list[Sett
 
 
 def set_waits(connection: Connection, merged_ids: Iterable[int], late: Mapping[str, str]) -> None:
-    """What these merged files wait for; nothing where `late` is empty."""
+    """Set what these merged files wait for; an empty `late` ends the wait."""
     text = json.dumps(dict(sorted(late.items())), ensure_ascii=False) if late else None
     rows = [{"merged": merged_id, "waits": text} for merged_id in merged_ids]
     write_rows(connection, "UPDATE merge_account SET waits = :waits WHERE merged_id = :merged", rows)
 
 
 def source_rows(connection: Connection, receiver: str, site_id: str, databases: Iterable[str]) -> list[CatalogFile]:
-    """Every live source row of these databases of a site, seen or hidden behind a merge."""
+    """Return every live source row of these databases of a site, seen or hidden behind a merge."""
     query = sa.text(
         "SELECT file_id FROM catalog_file WHERE receiver = :receiver AND site_id = :site AND role = 'source' "
         "AND state = 'live' AND database_name IN :many"

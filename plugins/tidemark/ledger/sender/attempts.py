@@ -1,7 +1,7 @@
-"""The newest try of an orchestrator's task of a link: what `status` says between two tries, when no process holds a lease.
+"""The newest try of an orchestrator's task of a link: `status` shows it between two tries, when no process holds a lease.
 
-A try at work is noted before its step begins and again when it ended; a worker that was killed leaves it `working`, and
-its identity says that it is gone. Decides nothing but words. Table: sql/0011_link_attempt.sql.
+A try is recorded before its step begins and when it ends. A killed worker leaves it `working`, and its identity shows that
+it is dead. Nothing is decided by it. Table: sql/0011_link_attempt.sql.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORKING, DONE, RETRYING, FAILED = "working", "done", "retrying", "failed"
 
 @dataclass(frozen=True)
 class Try:
-    """A try of a task. `next_try`: seconds since 1970, None where none follows."""
+    """A try of a task. `next_try`: seconds since 1970, None if none follows."""
 
     task: str
     state: str
@@ -32,7 +32,7 @@ class Try:
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """`attempt` as it was noted at `noted` (seconds since 1970) by the process `worker`."""
+    """A recorded try. `noted`: when, seconds since 1970; `worker`: the process that recorded it."""
 
     attempt: Try
     worker: Identity
@@ -44,7 +44,7 @@ _WORKER = tuple(f.name for f in fields(Identity))
 
 
 def put_attempt(connection: Connection, link: str, attempt: Try, worker: Identity) -> None:
-    """The newest try of the link replaces what was noted before."""
+    """Replace the newest try of the link."""
     values = {"link": link, **asdict(attempt), **asdict(worker), "noted": database_time(connection)}
     connection.execute(
         sa.text(
@@ -56,12 +56,12 @@ def put_attempt(connection: Connection, link: str, attempt: Try, worker: Identit
 
 
 def forget_attempt(connection: Connection, link: str) -> None:
-    """No orchestrator's task speaks for the link any more: a command goes on with its run."""
+    """Delete the link's try: a command continues its run instead of an orchestrator's task."""
     connection.execute(sa.text("DELETE FROM link_attempt WHERE link = :link"), {"link": link})
 
 
 def newest_attempts(connection: Connection) -> dict[str, AttemptRow]:
-    """{link: its newest try}."""
+    """Return {link: its newest try}."""
     found = {}
     for row in connection.execute(sa.text("SELECT * FROM link_attempt")).mappings():
         attempt = Try(**{name: row[name] for name in _TRY})

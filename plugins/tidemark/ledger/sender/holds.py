@@ -1,4 +1,4 @@
-"""What a sender has to come back to: files whose digest was never made at the source, files in quarantine at the link.
+"""Files that a sender must return to: without a digest made at the source, or in quarantine at the link.
 
 Every function works in the caller's transaction. Tables: sql/0006_sender_care.sql.
 """
@@ -19,8 +19,8 @@ _CHUNK = 400  # values in one IN list
 
 
 class Sent(NamedTuple):
-    """What was acknowledged of a path. `verified`: its digest was made at the source. `whole`: the TsFile came; else grown
-    mods alone, which prove nothing of the TsFile."""
+    """An acknowledged path. `verified`: its digest was made at the source. `whole`: the TsFile came; otherwise only grown
+    mods, which prove nothing about the TsFile."""
 
     path: str
     generation: int
@@ -44,7 +44,7 @@ class Held(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As the operator calls it; those of a receiver have bare numbers."""
+        """The operator's name of it; a receiver's quarantine has bare numbers."""
         return f"s{self.quarantine_id}"
 
 
@@ -52,7 +52,7 @@ _HELD = ", ".join(Held._fields)
 
 
 def note_sent(connection: Connection, link: str, sent: Sequence[Sent]) -> None:
-    """Remember those that are not verified at the source; forget those that are now."""
+    """Record files that are not verified at the source; forget those that now are."""
     weak = [s for s in sent if not s.verified]
     known = unverified_of(connection, link, [s.path for s in sent]) if any_unverified(connection, link) else frozenset()
     end_unverified(connection, link, [s.path for s in sent if s.verified and s.whole and s.path in known])
@@ -68,7 +68,7 @@ def note_sent(connection: Connection, link: str, sent: Sequence[Sent]) -> None:
 
 
 def end_unverified(connection: Connection, link: str, paths: Iterable[str]) -> None:
-    """These are proved, or gone."""
+    """Forget these: they are verified, or vanished."""
     rows = [{"link": link, "path": path} for path in paths]
     write_rows(connection, "DELETE FROM unverified WHERE link = :link AND path = :path", rows)
 
@@ -79,18 +79,18 @@ def any_unverified(connection: Connection, link: str) -> bool:
 
 
 def count_unverified(connection: Connection) -> Mapping[str, int]:
-    """{link: files at the receiver that are not verified at the source}."""
+    """Return {link: number of files at the receiver that are not verified at the source}."""
     return {r[0]: int(r[1]) for r in connection.execute(sa.text("SELECT link, COUNT(*) FROM unverified GROUP BY link"))}
 
 
 def unverified_of(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
-    """Those of `paths` that are not verified at the source."""
+    """Return those of `paths` that are not verified at the source."""
     sql = "SELECT path FROM unverified WHERE link = :link AND path IN :paths"
     return frozenset(path for (path,) in _in_chunks(connection, sql, link, paths))
 
 
 def quarantine_file(connection: Connection, held: Held) -> str:
-    """Put a file into the link's quarantine (`quarantine_id` and `at` are made here); its name there."""
+    """Put a file into the link's quarantine (`quarantine_id` and `at` are made here); return its name there."""
     end_held(connection, held.link, [held.path])
     names = [name for name in Held._fields if name != "quarantine_id"]
     insert = f"INSERT INTO link_quarantine ({', '.join(names)}) VALUES ({', '.join(':' + n for n in names)})"
@@ -100,32 +100,32 @@ def quarantine_file(connection: Connection, held: Held) -> str:
 
 
 def held_files(connection: Connection) -> list[Held]:
-    """What waits for the operator, at any link."""
+    """Return the files that wait for the operator, at any link."""
     sql = sa.text(f"SELECT {_HELD} FROM link_quarantine WHERE state = 'held' ORDER BY quarantine_id")
     return [Held(*row) for row in connection.execute(sql)]
 
 
 def held_or_dropped(connection: Connection, link: str) -> list[Held]:
-    """What no run of the link sends: held, or given up."""
+    """Return the files that no run of the link sends: held, or dropped."""
     sql = f"SELECT {_HELD} FROM link_quarantine WHERE link = :link AND state IN ('held', 'dropped') ORDER BY quarantine_id"
     return [Held(*row) for row in connection.execute(sa.text(sql), {"link": link})]
 
 
 def held_as(connection: Connection, quarantine_id: int) -> Held | None:
-    """One row, in whatever state."""
+    """Return one row, in any state."""
     sql = sa.text(f"SELECT {_HELD} FROM link_quarantine WHERE quarantine_id = :id")
     row = connection.execute(sql, {"id": quarantine_id}).one_or_none()
     return None if row is None else Held(*row)
 
 
 def decide_held(connection: Connection, quarantine_id: int, state: str) -> None:
-    """The operator's decision: RELEASED (the next run sends it) or DROPPED (none does)."""
+    """Record the operator's decision: RELEASED (the next run sends it) or DROPPED (none does)."""
     sql = "UPDATE link_quarantine SET state = :state WHERE quarantine_id = :id"
     connection.execute(sa.text(sql), {"id": quarantine_id, "state": state})
 
 
 def end_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
-    """They are sent after all, have another content or are gone."""
+    """End the quarantine of files that are sent after all, have other content or vanished."""
     sql = "SELECT DISTINCT path FROM link_quarantine WHERE link = :link AND state <> 'over'"
     known = {row[0] for row in connection.execute(sa.text(sql), {"link": link})}
     rows = [{"link": link, "path": path} for path in paths if path in known]
@@ -140,8 +140,8 @@ def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]
 
 
 def has_carried(connection: Connection, receiver: str, site_id: str, landing: str, manifest_sha256: str) -> bool:
-    """Whether a run of this ledger brought this landing of the site to the receiver. One that a rebuild found there did
-    not: such runs have no fence."""
+    """Return whether a run of this ledger brought this landing of the site to the receiver. Runs that a rebuild found there
+    have no fence and do not count."""
     sql = (
         "SELECT 1 FROM sent_landing s JOIN run r ON r.run_id = s.run_id JOIN link l ON l.link = s.link"
         " WHERE s.landing = :landing AND s.manifest_sha256 = :sha256 AND r.fence > 0"

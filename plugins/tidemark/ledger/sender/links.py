@@ -1,7 +1,7 @@
-"""The link's rows: sites, links, the files a site has, what the receiver has of them, schema logs sent.
+"""The link's rows: sites, links, a site's files, what the receiver has of them, schema logs sent.
 
-Every function works in the caller's transaction. The `file` table is read as plain tuples, streamed, since a site
-may have a million. Tables: sql/0001_link_side.sql.
+Every function works in the caller's transaction. The `file` table is streamed as plain tuples, since a site may have a
+million files. Tables: sql/0001_link_side.sql.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidemark.ledger.sql import read_tuples, write_rows, write_tuples
 
 Extent = tuple[tuple[str, int, int], ...]
 _FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime"
-_FOLDERS = 64  # up to so many, a query a folder costs less than reading every row
+_FOLDERS = 64  # up to so many, a query for each folder is cheaper than reading every row
 _CHUNK = 400  # values in one IN list
 
 
 @dataclass(frozen=True)
 class LinkRow:
-    """A link as the ledger knows it; see the columns of `link`."""
+    """A row of `link`; the columns are described there."""
 
     link: str
     site_id: str
@@ -42,8 +42,8 @@ class LinkRow:
 
 
 class Seen(NamedTuple):
-    """A sealed file as a listing showed it, waiting to be acknowledged. `reason`: why it is not sent, None if it is.
-    `mods_mtime`: of its mods, 0 without."""
+    """A sealed file as listed, waiting to be acknowledged. `reason`: why it is not sent, None if it is. `mods_mtime`: of its
+    mods, 0 without."""
 
     path: str
     size: int
@@ -69,14 +69,14 @@ class Acked(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Why a listing passed a file over, and since when (seconds since 1970) for that reason."""
+    """Why a listing skipped a file, and since when (seconds since 1970) for that reason."""
 
     reason: str
     since: float
 
 
 def put_site(connection: Connection, site_id: str, name: str, time_unit: str, partition_interval_ms: int) -> None:
-    """The site as the settings describe it today."""
+    """Write the site as the settings describe it."""
     connection.execute(
         sa.text(
             "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, first_seen)"
@@ -88,7 +88,7 @@ def put_site(connection: Connection, site_id: str, name: str, time_unit: str, pa
 
 
 def add_link(connection: Connection, link: str, site_id: str, receiver: str) -> None:
-    """A link that never ran; nothing happens where it is known."""
+    """Insert a link that never ran; a known one stays."""
     connection.execute(
         sa.text(
             "INSERT INTO link (link, site_id, receiver, next_sequence) VALUES (:link, :site, :receiver, 1)"
@@ -99,7 +99,7 @@ def add_link(connection: Connection, link: str, site_id: str, receiver: str) -> 
 
 
 def get_link(connection: Connection, link: str) -> LinkRow | None:
-    """The link's row, None where it never ran."""
+    """Return the link's row; None if it never ran."""
     columns = ", ".join(LinkRow.__dataclass_fields__)
     row = connection.execute(sa.text(f"SELECT {columns} FROM link WHERE link = :link"), {"link": link}).one_or_none()
     return None if row is None else LinkRow(*row)
@@ -112,22 +112,22 @@ def set_link(connection: Connection, link: str, **columns: Any) -> None:
 
 
 def end_approval(connection: Connection, link: str, run_id: str) -> None:
-    """What the operator approved has been told; a guard that `run_id` itself tripped over other drops stays."""
+    """End an approval once the approved drops are reported. A guard that `run_id` tripped over other drops stays."""
     set_link(connection, link, approved_run=None)
     sql = "UPDATE link SET guard = NULL, guard_run = NULL WHERE link = :link AND guard_run <> :run"
     connection.execute(sa.text(sql), {"link": link, "run": run_id})
 
 
 def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
-    """(path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime) of all files, ordered by path
-    bytes."""
+    """Yield (path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime) of all files, ordered by
+    path bytes."""
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
     sql = f"SELECT {_FILE} FROM file WHERE link = :link ORDER BY path{collation}"
     return read_tuples(connection, sql, {"link": link})
 
 
 def files_in(connection: Connection, link: str, folders: Collection[str]) -> list[Sequence[Any]]:
-    """Rows as of `stream_files`, of the files that lie directly in one of `folders`."""
+    """Return rows as `stream_files`, of the files directly in one of `folders`."""
     if len(folders) > _FOLDERS:
         return [row for row in stream_files(connection, link) if row[0].rpartition("/")[0] in folders]
     path = "path" if connection.dialect.name == "sqlite" else 'path COLLATE "C"'
@@ -141,7 +141,7 @@ def files_in(connection: Connection, link: str, folders: Collection[str]) -> lis
 
 
 def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
-    """Files seen for the first time, or in a new content: they wait. What was acknowledged of them stays written."""
+    """Insert files that are new or have new content: they wait. Earlier acknowledgements stay recorded."""
     write_tuples(
         connection,
         "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
@@ -156,7 +156,7 @@ def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
 
 
 def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, int]]) -> None:
-    """Files that the receiving end has by other ways, with the size of their mods: acknowledged as generation 0."""
+    """Insert files that the receiver has by other means, with their mods' size: acknowledged as generation 0."""
     at = database_time(connection)
     rows = [{"link": link, "at": at, "mods_size": mods_size, **f._asdict()} for f, mods_size in files]
     write_rows(
@@ -171,13 +171,13 @@ def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, i
 
 
 def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
-    """Paths that count as sent because `adopt` found them at the receiver: no landing of ours brought them."""
+    """Return paths that count as sent because `adopt` found them at the receiver: no landing of ours brought them."""
     sql = "SELECT path FROM file WHERE link = :link AND state = 'acked' AND generation = 0"
     return frozenset(row[0] for row in connection.execute(sa.text(sql), {"link": link}))
 
 
 def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
-    """The same content under other times or inode: only what the next listing is compared with changes."""
+    """Update times and inode of unchanged files, for comparison with the next listing."""
     rows = [{"link": link, **f._asdict()} for f in files]
     write_rows(
         connection,
@@ -187,7 +187,7 @@ def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> Non
 
 
 def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None:
-    """These contents are the receiver's now: acknowledged, whatever was known of the paths before."""
+    """Record that the receiver has these contents: acknowledged, from any state."""
     write_tuples(
         connection,
         "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
@@ -205,33 +205,33 @@ def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None
 
 
 def mark_gone(connection: Connection, link: str, paths: Iterable[str]) -> None:
-    """Vanished and told."""
+    """Mark files that vanished and were reported."""
     _update_files(connection, link, paths, "state = 'gone', reason = NULL")
 
 
 def mark_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
-    """Vanished, and told so; the drop waits for the operator."""
+    """Mark files that vanished and were reported; their drop waits for the operator."""
     _update_files(connection, link, paths, "state = 'held'")
 
 
 def mark_back(connection: Connection, link: str, paths: Iterable[str]) -> None:
-    """Listed again as they were acknowledged."""
+    """Mark files that are listed again as they were acknowledged."""
     _update_files(connection, link, paths, "state = 'acked'")
 
 
 def held_paths(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
-    """Those of `paths` that were told as vanished while their drop waits."""
+    """Return those of `paths` that were reported as vanished while their drop waits."""
     sql = "SELECT path FROM file WHERE link = :link AND state = 'held' AND path IN :paths"
     return frozenset(row[0] for row in _in_chunks(connection, sql, link, paths))
 
 
 def mark_resend(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
-    """Whatever is listed under these paths is sent again as a new generation."""
+    """Let the files at these paths be sent again as a new generation."""
     _update_files(connection, link, paths, "state = 'waiting', reason = :reason", reason=reason)
 
 
 def note_reason(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
-    """Why these files are not in the centre although they were sent; the state stays."""
+    """Record why these files are not in the centre although they were sent; the state stays."""
     _update_files(connection, link, paths, "reason = :reason", reason=reason)
 
 
@@ -242,25 +242,25 @@ def _update_files(connection: Connection, link: str, paths: Iterable[str], chang
 
 
 def count_live(connection: Connection, link: str) -> int:
-    """Files of the link that are not known as gone, nor as held."""
+    """Count the link's files whose state is neither `gone` nor `held`."""
     sql = sa.text("SELECT COUNT(*) FROM file WHERE link = :link AND state NOT IN ('gone', 'held')")
     return int(connection.execute(sql, {"link": link}).scalar_one())
 
 
 def acked_digests(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, tuple[str, str, int]]:
-    """{path: (sha256, mods_sha256, generation)} of what was acknowledged."""
+    """Return {path: (sha256, mods_sha256, generation)} as acknowledged."""
     sql = "SELECT path, sha256, mods_sha256, generation FROM file WHERE link = :link AND path IN :paths"
     return {r[0]: (r[1], r[2], r[3]) for r in _in_chunks(connection, sql, link, paths)}
 
 
 def acked_paths(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
-    """Those of `paths` whose present content the receiver has."""
+    """Return those of `paths` whose present content the receiver has."""
     sql = "SELECT path FROM file WHERE link = :link AND state = 'acked' AND path IN :paths"
     return frozenset(row[0] for row in _in_chunks(connection, sql, link, paths))
 
 
 def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]) -> None:
-    """{path: extent} as the `.resource` of the sent content said."""
+    """Write {path: extent} from the `.resource` of the sent content."""
     rows = [{"link": link, "path": p, "extent": json.dumps(e, ensure_ascii=False)} for p, e in extents.items()]
     write_rows(
         connection,
@@ -271,14 +271,14 @@ def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]
 
 
 def file_extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, Extent]:
-    """{path: extent} for those of `paths` that have one."""
+    """Return {path: extent} for those of `paths` that have one."""
     sql = "SELECT path, extent FROM file_extent WHERE link = :link AND path IN :paths"
     found = _in_chunks(connection, sql, link, paths)
     return {path: tuple((d, a, b) for d, a, b in json.loads(extent)) for path, extent in found}
 
 
 def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -> None:
-    """The files skipped by the newest listing; `since` stays while the reason does."""
+    """Write the files skipped by the newest listing; `since` stays while the reason does."""
     known = {path: one.reason for path, one in skipped_files(connection, link).items()}
     stale = [{"link": link, "path": p} for p, reason in known.items() if skipped.get(p) != reason]
     write_rows(connection, "DELETE FROM skipped_file WHERE link = :link AND path = :path", stale)
@@ -288,13 +288,13 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
 
 
 def add_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -> None:
-    """More that the newest listing passed over, of another folder."""
+    """Add files that the newest listing skipped in another folder."""
     known = {path: one.reason for path, one in skipped_files(connection, link).items()}
     put_skipped(connection, link, {**known, **skipped})
 
 
 def skipped_files(connection: Connection, link: str) -> Mapping[str, Skipped]:
-    """What the newest listing passed over, by path."""
+    """Return the files that the newest listing skipped, by path."""
     rows = connection.execute(sa.text("SELECT path, reason, since FROM skipped_file WHERE link = :link"), {"link": link})
     return {str(path): Skipped(str(reason), float(since)) for path, reason, since in rows}
 
@@ -306,13 +306,13 @@ def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]
 
 
 def note_listed(connection: Connection, link: str, at: float) -> None:
-    """A whole listing that began then showed nothing new; one that is noted already and began later stays."""
+    """Record that a whole listing begun at `at` showed nothing new. A later recorded one stays."""
     sql = "UPDATE link SET listed = :at WHERE link = :link AND (listed IS NULL OR listed < :at)"
     connection.execute(sa.text(sql), {"link": link, "at": at})
 
 
 def waiting_since(connection: Connection, link: str, paths: Sequence[str]) -> dict[str, float]:
-    """Of these paths those that a run met and that wait: {path: when this ledger noted it}."""
+    """Return {path: when this ledger recorded it} for those of `paths` that wait."""
     statement = sa.text("SELECT path, changed FROM file WHERE link = :link AND state = 'waiting' AND path IN :paths")
     statement = statement.bindparams(sa.bindparam("paths", expanding=True))
     found: dict[str, float] = {}
@@ -323,7 +323,7 @@ def waiting_since(connection: Connection, link: str, paths: Sequence[str]) -> di
 
 
 class SchemaPosition(NamedTuple):
-    """How far a schema log was sent: `position` bytes of its `epoch`, whose digest is `prefix_sha256`."""
+    """How far a schema log was sent: `position` bytes of its `epoch`, with the digest `prefix_sha256`."""
 
     path: str
     position: int
@@ -333,13 +333,13 @@ class SchemaPosition(NamedTuple):
 
 
 def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:
-    """{path of the log: how far it was sent}."""
+    """Return {path of the log: how far it was sent}."""
     sql = "SELECT path, position, mtime, prefix_sha256, epoch FROM schema_position WHERE link = :link"
     return {row[0]: SchemaPosition(*row) for row in connection.execute(sa.text(sql), {"link": link})}
 
 
 def put_schema_positions(connection: Connection, link: str, positions: Iterable[SchemaPosition]) -> None:
-    """The logs were sent so far; only forward within an epoch."""
+    """Write how far the logs were sent; callers only go forward within an epoch."""
     at = database_time(connection)
     rows = [{"link": link, "at": at, **p._asdict()} for p in positions]
     write_rows(
@@ -353,6 +353,6 @@ def put_schema_positions(connection: Connection, link: str, positions: Iterable[
 
 
 def forget_schema_prefix(connection: Connection, link: str, path: str) -> None:
-    """The receiver lacks bytes of this log: it is sent again from its start, under the next epoch."""
+    """Let a log be sent again from its start, under the next epoch: the receiver lacks some of its bytes."""
     sql = "UPDATE schema_position SET prefix_sha256 = '', mtime = -1 WHERE link = :link AND path = :path"
     connection.execute(sa.text(sql), {"link": link, "path": path})

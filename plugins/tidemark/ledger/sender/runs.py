@@ -1,11 +1,9 @@
-"""The rows of a run: what it has to do, what it has done, its landings, its progress.
+"""The rows of a run: its work, its landings, its progress.
 
-Every function works in the caller's transaction. A run is continued from these rows alone: `run_item` says what was
-selected and how far each file came, `sent_landing` which manifests were reserved and which are whole. Tables:
-sql/0001_link_side.sql.
+Every function works in the caller's transaction. A run is continued from these rows alone: `run_item` has the selected files
+and their states, `sent_landing` the manifests that are reserved or whole. Tables: sql/0001_link_side.sql.
 
-`put_progress` notes how far the run of a link is, as the process at work says it: for other processes to show, never
-to decide by.
+`put_progress` records how far a link's run is, as its process reports it. Other processes show it; nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class RunRow:
 
 
 class RunItem(NamedTuple):
-    """One path of a run; see the columns of `run_item`."""
+    """One path of a run; a row of `run_item`, where the columns are described."""
 
     path: str
     action: str
@@ -129,7 +127,7 @@ _SCHEMA = tuple(f.name for f in fields(RunSchema))
 
 
 def add_run(connection: Connection, run_id: str, link: str, fence: int, options: Mapping[str, Any]) -> None:
-    """A new run, before its first step."""
+    """Insert a new run, before its first step."""
     connection.execute(
         sa.text(
             "INSERT INTO run (run_id, link, state, step, fence, started, options, files, bytes, sent_bytes, dropped,"
@@ -140,20 +138,20 @@ def add_run(connection: Connection, run_id: str, link: str, fence: int, options:
 
 
 def get_run(connection: Connection, run_id: str) -> RunRow | None:
-    """The run's row, None where this ledger does not know it."""
+    """Return the run's row; None if this ledger does not know it."""
     row = connection.execute(sa.text(f"SELECT {_RUN} FROM run WHERE run_id = :run"), {"run": run_id}).one_or_none()
     return None if row is None else RunRow(*row)
 
 
 def unfinished_run(connection: Connection, link: str) -> str | None:
-    """The id of the link's run that has not ended, None where all have. A link has one at most."""
+    """Return the id of the link's run that has not ended; None if all have. A link has at most one."""
     sql = "SELECT run_id FROM run WHERE link = :link AND state <> 'finished' ORDER BY started, run_id LIMIT 1"
     found = connection.execute(sa.text(sql), {"link": link}).scalar()
     return None if found is None else str(found)
 
 
 def known_runs(connection: Connection, link: str, asked: Iterable[str]) -> frozenset[str]:
-    """Which of the run ids are runs of the link in this ledger."""
+    """Return which of the run ids are runs of the link in this ledger."""
     statement = sa.text("SELECT run_id FROM run WHERE link = :link AND run_id IN :asked")
     found = connection.execute(
         statement.bindparams(sa.bindparam("asked", expanding=True)), {"link": link, "asked": [*asked]}
@@ -168,25 +166,25 @@ def set_run(connection: Connection, run_id: str, **columns: Any) -> None:
 
 
 def add_to_run(connection: Connection, run_id: str, **amounts: int) -> None:
-    """Count up columns of the run's row."""
+    """Add amounts to columns of the run's row."""
     changes = ", ".join(f"{name} = {name} + :{name}" for name in amounts)
     connection.execute(sa.text(f"UPDATE run SET {changes} WHERE run_id = :run_"), {**amounts, "run_": run_id})
 
 
 def set_success(connection: Connection, link: str, run_id: str, at: float) -> None:
-    """The link's newest run that ended well."""
+    """Record the link's newest run that ended well."""
     sql = "UPDATE link SET last_run = :run, last_success = :at WHERE link = :link"
     connection.execute(sa.text(sql), {"run": run_id, "at": at, "link": link})
 
 
 def run_of(connection: Connection, external: str) -> str | None:
-    """The run that an orchestrator's run id stands for."""
+    """Return the run of an orchestrator's run id."""
     found = connection.execute(sa.text("SELECT run_id FROM run_alias WHERE external = :e"), {"e": external}).scalar()
     return None if found is None else str(found)
 
 
 def add_alias(connection: Connection, external: str, run_id: str) -> None:
-    """An orchestrator's name for a run; a name that is known keeps its run."""
+    """Add an orchestrator's name of a run; a known name keeps its run."""
     connection.execute(
         sa.text("INSERT INTO run_alias (external, run_id) VALUES (:e, :run) ON CONFLICT (external) DO NOTHING"),
         {"e": external, "run": run_id},
@@ -194,12 +192,12 @@ def add_alias(connection: Connection, external: str, run_id: str) -> None:
 
 
 def item_bytes(item: RunItem) -> int:
-    """Bytes that an item makes travel."""
+    """Return the bytes that an item sends."""
     return item.mods_size if item.action == MODS else item.size + item.mods_size + item.resource_size
 
 
 def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> None:
-    """What the run decided to do, one row a path."""
+    """Insert the run's work, one row for each path."""
     columns = ", ".join(("run_id", *_ITEM))
     values = ", ".join(f":{name}" for name in ("run_id", *_ITEM))
     write_tuples(
@@ -208,7 +206,7 @@ def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> 
 
 
 def read_items(connection: Connection, run_id: str, *states: str, part: int | None = None) -> Iterator[RunItem]:
-    """The run's items in one of `states` (all when none is given), ordered by path."""
+    """Yield the run's items in one of `states` (all without any), ordered by path."""
     where = ["run_id = :run"]
     if states:
         where.append("state IN (" + ", ".join(f"'{s}'" for s in states) + ")")
@@ -221,7 +219,7 @@ def read_items(connection: Connection, run_id: str, *states: str, part: int | No
 
 
 def items_at(connection: Connection, run_id: str, paths: Sequence[str]) -> Sequence[RunItem]:
-    """The items of these paths, in the paths' order."""
+    """Return the items of these paths, in the paths' order."""
     wanted = {}
     statement = sa.text(f"SELECT {', '.join(_ITEM)} FROM run_item WHERE run_id = :run AND path IN :paths")
     statement = statement.bindparams(sa.bindparam("paths", expanding=True))
@@ -232,7 +230,7 @@ def items_at(connection: Connection, run_id: str, paths: Sequence[str]) -> Seque
 
 
 def item_sizes(connection: Connection, run_id: str) -> Sequence[tuple[str, int, str]]:
-    """(path, bytes with companions, state) of every item that travels."""
+    """Return (path, bytes with companions, state) of every item that is sent."""
     size = f"CASE action WHEN '{MODS}' THEN mods_size ELSE size + mods_size + resource_size END"
     sql = f"SELECT path, {size}, state FROM run_item WHERE run_id = :run AND action IN ('{SEND}', '{MODS}')"
     return [(str(p), int(n), str(s)) for p, n, s in connection.execute(sa.text(sql), {"run": run_id})]
@@ -248,19 +246,19 @@ def set_items(connection: Connection, run_id: str, changes: Iterable[Mapping[str
 
 
 def set_landed(connection: Connection, run_id: str, part: int) -> None:
-    """All that was sent with this part stands in a closed landing."""
+    """Mark everything sent with this part as landed: its landing is closed."""
     sql = f"UPDATE run_item SET state = '{LANDED}' WHERE run_id = :run AND part = :part AND state = '{SENT}'"
     connection.execute(sa.text(sql), {"run": run_id, "part": part})
 
 
 def count_items(connection: Connection, run_id: str) -> Mapping[tuple[str, str], int]:
-    """{(action, state): number} of a run's items."""
+    """Return {(action, state): number} of a run's items."""
     sql = "SELECT action, state, COUNT(*) FROM run_item WHERE run_id = :run GROUP BY action, state"
     return {(a, s): int(n) for a, s, n in connection.execute(sa.text(sql), {"run": run_id})}
 
 
 def add_landing(connection: Connection, landing: SentLanding) -> None:
-    """A landing that is about to be closed."""
+    """Insert a landing that is about to be closed."""
     names = [n for n in _LANDING if n != "receipt"]
     row = {n: getattr(landing, n) for n in names}
     connection.execute(
@@ -278,7 +276,7 @@ def set_landing(connection: Connection, landing: str, **columns: Any) -> None:
 
 
 def remove_landing(connection: Connection, landing: str) -> None:
-    """A landing that was never closed: its number is free again."""
+    """Delete a landing that was never closed: its number is free again."""
     connection.execute(
         sa.text("DELETE FROM sent_landing WHERE landing = :landing AND state = 'closing'"), {"landing": landing}
     )
@@ -287,7 +285,7 @@ def remove_landing(connection: Connection, landing: str) -> None:
 def sent_landings(
     connection: Connection, link: str, *, run_id: str | None = None, state: str | None = None
 ) -> Sequence[SentLanding]:
-    """The link's landings in their sequence, of one run or in one state where asked."""
+    """Return the link's landings in their sequence, of one run or in one state if given."""
     where, values = ["link = :link"], {"link": link}
     for column, value in (("run_id", run_id), ("state", state)):
         if value is not None:
@@ -299,13 +297,13 @@ def sent_landings(
 
 
 def landing_names(connection: Connection, link: str) -> Sequence[str]:
-    """The ids of all landings of the link, in their sequence."""
+    """Return the ids of all landings of the link, in their sequence."""
     sql = "SELECT landing FROM sent_landing WHERE link = :link ORDER BY sequence"
     return [str(row[0]) for row in connection.execute(sa.text(sql), {"link": link})]
 
 
 def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:
-    """A piece of a schema log that is durable at the receiver; once a run and log."""
+    """Insert a piece of a schema log that is durable at the receiver; one for each run and log."""
     connection.execute(
         sa.text(
             f"INSERT INTO run_schema (run_id, {', '.join(_SCHEMA)}) VALUES (:run_id, {', '.join(':' + n for n in _SCHEMA)})"
@@ -316,21 +314,21 @@ def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:
 
 
 def schema_pieces(connection: Connection, run_id: str, state: str | None = None) -> Sequence[RunSchema]:
-    """The run's pieces ordered by path, of one state where asked."""
+    """Return the run's pieces ordered by path, of one state if given."""
     sql = f"SELECT {', '.join(_SCHEMA)} FROM run_schema WHERE run_id = :run ORDER BY path"
     found = [RunSchema(*row) for row in connection.execute(sa.text(sql), {"run": run_id})]
     return [p for p in found if state is None or p.state == state]
 
 
 def remove_schema(connection: Connection, run_id: str, paths: Iterable[str]) -> None:
-    """Pieces that are not at the receiver any more."""
+    """Delete pieces that are not at the receiver any more."""
     rows = [{"run": run_id, "path": path} for path in paths]
     if rows:
         write_rows(connection, "DELETE FROM run_schema WHERE run_id = :run AND path = :path", rows)
 
 
 def set_schema_landed(connection: Connection, run_id: str) -> None:
-    """All pieces of the run stand in a closed landing."""
+    """Mark all pieces of the run as landed: they are in a closed landing."""
     connection.execute(sa.text("UPDATE run_schema SET state = 'landed' WHERE run_id = :run"), {"run": run_id})
 
 
@@ -340,7 +338,7 @@ def _item_of_row(row: Sequence[Any]) -> RunItem:
 
 
 def _item_values(item: RunItem) -> tuple[Any, ...]:
-    """As the columns hold them."""
+    """Return the values of the columns."""
     covered_by = json.dumps(item.covered_by) if item.covered_by else None
     return (*item[:_COVERED_BY], covered_by, *item[_COVERED_BY + 1 :])
 
@@ -349,7 +347,7 @@ _COLUMNS = ("phase", "files", "files_total", "bytes", "bytes_total", "rate", "se
 
 
 def put_progress(connection: Connection, link: str, run_id: str, figures: Figures) -> None:
-    """The newest figures of the link's run replace what was noted before."""
+    """Replace the newest figures of the link's run."""
     t = figures.tick
     said = (t.phase, t.done, t.total, t.bytes_done, t.bytes_total, figures.rate, figures.left)
     values = {"link": link, "run_id": run_id, **dict(zip(_COLUMNS, said, strict=True)), "noted": database_time(connection)}
@@ -363,7 +361,7 @@ def put_progress(connection: Connection, link: str, run_id: str, figures: Figure
 
 
 def progress_of(connection: Connection) -> dict[str, Figures]:
-    """{run: its figures} of every link's newest run that said anything."""
+    """Return {run: its figures} of every link's newest run with figures."""
     rows = connection.execute(sa.text(f"SELECT run_id, {', '.join(_COLUMNS)} FROM link_progress"))
     return {
         str(run): Figures(Tick(phase, int(done), int(total), int(some), int(all_)), float(rate), left)

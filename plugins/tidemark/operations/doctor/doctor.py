@@ -1,5 +1,5 @@
-"""`./tidemark doctor`: everything a run needs, looked at before a run needs it. It changes nothing but a small file that it
-writes, looks at and removes where Tidemark must be able to write.
+"""`./tidemark doctor`: check everything that a run needs in advance. It changes nothing but a small file that it writes,
+checks and removes wherever Tidemark must be able to write.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tidemark.settings.model import Settings
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
 
-AT_ONCE = 8  # stores looked at side by side: one that does not answer holds up no other
+AT_ONCE = 8  # stores checked at once: one that does not answer delays no other
 LOW_BYTES = 1_000_000_000
 PACKAGES = ("apache-airflow", "pyspark", "tsfile", "paramiko", "sqlalchemy", "numpy", "pyarrow")
 
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """All checks, in the order of the file. The exit code is that of the first one that failed."""
+    """All checks, in the order of the file. The exit code is that of the first failed one."""
 
     checks: tuple[Check, ...]
 
@@ -52,7 +52,7 @@ def doctor(
     opener: Callable[[StoreAddress], Store] = open_store,
     clock: Callable[[], float] = time.time,
 ) -> DoctorReport:
-    """Look at everything. Never raises what it finds: every trouble is a check that says what to do."""
+    """Check everything. Raises nothing that it finds: every trouble is a failed check with a hint."""
     checks = [_check_versions()]
     try:
         settings = load_settings(config, environ)
@@ -79,7 +79,7 @@ def doctor(
 def _list_node_checks(
     settings: Settings, opener: Callable[[StoreAddress], Store], clock: Callable[[], float]
 ) -> Iterator[Callable[[], Sequence[Check]]]:
-    """A look at each data node. What is the matter with the ledger is said by its own check."""
+    """Yield a check for each data node. Troubles of the ledger are left to its own check."""
     if settings.cluster is None:
         return
     from sqlalchemy.exc import ArgumentError
@@ -110,7 +110,7 @@ def _list_packages() -> Iterator[str]:
 
 
 def _check_ledger(settings: Settings) -> Check:
-    """Reachable, and of a version this code knows. An SQLite file that does not exist yet is not made."""
+    """Check that the ledger is reachable and of a known version. A missing SQLite file is not created."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -154,7 +154,7 @@ def _check_disk(settings: Settings) -> Check:
 
 
 def _check_java(settings: Settings) -> Check:
-    """Spark's Java. Its absence is no trouble: a wheel brings one when Spark is needed."""
+    """Check Spark's Java. A missing one is no failure: a wheel brings it when Spark is needed."""
     from tidemark.engines.java import java_home, java_version
 
     try:
@@ -167,7 +167,7 @@ def _check_java(settings: Settings) -> Check:
 
 
 def _check_decoders() -> Check:
-    """Whether pages decode in C. Without a compiler they decode, too: that is no trouble, it is time."""
+    """Check whether pages decode in C. Without a compiler they decode too, only slower: no failure."""
     compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
     if compiler is None:
         return pass_check("decoders", "in Python: with a C compiler (apt-get install gcc) floats are read 50 times as fast")

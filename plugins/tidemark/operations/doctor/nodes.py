@@ -1,7 +1,7 @@
-"""What `doctor` checks in a data node and in an IoTDB that a receiver names.
+"""The checks of a data node, and of the IoTDB of a receiver.
 
-A node: reached, host key, written to, space, whose folder it is, which table it has. A server: reached, login,
-version, unit of time.
+A node: reached, host key, right to write, space, owner of the folder, its table. A server: reached, login, version, unit of
+time.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tidemark.stores.protocol import Store, StoreAddress
 
 @dataclass(frozen=True)
 class KnownCluster:
-    """What the ledger has of the cluster; epoch 0 and no identity before `cluster init`."""
+    """The ledger's records of the cluster; epoch 0 and no identity before `cluster init`."""
 
     identity: str = ""
     epoch: int = 0
     rows: Mapping[str, NodeRow] = field(default_factory=dict)
-    table: PartitionTable | None = None  # None where it is damaged, too: `cluster check` tells of that
-    left: frozenset[str] = frozenset()  # nodes that were members once
+    table: PartitionTable | None = None  # None also if it is damaged: `cluster check` reports that
+    left: frozenset[str] = frozenset()  # former members
 
 
 def known_cluster(settings: Settings) -> KnownCluster:
-    """From the ledger, where there is one of this version already: doctor makes none. Raises what opening it raises."""
+    """Read the cluster from a ledger of this version, if there is one; creates none. Raises the errors of opening it."""
     if settings.cluster is None:
         return KnownCluster()
     receiver = settings.cluster.receiver or next(iter(settings.receivers), "")
@@ -63,7 +63,7 @@ def known_cluster(settings: Settings) -> KnownCluster:
 
 
 def check_cluster(settings: ClusterSettings, known: KnownCluster) -> list[Check]:
-    """What the settings say and the table has otherwise: it was begun so, and nothing changes it."""
+    """Check the settings that the table fixes for the life of the cluster."""
     table = known.table
     if table is None:
         return []
@@ -80,13 +80,13 @@ def check_cluster(settings: ClusterSettings, known: KnownCluster) -> list[Check]
 
 
 def node_addresses(settings: Settings, known: KnownCluster) -> dict[str, StoreAddress]:
-    """Every node by name: of the settings, and those that joined by the command line."""
+    """Return every node by name: of the settings, and those that joined by the command line."""
     found = {name: StoreAddress(row.store, row.host_key, row.key_file) for name, row in known.rows.items()}
     return found | {name: StoreAddress.of(node) for name, node in settings.nodes.items()}
 
 
 def check_node(name: str, address: StoreAddress, known: KnownCluster, opener: Opener, clock: Clock) -> Sequence[Check]:
-    """One node. Nothing of it is changed but a small file that is written and removed."""
+    """Check one node. Nothing of it is changed but a small file that is written and removed."""
     label = f"node {name}"
 
     def check_node_store(store: Store) -> Iterator[Check]:
@@ -121,7 +121,7 @@ def _check_folder(label: str, folder: NodeFolder, known: KnownCluster) -> Iterat
 
 
 def check_iotdb(receiver: ReceiverSettings, settings: Settings) -> Sequence[Check]:
-    """One check. Whether the server sees the receiver's folder shows only at the first LOAD."""
+    """Check an IoTDB server. Whether it sees the receiver's folder shows only at the first LOAD."""
     from tidemark.receiver.iotdb.load import server_of
     from tidemark.receiver.iotdb.server import Connected
 

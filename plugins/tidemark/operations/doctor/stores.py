@@ -1,8 +1,7 @@
-"""What `doctor` checks in a store, and the shape of a finding.
+"""The checks of a store, and the class of findings.
 
-Checked are login and host key, tools, folders, the right to write, hard links, clock and space. `Check` is one
-finding: what was checked, whether it is as it should be, what to do if not. `kind` is the exit code where it is not
-ok. Where Tidemark must be able to write, it writes a small file, reads it and removes it.
+Checked are login and host key, tools, folders, the right to write, hard links, clock and space. Where Tidemark must be able
+to write, a small file is written, read and removed.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from tidemark.tsfiles.names import RESOURCE
 from tidemark.untrusted_files import NO_LINK
 
 LOW_BYTES = 1_000_000_000
-CLOCK_SECONDS = 5.0  # a larger difference makes times in logs and landings hard to read side by side
-DEPTH = 8  # of folders below a data folder, to find one file for a trial link
+CLOCK_SECONDS = 5.0  # with a larger difference, times in logs and landings are hard to compare
+DEPTH = 8  # folder levels below a data folder, to find one file for a trial link
 _HALVES = {"sequence": "unsequence", "unsequence": "sequence"}
 TOOLS = {
     Tier.LOCAL: "on this machine",
@@ -39,7 +38,7 @@ Clock = Callable[[], float]
 
 
 def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
-    """The receiver's store: reached, written to, space; of one on this machine, no symlink in the way of its files."""
+    """Check the receiver's store: reached, writable, space; a local one also for symlinks in the paths of its files."""
     name = f"receiver {receiver.name}"
     address = StoreAddress.of(receiver)
     found = list(check_store(name, address, opener, lambda store: check_writable(name, store, clock)))
@@ -49,7 +48,7 @@ def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> 
 
 
 def _links_below(name: str, root: Path) -> Iterator[Check]:
-    """Symlinks among the receiver's folders, and in `data/` down to partitions: what lies behind one is not read."""
+    """Find symlinks among the receiver's folders, and in `data/` down to partitions: files behind them are not read."""
     for where in ("*", "data/*", "data/*/*"):
         for place in sorted(root.glob(where)):
             if place.is_symlink():
@@ -58,7 +57,7 @@ def _links_below(name: str, root: Path) -> Iterator[Check]:
 
 
 def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
-    """The site's store: reached, its folders there, hard links on every data disk."""
+    """Check the site's store: reached, its folders there, hard links on every data disk."""
     name = f"site {site.name}"
     address = StoreAddress.of(site)
     return check_store(name, address, opener, lambda store: _check_site_folders(name, site, store, clock))
@@ -67,7 +66,7 @@ def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Che
 def check_store(
     name: str, address: StoreAddress, opener: Opener, look: Callable[[Store], Iterator[Check]]
 ) -> Sequence[Check]:
-    """Open the store, say how it is reached, and `look` at it. Never raises what the far end does."""
+    """Open the store, report how it is reached, and run `look` on it. Raises no error of the far end."""
     if address.connection:
         return [
             pass_check(
@@ -90,15 +89,15 @@ def check_store(
 
 
 def _read_by_others(key: str) -> bool:
-    """ssh would refuse such a key. It works here, as one that a container is handed does; one that others may write does not
-    (`stores.ssh.login`)."""
+    """Return whether others may read the key. ssh would refuse it; Tidemark uses it, since containers get such keys. A key
+    that others may write is refused (`stores.ssh.login`)."""
     with suppress(OSError):
         return bool(Path(key).expanduser().stat().st_mode & 0o077)
     return False
 
 
 def _check_tier(name: str, address: StoreAddress, opener: Opener) -> Check:
-    """What the settings force beside what a probe finds."""
+    """Compare the tier that the settings force with the one that a probe finds."""
     label = f"{name}: tier"
     try:
         with closing(opener(replace(address, tier="auto"))) as store:
@@ -117,7 +116,7 @@ def _check_tier(name: str, address: StoreAddress, opener: Opener) -> Check:
 
 
 def check_writable(name: str, store: Store, clock: Clock) -> Iterator[Check]:
-    """A store that we write to: the right to, its clock, its space."""
+    """Check a store that we write to: the right to write, its clock, its space."""
     try:
         difference = _trial_write(store, "", clock)
     except PermanentError as refused:
@@ -151,7 +150,7 @@ def _check_site_folders(name: str, site: SiteSettings, store: Store, clock: Cloc
 
 
 def _check_listing(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
-    """Whether a run can see all that is in the folder: by the listing that it would make."""
+    """Check, by the listing that a run makes, whether everything in the folder can be listed."""
     listing = list_names(store, [folder], RESOURCE)
     if listing.missing:
         what = "data" if folder in site.data else "schema"
@@ -165,7 +164,7 @@ def _check_listing(label: str, site: SiteSettings, store: Store, folder: str) ->
 
 
 def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:
-    """Where IoTDB keeps the other half of what it keeps in `folder`, if that is there and no data folder; else ""."""
+    """Return the folder of the other half (sequence or unsequence), if it exists and is no data folder; else ""."""
     parent, slash, name = folder.rstrip("/").rpartition("/")
     half = _HALVES.get(name, "")
     other = f"{parent}{slash}{half}"
@@ -174,7 +173,7 @@ def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:
 
 
 def _trial_write(store: Store, folder: str, clock: Clock) -> float:
-    """Write a small file, look at it, remove it; how many seconds the store's clock is ahead of ours."""
+    """Write a small file, check it, remove it; return how many seconds the store's clock is ahead of ours."""
     path = f"{folder}{'/' if folder else ''}.tidemark-doctor-{secrets.token_hex(4)}"
     before = clock()
     try:
@@ -188,7 +187,7 @@ def _trial_write(store: Store, folder: str, clock: Clock) -> float:
 
 
 def _trial_link(name: str, site: SiteSettings, store: Store, data: str, clock: Clock) -> tuple[Check, float | None]:
-    """Link one file of a data folder where snapshots of it will be. Without links sync reads in place: no trouble."""
+    """Link one file of a data folder to its snapshot folder. Without links sync reads in place: no failure."""
     parent = data.rstrip("/").rpartition("/")[0]
     beside = f"{parent}/{site.snapshot}" if parent or data.startswith("/") else site.snapshot
     place = f"{beside}/doctor-{secrets.token_hex(4)}"
@@ -214,7 +213,7 @@ def _trial_link(name: str, site: SiteSettings, store: Store, data: str, clock: C
 
 
 def _any_file(store: Store, folder: str, depth: int) -> str | None:
-    """Some regular file below `folder`, without listing all of it."""
+    """Return a regular file below `folder`, without listing all of it."""
     names = store.list_folder(folder)
     for name in names[:20]:
         if store.stat(f"{folder}/{name}") is not None:
@@ -227,7 +226,7 @@ def _any_file(store: Store, folder: str, depth: int) -> str | None:
 
 
 def _has_folder(store: Store, folder: str) -> bool:
-    """Whether the folder is there, also when it is empty."""
+    """Return whether the folder exists, even if it is empty."""
     parent, _, name = folder.rstrip("/").rpartition("/")
     return not name or name in store.list_folder(parent or ("/" if folder.startswith("/") else ""))
 
@@ -241,7 +240,7 @@ def _check_clock(name: str, ahead: float) -> Check:
 
 @dataclass(frozen=True)
 class Check:
-    """`kind` is the exit code where it is not ok."""
+    """One finding. `kind` is the exit code if it is not ok."""
 
     name: str
     ok: bool

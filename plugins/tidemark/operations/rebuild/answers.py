@@ -1,10 +1,9 @@
-"""What a landing was answered, from its manifest, its receipt and the files that lie at the receiver now. Pure.
+"""A landing's answers, from its manifest, its receipt and the present files at the receiver. Pure.
 
-For a ledger that is rebuilt: nothing is decided anew. The receipt says what became of each file, and where its bytes lie
-says what became of it later: a quarantined file whose bytes are among the data files was released, a refused one was
-taken after its device changed hands (`find_taken_later`). A loaded file whose bytes are gone was replaced, superseded or
-settled later; its row is kept, its extent is what the site's `.resource` said. Source: DESIGN §4 "A lost ledger can be
-rebuilt".
+A rebuild decides nothing anew. The receipt has the answer for each file, and the place of its bytes shows what happened
+later. A quarantined file with its bytes among the data files was released. A refused one was loaded after its device changed
+owner (`find_taken_later`). A loaded file without bytes was replaced, superseded or settled later; its row is kept, with the
+extent from the site's `.resource`. Source: DESIGN §4 "A lost ledger can be rebuilt".
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class StoredFiles:
         return sorted(path for path in self.sizes if path.startswith(folder + "/"))
 
     def data_file(self, site_id: str, file: LandedFile, name: SourceName) -> str:
-        """Where the TsFile lies among the data files, '' where it does not. Its partition need not be today's."""
+        """Return the TsFile's path among the data files, '' if it is not there. Its partition may differ from today's."""
         wanted = data_location(name.database, 0, site_id, file.sha256, file.path).rpartition("/")[2]
         folder = f"data/{folder_name(name.database)}/"
         size = file.tsfile.size if file.tsfile else None
@@ -60,7 +59,7 @@ class StoredFiles:
 
 @dataclass(frozen=True)
 class Answered:
-    """A landed file, its answer, where its data file lies ('' : gone) and what that holds (None: gone, or mods alone)."""
+    """A landed file, its answer, its data file's location ('': missing) and content (None: missing, or mods alone)."""
 
     file: LandedFile
     answer: Answer
@@ -76,7 +75,7 @@ def rebuild_admission(
     traces: StoredFiles,
     at: float,
 ) -> Admission:
-    """The admission of a landing that was answered. `extents`: of its paths, from the site's inventory."""
+    """Rebuild the admission of an answered landing. `extents`: of its paths, from the site's inventory."""
     owners = dict(known.owners)
     made = Admission()
     for one in files:
@@ -93,13 +92,13 @@ def rebuild_admission(
 
 
 def without_claims(admission: Admission) -> Admission:
-    """The same, giving nobody a device: the receiver's own record says which were given."""
+    """Return the admission without claims: the receiver's own receipt lists the claimed devices."""
     return replace(admission, loads=tuple(replace(load, claims=()) for load in admission.loads))
 
 
 def limit_claims(admission: Admission, known: LedgerFacts) -> Admission:
-    """The same, giving only devices that nobody has, and only for files whose bytes are among the data files: what a paper
-    says besides may be a lie."""
+    """Return the admission with claims only of devices without an owner, and of files whose bytes are among the data files:
+    other claims in an unproved document may be false."""
     loads = []
     for load in admission.loads:
         held = load.claims if load.facts is not None else ()
@@ -108,7 +107,7 @@ def limit_claims(admission: Admission, known: LedgerFacts) -> Admission:
 
 
 def find_taken_later(origin: Origin, refusals: Iterable[Refusal], traces: StoredFiles) -> Iterator[tuple[LandedFile, str]]:
-    """Refused files that wait no more and whose bytes are among the data files: (file, where)."""
+    """Yield refused files that do not wait any more and whose bytes are among the data files: (file, location)."""
     for refusal in refusals:
         name = parse_source_path(refusal.file.path, origin.data)
         place = traces.data_file(origin.site_id, refusal.file, name) if name and not refusal.location else ""
@@ -142,19 +141,19 @@ def _admit_answered(
 
 
 def _is_waiting(origin: Origin, one: Answered, traces: StoredFiles) -> bool:
-    """Whether its bytes still wait where refused or held files do."""
+    """Return whether its bytes still wait among refused or held files."""
     places = (refused_location, quarantine_location)
     paths = [part.path for part in (one.file.tsfile, one.file.mods) if part]
     return any(place(origin.site_id, origin.landing, path) in traces for place in places for path in paths)
 
 
 def _has_companion(location: str, file: LandedFile, traces: StoredFiles) -> bool:
-    """Whether any companion of a held file came."""
+    """Return whether any companion of a held file came."""
     return any(location + end in traces for end in ("", ".resource", ".mods", ".mods2"))
 
 
 def _admit_loaded(origin: Origin, one: Answered, known: LedgerFacts, extent: Extent, at: float) -> Admission:
-    """As `admit_files` decided it then, whoever owns the devices now; what others own changes hands with it."""
+    """Decide as `admit_files` did then, for any present owners; other sites' devices change owner with it."""
     if one.facts is None and one.file.tsfile is not None:
         load = _make_gone_load(origin, one.file, known, extent, at)
         return Admission(loads=(load,)) if load else Admission()
@@ -168,7 +167,7 @@ def _admit_loaded(origin: Origin, one: Answered, known: LedgerFacts, extent: Ext
 
 
 def _with_location(row: CatalogFile, one: Answered) -> CatalogFile:
-    """The row with the place where the file really lies."""
+    """Return the row with the real location of the file."""
     if not one.location or one.location == row.location:
         return row
     mods = one.file.mods
@@ -182,7 +181,7 @@ def _select_unowned(origin: Origin, devices: Iterable[str], known: LedgerFacts) 
 
 
 def _make_gone_load(origin: Origin, file: LandedFile, known: LedgerFacts, extent: Extent, at: float) -> Load | None:
-    """A file that was loaded and whose bytes are not here any more. None where its path says nothing."""
+    """Rebuild a load whose bytes are missing. None if its path is not a source path."""
     name = parse_source_path(file.path, origin.data)
     if name is None or file.tsfile is None:
         return None
@@ -205,7 +204,7 @@ def _make_gone_load(origin: Origin, file: LandedFile, known: LedgerFacts, extent
         generation=file.generation,
         database=name.database,
         model="tree" if name.database.startswith("root.") else "table",
-        format=0,  # nobody can look any more
+        format=0,  # unknown without the bytes
         partition_from=partition,
         partition_to=catalog_partition(end, origin.catalog_interval_ms, origin.time_unit),
         location=location,

@@ -1,12 +1,11 @@
 """The rows of a cluster in a rebuilt ledger: table, nodes, copies by digest, series that nodes know.
 
-It says what still has to move. Every copy counts only where its bytes at the node's own disk have the digest the
-catalog says. Where somebody lacks what the table gives it, or has what it takes from it, the change that made the
-table is open again: the command that asks for it (`rebalance`, or `remove` where a node was leaving) ends it and
-finds most of it done. Operations of groups begin anew.
+A copy counts only if its bytes on the node's disk have the digest in the catalog. If a node lacks files by the table, or has
+more, the change that made the table is open again. The command that requests it (`rebalance`, or `remove` if a node was
+leaving) ends it and finds most of it done. Operations of groups begin anew.
 
-`write_schemas` writes series that only the data nodes still know, of schema logs and files that the receiver has no
-more. What the receiver's own files told stands: what a node keeps may be older.
+`write_schemas` writes series that only data nodes still know, from schema logs and files that the receiver lost. Series from
+the receiver's own files win: those at a node may be older.
 
 Source: docs/decisions/0015.
 """
@@ -49,16 +48,16 @@ _WHO = "ledger rebuild"
 
 @dataclass(frozen=True)
 class _KnownFile:
-    """What the catalog says of a location."""
+    """The catalog's facts on a location."""
 
-    sha256: str  # "": only its name tells
+    sha256: str  # "": only the name has a part of it
     slot: int
-    size: int  # 0: nobody knows
+    size: int  # 0: unknown
 
 
 @dataclass(frozen=True)
 class _ProvedCopies:
-    """Copies that are proved, and whether they lie as the table wants them."""
+    """Proved copies, and how they differ from the table."""
 
     copies: tuple[CopyRow, ...]
     lacking: Mapping[str, int]  # node → files it should have
@@ -66,7 +65,7 @@ class _ProvedCopies:
 
 
 def write_cluster(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes, progress: Progress) -> None:
-    """After the receiver's catalog was rebuilt. What is not as it should be goes to the findings."""
+    """Write a cluster's rows after the receiver's catalog was rebuilt. Differences are added to the findings."""
     table, paper = nodes.table, nodes.table_bytes
     if table is None or paper is None:
         names = ", ".join(sorted(nodes.rows))
@@ -129,7 +128,7 @@ def _index_locations(table: PartitionTable, files: Iterable[CatalogFile]) -> dic
 
 
 def _match_digest(location: str, digest: str) -> str:
-    """The digest, where the name carries its first digits."""
+    """Return the digest if its first digits are in the name, else ""."""
     named = named_digest(location)
     return digest if named and digest.startswith(named) else ""
 
@@ -164,7 +163,7 @@ def _write_rows(
 
 
 def _move_again(connection: Connection, receiver: str, table: PartitionTable, at: float) -> None:
-    """Everything the table moves, from the start: who has it all already only says so."""
+    """Move everything in the table from the start: a member that has all only acknowledges."""
     for move in plan_moves(table):
         move_rows.add_moves(
             connection, [MoveRow(receiver, move.epoch, slot, move.old, move.new, at=at) for slot in move.slots]
@@ -176,7 +175,7 @@ def _move_again(connection: Connection, receiver: str, table: PartitionTable, at
 
 
 def write_schemas(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes) -> None:
-    """After the receiver's papers were replayed. A torn paper goes to the findings."""
+    """Write series after the receiver's documents were replayed. Damaged schemas are added to the findings."""
     for database, kept in sorted(_read_schemas(nodes).items()):
         told = []
         for paper, node in kept.items():
@@ -184,7 +183,7 @@ def write_schemas(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes) -
                 told.append(decode_schema(paper, receiver.name, f"node {node}"))
             except (CorruptionError, SchemaTooNewError) as odd:
                 nodes.findings.troubles.append(f"the schema of {database} at node {node}: {odd.message}")
-        # Rows of series never go: a paper of before has fewer, or fewer that are deleted. Else the one that most nodes have.
+        # Rows of series stay: an older schema has fewer rows or fewer deleted series. If equal: the most frequent.
         rows = max(told, key=_rank_schema, default=[])
         if sum(_rank_schema(one) == _rank_schema(rows) for one in told) > 1:
             nodes.findings.troubles.append(f"nodes differ on the schema of {database}, none is newer: most nodes' was taken")
@@ -199,7 +198,7 @@ def _rank_schema(rows: Sequence[SeriesRow]) -> tuple[int, int]:
 
 
 def _read_schemas(nodes: SurvivingNodes) -> dict[str, dict[bytes, str]]:
-    """Database → its papers, those that most nodes have first → a node that has it."""
+    """Return database → its schemas as bytes, the most frequent first → a node that has it."""
     count: Counter[tuple[str, bytes]] = Counter()
     where: dict[bytes, str] = {}
     for name in sorted(nodes.rows):

@@ -1,6 +1,6 @@
-"""Decisions and settled merges of before, written into a rebuilt ledger from their records.
+"""Write decisions and settled merges from their records into a rebuilt ledger.
 
-A refused file that was taken later loads when the decision comes that let it in (`LateLoads`).
+A refused file that was loaded later is loaded after the decision that allowed it (`LateLoads`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ANY = ("live", "retired", "reclaimed")
 
 
 def replay_decision(connection: Connection, receiver: str, paper: Decision) -> None:
-    """Its effect as far as there is still something to decide, and its line in the audit table."""
+    """Apply a decision as far as it still has an effect, and write its row in the audit table."""
     detail = paper.detail
     if paper.action == TRANSFER:
         before = refusal_rows.owners_of(connection, receiver, [paper.subject]).get(paper.subject)
@@ -76,8 +76,8 @@ def replay_settled(
     facts: Mapping[str, FileFacts],
     traces: StoredFiles,
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Merged files of one group of sources stand alone again. Returns (troubles, (site, path) of sources some of whose
-    points are in no file that can be read). Sources that stay live without their bytes are not among them."""
+    """Settle merged files of one group of sources again. Return (troubles, (site, path) of sources with points in no
+    readable file). Sources that stay live without their bytes are left out."""
     first = papers[0]
     sources = _find_sources(connection, receiver.name, first)
     there = [paper for paper in papers if paper.location in facts]
@@ -104,14 +104,14 @@ def replay_settled(
 
 
 def _claim_devices(connection: Connection, receiver: str, paper: Settlement, devices: Collection[str]) -> None:
-    """Devices that nobody has, of a merged file whose sources are gone: they are its site's."""
+    """Give devices without an owner, of a merged file whose sources are missing, to its site."""
     taken = refusal_rows.owners_of(connection, receiver, devices)
     rows = [OwnerRow(d, paper.site_id, paper.merged, "") for d in sorted(devices) if d not in taken]
     refusal_rows.put_owners(connection, receiver, rows)
 
 
 def _find_sources(connection: Connection, receiver: str, paper: Settlement) -> list[CatalogFile]:
-    """The rows that a merged file was made from; one that stood alone itself is found by its place."""
+    """Return the source rows of a merged file; one that is itself a settled merged file is found by its location."""
     wanted = {(source.path, source.generation) for source in paper.sources if source.path}
     rows = catalog_rows.sources_of_paths(connection, receiver, paper.site_id, [path for path, _ in wanted], _ANY)
     places = {source.location for source in paper.sources if not source.path}
@@ -150,13 +150,13 @@ def _make_merged_file(receiver: ReceiverSettings, paper: Settlement, facts: File
 
 @dataclass
 class LateLoads:
-    """`waiting`: (site, path) → origin and file of refused files whose bytes are among the data files."""
+    """Refused files with bytes among the data files. `waiting`: (site, path) → their origin and file."""
 
     waiting: dict[tuple[str, str], tuple[Origin, Answered]] = field(default_factory=dict)
-    facts: dict[str, FileFacts] = field(default_factory=dict)  # of refused files' data files, by place
+    facts: dict[str, FileFacts] = field(default_factory=dict)  # refused files' data files, by location
 
     def remember_refused(self, origin: Origin, files: Sequence[Answered], admission: Admission, traces: StoredFiles) -> None:
-        """Look at what a landing had refused; mods that came alone bring their TsFile's place with them."""
+        """Remember a landing's refused files; mods that came alone include their TsFile's location."""
         self.facts |= {one.location: one.facts for one in files if one.answer.outcome == "refused" and one.facts}
         device = {one.file.path: one.answer.device for one in files}
         for file, place in find_taken_later(origin, admission.refusals, traces):
@@ -167,8 +167,8 @@ class LateLoads:
     def load_transferred(
         self, connection: Connection, receiver: ReceiverSettings, traces: StoredFiles, at: float, whoever: bool = False
     ) -> None:
-        """Load those whose device belongs to their own site now; `whoever` owns it, where no paper tells of the handing
-        over. `at` in seconds since 1970."""
+        """Load files whose device now belongs to their own site, or all with `whoever`, for transfers without a record. `at`
+        in seconds since 1970."""
         devices = [one.answer.device for _, one in self.waiting.values()]
         owners = refusal_rows.owners_of(connection, receiver.name, devices)
         for (site_id, path), (origin, one) in list(self.waiting.items()):

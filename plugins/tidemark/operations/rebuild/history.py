@@ -1,12 +1,12 @@
-"""What a receiver wrote down, read for a rebuilt ledger in the order it came about.
+"""Read a receiver's documents for a rebuilt ledger, in order of time.
 
-These are manifests, receipts, decisions and settled merges. Manifests and receipts are those that the receiver kept
-for itself (`formats.answered`). What lies in a landing may be anybody's: a manifest there counts where it is the one
-that was answered; a receipt there is no answer. At a receiver where nothing was kept yet a receipt is *unproved*:
-believed as far as data files bear it out, and no device is given for it that anybody has.
+These are manifests, receipts, decisions and settled merges. Manifests and receipts are the receiver's own copies
+(`formats.answered`). Anybody may write into a landing: a manifest there counts only if it is the answered one, and a receipt
+there is no answer. At a receiver without own copies yet, a receipt is *unproved*: it counts as far as data files confirm it,
+and it gives no device that has an owner.
 
-`order_moments` says in which order things came about: landings answered, decisions made, merged files settled. A rebuilt
-ledger replays them in this order, so that owners, superseded files and merged files come out as they were. Pure.
+`order_moments` orders the events: landings answered, decisions made, merged files settled. A rebuilt ledger replays them in
+this order, so that owners, superseded files and merged files come out as they were. Pure.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReceiverHistory:
-    """All moments of a receiver. Manifests are read again when their moment comes: together they may be gigabytes."""
+    """All moments of a receiver. Manifests are read again at their moment: together they may be gigabytes."""
 
     root: Path
     moments: Sequence[Moment]
     folders: Mapping[tuple[str, str], Folder]
-    kept: Collection[tuple[str, str]]  # (site, landing) of which the receiver kept the answer itself
+    kept: Collection[tuple[str, str]]  # (site, landing) whose answer the receiver kept itself
     files: Mapping[tuple[str, str], int]  # (site, landing) → files its manifest lists
     unanswered: Sequence[Folder]
-    settled: Sequence[records.Settlement]  # those too that do not count
+    settled: Sequence[records.Settlement]  # with those that do not count
     troubles: Sequence[str]
 
     def read_records(self, heard: LandingRecord) -> tuple[FoundManifest, Receipt | None, str]:
-        """The manifest, and the receipt decoded and as text (None and '' where there is none that can be read)."""
+        """Return the manifest, and the receipt decoded and as text (None and '' if none is readable)."""
         key = (heard.site_id, heard.landing)
         receipt, text = _read_receipt(self.root, self.folders[key], key in self.kept) if heard.answered else (None, "")
         return _read_manifest(self.root, self.folders[key], receipt if key in self.kept else None), receipt, text
 
     def is_kept(self, heard: LandingRecord) -> bool:
-        """Whether the answer is the receiver's own word."""
+        """Return whether the answer is the receiver's own copy."""
         return (heard.site_id, heard.landing) in self.kept
 
     def count_files(self, moment: Moment) -> int:
-        """Files to describe, about."""
+        """Return about how many files must be described."""
         if isinstance(moment.what, LandingRecord):
             return self.files[moment.what.site_id, moment.what.landing]
         return len(moment.what) if isinstance(moment.what, tuple) else 0
 
     def to_load(self, traces: StoredFiles) -> set[str]:
-        """Data files of landings that are still to load: a load that died placed them and did not record them."""
+        """Return data files of landings that are still to load: a dead load placed them and did not record them."""
         found = set()
         for folder in self.unanswered:
             manifest = read_found_manifest(self.root, folder).manifest
@@ -87,12 +87,12 @@ def read_history(root: Path, store: Store, traces: StoredFiles) -> ReceiverHisto
         elif begun and folder.answered:
             answered, told = False, [f"{folder.path}/{RECEIPT} is not of this receiver: it is not believed"]
         else:
-            answered = folder.answered and (receipt is None or receipt.landing == folder.landing)  # or that of another one
+            answered = folder.answered and (receipt is None or receipt.landing == folder.landing)  # or another's
             told = [f"{folder.path}/{RECEIPT} cannot be read: {_BY_FILES}"] if answered and receipt is None else []
         troubles += told
         sequence = manifest.sequence if manifest else receipt.sequence if receipt and answered else 0
         if not sequence:
-            continue  # neither paper can be read; a load names it
+            continue  # neither document is readable; a load reports it
         files[key] = len(manifest.files) if manifest else 0
         heard.append(LandingRecord(*key, sequence, receipt.loaded if receipt and answered else None, answered))
     decisions = _decode_records(store, traces.paths_below(records.DECIDED_FOLDER), records.decode_decision, troubles)
@@ -107,18 +107,18 @@ _BY_FILES = "its landing counts as loaded, by the files that lie here"
 
 
 def _list_troubles(root: Path, folder: Folder, receipt: Receipt | None) -> list[str]:
-    """What is wrong with a landing's papers: with the receiver's own, and with those in the landing."""
+    """List what is wrong with a landing's documents: the receiver's own, and those in the landing."""
     if receipt is None:
         return [f"{kept_receipt(folder.site_id, folder.landing)} cannot be read: {_BY_FILES}"]
     return list_altered(root, folder.site_id, folder.landing, receipt.manifest_sha256)
 
 
 def _read_manifest(root: Path, folder: Folder, receipt: Receipt | None) -> FoundManifest:
-    """The manifest that a kept `receipt` answers; without one, whatever lies in the landing."""
+    """Read the manifest that a kept `receipt` answers; without one, the one in the landing."""
     if receipt is None:
         return read_found_manifest(root, folder)
     paper = read_found_manifest(root, folder, kept_manifest(folder.site_id, folder.landing))
-    if paper.sha256 != receipt.manifest_sha256:  # gone, or damaged; or of before manifests were kept
+    if paper.sha256 != receipt.manifest_sha256:  # missing, damaged, or older than kept manifests
         paper = read_found_manifest(root, folder)
     if paper.sha256 == receipt.manifest_sha256:
         return paper
@@ -126,7 +126,7 @@ def _read_manifest(root: Path, folder: Folder, receipt: Receipt | None) -> Found
 
 
 def _is_settled(paper: records.Settlement, traces: StoredFiles) -> bool:
-    """A paper is written before the settling is recorded. While every source is here, its sources are read instead."""
+    """Return whether a settlement counts. It is written before the ledger's row; with all sources here, they are read."""
     return any(source.location not in traces for source in paper.sources)
 
 
@@ -136,7 +136,7 @@ def _read_receipt(root: Path, folder: Folder, kept: bool) -> tuple[Receipt | Non
     try:
         return (decode_receipt(data), data.decode()) if data is not None else (None, "")
     except CorruptionError:
-        return None, ""  # `read_history` names it
+        return None, ""  # `read_history` reports it
 
 
 def _decode_records(store: Store, paths: Sequence[str], decode: Callable[[bytes], T], troubles: list[str]) -> Iterator[T]:
@@ -151,8 +151,8 @@ def _decode_records(store: Store, paths: Sequence[str], decode: Callable[[bytes]
 
 @dataclass(frozen=True)
 class LandingRecord:
-    """A landing as its manifest and its receipt name it. `loaded`: the receipt's time, None without a readable receipt;
-    `answered`: the receiver answered it, as far as anybody can tell."""
+    """A landing by its manifest and its receipt. `loaded`: the receipt's time, None without a readable one; `answered`: the
+    receiver answered it, as far as known."""
 
     site_id: str
     landing: str
@@ -163,7 +163,7 @@ class LandingRecord:
 
 @dataclass(frozen=True)
 class Moment:
-    """`what` happened at `at` (seconds since 1970). Merged files of the same sources settled together."""
+    """One event: `what`, `at` seconds since 1970. Merged files of the same sources settled together."""
 
     at: float
     what: LandingRecord | Decision | tuple[Settlement, ...]
@@ -172,9 +172,9 @@ class Moment:
 def order_moments(
     heard: Iterable[LandingRecord], decided: Iterable[Decision], settled: Iterable[Settlement]
 ) -> tuple[list[Moment], list[str]]:
-    """All moments in order, and the troubles: sequence numbers of which nothing is here.
+    """Return all moments in order, and the troubles: missing sequence numbers.
 
-    Landings that no receipt answers and that no later answered landing follows are left out: they are still to load.
+    Landings without a receipt, and without a later answered landing, are left out: they are still to load.
     """
     moments: list[Moment] = []
     troubles: list[str] = []
@@ -193,12 +193,12 @@ def order_moments(
 
 
 def _moment_order(moment: Moment) -> tuple[float, int]:
-    """Landings first where two have one time: a decision or a settling is about what is there."""
+    """Sort landings first at equal times: decisions and settlings concern loaded files."""
     return moment.at, 0 if isinstance(moment.what, LandingRecord) else 1
 
 
 def _order_landings(landings: list[LandingRecord]) -> list[Moment]:
-    """The answered landings of a site in sequence, with times that never go back."""
+    """Return the answered landings of a site in sequence, with times that never decrease."""
     known = {one.sequence for one in landings if one.answered}
     last = max(known, default=0)
     told = sorted(

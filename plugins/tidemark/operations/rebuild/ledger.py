@@ -1,7 +1,7 @@
-"""The ledger's own care: a copy while it is in use, migrations, and a new ledger from what lies at the receivers.
+"""Back up, upgrade and rebuild the ledger.
 
-A rebuild makes the new ledger in a file of its own, then copies it into the place of the old one in one transaction: a
-rebuild that died anywhere left the ledger as it was, and is run again. Source: DESIGN §4, docs/runbooks/ledger-lost.md.
+A rebuild makes the new ledger in a file of its own, then copies it over the old one in one transaction. A rebuild that dies
+leaves the ledger as it was, and is run again. Source: DESIGN §4, docs/runbooks/ledger-lost.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
 
 @dataclass(frozen=True)
 class BackupResult:
-    """Where the copy lies and what it holds."""
+    """The path of the copy and its size."""
 
     path: str
     bytes: int
@@ -72,7 +72,7 @@ class UpgradeResult:
 
 
 def backup_ledger(app: App, out: Path | None = None) -> BackupResult:
-    """Copy the ledger as it is at this moment, in use or not, into an SQLite file (default: `var/backup/`)."""
+    """Copy the ledger at this moment, in use or not, into an SQLite file (default: `var/backup/`)."""
     target = out or app.settings.root / "var" / "backup" / f"ledger-{_format_stamp(app.clock())}.db"
     target = target if target.is_absolute() else Path.cwd() / target
     return BackupResult(str(target), back_up(app.ledger, target))
@@ -92,11 +92,11 @@ def upgrade_ledger(settings: Settings) -> UpgradeResult:
 def rebuild_ledger(
     settings: Settings, progress: Progress = ignore_progress, replace: bool = False, clock: Callable[[], float] = time.time
 ) -> RebuildResult:
-    """A new ledger from manifests, receipts, decisions and files at every receiver of the settings.
+    """Make a new ledger from manifests, receipts, decisions and files at every receiver of the settings.
 
-    Where the ledger is as a rebuild has left it, it is looked at again, and stays. Raises PermanentError where it has other
-    rows (with `replace` they go, a copy is kept), LeaseHeldError while somebody works with it or another rebuild runs, and
-    whatever keeps a receiver from being read.
+    A ledger unchanged since a rebuild is only compared, and stays. Raises PermanentError if it has other rows (with
+    `replace` they are replaced, a copy is kept), LeaseHeldError while a lease is held or another rebuild runs, and the
+    errors of reading a receiver.
     """
     target = Ledger(settings.ledger.url, settings.root)
     try:
@@ -110,11 +110,11 @@ def rebuild_ledger(
             _build_ledger(app, findings, progress)
             with app.ledger.read() as connection:
                 counts = rebuild_rows.count_rows(connection)
-            # CRASH WINDOW: all is in the workshop's file, the ledger is as it was: the next rebuild begins anew.
+            # CRASH WINDOW: all is in the scratch file, the ledger is as it was: the next rebuild begins anew.
             progress(Tick("write"))
             if not stays:
                 copy_rows(app.ledger, target, replace)
-        # CRASH WINDOW: the new ledger is ahead of its receivers' marks, which is no trouble: the next load writes them.
+        # CRASH WINDOW: the new ledger is ahead of its receivers' marks, which is harmless: the next load writes them.
         _write_marks(target, settings)
     finally:
         target.close()
@@ -131,7 +131,7 @@ def _require_idle(target: Ledger) -> None:
 
 
 def _keep_old_ledger(settings: Settings, target: Ledger, replace: bool) -> str:
-    """Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
+    """Refuse a ledger that has rows, or keep a copy of it; return the copy's path."""
     used = used_tables(target)
     if not used:
         return ""
@@ -147,16 +147,16 @@ def _keep_old_ledger(settings: Settings, target: Ledger, replace: bool) -> str:
 
 @contextmanager
 def _open_scratch_app(settings: Settings, clock: Callable[[], float]) -> Iterator[App]:
-    """An app with an empty ledger of its own in `var/rebuild/`, which goes at the end; one rebuild at a time."""
+    """Open an app with an empty ledger in `var/rebuild/`, deleted at the end; one rebuild at a time."""
     folder = settings.root / "var" / "rebuild"
     make_folder(folder)
     with (folder / "lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when this process dies
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when this process dies
         except BlockingIOError:
             raise LeaseHeldError(f"another rebuild runs here ({folder})", hint="wait for it") from None
         path = folder / "ledger.db"
-        _remove_database(path)  # what a rebuild that died left
+        _remove_database(path)  # left by a dead rebuild
         ledger = Ledger(f"sqlite:///{path}")
         sa.event.listen(ledger.engine, "connect", _without_syncs)
         migrate_ledger(ledger)
@@ -168,7 +168,7 @@ def _open_scratch_app(settings: Settings, clock: Callable[[], float]) -> Iterato
 
 
 def _without_syncs(connection: Any, _record: object) -> None:
-    """Nobody needs the workshop's file after a power loss."""
+    """Turn off syncs: nobody needs the scratch file after a power loss."""
     connection.execute("PRAGMA synchronous=OFF")
 
 
@@ -186,7 +186,7 @@ def _build_ledger(app: App, findings: Findings, progress: Progress) -> None:
             names += [f"load:{name}", f"cluster:{name}"]
             places = [Place(folder_name(d), number) for d, number in rebuild_rows.catalog_partitions(connection, name)]
             names += [place.lease_name(name) for place in places]
-        # Fences count from 1: seconds since 1970 are above all that the lost ledger gave, and that a rebuild before gave.
+        # Fences count from 1: seconds since 1970 are above all fences of the lost ledger, and of an earlier rebuild.
         rebuild_rows.put_fences(connection, names, int(app.clock()))
         counts = rebuild_rows.count_rows(connection)
         told = {**counts, "lost": len(findings.lost), "troubles": len(findings.troubles)}
@@ -195,7 +195,7 @@ def _build_ledger(app: App, findings: Findings, progress: Progress) -> None:
 
 
 def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: Findings, progress: Progress) -> None:
-    """With its data nodes, where it has any: what they keep and the receiver gave up comes back first."""
+    """Rebuild a receiver; files that only its data nodes have are fetched first."""
     with open_survivors(app, receiver, findings) as nodes:
         if nodes is not None:
             with app.receiver_store(receiver) as store:
@@ -217,7 +217,7 @@ def _write_marks(ledger: Ledger, settings: Settings) -> None:
 
 
 def _send_again(app: App, findings: Findings) -> None:
-    """What the catalog lost and its site still has goes with the site's next run."""
+    """Let files that the catalog lost and the site still has be sent by the site's next run."""
     lost = sorted(set(findings.lost), key=lambda one: (one.receiver, one.site, one.path))
     findings.lost = []
     for one in lost:

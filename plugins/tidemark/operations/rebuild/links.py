@@ -1,9 +1,9 @@
-"""The link's side of a rebuilt ledger: read a link's manifests and receipts at its receiver, near or far.
+"""Rebuild the link's side of a ledger from its manifests and receipts at its receiver, local or remote.
 
-A manifest carries all that `file`, `file_extent`, `sent_landing` and `schema_position` need, but inodes, which never
-count alone, and the digest of a schema log's first bytes, which the receiver's copy gives. `replay_manifests` makes of the
-manifests in sequence what a link had told and what was acknowledged; it is pure. Interrupted landings at the
-receiver are removed, but not the one of the run that the next sync continues.
+A manifest carries all that `file`, `file_extent`, `sent_landing` and `schema_position` need, but inodes, which never count
+alone, and the digest of a schema log's first bytes, which the receiver's copy gives. `replay_manifests` computes from the
+manifests in sequence what a link had sent and what was acknowledged; it is pure. Interrupted landings at the receiver are
+removed, but not the one of the run that the next sync continues.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tidemark.stores.listing import classify_files
 from tidemark.stores.protocol import Store
 from tidemark.sync.select.choose import ADOPTED
 
-_PAPERS = 200  # read in one go
+_PAPERS = 200  # manifests or receipts read at once
 _BLOCK = 4 << 20
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What a first look at a site's landings found: the link's in sequence, those without a manifest, the newest of all
-    by number and name: where its manifest is damaged its receipt tells the number."""
+    """A site's landings: those of the link in sequence, those without a manifest, and the newest by number and name. If its
+    manifest is damaged, the number comes from its receipt."""
 
     landings: Sequence[str]
     open: Sequence[str]
@@ -46,8 +46,8 @@ class _Read:
 
 
 def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Progress) -> None:
-    """Write the link's rows into the app's (empty) ledger. Interrupted landings at the receiver are removed, but the one
-    of the run that the next sync continues."""
+    """Write the link's rows into the app's (empty) ledger. Interrupted landings at the receiver are removed, except that of
+    the run that the next sync continues."""
     site = app.site_settings(link.site)
     with app.receiver_store(app.receiver_settings(link.receiver)) as store:
         read = _list_landings(store, site.id, link.name, findings)
@@ -73,7 +73,7 @@ def _list_landings(store: Store, site_id: str, link: str, findings: Findings) ->
         try:
             receipt = decode_receipt(answer) if answer is not None else None
         except CorruptionError:
-            receipt = None  # the receiver's half of the rebuild, or the next run's first step, names it
+            receipt = None  # the receiver's rebuild, or the next run's first step, reports it
         if data is None:
             empty += [name] if receipt is None else []
             continue
@@ -90,7 +90,7 @@ def _list_landings(store: Store, site_id: str, link: str, findings: Findings) ->
 
 
 def _read_pairs(store: Store, site_id: str, names: Sequence[str]) -> Iterator[tuple[str, bytes | None, bytes | None]]:
-    """(landing, manifest, receipt) of each landing."""
+    """Yield (landing, manifest, receipt) of each landing."""
     for start in range(0, len(names), _PAPERS):
         some = names[start : start + _PAPERS]
         manifests = store.read_many([f"{landing_folder(site_id, name)}/{MANIFEST}" for name in some])
@@ -118,7 +118,7 @@ def _read_landings(
 
 
 def _decode_answer(data: bytes | None, manifest_sha256: str) -> tuple[Receipt, str] | None:
-    """The answer to exactly this manifest; any other is left to the next run, which names it."""
+    """Return the answer to exactly this manifest; any other is left to the next run, which reports it."""
     if data is None:
         return None
     try:
@@ -129,9 +129,9 @@ def _decode_answer(data: bytes | None, manifest_sha256: str) -> tuple[Receipt, s
 
 
 def _rebuild_position(store: Store, site_id: str, path: str, log: Log) -> SchemaPosition:
-    """The log's position with the digest of what the receiver has of it: kept bytes, then pieces that are not loaded yet.
+    """Return the log's position with the digest of the receiver's bytes: kept bytes, then pieces not loaded yet.
 
-    Where a byte is missing the digest stays empty: the next run sends the log from its start under the next epoch.
+    If a byte is missing the digest stays empty: the next run sends the log from its start under the next epoch.
     """
     kept = store.stat(schema_location(site_id, path, log.epoch))
     digest = hashlib.sha256()
@@ -148,7 +148,7 @@ def _rebuild_position(store: Store, site_id: str, path: str, log: Log) -> Schema
 
 
 def _read_adopted(app: App, site: SiteSettings, recalled: LinkState) -> list[tuple[Seen, int]]:
-    """Adopted files with the size of their mods, which no manifest carries: as they are at the site today."""
+    """Return adopted files with the present size of their mods at the site, which no manifest carries."""
     if not recalled.adopted:
         return []
     with app.site_store(site) as source:
@@ -215,7 +215,7 @@ def _write_run(connection: Connection, link: str, run: RunFacts) -> None:
 def _resolve_open(
     app: App, store: Store, link: LinkSettings, site_id: str, recalled: LinkState, folders: Sequence[str], findings: Findings
 ) -> None:
-    """Landings without a manifest: of a run that died with the ledger. One run is gone on with, the rest is removed."""
+    """Resolve landings without a manifest, of a run that died with the ledger: one run is continued, the rest removed."""
     of_site = (one for one in app.settings.links.values() if app.site_settings(one.site).id == site_id)
     beside = ", ".join(one.name for one in of_site if one.receiver == link.receiver)
     if beside != link.name:
@@ -252,7 +252,7 @@ class Log:
 
 @dataclass
 class RunFacts:
-    """A run as far as its manifests tell it. `ended`: its last part is here."""
+    """A run as its manifests show it. `ended`: its last part is here."""
 
     run_id: str
     started: float
@@ -266,23 +266,23 @@ class RunFacts:
 
 @dataclass
 class LinkState:
-    """A link's state after the manifests taken in so far."""
+    """A link's state after the manifests added so far."""
 
     acked: dict[str, Acked] = field(default_factory=dict)
-    waiting: dict[str, Seen] = field(default_factory=dict)  # told, not acknowledged (again)
+    waiting: dict[str, Seen] = field(default_factory=dict)  # reported, not acknowledged (again)
     adopted: dict[str, Seen] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    held: set[str] = field(default_factory=set)  # told as vanished, the drop waits; acknowledged all the same
+    held: set[str] = field(default_factory=set)  # reported as vanished, the drop waits; acknowledged all the same
     extents: dict[str, Extent] = field(default_factory=dict)
     logs: dict[str, Log] = field(default_factory=dict)
-    unverified: dict[str, int] = field(default_factory=dict)  # of acknowledged paths: the generation
+    unverified: dict[str, int] = field(default_factory=dict)  # acknowledged path → its generation
     runs: dict[str, RunFacts] = field(default_factory=dict)
     landings: list[SentLanding] = field(default_factory=list)
     receipts: dict[str, tuple[Receipt, str]] = field(default_factory=dict)  # by landing
-    listed: float | None = None  # when the newest whole listing began that a manifest tells of
+    listed: float | None = None  # the begin of the newest whole listing in a manifest
 
     def add_manifest(self, manifest: Manifest, sha256: str, receipt: tuple[Receipt, str] | None, folder: str) -> None:
-        """The next manifest of the sequence; `receipt`: decoded and as text, `folder`: the landing's."""
+        """Add the next manifest of the sequence; `receipt`: decoded and as text, `folder`: the landing's."""
         self.listed = manifest.listed or self.listed
         for entry in manifest.added:
             self._note_listed(Seen(entry.path, entry.size, entry.mtime, 0, entry.reason or None), entry.extent)
@@ -292,7 +292,7 @@ class LinkState:
             self._forget_path(vanished.path)
         self.held |= {vanished.path for vanished in manifest.held}
         for path in manifest.removed:
-            if path not in self.acked:  # never acknowledged; of others only the drop itself counts, it may wait for a cover
+            if path not in self.acked:  # of acknowledged files only the drop itself counts; it may wait for a cover
                 self._forget_path(path)
         for log in manifest.schema:
             self._extend_log(log.path, log.epoch, log.start, log.part, folder)
@@ -303,7 +303,7 @@ class LinkState:
             self.receipts[manifest.landing] = receipt
 
     def list_answered(self) -> Iterable[SentLanding]:
-        """The landings with what is known of their answers, once all manifests are taken in."""
+        """Yield the landings with their known answers, after all manifests were added."""
         for landing in self.landings:
             receipt = self.receipts.get(landing.landing)
             known = receipt is not None and not self._may_ask_resend(receipt[0])
@@ -312,7 +312,7 @@ class LinkState:
     def _note_listed(self, seen: Seen, extent: Extent) -> None:
         self.extents[seen.path] = extent
         self.gone.discard(seen.path)
-        if seen.path in self.held:  # listed again: as it was, or its other content is in this manifest, or comes in the next
+        if seen.path in self.held:  # unchanged, or its new content is in this manifest or in the next
             self.held.discard(seen.path)
         elif seen.reason == ADOPTED:
             self.adopted[seen.path] = seen
@@ -361,13 +361,13 @@ class LinkState:
         run.schema_bytes += sum(log.part.size for log in manifest.schema)
 
     def list_reasons(self) -> Mapping[str, str]:
-        """{path: why it is not in the centre} of what is acknowledged today and was refused, or waits there."""
+        """Return {path: why it is not in the centre} of acknowledged files that were refused or wait there."""
         answers = (answer for receipt, _ in self.receipts.values() for answer in receipt.answers)
         told = (a for a in answers if a.outcome in ("refused", "awaited") and self._is_current(a.path, a.generation))
         return {answer.path: f"{answer.outcome}: {answer.reason}" for answer in told}
 
     def _may_ask_resend(self, receipt: Receipt) -> bool:
-        """Whether something may be sent again for it: then the next run's first step reads the receipt as it always does."""
+        """Return whether the receipt may ask for files again: then the next run's first step reads it as usual."""
         asked = any(self._is_current(one.path, one.generation) and one.path not in self.gone for one in receipt.resend)
         return asked or any(
             answer.outcome == "schema"
@@ -380,7 +380,7 @@ class LinkState:
 
 
 def replay_manifests(papers: Iterable[tuple[Manifest, str, tuple[Receipt, str] | None, str]]) -> LinkState:
-    """All of a link's manifests, in sequence, each with its digest, its receipt and its folder."""
+    """Replay all of a link's manifests, in sequence, each with its digest, its receipt and its folder."""
     recalled = LinkState()
     for manifest, sha256, receipt, folder in papers:
         recalled.add_manifest(manifest, sha256, receipt, folder)
@@ -388,10 +388,10 @@ def replay_manifests(papers: Iterable[tuple[Manifest, str, tuple[Receipt, str] |
 
 
 def find_interrupted(runs: Mapping[str, RunFacts], unfinished: Iterable[str]) -> tuple[str | None, list[str]]:
-    """(the run to go on with, landing folders to remove) of landings without a manifest.
+    """Return (the run to continue, landing folders to remove) of landings without a manifest.
 
-    Only the newest run is continued, and only where none of its parts landed: what it sent counts then, and its selection
-    and inventory are made anew. The bytes of any other are sent again by the next run.
+    Only the newest run is continued, and only if none of its parts landed: its sent bytes count then, and its selection and
+    inventory are made anew. The bytes of any other are sent again by the next run.
     """
     folders = sorted(unfinished)
     run_of = {folder: folder.rpartition("-")[0] for folder in folders}

@@ -1,9 +1,9 @@
-"""What data nodes still have when the ledger is lost: whose folders they are, the table, files the receiver gave up.
+"""What data nodes still have when the ledger is lost: their claims, the table, files that the receiver evicted.
 
-    with surviving(app, receiver, findings) as nodes:     # before the receiver's papers are read
-        nodes.bring_back(store)                           # a rebuild describes files: they must lie at the receiver
+    with open_survivors(app, receiver, findings) as nodes:   # before the receiver's documents are read
+        nodes.bring_back(store, progress)                    # a rebuild describes files: they must be at the receiver
 
-`cluster` writes the rows once the catalog is there. Nothing changes at a node. Source: docs/decisions/0015.
+`cluster` writes the rows after the catalog. Nothing changes at a node. Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ON_THE_WAY = (".part", ".part.blocks")
 
 @dataclass(frozen=True)
 class SurvivingNodes:
-    """`rows`: the nodes whose folders are of one cluster, `identity`. `papers`: node → its newest whole table."""
+    """The nodes of one cluster, `identity`. `rows`: those with a claimed folder. `papers`: node → its newest whole table."""
 
     identity: str
     rows: Mapping[str, NodeRow]
@@ -46,8 +46,8 @@ class SurvivingNodes:
 
     @property
     def table_bytes(self) -> bytes | None:
-        """The newest table any node has. One that was published and never came into force serves as well: what it moves is
-        found where it lies."""
+        """The newest table of any node. One that was published and never in force is fine too: its slots are found at their
+        old nodes."""
         return max(self.papers.values(), default=(0, None))[1]
 
     @property
@@ -56,7 +56,7 @@ class SurvivingNodes:
 
     @cached_property
     def sizes(self) -> Mapping[str, Mapping[str, int]]:
-        """Node → location → bytes, of what lies there whole."""
+        """Node → location → bytes, of whole files there."""
         return {
             name: {
                 at: size for at, size in self.stores.open_folder(name).list_sizes().items() if not at.endswith(_ON_THE_WAY)
@@ -65,7 +65,7 @@ class SurvivingNodes:
         }
 
     def bring_back(self, store: Store, progress: Progress) -> int:
-        """Fetch what nodes have and the receiver does not; how many files. What no node gives whole is a trouble."""
+        """Fetch files that the receiver lacks; return how many. A file that no node gives whole is added to the findings."""
         here = {entry.path for entry in all_files(store, ["data"])}
         missing = {at for sizes in self.sizes.values() for at in sizes} - here
         strange = {at for at in missing if not _NAMED.fullmatch(named_digest(at))}
@@ -78,7 +78,7 @@ class SurvivingNodes:
             items = []
             for at in sorted(missing & set(sizes)):
                 most = MOST_MODS if ".mods" in at else store.free_bytes("data")
-                if most is not None and sizes[at] > most:  # costs itself alone
+                if most is not None and sizes[at] > most:  # only this file fails
                     why[at] = f"node {name} has {sizes[at]} bytes, at most {most} can be taken"
                 else:
                     items.append(SendItem(at, at, sizes[at]))
@@ -87,8 +87,8 @@ class SurvivingNodes:
                 if isinstance(outcome, Sent) and outcome.sha256.startswith(named_digest(at)):
                     missing.discard(at)
                 elif isinstance(outcome, Sent):
-                    # CRASH WINDOW: wrong bytes under a right name: the rebuild that is run again finds them unreadable or
-                    # of another digest, as it would at the receiver.
+                    # CRASH WINDOW: wrong bytes under a right name: the repeated rebuild finds them unreadable or of another
+                    # digest, as any damaged file at the receiver.
                     store.remove([at])
                     why[at] = f"node {name} has other bytes than its name says"
                 elif isinstance(outcome.error, DiskFullError):
@@ -102,10 +102,10 @@ class SurvivingNodes:
 
 @contextmanager
 def open_survivors(app: App, receiver: ReceiverSettings, findings: Findings) -> Iterator[SurvivingNodes | None]:
-    """None where the settings have no cluster of this receiver, or nobody claimed a folder of a node.
+    """Open the nodes. None if the settings have no cluster of this receiver, or no node's folder is claimed.
 
-    Raises UnreachableError for a node that cannot be asked (one that is gone for good is taken out of the settings),
-    PermanentError where folders are of several clusters or were exchanged.
+    Raises UnreachableError for a node that cannot be asked (remove a lost one from the settings), PermanentError if folders
+    belong to several clusters or were exchanged.
     """
     if cluster_settings(app, receiver) is None or not app.settings.nodes:
         yield None
@@ -156,7 +156,7 @@ def _read_tables(stores: NodeStores, rows: Mapping[str, NodeRow], findings: Find
 
 
 def named_digest(location: str) -> str:
-    """The first digits of the digest that a location's name carries (`receiver.load.place`): of mods their own."""
+    """Return the first digits of the digest in a location's name (`receiver.load.place`): of mods their own."""
     name = location.rpartition("/")[2]
     mods = name.rpartition(".mods")
     if mods[1]:

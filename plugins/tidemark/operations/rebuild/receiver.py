@@ -1,10 +1,10 @@
-"""The receiver's side of a rebuilt ledger: replay its papers in the order they came about, with the files as they lie.
+"""Rebuild the receiver's side of a ledger: replay its documents in order of time, with the present files.
 
-    list the files → read the papers → for each moment: describe its files (in child processes), record it → look what is
-    missing and what nobody names
+    list the files → read the documents → for each moment: describe its files (in child processes), record it → find
+    missing files and files without a record
 
-What was answered is not decided again (`operations.rebuild.answers`); everything else, owners, superseded and dropped files,
-schema, goes the way of a load (`receiver.load.record`). Landings that were never answered are left to the next load.
+Answers are not decided again (`operations.rebuild.answers`). Everything else (owners, superseded and dropped files, schema)
+is recorded as by a load (`receiver.load.record`). Landings without an answer are left to the next load.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.statistics import FileFacts
 from tidemark.untrusted_files import UntrustedFile
 
-_BATCH_FILES = 512  # files described in one go: starting processes costs more than a file
+_BATCH_FILES = 512  # files described at once: starting processes costs more than a file
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Landed:
-    """An answered landing with what is known of each of its files. `kept`: its answer is the receiver's own word."""
+    """An answered landing with the facts of each file. `kept`: its answer is the receiver's own copy."""
 
     manifest: Manifest
     sha256: str
@@ -69,8 +69,8 @@ class _Landed:
 
 
 def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: Findings, progress: Progress) -> None:
-    """Write the receiver's rows into the app's (empty) ledger. At the receiver only data files that cannot be read are
-    moved, below `quarantine/damaged/`: the same content, when it comes again, gets their name."""
+    """Write the receiver's rows into the app's (empty) ledger. Nothing changes at the receiver, except that unreadable data
+    files are moved below `quarantine/damaged/`: the same content, when it comes again, gets their name."""
     with app.receiver_store(receiver) as store:
         traces = StoredFiles({entry.path: entry.size for entry in all_files(store, FOLDERS)})
         books = read_history(root, store, traces)
@@ -88,7 +88,7 @@ def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings:
             work.late.load_transferred(connection, receiver, traces, app.clock(), whoever=True)
         for place in sorted(work.damaged):
             store.rename(place, f"quarantine/damaged/{place}")
-        # CRASH WINDOW: out of the way and not recorded: the rebuild run again finds it gone, which comes to the same.
+        # CRASH WINDOW: moved and not recorded: the repeated rebuild finds it missing, with the same result.
         conclude_rebuild(app, receiver, Remains(traces, books, frozenset(work.damaged)), findings)
 
 
@@ -105,7 +105,7 @@ def _batch_moments(books: ReceiverHistory) -> Iterator[list[Moment]]:
 
 
 def _read_landing(work: _Work, heard: LandingRecord, at: float) -> _Landed | None:
-    """The landing's papers and where its files lie; None where its manifest cannot be read."""
+    """Read a landing's documents and find its files; None if its manifest cannot be read."""
     paper, receipt, text = work.books.read_records(heard)
     if paper.manifest is None:
         return None
@@ -125,7 +125,7 @@ def _read_landing(work: _Work, heard: LandingRecord, at: float) -> _Landed | Non
 
 
 def _describe_files(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
-    """What the data files hold that these moments speak of: location → facts. One that cannot be read is as good as gone."""
+    """Describe the data files of these moments: location → facts. An unreadable one counts as missing."""
     wanted: dict[str, str] = {}
     for landed in landings:
         for one in landed.files:
@@ -225,7 +225,7 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
 
 
 def _remember_unreadable(work: _Work, heard: LandingRecord, at: float) -> None:
-    """Its manifest is damaged; the sequence goes on behind it all the same."""
+    """Record a landing with a damaged manifest; the sequence continues after it."""
     paper, receipt, text = work.books.read_records(heard)
     work.findings.troubles.append(
         f"landing {heard.landing} of site {heard.site_id}: {paper.trouble}; what it told is not known"

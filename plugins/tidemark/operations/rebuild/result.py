@@ -1,7 +1,4 @@
-"""What a rebuild found and what it could not; and the end of a receiver's rebuild.
-
-At the end stands which rows have no bytes, and which data files no row.
-"""
+"""The findings of a rebuild, and the end of a receiver's rebuild: rows without bytes, and data files without rows."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from tidemark.settings.model import ReceiverSettings
 
 @dataclass(frozen=True)
 class Remains:
-    """What lies at the receiver; `damaged`: data files that could not be read."""
+    """The files at the receiver; `damaged`: data files that could not be read."""
 
     traces: StoredFiles
     books: ReceiverHistory
@@ -33,8 +30,8 @@ class Remains:
 
 
 def conclude_rebuild(app: App, receiver: ReceiverSettings, remains: Remains, findings: Findings) -> None:
-    """Rows whose bytes are gone are read by nobody; live ones among them are lost. Data files without a row are named,
-    but merged ones whose sources are read instead: those are retired, and housekeeping removes them after the grace."""
+    """Mark rows without bytes as reclaimed; live ones among them are lost. Report data files without a row, except merged
+    ones whose sources are read instead: those are retired, and housekeeping removes them after the grace."""
     traces, at = remains.traces, app.clock()
     with app.ledger.write() as connection:
         rows = rebuild_rows.catalog_places(connection, receiver.name)
@@ -49,7 +46,7 @@ def conclude_rebuild(app: App, receiver: ReceiverSettings, remains: Remains, fin
         sites = {row.site_id[:8]: row.site_id for row in rows}
         merged = {path for path in stray if MERGED in path and path.rpartition("/")[2][:8] in sites}
         told = {paper.location for paper in remains.books.settled} - {row.location for row in rows}
-        # Where something is lost one of them may be the last copy of it: nobody reads it, and nobody removes it.
+        # If something is lost, one of them may be its last copy: nobody reads it, and nobody removes it.
         state = "reclaimed" if findings.lost else "retired"
         _add_unread_rows(connection, receiver, sites, merged, (state, at, traces))
         _add_unread_rows(connection, receiver, sites, told - merged, ("reclaimed", at, traces))
@@ -71,7 +68,7 @@ def _add_unread_rows(
     locations: Iterable[str],
     facts: tuple[str, float, StoredFiles],
 ) -> None:
-    """Rows of merged files that nobody reads; `facts`: their state, since when, the files that are here."""
+    """Add rows of unread merged files; `facts`: their state, since when, the present files."""
     state, at, traces = facts
     for location in sorted(locations):
         file = CatalogFile(
@@ -110,7 +107,7 @@ NOT_ON_PAPER = (
 
 @dataclass(frozen=True)
 class Lost:
-    """A file of the catalog whose bytes are gone. `next`: what brings it back, '' where nothing here does."""
+    """A catalog file whose bytes are missing. `next`: the command that brings it back, '' if there is none."""
 
     receiver: str
     site: str
@@ -120,19 +117,19 @@ class Lost:
 
 @dataclass
 class Findings:
-    """What the parts of a rebuild found on their way."""
+    """The findings of all parts of a rebuild."""
 
     lost: list[Lost] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)  # papers that cannot be used, a sentence each
+    troubles: list[str] = field(default_factory=list)  # documents that cannot be used, one sentence each
     derived: int = 0  # merged files that are derived again
-    unknown: list[str] = field(default_factory=list)  # data files that no paper names; they stay where they are
-    continued: list[str] = field(default_factory=list)  # runs that the next sync goes on with
+    unknown: list[str] = field(default_factory=list)  # data files without a record; they stay in place
+    continued: list[str] = field(default_factory=list)  # runs that the next sync continues
     removed: list[str] = field(default_factory=list)  # landings without a manifest, removed
 
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """`counts`: rows of the new ledger by what they are; `old`: a copy of the ledger that was replaced, '' without."""
+    """Result of a rebuild. `counts`: rows of the new ledger by kind; `old`: a copy of the replaced ledger, '' without."""
 
     counts: Mapping[str, int]
     findings: Findings
@@ -144,7 +141,7 @@ class RebuildResult:
 
     @property
     def _told(self) -> dict[str, str]:
-        """`error` and `hint` of a rebuild that is not whole."""
+        """Return `error` and `hint` of a rebuild that is not complete."""
         lost = [f"{one.path} of {one.site} is lost" for one in self.findings.lost]
         left = [*lost, *self.findings.troubles]
         if not left:

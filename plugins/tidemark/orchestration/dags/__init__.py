@@ -1,14 +1,12 @@
 """The DAGs: a link's seven tasks, the receivers' DAGs, the change of a cluster.
 
-Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receivers.housekeep_dag`,
-`cluster.scale_dags`.
+Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receivers.housekeep_dag`, `cluster.scale_dags`.
 
-    docs        what each DAG's page says, and what to do when a task is red
+    docs        the text on each DAG's page, and what to do when a task is red
     link        the DAG of a link: the seven steps in a row
     receivers   load and merge, verify, housekeep; a receiver is a map index
     cluster     `tidemark_cluster_scale`, by its trigger form
 
-Imports `orchestration.tasks`, `orchestration.schedules`, `orchestration.retry_policy`, `settings.model`. No database
-is asked at parse time, and pyspark, paramiko and pandas are not imported. Files in `dags/` of the checkout are
-wiring only.
+Imports `orchestration.tasks`, `orchestration.schedules`, `orchestration.retry_policy`, `settings.model`. Parsing uses no
+database, and does not import pyspark, paramiko or pandas. Files in `dags/` of the checkout are wiring only.
 """

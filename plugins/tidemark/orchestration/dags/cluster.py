@@ -1,4 +1,4 @@
-"""The DAG `tidemark_cluster_scale`: change who a receiver's nodes are, by its trigger form. Source: docs/decisions/0015."""
+"""The DAG `tidemark_cluster_scale`: change a receiver's nodes by its trigger form. Source: docs/decisions/0015."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAG_ID = "tidemark_cluster_scale"
 
 
 class Approval(ApprovalOperator):  # type: ignore[misc]
-    """A person's word before anything moves. A dry run ends here; with "Ask first" off nobody is asked."""
+    """A person's approval before anything moves. A dry run ends here; with "Ask first" off nobody is asked."""
 
     def execute(self, context: Any) -> Any:
         params = context["params"]
@@ -31,7 +31,7 @@ class Approval(ApprovalOperator):  # type: ignore[misc]
 
 
 def scale_dags(settings: Settings) -> dict[str, DAG]:
-    """The DAG by its id, where the settings have a cluster."""
+    """Return the DAG by its id, if the settings have a cluster."""
     if settings.cluster is None:
         return {}
     receiver = settings.cluster.receiver or next(iter(settings.receivers))
@@ -53,7 +53,7 @@ def scale_dags(settings: Settings) -> dict[str, DAG]:
 
 
 def make_form(known: list[str]) -> dict[str, Param]:
-    """The fields of the trigger form. `known`: nodes of the settings, for the help."""
+    """Make the fields of the trigger form. `known`: nodes of the settings, for the help."""
     names = f" The settings have: {', '.join(known)}." if known else ""
     text = ["string", "null"]
     return {
@@ -81,7 +81,7 @@ def make_form(known: list[str]) -> dict[str, Param]:
 
 def _add_steps(receiver: str) -> None:
     def make_step(name: str, **options: Any) -> Any:
-        # One XCom a task: a key each would be a request each.
+        # One XCom for each task: a key each would be a request each.
         return task(task_id=name, multiple_outputs=False, **options)(getattr(cluster, name))
 
     planned = make_step("plan")(receiver=receiver)
@@ -91,10 +91,10 @@ def _add_steps(receiver: str) -> None:
         body="{{ ti.xcom_pull(task_ids='plan')['said'] }}",
     )
     batches = make_step("phase_one")(receiver=receiver)
-    # One after another: a task moves with all the connections and the bandwidth that [cluster] allows.
+    # One after another: a task uses all the connections and the bandwidth that [cluster] allows.
     move = make_step("migrate", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
     moved = move.partial(receiver=receiver).expand(batch=batches)
-    # With nothing to move `migrate` is skipped, and the change has to end all the same; a rejected one skips both.
+    # With nothing to move `migrate` is skipped, and the change must still end; a rejected one skips both.
     finished = make_step("finish", trigger_rule="none_failed_min_one_success")(receiver=receiver)
     planned >> approval >> batches >> moved >> finished
     batches >> finished

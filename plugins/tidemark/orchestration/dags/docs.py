@@ -1,4 +1,4 @@
-"""What each DAG's page says: what it does, and what to do when a task is red."""
+"""The text on each DAG's page: what it does, and what to do when a task is red."""
 
 from __future__ import annotations
 

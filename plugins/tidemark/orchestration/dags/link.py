@@ -1,4 +1,4 @@
-"""The DAG of a link: the seed's seven steps in a row, made from the settings without asking a database (DESIGN §6)."""
+"""The DAG of a link: the seed's seven steps in a row, made from the settings without a database (DESIGN §6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def link_dags(settings: Settings) -> dict[str, DAG]:
-    """A DAG per link by its id. A link whose schedule Airflow cannot follow is left out; `check_links` names it."""
+    """Return a DAG for each link, by its id. A link whose schedule Airflow rejects is left out; `check_links` names it."""
     dags = {}
     for name in sorted(settings.links):
         try:
@@ -32,13 +32,13 @@ def link_dags(settings: Settings) -> dict[str, DAG]:
 
 
 def check_links(settings: Settings) -> None:
-    """Raises UsageError for the first link that cannot have a DAG."""
+    """Raise UsageError for the first link that cannot have a DAG."""
     for name in sorted(settings.links):
         link_schedule(settings.links[name])
 
 
 def link_dag(link: LinkSettings) -> DAG:
-    """`tidemark_sync__<link>`. Raises UsageError when its schedule or timezone means nothing."""
+    """Make `tidemark_sync__<link>`. Raises UsageError if its schedule or timezone is invalid."""
     dag = DAG(
         dag_id=LINK_DAG + link.name,
         dag_display_name=f"sync {link.name}",
@@ -57,7 +57,7 @@ def link_dag(link: LinkSettings) -> DAG:
 
 
 def make_form() -> dict[str, Param]:
-    """The fields of the trigger form; wrong types are refused by page, REST and command line alike."""
+    """Make the fields of the trigger form; page, REST and command line all refuse wrong types."""
     return {
         "dry_run": Param(
             False,
@@ -83,7 +83,7 @@ def make_form() -> dict[str, Param]:
 
 def _add_steps(link: LinkSettings) -> None:
     def make_step(name: str, **options: Any) -> Any:
-        # One XCom a task: a key each would be a request each, about 15 ms of a step that has little else to do.
+        # One XCom for each task: a key each would be a request each, about 15 ms of a short step.
         return task(task_id=name, multiple_outputs=False, **options)(getattr(sync, name))
 
     news = [landed_alias(link.receiver)]
@@ -94,7 +94,7 @@ def _add_steps(link: LinkSettings) -> None:
     # One after another: the engine inside one task owns the link's connections and its bandwidth.
     transfer = make_step("transfer_files", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
     files = transfer.partial(run=run).expand(batch=batches)
-    # A run without files skips transfer_files; its schema and drops still have to land.
+    # A run without files skips transfer_files; its schema and drops must still land.
     finish = make_step("finish", outlets=news, trigger_rule="none_failed")
     finished = finish(run=run, receiver=link.receiver)
     cleaned = make_step("cleanup")(run=run)

@@ -1,7 +1,7 @@
-"""The DAGs of the receivers: load and merge, verify, housekeep. A receiver is a map index, so one that fails stops no other.
+"""The DAGs of the receivers: load and merge, verify, housekeep. A receiver is a map index, so a failed one stops no other.
 
-Only receivers that this machine sees as `file://` are loaded here (DESIGN §3); a Tidemark that pushes to a remote
-receiver has the same DAGs with nothing to do.
+Only this machine's `file://` receivers are loaded here (DESIGN §3). A Tidemark that sends to a remote receiver has the same
+DAGs with nothing to do.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tidemark.settings.model import Settings
 
 
 def local_receivers(settings: Settings) -> list[str]:
-    """Names of the receivers that are folders of this machine."""
+    """Return the names of the receivers that are folders of this machine."""
     return sorted(name for name, receiver in settings.receivers.items() if receiver.store.startswith("file://"))
 
 
 def load_dag(settings: Settings) -> DAG:
-    """`tidemark_load`: load, then merge, one map index a receiver; `load_iotdb` beside merge where one has an IoTDB."""
+    """Make `tidemark_load`: load, then merge, one map index a receiver; `load_iotdb` next to merge if one has an IoTDB."""
     receivers = local_receivers(settings)
     targets = any(settings.receivers[name].iotdb for name in receivers)
     with _make_dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
 
         def load_and_merge(receiver: str) -> None:
             loaded = _make_task("load")(receiver=receiver)
-            # A load that left something is red, and what it loaded is merged all the same; `done` joins the two verdicts.
+            # After a load that left something (red), its files are merged all the same; `done` joins the two results.
             merged = _make_task("merge", trigger_rule="all_done")(receiver=receiver)
             tasks = [loaded, merged]
             if targets:  # also after a load that left something, and again by itself while the server is down
@@ -41,13 +41,13 @@ def load_dag(settings: Settings) -> DAG:
             tasks >> EmptyOperator(task_id="done")
             loaded >> tasks[1:]
 
-        # The group is mapped so that a receiver's merge waits for its own load only.
+        # The group is mapped so that a receiver's merge waits only for its own load.
         task_group(group_id="receiver", prefix_group_id=False)(load_and_merge).expand(receiver=receivers)
     return dag
 
 
 def verify_dag(settings: Settings) -> DAG:
-    """`tidemark_verify`: the proof, by the clock."""
+    """Make `tidemark_verify`: the scheduled proof."""
     deep = Param(False, type="boolean", title="Deep", description="Compare every point, not only digests. Reads all files.")
     site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
     live = Param(False, type="boolean", title="Live only", description="Deep: without files gone at their site and kept.")
@@ -61,7 +61,7 @@ def verify_dag(settings: Settings) -> DAG:
 
 
 def housekeep_dag(settings: Settings) -> DAG:
-    """`tidemark_housekeep`: settle, reclaim, trim, by the clock."""
+    """Make `tidemark_housekeep`: the scheduled settling, reclaiming and trimming."""
     with _make_dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, make_timetable(HOUSEKEEP_CLOCK)) as dag:
         _make_task("housekeep").expand(receiver=local_receivers(settings))
     return dag
@@ -83,5 +83,5 @@ def _make_dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[s
 
 def _make_task(name: str, **options: Any) -> Any:
     shown = "{{ task.op_kwargs['receiver'] }}"
-    # One XCom a task: a key each would be a request each.
+    # One XCom for each task: a key each would be a request each.
     return task(task_id=name, multiple_outputs=False, map_index_template=shown, **options)(getattr(tasks_receivers, name))

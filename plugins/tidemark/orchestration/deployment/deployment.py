@@ -1,8 +1,8 @@
-"""Start and stop a whole Airflow beside the settings: `up` in the foreground, `start` detached, `down`.
+"""Start and stop a whole Airflow next to the settings: `up` in the foreground, `start` detached, `down`.
 
-`airflow standalone` cannot be stopped by SIGTERM and leaves children behind (research "airflow", finding 6), so the
-parts are started here: API servers, scheduler, DAG processor, triggerer. They end with this process however it ends:
-they are forks of one process that ends them when this one lets go of it or is killed (`part_starter`).
+`airflow standalone` cannot be stopped by SIGTERM and leaves children behind (research "airflow", finding 6). So the parts
+are started here: API servers, scheduler, DAG processor, triggerer. They end with this process however it ends: they are
+forks of one process that ends them when this one closes its pipe or is killed (`part_starter`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tidemark.settings.model import Settings
 
 @dataclass(frozen=True)
 class Deployment:
-    """A running Airflow: its address, the process that owns it, where its admin's password stands."""
+    """A running Airflow: its address, the process that owns it, the file with its admin's password."""
 
     ui: str
     pid: int
@@ -56,7 +56,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class _Mark:
-    """The pid file: which process owns this Airflow, where it answers, and whether it does yet."""
+    """The pid file: the process that owns this Airflow, its address, and whether it answers yet."""
 
     owner: Identity
     ui: str
@@ -69,10 +69,10 @@ def up(
     on_ready: Callable[[Deployment], None] = lambda _deployment: None,
     triggerer: bool = True,
 ) -> None:
-    """Run Airflow until SIGTERM, SIGINT or SIGHUP; return when every process of it is gone.
+    """Run Airflow until SIGTERM, SIGINT or SIGHUP; return when all of its processes have ended.
 
-    `port` 0 takes a free one. Raises UsageError when the port is taken or this deployment runs already, PermanentError
-    when a part ends by itself or Airflow does not answer within START_SECONDS.
+    `port` 0 uses a free one. Raises UsageError if the port is in use or this deployment runs already, PermanentError if a
+    part ends by itself or Airflow does not answer within START_SECONDS.
     """
     home = home_of(settings)
     _refuse_second(home)
@@ -95,9 +95,9 @@ def up(
 
 
 def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deployment:
-    """Start Airflow detached from this process and return when it answers; one that runs already is the result.
+    """Start Airflow detached from this process and return when it answers; a running one is returned at once.
 
-    Raises what `up` raises, UsageError where it runs already on another port.
+    Raises the errors of `up`, UsageError if it runs already on another port.
     """
     if found := running_at(settings, port):
         return found
@@ -108,7 +108,7 @@ def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deplo
     command += [] if triggerer else ["--no-triggerer"]
     child = {**os.environ, **own_environment(settings, os.environ)}
     with home.part_log("up").open("ab") as log:
-        owner = subprocess.Popen(  # nobody waits for it here: `down` ends it
+        owner = subprocess.Popen(  # `down` ends it
             command, env=child, cwd=settings.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     deadline = time.monotonic() + START_SECONDS
@@ -124,14 +124,14 @@ def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deplo
 
 
 def find_running(settings: Settings) -> Deployment | None:
-    """The deployment of these settings when it runs."""
+    """Return the deployment of these settings, if it runs."""
     home = home_of(settings)
     mark = _read_mark(home)
     return _deployment_of(home, mark) if mark else None
 
 
 def running_at(settings: Settings, port: int) -> Deployment | None:
-    """`find_running`, once it answers, where `port` (0: any) is its port. UsageError where it has another one."""
+    """Return the running deployment once it answers, if `port` (0: any) is its port. UsageError if it has another one."""
     home = home_of(settings)
     deadline = time.monotonic() + START_SECONDS
     while mark := _read_mark(home):
@@ -146,7 +146,7 @@ def running_at(settings: Settings, port: int) -> Deployment | None:
 
 
 def down(settings: Settings) -> Deployment | None:
-    """Stop the running Airflow of these settings and wait until it is gone; None where none runs. Raises UsageError when it
+    """Stop the running Airflow of these settings and wait until it has ended; None if none runs. Raises UsageError if it
     runs on another machine that shares this folder."""
     home = home_of(settings)
     mark = _read_mark(home)
@@ -157,7 +157,7 @@ def down(settings: Settings) -> Deployment | None:
     os.kill(mark.owner.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_SECONDS + 5
     while is_alive(mark.owner) and time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):  # `start` in the same process made it our child: reap it
+        with contextlib.suppress(ChildProcessError):  # `start` in this process made it our child: reap it
             os.waitpid(mark.owner.pid, os.WNOHANG)
         time.sleep(0.05)
     if is_alive(mark.owner):
@@ -179,7 +179,7 @@ def _deployment_of(home: AirflowHome, mark: _Mark, first: bool = False) -> Deplo
 
 
 def _free_port(port: int) -> int:
-    """`port` when nobody listens there on loopback (0: one that is free). Raises UsageError naming it otherwise."""
+    """Return `port` if it is free on loopback (0: a free one). Raises UsageError naming it otherwise."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -198,7 +198,7 @@ def _write_mark(home: AirflowHome, mark: _Mark) -> None:
 
 
 def _read_mark(home: AirflowHome) -> _Mark | None:
-    """The pid file's mark when its process still runs."""
+    """Read the pid file; None if its process does not run."""
     try:
         raw = json.loads(home.pid_file.read_text())
         mark = _Mark(Identity(**raw["owner"]), str(raw["ui"]), bool(raw["ready"]))
@@ -209,7 +209,7 @@ def _read_mark(home: AirflowHome) -> _Mark | None:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Within the block SIGTERM, SIGINT and SIGHUP only set a flag; `stopped()` tells. nohup's ignored SIGHUP stays so."""
+    """Let SIGTERM, SIGINT and SIGHUP only set the flag that `stopped()` returns. nohup's ignored SIGHUP stays ignored."""
     caught: list[int] = []
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

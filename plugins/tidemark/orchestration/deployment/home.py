@@ -1,7 +1,7 @@
-"""Airflow's home below a deployment: its folders, its secrets made once, and the environment every part is started with.
+"""Airflow's home below a deployment: its folders, its secrets made once, and the environment of every part.
 
-`TUNED` is the one list of settings that native runs and docker-compose.yaml share (a test holds the two together). The
-figures behind it: research "airflow" §1.1, §1.3 and §1.4. Nothing here imports Airflow: `./tidemark up` must not pay for it.
+`TUNED` is the one list of settings that native runs and docker-compose.yaml share (a test compares them). The figures behind
+it: research "airflow" §1.1, §1.3 and §1.4. Nothing here imports Airflow, which would slow `./tidemark up`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TUNED: Mapping[str, str] = {
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin",
     "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
-    "AIRFLOW__CORE__MAX_CONSECUTIVE_FAILED_DAG_RUNS_PER_DAG": "0",  # a link that was down for a day comes back by itself
+    "AIRFLOW__CORE__MAX_CONSECUTIVE_FAILED_DAG_RUNS_PER_DAG": "0",  # a link that was down for a day recovers by itself
     # The default 5 s keeps an executor slot that long after a task's last socket closed; 1 is the smallest that makes sense.
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-    # The API server builds what tasks talk to at its first request: on a busy machine a task's first word waits for that.
+    # The API server builds the tasks' interface at its first request: on a busy machine a task waits for that.
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
-    # The chain latency of seven short tasks is made of this sleep: 1 s by default.
+    # This sleep is most of the latency of seven short tasks: 1 s by default.
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
     # A task whose supervisor died is retried after this many seconds; 300 by default.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
@@ -45,7 +45,7 @@ TUNED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class AirflowHome:
-    """Where one embedded Airflow keeps what it writes: `<settings.root>/var/airflow`."""
+    """The files of one embedded Airflow: `<settings.root>/var/airflow`."""
 
     folder: Path
 
@@ -63,21 +63,21 @@ class AirflowHome:
 
     @property
     def migration_mark(self) -> Path:
-        """Which Airflow brought which database up."""
+        """Which Airflow migrated which database."""
         return self.folder / "migrated.json"
 
     def part_log(self, part: str) -> Path:
-        """What a part of Airflow says; the logs of tasks are in `logs/`, as Airflow lays them out."""
+        """Return the log of a part of Airflow; the logs of tasks are in `logs/`, as Airflow lays them out."""
         return self.folder / "parts" / f"{part}.log"
 
 
 def home_of(settings: Settings) -> AirflowHome:
-    """Where the Airflow of these settings lives."""
+    """Return the Airflow home of these settings."""
     return AirflowHome(settings.root / "var" / "airflow")
 
 
 def prepare_home(home: AirflowHome) -> bool:
-    """Make the folders, the secrets and the admin's password where they are missing. True when the password is new."""
+    """Make missing folders, secrets and the admin's password. True if the password is new."""
     for folder in (home.folder, home.folder / "logs", home.folder / "parts"):
         folder.mkdir(parents=True, exist_ok=True)
     home.folder.chmod(0o700)
@@ -93,21 +93,21 @@ def prepare_home(home: AirflowHome) -> bool:
 
 
 def read_password(home: AirflowHome) -> str:
-    """The admin's password."""
+    """Return the admin's password."""
     return str(json.loads(home.passwords.read_text())[ADMIN])
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where an embedded Airflow listens on 127.0.0.1: its pages and REST interface, and the server that tasks report to."""
+    """The ports of an embedded Airflow on 127.0.0.1: its pages and REST interface, and the server that tasks report to."""
 
     pages: int
     tasks: int
 
 
 def make_environment(settings: Settings, ports: Ports, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of every part and task. What `inherited` sets of AIRFLOW__… wins over the tuning and over SQLite
-    (so PostgreSQL comes by AIRFLOW__DATABASE__SQL_ALCHEMY_CONN), never over what ties the parts to each other."""
+    """Make the environment of every part and task. AIRFLOW__… in `inherited` overrides the tuning and SQLite (so PostgreSQL
+    is set by AIRFLOW__DATABASE__SQL_ALCHEMY_CONN), but never the values that connect the parts."""
     home = home_of(settings)
     tuned = {
         **TUNED,
@@ -129,14 +129,14 @@ def make_environment(settings: Settings, ports: Ports, inherited: Mapping[str, s
     }
     merged = {**tuned, **inherited, **fixed}
     database = merged["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
-    if database.startswith("postgresql+psycopg:"):  # one driver serves both; Airflow would look for asyncpg
+    if database.startswith("postgresql+psycopg:"):  # one driver serves both; Airflow would use asyncpg
         merged.setdefault("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", database)
     merged.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode every part imports for 4.5 s instead of 2.2 s
     return merged
 
 
 def own_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """By what a process of ours, started anywhere, finds its code and these settings."""
+    """Return the variables by which any process of ours finds its code and these settings."""
     folders = (str(REPOSITORY / "plugins"), inherited.get("PYTHONPATH", ""))
     return {"TIDEMARK_CONFIG": str(settings.path.resolve()), "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 

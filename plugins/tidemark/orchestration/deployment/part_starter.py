@@ -1,13 +1,13 @@
-"""The process behind a running Airflow: imports it once, forks its parts, ends them when its owner lets go of it.
+"""The process behind a running Airflow: imports it once, forks its parts, ends them when its owner closes the pipe.
 
 Each of Airflow's commands imports for two seconds of CPU before it does anything; five of them on two cores is most of the
-time that `./tidemark up` takes. Here they are forks of one process that has imported already, and share its memory.
+time of `./tidemark up`. Here they are forks of one process that has imported already, and share its memory.
 
     stdin      the order, one line of JSON: {"migrate": bool, "parts": {name: [words]}, "logs": {name: path}}; its end,
                which also comes when the owner is killed with -9, means: end all parts
     stdout     the answer, one line: {"parts": {name: pid}}, or {"failed": "migrate"}
 
-Each part leads a session, so that whatever it forks is found again (orchestration.deployment.sessions).
+Each part leads a session, so that all its forks can be found (orchestration.deployment.sessions).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MIGRATE = ("db", "migrate")
 
 def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what importing Airflow prints is no answer
+    os.dup2(2, 1)  # output of importing Airflow is no answer
     order = json.loads(sys.stdin.readline() or "{}")
     if not order:
         return 0
-    # FastAPI makes millions of objects that stay: with Python's own threshold the collector takes a third of a start.
+    # FastAPI makes millions of objects that stay: with Python's default threshold the collector uses a third of a start.
     gc.set_threshold(50_000, 50, 100)
     import airflow.__main__
     import airflow.cli.cli_parser
@@ -46,7 +46,7 @@ def main() -> int:
         if os.waitpid(child, 0)[1] != 0:
             print(json.dumps({"failed": "migrate"}), file=answers, flush=True)
             return 1
-    gc.freeze()  # what is there now stays: no fork's collector touches it, so its pages stay shared
+    gc.freeze()  # these objects stay: no fork's collector touches them, so their pages stay shared
     for part, words in order["parts"].items():
         # CRASH WINDOW: killed in this loop, the parts forked so far go on; they hold their port and the next `up` says so.
         child = os.fork()
@@ -54,7 +54,7 @@ def main() -> int:
             answers.close()
             return _run_airflow(words, order["logs"][part])
         children[part] = child
-    with contextlib.suppress(BrokenPipeError):  # an owner that died meanwhile: the end of stdin comes next
+    with contextlib.suppress(BrokenPipeError):  # the owner died meanwhile: the end of stdin comes next
         print(json.dumps({"parts": children}), file=answers, flush=True)
     _ignore_signals()
     while sys.stdin.readline():
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _run_airflow(words: Sequence[str], log: str) -> int:
-    """In the forked child: be `airflow WORDS…`, as the command itself would be; its exit code."""
+    """Run `airflow WORDS…` in the forked child, as the command itself would; return its exit code."""
     from setproctitle import setproctitle
 
     os.setsid()
@@ -81,7 +81,7 @@ def _run_airflow(words: Sequence[str], log: str) -> int:
 
 
 def _ignore_signals() -> None:
-    """The parts have their own handlers by now; a Ctrl-C of the terminal is the owner's business."""
+    """Ignore signals: the parts have their own handlers by now, and Ctrl-C of the terminal is for the owner."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

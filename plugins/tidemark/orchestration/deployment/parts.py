@@ -1,11 +1,11 @@
-"""The parts of a running Airflow, seen from their owner: have them started, ask whether they answer, let them be ended.
+"""The parts of a running Airflow, as their owner handles them: start them, check that they answer, end them.
 
-The API server is two parts: one for people and scripts, one for tasks. In one process a click can meet a task's report
-so that each waits for the other: the click's log entry waits, on the event loop, for SQLite's write lock, and the report
-that has the lock waits for the event loop to commit. Both stand until SQLite gives up after 5 s, and the click gets a 500.
+The API server is two parts: one for people and scripts, one for tasks. In one process a click and a task's report can block
+each other: the click's log entry waits, on the event loop, for SQLite's write lock, and the report that has the lock waits
+for the event loop to commit. Both wait until SQLite gives up after 5 s, and the click gets a 500.
 
-The servers, scheduler, DAG processor and triggerer are forks of one process (`part_starter`), which ends them when its
-owner lets go of it or is killed.
+The servers, scheduler, DAG processor and triggerer are forks of one process (`part_starter`), which ends them when its owner
+closes the pipe or is killed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEALTHY = ("metadatabase", "scheduler", "dag_processor")
 
 @dataclass(frozen=True)
 class Parts:
-    """The starter and the parts' process ids by name; no parts where the start was stopped in its middle."""
+    """The starter and the parts' process ids by name; no parts if the start was interrupted."""
 
     starter: subprocess.Popen[bytes]
     leaders: Mapping[str, int]
@@ -47,7 +47,7 @@ class Parts:
 def running_parts(
     home: AirflowHome, values: Mapping[str, str], triggerer: bool, stopped: Callable[[], bool]
 ) -> Iterator[Parts]:
-    """The parts; every process of them is gone when the block is left. Raises PermanentError when they do not start."""
+    """Run the parts in the block; all their processes end when it is left. PermanentError if they do not start."""
     starter = _launch_starter(home, values)
     leaders: Mapping[str, int] = {}
     try:
@@ -64,7 +64,7 @@ def running_parts(
         yield Parts(starter, leaders)
     finally:
         assert starter.stdin is not None
-        starter.stdin.close()  # it ends the parts, then itself
+        starter.stdin.close()  # this ends the parts, then the starter
         try:
             starter.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -74,7 +74,7 @@ def running_parts(
 
 
 def _list_commands(values: Mapping[str, str], triggerer: bool) -> dict[str, tuple[str, ...]]:
-    """What each part is started with, after the word `airflow`."""
+    """Return each part's command, after the word `airflow`."""
     tasks = urllib.parse.urlsplit(values[EXECUTION_API]).port
     words: dict[str, tuple[str, ...]] = {
         "api-server": ("api-server", "--apps", "core"),
@@ -96,7 +96,7 @@ def _launch_starter(home: AirflowHome, values: Mapping[str, str]) -> subprocess.
                 "-P",
                 "-m",
                 "tidemark.orchestration.deployment.part_starter",
-            ],  # -P: no module of the folder we stand in
+            ],  # -P: no module of the working folder
             env=dict(values),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -108,7 +108,7 @@ def _launch_starter(home: AirflowHome, values: Mapping[str, str]) -> subprocess.
 def _order_start(
     starter: subprocess.Popen[bytes], home: AirflowHome, order: Mapping[str, Any], stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    """Give the starter its order; its answer, or nothing where `stopped` came first."""
+    """Send the starter its order; return its answer, or {} if `stopped` came first."""
     assert starter.stdin is not None
     assert starter.stdout is not None
     logs = {part: str(home.part_log(part)) for part in ("migrate", *order["parts"])}
@@ -124,7 +124,7 @@ def _order_start(
 
 
 def _must_migrate(home: AirflowHome, values: Mapping[str, str]) -> bool:
-    """Once per Airflow version and address: bringing its own database up costs seconds and must precede the parts."""
+    """Return whether Airflow's database must be migrated before the parts: once for each version and address."""
     address = values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
     if address.startswith("sqlite") and not (home.folder / "airflow.db").exists():
         return True
@@ -136,18 +136,18 @@ def _mark_migrated(home: AirflowHome, values: Mapping[str, str]) -> None:
 
 
 def _encode_migration(values: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].encode()).hexdigest()  # it may carry a password
+    digest = hashlib.sha256(values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].encode()).hexdigest()  # it may contain a password
     return json.dumps({"airflow": version("apache-airflow-core"), "database": digest})
 
 
 def wait_healthy(values: Mapping[str, str], parts: Parts, home: AirflowHome, stopped: Callable[[], bool]) -> bool:
-    """True when Airflow answers people and tasks, and its scheduler and DAG processor report healthy; False when `stopped`
-    came first. `values` is the parts' environment."""
+    """Return True when Airflow answers people and tasks, and its scheduler and DAG processor report healthy; False if
+    `stopped` came first. `values` is the parts' environment."""
     deadline = time.monotonic() + START_SECONDS
     tasks_served = False
     while not stopped():
         check_alive(parts, home)
-        # It builds what tasks talk to at its first request, for seconds; the first sync should not wait for it.
+        # It builds the tasks' interface at its first request, for seconds; the first sync should not wait for it.
         tasks_served = tasks_served or bool(_ask_json(f"{values[EXECUTION_API]}health"))
         health = _ask_json(f"{values['AIRFLOW__API__BASE_URL']}/api/v2/monitor/health")
         if tasks_served and all((health.get(part) or {}).get("status") == "healthy" for part in HEALTHY):
@@ -159,7 +159,7 @@ def wait_healthy(values: Mapping[str, str], parts: Parts, home: AirflowHome, sto
 
 
 def _ask_json(address: str) -> dict[str, Any]:
-    """What a part of Airflow answers; nothing as long as it does not."""
+    """Return the answer of a part of Airflow; {} as long as there is none."""
     try:
         with urllib.request.urlopen(address, timeout=10) as reply:
             return dict(json.load(reply))
@@ -168,7 +168,7 @@ def _ask_json(address: str) -> dict[str, Any]:
 
 
 def check_alive(parts: Parts, home: AirflowHome) -> None:
-    """Raises PermanentError naming the part that ended by itself."""
+    """Raise PermanentError naming a part that ended by itself."""
     if parts.starter.poll() is not None:
         raise part_died_error("starter", home)
     for part, leader in parts.leaders.items():
@@ -177,7 +177,7 @@ def check_alive(parts: Parts, home: AirflowHome) -> None:
 
 
 def part_died_error(part: str, home: AirflowHome) -> PermanentError:
-    """The error for a part that ended by itself, with its last lines."""
+    """Make the error of a part that ended by itself, with its last lines."""
     log = home.part_log(part)
     last = log.read_text(errors="replace").strip().splitlines()[-8:] if log.exists() else []
     return PermanentError(
@@ -186,7 +186,7 @@ def part_died_error(part: str, home: AirflowHome) -> PermanentError:
 
 
 def no_answer_error(home: AirflowHome) -> PermanentError:
-    """The error for an Airflow that does not answer in time."""
+    """Make the error of an Airflow that does not answer in time."""
     where = home.folder / "parts"
     told = f"Airflow does not answer after {START_SECONDS:.0f} s"
     return PermanentError(told, hint=f"tail {where}/*.log", subject=str(where))

@@ -1,7 +1,7 @@
-"""Processes that end together: each part of Airflow leads a session, and whatever it forked is found again by it.
+"""Processes that end together: each part of Airflow leads a session, by which all its forks are found.
 
-Airflow's executor workers and task processes get process groups of their own, some survive their parent, none leaves
-the session. So "all children gone" is asked of the session, from /proc. Only the standard library.
+Airflow's executor workers and task processes get process groups of their own. Some survive their parent, none leaves the
+session. So /proc is searched for the session to see whether all have ended. Only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 GRACE_SECONDS = 20.0
 TASK_SECONDS = 4.0  # a task that runs while Airflow stops may end by itself within this time
-REPORT_SECONDS = 6.0  # its supervisor says so to the API server, and the scheduler ends, within this one
+REPORT_SECONDS = 6.0  # its supervisor reports to the API server, and the scheduler ends, within this time
 SERVER_SECONDS = 6.0
 TRIGGERER_SECONDS = 1.5  # it notices its runner's end 10 s late (its select() waits on the runner's closed sockets)
 
@@ -23,26 +23,26 @@ Reap = Callable[[], object]
 
 
 def reap_nothing() -> None:
-    """The reap of who has no children there."""
+    """The `reap` of a process that has no children there."""
 
 
 def list_members(leaders: Collection[int]) -> list[int]:
-    """Every live process whose session is led by one of `leaders`."""
+    """Return every live process whose session is led by one of `leaders`."""
     return [pid for pid, fields in _list_processes() if int(fields[3]) in leaders and fields[0] != "Z"]
 
 
 def is_live(pid: int) -> bool:
-    """Whether the process runs; also right in the moment between its fork and its leading a session."""
+    """Return whether the process runs; also right between its fork and its `setsid`."""
     fields = _read_stat(pid)
     return bool(fields) and fields[0] != "Z"
 
 
 def end_parts(parts: Mapping[str, int], reap: Reap = reap_nothing) -> None:
-    """End Airflow's parts so that tasks still run are told of: {name: session leader}. Returns when all are gone.
+    """End Airflow's parts so that running tasks are reported: {name: session leader}. Returns when all have ended.
 
-    The scheduler waits for its running tasks for ever, and a task cannot report without its server. So the servers
-    go last, and tasks that do not end in TASK_SECONDS are killed: their supervisors report that, the next start
-    retries them, and they continue (any step of a run may die anywhere).
+    The scheduler waits forever for its running tasks, and a task cannot report without its server. So the servers end last,
+    and tasks that do not end in TASK_SECONDS are killed: their supervisors report that, the next start retries them, and
+    they continue (any step of a run may die anywhere).
     """
     server = {pid for name, pid in parts.items() if name in ("api-server", "execution-api")}
     triggerer = {pid for name, pid in parts.items() if name == "triggerer"}
@@ -58,20 +58,20 @@ def end_parts(parts: Mapping[str, int], reap: Reap = reap_nothing) -> None:
 
 
 def end_sessions(leaders: Collection[int], grace: float = GRACE_SECONDS, reap: Reap = reap_nothing) -> int:
-    """SIGTERM to the leaders, SIGKILL after `grace` seconds to all that is left. Returns how many had to be killed."""
+    """Send SIGTERM to the leaders, and SIGKILL after `grace` seconds to all that are left. Return how many were killed."""
     terminate_leaders(leaders)
     wait_gone(leaders, grace, reap)
     return kill_sessions(leaders, reap)
 
 
 def terminate_leaders(leaders: Collection[int]) -> None:
-    """SIGTERM to those leaders that still lead."""
+    """Send SIGTERM to the leaders that still lead."""
     for leader in set(leaders) & set(list_members(leaders)):
         _send_signal(leader, signal.SIGTERM)
 
 
 def wait_gone(leaders: Collection[int], seconds: float, reap: Reap = reap_nothing) -> bool:
-    """Wait until no leader is left, at most `seconds`; False when one is. What a leader left behind ends by no wait."""
+    """Wait until no leader is left, at most `seconds`; False if one is. Children of ended leaders are not waited for."""
     deadline = time.monotonic() + seconds
     while set(list_members(leaders)) & set(leaders):
         if time.monotonic() > deadline:
@@ -82,7 +82,7 @@ def wait_gone(leaders: Collection[int], seconds: float, reap: Reap = reap_nothin
 
 
 def kill_sessions(leaders: Collection[int], reap: Reap = reap_nothing) -> int:
-    """SIGKILL to every process of these sessions until none is left. Returns how many there were."""
+    """Send SIGKILL to every process of these sessions until none is left. Return how many there were."""
     killed = len(list_members(leaders))
     while left := list_members(leaders):
         for pid in left:
@@ -93,7 +93,7 @@ def kill_sessions(leaders: Collection[int], reap: Reap = reap_nothing) -> int:
 
 
 def kill_tasks(leaders: Collection[int]) -> None:
-    """SIGKILL to what the leaders' children started: below an executor's workers, the tasks and all that is theirs."""
+    """Send SIGKILL to grandchildren of the leaders and below: tasks of an executor's workers, and their children."""
     ours = {pid: int(fields[1]) for pid, fields in _list_processes() if int(fields[3]) in leaders}
     for pid, parent in ours.items():
         if pid not in leaders and parent not in leaders:
@@ -101,7 +101,7 @@ def kill_tasks(leaders: Collection[int]) -> None:
 
 
 def _list_processes() -> list[tuple[int, list[str]]]:
-    """(pid, [state, parent, process group, session, …]) of all there are."""
+    """Return (pid, [state, parent, process group, session, …]) of all processes."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [(pid, fields) for pid in pids if (fields := _read_stat(pid))]
 

@@ -1,6 +1,6 @@
-"""Airflow listener: before the scheduler forks its workers it imports what tasks import, so that no task pays for it.
+"""Airflow listener: the scheduler imports what tasks import before it forks its workers, so that no task has to.
 
-A task is a fork of a worker, a worker a fork of the scheduler. A sync run has seven short tasks; each would import the
+A task is a fork of a worker, a worker a fork of the scheduler. Each of a sync run's seven short tasks would import the
 ledger, the stores and the flows anew. Only the scheduler does this: the other parts run no tasks.
 """
 
@@ -29,7 +29,7 @@ TASK_MODULES = (
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_starting(component: object) -> None:
-    """Called in each of Airflow's parts as it starts; `component` is the part's job."""
+    """Import the task modules in the scheduler. Called in each part as it starts; `component` is the part's job."""
     if getattr(component, "job_type", "") != "SchedulerJob":
         return
     for module in TASK_MODULES:

@@ -1,13 +1,13 @@
-"""What each task does: open an `App`, call one verb of a room below, say errors in Airflow's words.
+"""The tasks: each opens an `App`, calls one function of a package below, and reports errors in Airflow's terms.
 
-    attempts    how the tries of a link's tasks go, noted in our own ledger
+    attempts    the tries of a link's tasks, recorded in our own ledger
     late_store  a store that is opened at its first use
-    perform     what every task does around its verb; progress on Airflow's pages
+    perform     the frame of every task; progress on Airflow's pages
     sync        the seven tasks of a link's DAG
     receivers   load, merge, verify, housekeep
     cluster     plan, phase one, slots by batches, the end
 
-Imports the rooms below, `orchestration.settings`, `orchestration.schedules`, `orchestration.retry_policy`. A task
-may run any number of times, at any time: its verb reads the ledger and does what is still missing. A closed window
-is a skip, not a failure.
+Imports the packages below, `orchestration.settings`, `orchestration.schedules`, `orchestration.retry_policy`. A task may run
+any number of times, at any time: it reads the ledger and does what is still missing. A closed window is a skip, not a
+failure.
 """

@@ -1,6 +1,6 @@
-"""Note in Tidemark's own ledger how the tries of a link's tasks go, so that `status` needs no Airflow to tell the truth.
+"""Record the tries of a link's tasks in Tidemark's own ledger, so that `status` is right without Airflow.
 
-Airflow knows it too, but `./tidemark status` may run where no Airflow is. A dry run is no try of the link's run.
+Airflow knows them too, but `./tidemark status` may run without Airflow. A dry run is no try of the link's run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINK_DAG = "tidemark_sync__"
 
 @contextmanager
 def record_attempt(app: App) -> Iterator[None]:
-    """Around one try of a task: it works, then it is done, will be tried again, or has failed."""
+    """Record one try of a task around the block: working, then done, to be retried, or failed."""
     from airflow.sdk.exceptions import AirflowSkipException
 
     from tidemark.ledger.sender.attempts import DONE, WORKING, Try
@@ -39,7 +39,7 @@ def record_attempt(app: App) -> Iterator[None]:
     link, instance = found
     this = Try(instance.task_id, WORKING, instance.try_number, instance.max_tries + 1)
     _store_attempt(app, link, this)
-    # CRASH WINDOW: the worker dies: its try stays `working`, its identity tells that nobody works; the next try replaces it.
+    # CRASH WINDOW: the worker dies: its try stays `working`, its identity shows that it is dead; the next try replaces it.
     try:
         yield
     except AirflowSkipException:
@@ -52,13 +52,13 @@ def record_attempt(app: App) -> Iterator[None]:
 
 
 def _judge_ended(this: Try, error: BaseException) -> Try:
-    """The try as Airflow will take it, by the answer that the policy gives Airflow."""
+    """Return the try as Airflow will treat it, by the policy's decision."""
     from airflow.sdk.definitions.retry_policy import RetryAction
 
     from tidemark.ledger.sender.attempts import DONE, FAILED, RETRYING
 
     if isinstance(error, (GuardError, PartialError, WindowOverError)):
-        return replace(this, state=DONE)  # a state of its own says what waits: for the operator, or the window
+        return replace(this, state=DONE)  # its own state says what waits: for the operator, or the window
     this = replace(this, state=FAILED, error=f"{type(error).__name__}: {error}")
     if isinstance(error, TidemarkError):
         this = replace(this, error=error.message, hint=error.hint)
@@ -80,12 +80,12 @@ def _store_attempt(app: App, link: str, attempt: Try) -> None:
 
 
 def _find_instance() -> tuple[str, Any] | None:
-    """(link, task instance) of the task at work, None where it is no link's, or a dry run's."""
+    """Return (link, task instance) of the running task; None if it is not a link's, or a dry run's."""
     from airflow.sdk import get_current_context
 
     try:
         context = get_current_context()
-    except RuntimeError:  # the step is called outside of any task
+    except RuntimeError:  # the step runs outside of any task
         return None
     dag_id = context["ti"].dag_id
     if not dag_id.startswith(LINK_DAG) or (context.get("params") or {}).get("dry_run"):

@@ -1,7 +1,7 @@
 """Tasks of `tidemark_cluster_scale`: plan, phase one, slots by batches, the end. XCom carries counts and ranges of slots.
 
-Each may run any number of times, at any time: the change is known by the id of its DAG run, the flow does what is still
-missing of it, and a task of an earlier epoch that wakes up finds nothing to do.
+Each may run any number of times, at any time. The DAG run's id identifies the change, the flow does what is still missing of
+it, and a late task of an earlier epoch finds nothing to do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAN_LINES = 200
 
 
 def plan(receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-    """What the change would move, for the log and for whoever approves. Of a change that is known already: how far it is."""
+    """Log what the change would move, for its approval; for a change that has begun, its state."""
     return perform_step(lambda app: _plan_change(app, receiver, _parse_wanted(params or {}, dag_run)))
 
 
@@ -52,7 +52,7 @@ def _plan_change(app: App, receiver: str, wanted: Wanted) -> dict[str, Any]:
 def phase_one(
     receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None, task_state_store: Any = None
 ) -> list[dict[str, Any]]:
-    """Every node takes the new table, then it comes into force. Returns the batches of `migrate` that are left."""
+    """Put the new table at every node and in force. Return the batches of `migrate` that are left."""
     progress = make_progress(task_state_store)
     wanted = _parse_wanted(params or {}, dag_run)
 
@@ -68,7 +68,7 @@ def phase_one(
 
 
 def batches_of(found: Sequence[Batch], most: int = MOST_TASKS) -> list[dict[str, Any]]:
-    """One entry a task, `most` at the most: epoch, ranges of slots (both ends inclusive), a label. Pure."""
+    """Return one entry for each task, at most `most`: epoch, ranges of slots (both ends inclusive), a label. Pure."""
     from tidemark.proof.cluster.view import spans_of, spans_text
 
     share = -(-len(found) // most) if found else 1
@@ -82,7 +82,7 @@ def batches_of(found: Sequence[Batch], most: int = MOST_TASKS) -> list[dict[str,
 
 
 def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
-    """What is left of these slots. Of an epoch that has passed nothing is left."""
+    """Move what is left of these slots; nothing if their epoch has passed."""
     progress = make_progress(task_state_store)
     slots = _expand_slots(batch["ranges"])
 
@@ -107,7 +107,7 @@ def _expand_slots(ranges: Iterable[Sequence[int]]) -> list[int]:
 def finish(
     receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None, task_state_store: Any = None
 ) -> dict[str, Any]:
-    """Whatever the batches left, then the end of the change: its node has joined, or left. Counts of the whole change."""
+    """Move what the batches left, then end the change: its node has joined, or left. Return counts of the whole change."""
     progress = make_progress(task_state_store)
     wanted = _parse_wanted(params or {}, dag_run)
 
@@ -117,7 +117,7 @@ def finish(
         known = _find_change(app, receiver, wanted)
         if known is None or known.state == "rolled_back":
             return {"state": _find_end_state(app, receiver, wanted) if known is None else known.state}
-        # A task cleared long after would otherwise move what a later change is about, which is for that one's tasks.
+        # A task cleared long after must not move the slots of a later change: that one has its own tasks.
         open_still = known.state != "done"
         return counts_for_xcom(
             change_nodes(app, app.receiver_settings(receiver), wanted, progress, wait=open_still, engine=ENGINE).as_json()
@@ -127,7 +127,7 @@ def finish(
 
 
 def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
-    """Every node, every copy. Red when anything is not as the table says: the log lists it."""
+    """Check every node and every copy. Red if anything differs from the table: the log lists it."""
     from tidemark.cluster.health.check import check_cluster as run
 
     report = perform_step(lambda app: run(app, app.receiver_settings(receiver), make_progress(task_state_store)))
@@ -152,7 +152,7 @@ def _parse_wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
 
 
 def _find_end_state(app: App, receiver: str, wanted: Wanted) -> str:
-    """How the newest change ended that asked for the same: the batches ended one that somebody else had begun."""
+    """Return the end state of the newest equal change: the batches may have ended one that somebody else began."""
     from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:
@@ -161,7 +161,7 @@ def _find_end_state(app: App, receiver: str, wanted: Wanted) -> str:
 
 
 def _find_change(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:
-    """The change of this DAG run; or the open one that asks for the same, whoever began it."""
+    """Return the change of this DAG run, or an open one with the same request, from anybody."""
     from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:

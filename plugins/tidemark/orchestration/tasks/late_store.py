@@ -1,8 +1,8 @@
 """A store that is opened at its first use.
 
 On the command line one process opens a link's stores once for all steps. In Airflow each step is a process, and an SSH
-connection with its far end's start costs more than most steps: `transfer_deletes` asks the ledger alone, `recover` and
-`cleanup` seldom need the site. A module of its own: Airflow reads DAG files often, and needs no stores for that.
+connection costs more than most steps: `transfer_deletes` uses only the ledger, `recover` and `cleanup` seldom need the site.
+This is a module of its own because Airflow reads DAG files often, and needs no stores for that.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def open_late(address: StoreAddress) -> Store:
-    """`open_store`, late where it has to connect. What opening raises is raised by the first use."""
+    """Open a store, a remote one at its first use, which then raises the errors of opening."""
     return LateStore(address) if address.url.startswith("sftp://") else open_store(address)
 
 
 class LateStore(RetryingStore):
-    """`inner` comes into being when it is first asked for, by whichever thread."""
+    """A store whose `inner` is opened at its first use, by any thread."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._tries = TRIES
@@ -36,7 +36,7 @@ class LateStore(RetryingStore):
         return self._address.url
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not there: `inner`, before the first use."""
+        """Open `inner` before the first use: Python calls this for missing attributes."""
         if name != "inner":
             raise AttributeError(name)
         with self._opening:
@@ -45,7 +45,7 @@ class LateStore(RetryingStore):
         return vars(self)["inner"]
 
     def _retry_call(self, act: Callable[[], T]) -> T:
-        without_retries(self)  # opening has its own tries; one level retries one failure
+        without_retries(self)  # opening has its own tries; only one level retries a failure
         return super()._retry_call(act)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""What every task does around its verb: an open App, tries in seconds, errors in Airflow's words.
+"""The frame of every task: an open App, tries in seconds, errors in Airflow's terms, progress.
 
-Also progress. A closed window is a skip, not a failure. Everything else keeps its
-class, so that the retry policy can read it, and is logged with the next command.
+A closed window is a skip, not a failure. Every other error keeps its class for the retry policy, and is logged with the next
+command.
 
-`make_progress` puts progress on Airflow's pages: a line in the log, and the task's state store for who opens its page. It is
+`make_progress` puts progress on Airflow's pages: a line in the log, and the task's state store for the task's page. It is
 for display only (DESIGN §4): whether the store survives a clear depends on the version and on a box in the dialog.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def perform_step(act: Callable[[App], T]) -> T:
-    """Run one step of a flow as an Airflow task. Raises AirflowSkipException when the link's window is over."""
+    """Run one step of a flow as an Airflow task. Raises AirflowSkipException if the link's window is over."""
     from airflow.sdk.exceptions import AirflowSkipException
 
     from tidemark.ledger.soundness import explain_surprises
@@ -51,7 +51,7 @@ def perform_step(act: Callable[[App], T]) -> T:
 
 @contextmanager
 def open_task_app() -> Iterator[App]:
-    """An App of the standing settings, its remote stores opened at their first use; its ledger is closed at the end."""
+    """Open an App of the present settings, with remote stores opened at their first use; its ledger is closed at the end."""
     from tidemark.app import open_app
     from tidemark.ledger.database import Ledger
     from tidemark.ledger.soundness import explain_surprises
@@ -67,7 +67,7 @@ def open_task_app() -> Iterator[App]:
 
 
 def counts_for_xcom(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What XCom may carry: ids and numbers; lists only as their length."""
+    """Return the values that XCom may carry: ids and numbers; lists only as their length."""
     short: dict[str, Any] = {}
     for key, value in raw.items():
         if isinstance(value, (list, tuple, dict)):
@@ -77,11 +77,11 @@ def counts_for_xcom(raw: Mapping[str, Any]) -> dict[str, Any]:
     return short
 
 
-EVERY_SECONDS = 5.0  # each showing is a request to the API server
+EVERY_SECONDS = 5.0  # each display is a request to the API server
 
 
 def make_progress(store: Any, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """A Progress that shows a tick at most every EVERY_SECONDS. `store`: Airflow's task_state_store, or None."""
+    """Make a Progress that shows a tick at most every EVERY_SECONDS. `store`: Airflow's task_state_store, or None."""
     last = clock()
     pace = Pace()
 

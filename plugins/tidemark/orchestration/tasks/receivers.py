@@ -1,7 +1,7 @@
 """Tasks of the receivers' DAGs: load, merge, verify, housekeep. Each calls one flow and returns ids and counts.
 
-A flow does all it can and names the rest; the task is red when there is a rest, with the next command as its last word.
-Run again it finds only what is still open.
+A flow does all it can and reports the rest. With a rest the task is red, and its last line names the next command. A
+repeated run finds only what is still open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def load(receiver: str) -> dict[str, Any]:
 
 
 def load_iotdb(receiver: str) -> dict[str, Any]:
-    """Give the receiver's IoTDB what the catalog took; nothing where it has none."""
+    """Give the receiver's IoTDB the catalog's new files; does nothing without an IoTDB."""
     from tidemark.receiver.iotdb.load import load_if_any
 
     result = perform_step(lambda app: load_if_any(app, app.receiver_settings(receiver)))
@@ -53,7 +53,7 @@ def load_iotdb(receiver: str) -> dict[str, Any]:
 
 
 def merge(receiver: str) -> dict[str, Any]:
-    """Merge what overlaps at the receiver."""
+    """Merge overlapping files at the receiver."""
     from tidemark.receiver.merge.merge import merge as run
 
     result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE))
@@ -86,14 +86,14 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def housekeep(receiver: str) -> dict[str, Any]:
-    """Settle, reclaim, remove what is answered, trim events."""
+    """Settle, reclaim, clean answered landings, trim events."""
     from tidemark.operations.housekeeping import housekeep as run
 
     return counts_for_xcom(perform_step(lambda app: run(app, app.receiver_settings(receiver))).as_json())
 
 
 def judged(exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What XCom carries of a flow that did all; for one that left something the error of its exit code's class."""
+    """Return XCom's values of a complete flow; raise the error of the exit code's class if something is left."""
     if exit_code:
         from tidemark.orchestration.retry_policy import format_advice
 

@@ -1,7 +1,7 @@
 """The seven tasks of a link's DAG, each one step of the sync flow (DESIGN §6). XCom carries ids and counts only.
 
-A task may run any number of times, at any time, also when its run is long finished: the flow's step reads the ledger and
-does what is still missing. `run` is the run's id, "" for a dry run: everything after the plan is skipped then.
+A task may run any number of times, at any time, also long after its run has finished: the flow's step reads the ledger and
+does what is still missing. `run` is the run's id, "" for a dry run, which skips everything after the plan.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def recover(
     outlet_events: Any = None,
     task_state_store: Any = None,
 ) -> str:
-    """End what another run of the link left unfinished, then open this one. A cleared task finds its run by its DAG run.
+    """End another unfinished run of the link, then open this one. A cleared task finds its run by its DAG run.
 
-    A run goes on with the plan it began with, so this one would otherwise be green without the files sealed since.
-    Skipped where the link's window is closed and this DAG run has no run yet.
+    A run continues with its own plan, so this one would otherwise be green without the files sealed since. Skipped if the
+    link's window is closed and this DAG run has no run yet.
     """
     asked = params or {}
     if asked.get("dry_run"):
@@ -73,7 +73,7 @@ def _parse_options(asked: Mapping[str, Any]) -> Options:
 
 
 def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Pin what the run sends, or show the plan of a dry run. Returns the batches of transfer_files."""
+    """Pin the files that the run sends, or show the plan of a dry run. Return the batches of transfer_files."""
     if not run:
         from tidemark.sync.plan import plan_sync
 
@@ -90,17 +90,17 @@ def _select_batches(app: App, run: str) -> list[dict[str, Any]]:
 
 
 def sync_schema(run: str) -> dict[str, Any]:
-    """Ship what the schema logs have gained."""
+    """Send the new bytes of the schema logs."""
     return _run_step("sync_schema", run)
 
 
 def transfer_deletes(run: str) -> dict[str, Any]:
-    """Decide which vanished files the receiver is told of."""
+    """Decide which vanished files are reported to the receiver."""
     return _run_step("transfer_deletes", run)
 
 
 def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
-    """Send one batch; resumes within a file. Its progress is shown on the task's page and decides nothing."""
+    """Send one batch; resumes within a file. Its progress is only shown on the task's page."""
     from tidemark.sync.run import transfer_files as step
 
     progress = make_progress(task_state_store)
@@ -108,7 +108,7 @@ def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = N
 
 
 def finish(run: str, receiver: str, outlet_events: Any = None) -> dict[str, Any]:
-    """Close the landing by its manifest, and tell `tidemark_load` when something landed."""
+    """Close the landing by its manifest, and trigger `tidemark_load` if something landed."""
     _skip_without(run)
     done = perform_step(lambda app: _close_landing(app, run))
     if done.get("landings"):
@@ -139,7 +139,7 @@ def _close_landing(app: App, run: str) -> dict[str, Any]:
 
 
 def cleanup(run: str) -> dict[str, Any]:
-    """Remove pins, end the run. Red when something of it waits for the operator: held drops, files left out."""
+    """Remove pins, end the run. Red if something waits for the operator: held drops, files left out."""
     return perform_step(lambda app: _end_run(app, run))
 
 
@@ -170,7 +170,7 @@ def _run_step(name: str, run: str) -> dict[str, Any]:
 
 
 def _skip_without(run: str | None) -> None:
-    """Raises AirflowSkipException where there is no run: a dry run, or a window that was over before it could begin."""
+    """Raise AirflowSkipException if there is no run: a dry run, or a window that was over before it could begin."""
     if not run:
         from airflow.sdk.exceptions import AirflowSkipException
 
