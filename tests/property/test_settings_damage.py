@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
 from tidemark.settings import template
-from tidemark.settings.keys import SECTIONS, value_readers
 from tidemark.settings.load import load_settings
-from tidemark.settings.model import Settings
+from tidemark.settings.model import SECTIONS, Settings, list_settings
 
 LINES = template.render_template().splitlines()
 VALUES = st.one_of(
@@ -22,7 +21,7 @@ VALUES = st.one_of(
     st.text(max_size=20).map(lambda text: '"' + text.encode("unicode_escape").decode().replace('"', "") + '"'),
     st.integers().map(str),
 )
-KEYS = sorted((section, key) for section, found in value_readers(Path("/")).items() for key in found)
+KEYS = sorted((section, key) for section in SECTIONS for key in list_settings(section))
 
 
 def outcome(text: str, environ: dict[str, str]) -> Settings | str:

@@ -1,124 +1,256 @@
-"""Frozen settings: `tidemark.toml` plus `TIDEMARK__SECTION__KEY`, read once (CONTRACT §2, DESIGN §2).
+"""Every setting, declared once: its default, what it may be, its meaning (CONTRACT §2, DESIGN §2).
 
-Every group is a frozen dataclass; every key carries its meaning, unit and default in its comment. `load`
-reads the file and says which line is wrong; nothing else in Tidemark reads the environment.
+A section of `tidemark.toml` is a frozen dataclass. Its docstring is the meaning of the section, and each field made by
+`setting` is a key. What reads the file, the file that `./tidemark init` writes and the page `docs/settings.md` come
+from these declarations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any
+
+from tidemark.settings.values import (
+    Reader,
+    one_of,
+    parse_bandwidth,
+    parse_cron,
+    parse_folders,
+    parse_host_key,
+    parse_hours,
+    parse_iotdb_address,
+    parse_ledger_url,
+    parse_nonempty_texts,
+    parse_optional_folder,
+    parse_path,
+    parse_remote_files,
+    parse_share,
+    parse_size,
+    parse_snapshot_folder,
+    parse_spark_master,
+    parse_store,
+    parse_text,
+    parse_texts,
+    parse_timezone,
+    parse_uuid,
+    parse_window,
+    whole_number,
+)
+
+REQUIRED: Any = MISSING
+FRESH_UUID = "{fresh UUID}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The declaration of one key."""
+
+    default: Any  # the value where the file has none; REQUIRED: the file must have one
+    read: Reader  # returns the value of what the file says, or says what is allowed
+    meaning: str
+    start: str  # what a new file says; "": the default
+
+
+def setting(default: Any, read: Reader, meaning: str, *, start: str = "") -> Any:
+    """Declare a field of a section as a key of the file."""
+    return field(default=default, metadata={"setting": Setting(default, read, meaning, start)})
+
+
+HOST_KEY = '"SHA256:…", required for sftp; `ssh-keyscan HOST | ssh-keygen -lf -` shows it'
+KEY = 'private key file for sftp, e.g. "~/.ssh/id_ed25519"'
+CONNECTION = "reserved for an Airflow connection; an sftp store without `key` is refused today"
+TIER = 'of an sftp store: "python", "posix", "sftp" let nothing better be used there'
+TIERS = one_of("auto", "python", "posix", "sftp")
 
 
 @dataclass(frozen=True)
 class LedgerSettings:
-    """`[ledger]`: the metadata database."""
+    """The metadata database."""
 
-    url: str = "sqlite:///var/ledger.db"  # SQLAlchemy address of the metadata database
+    url: str = setting(
+        "sqlite:///var/ledger.db",
+        parse_ledger_url,
+        "SQLAlchemy address; for PostgreSQL `postgresql+psycopg://user@host/tidemark`",
+    )
 
 
 @dataclass(frozen=True)
 class ReceiverSettings:
-    """`[receivers.NAME]`: a folder of landings and catalog, here or over SSH."""
+    """Where files land and where the catalog lies. One table for each receiver."""
 
     name: str
-    store: str  # file:///… or sftp://user@host:port/path
-    host_key: str = ""  # required for sftp
-    key: str = ""  # private key file for sftp
-    connection: str = ""  # or an Airflow connection id
-    tier: str = "auto"  # auto: what a probe of the far end finds; python | posix | sftp: that and no other
-    iotdb: str = ""  # also LOAD into this server, iotdb://user@host:port; it must see the store under the same path
-    iotdb_password_file: str = ""  # a file with its password; "" : "root", as a server has it that nobody changed
-    settle_days: int = 14  # merged files stand alone after this many days
-    partition_interval_ms: int = 604_800_000  # of catalog and slots
-    max_unloaded_landings: int = 8  # a sync waits (5) while more than this are not loaded
-    verify_days: int = 7  # a read digests what was not compared with its digest for so long; 0: whatever it reads
-    bandwidth: float = 0.0  # bytes a second that its links and the moves of its slots share; 0: no limit. "100 MB/s"
-
-
-@dataclass(frozen=True)
-class SparkSettings:
-    """`[spark]`: what merges, and from which size on."""
-
-    master: str = "local[*]"
-    engine: str = "auto"  # spark | pool | auto
-    min_points: int = 5_000_000  # below this many points the process pool merges
-    files: str = ""  # sftp://user@host:port/ under which executors reach this machine's paths; "": they see the same paths
-    host_key: str = ""
-    key: str = ""  # on every executor
+    store: str = setting(
+        REQUIRED,
+        parse_store,
+        "a folder of this machine, file:///srv/tidemark, or sftp://user@host:22/folder",
+        start="var/centre",
+    )
+    host_key: str = setting("", parse_host_key, HOST_KEY)
+    key: str = setting("", parse_path, KEY)
+    connection: str = setting("", parse_text, CONNECTION)
+    tier: str = setting("auto", TIERS, TIER)
+    iotdb: str = setting(
+        "", parse_iotdb_address, '"iotdb://root@host:6667": also LOAD there; it sees the store at the same path'
+    )
+    iotdb_password_file: str = setting("", parse_path, 'a file with the password for `iotdb`; "": the password is "root"')
+    settle_days: int = setting(
+        14, whole_number(0), "after this many days merged files stand alone and their sources are reclaimed"
+    )
+    partition_interval_ms: int = setting(604_800_000, whole_number(1), "time partitions of catalog and slots: a week")
+    max_unloaded_landings: int = setting(8, whole_number(1), "a sync waits while more landings than this are not loaded")
+    verify_days: int = setting(
+        7, whole_number(0), "`read` checks the digest of files not checked for so many days; 0: of all"
+    )
+    bandwidth: float = setting(
+        0.0, parse_bandwidth, '"100 MB/s": shared by all its links and by slots that move; "": no limit'
+    )
 
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """`[sites.NAME]`: an edge server's folders and how they are reached."""
+    """An IoTDB at the edge: its folders, and how they are reached. One table for each site."""
 
     name: str
-    id: str  # UUID
-    store: str
-    host_key: str = ""
-    key: str = ""
-    connection: str = ""
-    tier: str = "auto"
-    data: tuple[str, ...] = ("data/sequence", "data/unsequence")  # relative to the store, or absolute
-    schema: str = ""  # one folder of schema logs for all data folders; "" : none
-    time_unit: str = "ms"  # ms | us | ns
-    partition_interval_ms: int = 604_800_000
-    snapshot: str = ".tidemark"  # hard-link folder on each data disk; "" : read in place
-    nice: int = 0  # of what runs at a site with a shell, 0 … 19; above 0 its disk serves others first, too
-    far_memory: int = 256_000_000  # bytes that python3 at a remote site may take for us; 0: no limit. Written as "256 MB"
-    snapshot_bytes: int = 0  # a run links so many bytes at most, the rest is read in place; 0: no limit. Written as "20 GB"
+    id: str = setting(
+        REQUIRED, parse_uuid, "a UUID: this site for ever. Never change it, never use it twice", start=FRESH_UUID
+    )
+    store: str = setting(
+        REQUIRED, parse_store, "IoTDB's folder: of this machine, or sftp://user@host:port/folder", start="/data/iotdb"
+    )
+    host_key: str = setting("", parse_host_key, HOST_KEY)
+    key: str = setting("", parse_path, KEY)
+    connection: str = setting("", parse_text, CONNECTION)
+    tier: str = setting("auto", TIERS, TIER)
+    data: tuple[str, ...] = setting(
+        ("data/sequence", "data/unsequence"), parse_folders, "relative to the store, or absolute: several disks"
+    )
+    schema: str = setting("", parse_optional_folder, 'the folder of schema logs, e.g. "system/schema"; "": none')
+    time_unit: str = setting(
+        "ms", one_of("ms", "us", "ns"), '"ms", "us", "ns": as the site\'s IoTDB is set; TsFiles do not say'
+    )
+    partition_interval_ms: int = setting(604_800_000, whole_number(1), "as the site's IoTDB is set")
+    snapshot: str = setting(".tidemark", parse_snapshot_folder, 'folder for hard links on each data disk; "": read in place')
+    nice: int = setting(
+        0, whole_number(0, 19), "1 to 19: what we run at a remote site steps back for others, at its disk too"
+    )
+    far_memory: int = setting(256_000_000, parse_size, 'what python3 may take of a remote site\'s memory; "": no limit')
+    snapshot_bytes: int = setting(
+        0, parse_size, '"20 GB": a run links no more, so that no more than that can stay on a full disk'
+    )
 
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """`[links.NAME]`: one site to one receiver, when, how fast and what of it."""
+    """Which site goes to which receiver, when and how fast. One table for each link."""
 
     name: str
-    site: str
-    receiver: str
-    schedule: str = ""
-    timezone: str = "UTC"
-    connections: int = 16
-    block_bytes: int = 4_194_304
-    retries: int = 5
-    digest: str = "both"  # SHA-256 at both ends | "target": there alone, "not verified at the source" until `verify` did
-    bandwidth: float = 0.0  # bytes a second; 0: no limit. Written as "20 MB/s"
-    slowest: float = 1000.0  # bytes a second; a file slower than this over ten minutes waits for the next run. 0: never
-    window: str = ""  # "22:00-06:00" in `timezone`
-    include: tuple[str, ...] = ("**",)
-    exclude: tuple[str, ...] = ()
-    deletes: str = "keep"  # keep | apply
-    delete_limit_files: int = 100
-    delete_limit_share: float = 0.2
-    coverage_stale_hours: float = 0.0  # a last whole listing older than this is stale; 0: 24, or two intervals of `schedule`
+    site: str = setting(REQUIRED, parse_text, "the name of a `[sites.NAME]`", start="plant1")
+    receiver: str = setting(
+        "", parse_text, "the name of a `[receivers.NAME]`; may be left out where there is only one", start="centre"
+    )
+    schedule: str = setting("", parse_cron, 'cron line of the DAG; "": by hand only', start="*/15 * * * *")
+    timezone: str = setting("UTC", parse_timezone, "of `schedule` and `window`")
+    connections: int = setting(16, whole_number(1, 64), "SSH connections at most")
+    block_bytes: int = setting(
+        4_194_304,
+        whole_number(1024, 1 << 30),
+        "large files go in blocks; a cut line costs a connection one of them at most",
+    )
+    retries: int = setting(5, whole_number(0, 100), "how often a file is tried again within a run")
+    digest: str = setting(
+        "both",
+        one_of("both", "target"),
+        'SHA-256 at both ends; "target": there alone, `./tidemark verify` proves it later',
+    )
+    bandwidth: float = setting(0.0, parse_bandwidth, '"20 MB/s", inside the bandwidth of the receiver; "": no limit')
+    slowest: float = setting(
+        1000.0, parse_bandwidth, 'a file slower than this over ten minutes waits for the next run; "": never'
+    )
+    window: str = setting("", parse_window, '"22:00-06:00": outside it a run stops and goes on next time; "": always')
+    include: tuple[str, ...] = setting(("**",), parse_nonempty_texts, 'device patterns, e.g. ["root.factory.**"]')
+    exclude: tuple[str, ...] = setting((), parse_texts, "device patterns that are left out")
+    deletes: str = setting(
+        "keep",
+        one_of("keep", "apply"),
+        'files that vanished at the site stay, marked, in the catalog; "apply" removes them',
+    )
+    delete_limit_files: int = setting(
+        100, whole_number(0), 'with "apply": more removals than this in a run wait for `./tidemark approve`'
+    )
+    delete_limit_share: float = setting(
+        0.2, parse_share, 'with "apply": a larger share of the known files waits for `./tidemark approve`'
+    )
+    coverage_stale_hours: float = setting(
+        0.0, parse_hours, "a site last listed whole longer ago is stale; 0: 24, or two intervals of `schedule`"
+    )
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """What checks and merges files."""
+
+    master: str = setting("local[*]", parse_spark_master, "where Spark runs: here, or spark://host:7077, yarn, k8s://…")
+    engine: str = setting(
+        "auto",
+        one_of("auto", "spark", "pool"),
+        'Spark in Airflow\'s DAGs, a process pool on the command line; "spark", "pool"',
+    )
+    min_points: int = setting(5_000_000, whole_number(0), 'with "auto": below this many points a process pool, Spark above')
+    files: str = setting(
+        "", parse_remote_files, '"sftp://user@host:22/" (with host_key, key) where executors see no shared path'
+    )
+    host_key: str = setting("", parse_host_key, '"SHA256:…" of the server in `files`')
+    key: str = setting("", parse_path, "private key file for `files`; at this path on every executor")
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """`[cluster]`: how a receiver's data is spread over nodes."""
+    """How the data of a receiver is spread over nodes. Leave it out for one machine."""
 
-    receiver: str = ""
-    replicas: int = 3
-    quorum: int = 2
-    slots: int = 10_000
-    hash: str = "full"  # full | compat: the original's, bit for bit
-    balance: str = "slots"  # slots | bytes | writes | compat
-    cache_bytes: int = 20_000_000_000  # of files that the nodes hold the receiver keeps so many; 0: all. Written as "20 GB"
-    bandwidth: float = 0.0  # bytes a second between nodes while slots move; 0: no limit. Written as "200 MB/s"
-    grace_hours: int = 24  # files of a slot that moved away stay at its old nodes for so long: readers may be at them
+    receiver: str = setting(
+        "", parse_text, "whose data they hold; may be left out where there is one receiver", start="centre"
+    )
+    replicas: int = setting(3, whole_number(1), "nodes that hold each file; for the cluster's life")
+    quorum: int = setting(2, whole_number(1), "nodes that must have a file before readers see it")
+    slots: int = setting(
+        10_000, whole_number(1, 1_000_000), "(database, time partition) is hashed to one of so many; for the cluster's life"
+    )
+    hash: str = setting(
+        "full", one_of("full", "compat"), '"compat": the hash of the original, bit for bit; for the cluster\'s life'
+    )
+    balance: str = setting(
+        "slots",
+        one_of("slots", "bytes", "writes", "compat"),
+        'what add and remove keep even: "slots", "bytes", "writes"; "compat"',
+    )
+    cache_bytes: int = setting(
+        20_000_000_000, parse_size, 'of what the nodes hold the receiver keeps so much itself; "": all of it'
+    )
+    bandwidth: float = setting(
+        0.0, parse_bandwidth, '"50 MB/s": of what moves between nodes, inside the receiver\'s; "": no limit'
+    )
+    grace_hours: int = setting(
+        24, whole_number(0), "files that moved away stay at their old nodes for so long, for readers at work"
+    )
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """`[nodes.NAME]`: one data node."""
+    """A data node. One table for each node, as many as there are replicas at least."""
 
     name: str
-    store: str
-    host_key: str = ""
-    key: str = ""
-    connection: str = ""
-    tier: str = "auto"
+    store: str = setting(
+        REQUIRED,
+        parse_store,
+        "a folder of this machine, or sftp://user@host:port/folder; of its own, and empty",
+        start="var/n1",
+    )
+    host_key: str = setting("", parse_host_key, HOST_KEY)
+    key: str = setting("", parse_path, KEY)
+    connection: str = setting("", parse_text, CONNECTION)
+    tier: str = setting("auto", TIERS, TIER)
 
 
 @dataclass(frozen=True)
@@ -138,3 +270,29 @@ class Settings:
     def root(self) -> Path:
         """The folder the file stands in; `var/` and relative paths live below it."""
         return self.path.parent
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "ledger": LedgerSettings,
+    "receivers": ReceiverSettings,
+    "sites": SiteSettings,
+    "links": LinkSettings,
+    "spark": SparkSettings,
+    "cluster": ClusterSettings,
+    "nodes": NodeSettings,
+}
+NAMED = ("receivers", "sites", "links", "nodes")  # sections with a table for each name
+
+
+def list_settings(section: str) -> dict[str, Setting]:
+    """The keys of a section in the order of the file, each with its declaration."""
+    return {one.name: one.metadata["setting"] for one in fields(SECTIONS[section]) if one.metadata}
+
+
+def make_start(setting: Setting) -> str:
+    """Return what a new file says for the key. A UUID is a fresh one each time."""
+    if setting.start != FRESH_UUID:
+        return setting.start
+    from uuid import uuid4
+
+    return str(uuid4())

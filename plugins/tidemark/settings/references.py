@@ -7,8 +7,7 @@ from itertools import combinations
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidemark.settings.document import Document
-from tidemark.settings.keys import Problems, suggest_nearest
+from tidemark.settings.document import Problems, suggest_nearest
 
 RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled", "answered", "taken")
 """What a receiver keeps below its store (CONTRACT §3, docs/formats)."""
@@ -16,16 +15,14 @@ RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging"
 Sections = Mapping[str, Mapping[str, dict[str, Any]]]
 
 
-def check_references(
-    document: Document, sections: Sections, single: Mapping[str, dict[str, Any]], problems: Problems
-) -> None:
-    """Add what is wrong between sections to `problems`; fill in the receiver of links where there is only one.
+def check_references(sections: Sections, problems: Problems) -> None:
+    """Add what is wrong between sections to `problems`. Fill in the receiver of links where there is only one.
 
-    `sections` holds the values that are sound by themselves; names are looked up in the document, so that a site with
-    one bad key is not also called unknown.
+    `sections` holds the values that are sound by themselves, by section and table. Names are looked up in the document:
+    a site with one bad key is not also called unknown.
     """
     for name, link in sections["links"].items():
-        _check_link(document, name, link, problems)
+        _check_link(name, link, problems)
     _check_ids(sections["sites"], problems)
     _check_pairs(sections["links"], problems)
     _check_receivers(sections["receivers"], problems)
@@ -34,19 +31,16 @@ def check_references(
     for section in ("receivers", "sites", "nodes"):
         for name, table in sections[section].items():
             _check_login(section, name, table, problems)
-    _check_cluster(document, single.get("cluster"), sections["nodes"], problems)
+    for cluster in sections["cluster"].values():
+        _check_cluster(cluster, sections["nodes"], problems)
 
 
-def _check_link(document: Document, name: str, link: dict[str, Any], problems: Problems) -> None:
-    sites, receivers = _section_names(document, "sites"), _section_names(document, "receivers")
-    if "site" in link and link["site"] not in sites:
-        problems.add_problem(
-            f"no site of that name{suggest_nearest(link['site'], sites)}", "links", name, "site", value=link["site"]
-        )
+def _check_link(name: str, link: dict[str, Any], problems: Problems) -> None:
+    sites, receivers = _section_names(problems, "sites"), _section_names(problems, "receivers")
+    if "site" in link:
+        _check_name(("links", name, "site"), link["site"], sites, problems)
     if link.get("receiver"):
-        if link["receiver"] not in receivers:
-            message = f"no receiver of that name{suggest_nearest(link['receiver'], receivers)}"
-            problems.add_problem(message, "links", name, "receiver", value=link["receiver"])
+        _check_name(("links", name, "receiver"), link["receiver"], receivers, problems)
     elif len(receivers) == 1:
         link["receiver"] = receivers[0]
     else:
@@ -56,6 +50,11 @@ def _check_link(document: Document, name: str, link: dict[str, Any], problems: P
             else "there is no [receivers.NAME] to send to"
         )
         problems.add_problem(message, "links", name)
+
+
+def _check_name(path: tuple[str, ...], name: str, known: list[str], problems: Problems) -> None:
+    if name not in known:
+        problems.add_problem(f"no {path[-1]} of that name{suggest_nearest(name, known)}", *path, value=name)
 
 
 def _check_ids(sites: Mapping[str, dict[str, Any]], problems: Problems) -> None:
@@ -72,7 +71,7 @@ def _check_ids(sites: Mapping[str, dict[str, Any]], problems: Problems) -> None:
 
 
 def _check_pairs(links: Mapping[str, dict[str, Any]], problems: Problems) -> None:
-    """A receiver keeps one sequence of landings a site: two links would each begin one."""
+    """Refuse a second link of one site and receiver. A receiver keeps one sequence of landings for each site."""
     first: dict[tuple[str, str], str] = {}
     for name, link in links.items():
         site, receiver = link.get("site"), link.get("receiver")
@@ -86,18 +85,18 @@ def _check_pairs(links: Mapping[str, dict[str, Any]], problems: Problems) -> Non
 
 
 def _check_receivers(receivers: Mapping[str, dict[str, Any]], problems: Problems) -> None:
-    """No receiver in another's folder: each takes what lies below its store for its own."""
+    """Refuse a receiver in another's folder. Each takes what lies below its store for its own."""
     stores = {name: table["store"].rstrip("/") for name, table in receivers.items() if table.get("store")}
     for (one, first), (other, second) in combinations(stores.items(), 2):
         if f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/"):
-            where = problems.document.locate_key("receivers", one, "store")
-            message = f"shares folders with the store of receiver {one} ({where}): give each its own"
-            problems.add_problem(message, "receivers", other, "store", value=second)
+            _add_shared_folders(("receivers", other), second, ("receivers", one), problems)
 
 
 def _check_ends(sites: Mapping[str, dict[str, Any]], receivers: Mapping[str, dict[str, Any]], problems: Problems) -> None:
-    """No data folder of a site among a receiver's own, no receiver in one: what one keeps would pass for what the other has.
-    One machine, one disk, one parent folder may serve both."""
+    """Refuse a data folder of a site among a receiver's own folders, and a receiver in a data folder.
+
+    Files of the one would pass for files of the other. One machine, one disk, one parent folder may serve both.
+    """
     for name, site in sites.items():
         folders = [_folder_address(site["store"], folder) for folder in site.get("data", ())] if site.get("store") else []
         for receiver, table in receivers.items():
@@ -105,13 +104,11 @@ def _check_ends(sites: Mapping[str, dict[str, Any]], receivers: Mapping[str, dic
             own = [_folder_address(store, folder) for folder in RECEIVERS_OWN] if store else []
             among = any(folder.startswith(mine) or mine.startswith(folder) for folder in folders for mine in own)
             if among:
-                where = problems.document.locate_key("receivers", receiver, "store")
-                message = f"shares folders with the store of receiver {receiver} ({where}): give each its own"
-                problems.add_problem(message, "sites", name, "store", value=site["store"])
+                _add_shared_folders(("sites", name), site["store"], ("receivers", receiver), problems)
 
 
 def _check_nodes(nodes: Mapping[str, dict[str, Any]], receivers: Mapping[str, dict[str, Any]], problems: Problems) -> None:
-    """No node in another's folder, nor in what a receiver takes for its own: what one gives up would go from the other."""
+    """Refuse a node in another's folder or among a receiver's own. What one gives up would go from the other."""
     owned = [
         ("receivers", name, _folder_address(table["store"], folder))
         for name, table in receivers.items()
@@ -125,15 +122,19 @@ def _check_nodes(nodes: Mapping[str, dict[str, Any]], receivers: Mapping[str, di
         data = _folder_address(table["store"], "data")
         for section, other, folder in owned:
             if folder.startswith(mine if section == "nodes" else data) or mine.startswith(folder):
-                where = problems.document.locate_key(section, other, "store")
-                message = f"shares folders with the store of {section[:-1]} {other} ({where}): give each its own"
-                problems.add_problem(message, "nodes", name, "store", value=table["store"])
+                _add_shared_folders(("nodes", name), table["store"], (section, other), problems)
                 break
         owned.append(("nodes", name, mine))
 
 
+def _add_shared_folders(table: tuple[str, str], store: str, other: tuple[str, str], problems: Problems) -> None:
+    where = problems.document.locate_key(*other, "store")
+    message = f"shares folders with the store of {other[0].removesuffix('s')} {other[1]} ({where}): give each its own"
+    problems.add_problem(message, *table, "store", value=store)
+
+
 def _folder_address(store: str, folder: str) -> str:
-    """A folder of a store (relative, or absolute on another disk) as an address that ends in a slash."""
+    """Write a folder of a store, relative or absolute, as an address that ends in a slash."""
     parts = urlsplit(store)
     path = folder if folder.startswith("/") else f"{parts.path.rstrip('/')}/{folder}"
     return f"{parts.scheme}://{parts.netloc}{path.rstrip('/')}/"
@@ -150,16 +151,11 @@ def _check_login(section: str, name: str, table: dict[str, Any], problems: Probl
         problems.add_problem("key and connection exclude each other: give one", section, name, "connection")
 
 
-def _check_cluster(
-    document: Document, cluster: dict[str, Any] | None, nodes: Mapping[str, dict[str, Any]], problems: Problems
-) -> None:
-    if cluster is None:
-        return
-    receivers = _section_names(document, "receivers")
-    if cluster.get("receiver") and cluster["receiver"] not in receivers:
-        message = f"no receiver of that name{suggest_nearest(cluster['receiver'], receivers)}"
-        problems.add_problem(message, "cluster", "receiver", value=cluster["receiver"])
-    elif not cluster.get("receiver") and len(receivers) > 1:
+def _check_cluster(cluster: dict[str, Any], nodes: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    receivers = _section_names(problems, "receivers")
+    if cluster.get("receiver"):
+        _check_name(("cluster", "receiver"), cluster["receiver"], receivers, problems)
+    elif len(receivers) > 1:
         problems.add_problem(f'needs receiver = "…"{suggest_nearest("", receivers)}', "cluster")
     replicas, quorum = cluster.get("replicas", 0), cluster.get("quorum", 0)
     if quorum > replicas:
@@ -168,6 +164,6 @@ def _check_cluster(
         problems.add_problem(f"needs as many [nodes.NAME]; there are {len(nodes)}", "cluster", "replicas", value=replicas)
 
 
-def _section_names(document: Document, section: str) -> list[str]:
-    tables = document.tree.get(section)
+def _section_names(problems: Problems, section: str) -> list[str]:
+    tables = problems.document.tree.get(section)
     return list(tables) if isinstance(tables, dict) else []

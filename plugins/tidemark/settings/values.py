@@ -1,35 +1,39 @@
-"""What each kind of value may be. A reader takes what the file says and returns the value, or raises ValueError that
-says what is allowed. Pure: whether a folder or a server exists is `doctor`'s business.
+"""What each kind of value may be, how it is read and how it is written.
+
+A reader takes what the file says. It returns the value, or raises a ValueError that says what is allowed. Pure: `doctor`
+asks whether a folder or a server exists. `settings.model` names the readers, and every process imports it: so patterns
+are compiled, and `uuid` and `zoneinfo` are imported, at their first use.
 """
 
 from __future__ import annotations
 
 import os.path
 import re
-import uuid
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
-from zoneinfo import ZoneInfo
-
-from tidemark.settings.document import FromEnvironment
 
 Reader = Callable[[Any], Any]
 
-_BANDWIDTH = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]+)(/s|ps)")
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMG]i?B|kB|B)")
+_BANDWIDTH = r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]+)(/s|ps)"
+_SIZE = r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMG]i?B|kB|B)"
 _UNITS = {"B": 1.0, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6}
 _UNITS |= {"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
-_WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
-_HOST_KEY = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+_WINDOW = r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d"
+_HOST_KEY = r"SHA256:[A-Za-z0-9+/]{43}"
 _CRON_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 7))
 _CRON_NAMES = {
     "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     "day of week": ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 }
 _CRON_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+
+
+class FromEnvironment(str):
+    """The text of an environment variable. It writes numbers and lists without TOML's signs."""
 
 
 def parse_text(value: Any) -> str:
@@ -39,6 +43,8 @@ def parse_text(value: Any) -> str:
 
 
 def one_of(*allowed: str) -> Reader:
+    """Make a reader of the words `allowed`."""
+
     def read(value: Any) -> str:
         if value not in allowed:
             raise ValueError("must be one of " + ", ".join(f'"{choice}"' for choice in allowed))
@@ -48,7 +54,7 @@ def one_of(*allowed: str) -> Reader:
 
 
 def whole_number(minimum: int, maximum: int | None = None) -> Reader:
-    """A whole number from `minimum` to `maximum`, both included; from the environment as a text of digits."""
+    """Make a reader of whole numbers from `minimum` to `maximum`, both included. The environment gives digits."""
     limits = f"from {minimum} to {maximum}" if maximum is not None else f"of at least {minimum}"
 
     def read(value: Any) -> int:
@@ -63,47 +69,45 @@ def whole_number(minimum: int, maximum: int | None = None) -> Reader:
 
 
 def parse_share(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if isinstance(value, bool) or not 0.0 <= number <= 1.0:
-        raise ValueError("must be a share from 0.0 to 1.0")
-    return number
+    return _number_up_to(1.0, value, "must be a share from 0.0 to 1.0")
 
 
 def parse_hours(value: Any) -> float:
+    return _number_up_to(87_600.0, value, "must be hours from 0 to 87600")
+
+
+def _number_up_to(maximum: float, value: Any, allowed: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = -1.0
-    if isinstance(value, bool) or not 0.0 <= number <= 87_600.0:
-        raise ValueError("must be hours from 0 to 87600")
+    if isinstance(value, bool) or not 0.0 <= number <= maximum:
+        raise ValueError(allowed)
     return number
 
 
 def parse_bandwidth(value: Any) -> float:
-    """Bytes a second of "20 MB/s", "160 Mbit/s", "1.5 MiB/s"; 0.0, no limit, of ""."""
+    """Return the bytes a second of "20 MB/s", "160 Mbit/s" or "1.5 MiB/s". Return 0.0 (no limit) of ""."""
     if value == "":
         return 0.0
-    match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
+    match = re.fullmatch(_BANDWIDTH, value.strip()) if isinstance(value, str) else None
     if match and match["unit"] in _UNITS and float(match["number"]) > 0:
         return float(match["number"]) * _UNITS[match["unit"]]
     raise ValueError('must be like "20 MB/s" (bytes), "20 MiB/s" or "160 Mbit/s" (bits); "" for no limit')
 
 
 def parse_size(value: Any) -> int:
-    """Bytes of "20 GB", "512 MiB"; 0, no limit, of ""."""
+    """Return the bytes of "20 GB" or "512 MiB". Return 0 (no limit) of ""."""
     if value == "":
         return 0
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    match = re.fullmatch(_SIZE, value.strip()) if isinstance(value, str) else None
     if match and match["unit"] in _UNITS and float(match["number"]) > 0:
         return int(float(match["number"]) * _UNITS[match["unit"]])
     raise ValueError('must be like "20 GB" or "512 MiB"; "" for no limit')
 
 
 def parse_cron(value: Any) -> str:
-    """Five cron fields or a preset; "": by hand only."""
+    """Read five cron fields or a preset. "" means by hand only."""
     if not isinstance(value, str):
         raise ValueError('must be a cron line like "*/15 * * * *", or "" for runs by hand only')
     fields = value.split()
@@ -133,6 +137,8 @@ def _is_cron_item(item: str, name: str, low: int, high: int) -> bool:
 
 
 def parse_timezone(value: Any) -> str:
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(parse_text(value)).key
     except (ValueError, LookupError, OSError):
@@ -140,10 +146,10 @@ def parse_timezone(value: Any) -> str:
 
 
 def parse_window(value: Any) -> str:
-    """ "22:00-06:00" (the end may lie on the next day); "": always."""
+    """Read "22:00-06:00", whose end may lie on the next day. "" means always."""
     if value == "":
         return ""
-    if not isinstance(value, str) or not _WINDOW.fullmatch(value.replace(" ", "")):
+    if not isinstance(value, str) or not re.fullmatch(_WINDOW, value.replace(" ", "")):
         raise ValueError('must be like "22:00-06:00", or "" for always')
     start, end = value.replace(" ", "").split("-")
     if start == end:
@@ -152,6 +158,8 @@ def parse_window(value: Any) -> str:
 
 
 def parse_uuid(value: Any) -> str:
+    import uuid
+
     try:
         return str(uuid.UUID(parse_text(value)))
     except ValueError:
@@ -159,7 +167,7 @@ def parse_uuid(value: Any) -> str:
 
 
 def parse_texts(value: Any) -> tuple[str, ...]:
-    """A list of texts; from the environment separated by commas."""
+    """Read a list of texts. The environment separates them by commas."""
     if isinstance(value, FromEnvironment):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
@@ -175,11 +183,10 @@ def parse_nonempty_texts(value: Any) -> tuple[str, ...]:
 
 
 def parse_folder(value: Any) -> str:
-    """A folder of a store: relative to it, or absolute where it lies on another disk. Never a way out by `..`."""
-    written = parse_text(value)
-    if not written or ".." in PurePosixPath(written).parts or "\0" in written:
+    """Read a folder, relative to the store, or absolute where it lies on another disk. `..` cannot lead out of it."""
+    if not isinstance(value, str) or not value or ".." in PurePosixPath(value).parts or "\0" in value:
         raise ValueError("must be a folder relative to the store or absolute, without ..")
-    return written if written == "/" else str(PurePosixPath(written))
+    return value if value == "/" else str(PurePosixPath(value))
 
 
 def parse_optional_folder(value: Any) -> str:
@@ -187,7 +194,7 @@ def parse_optional_folder(value: Any) -> str:
 
 
 def parse_folders(value: Any) -> tuple[str, ...]:
-    """Data folders: none twice and none inside another, else files would be seen twice."""
+    """Read data folders. None is named twice or lies inside another: its files would be seen twice."""
     found = tuple(parse_folder(item) for item in parse_nonempty_texts(value))
     for one, other in permutations(found, 2):
         if PurePosixPath(one).is_relative_to(other):
@@ -196,55 +203,50 @@ def parse_folders(value: Any) -> tuple[str, ...]:
 
 
 def parse_snapshot_folder(value: Any) -> str:
-    written = parse_optional_folder(value)
-    if written.startswith("/"):
+    if not isinstance(value, str) or value.startswith("/"):
         raise ValueError('must be relative: the folder is made on each data disk; "" reads in place, without hard links')
-    return written
+    return parse_optional_folder(value)
 
 
 def parse_host_key(value: Any) -> str:
-    if value != "" and not (isinstance(value, str) and _HOST_KEY.fullmatch(value)):
+    if value != "" and not (isinstance(value, str) and re.fullmatch(_HOST_KEY, value)):
         raise ValueError(
             'must be the server\'s fingerprint "SHA256:…" of 43 characters; ssh-keyscan HOST | ssh-keygen -lf - shows it'
         )
     return str(value)
 
 
-def path_below(root: Path) -> Reader:
-    """A file of this machine: `~` is the home, a relative path is below the settings' folder; "": none."""
-
-    def read(value: Any) -> str:
-        written = parse_text(value)
-        return os.path.normpath(root / Path(written).expanduser()) if written else ""
-
-    return read
+def parse_path(value: Any, root: Path = Path()) -> str:
+    """Read a path of this machine. `~` is the home, a relative path is below `root`, "" is none."""
+    written = parse_text(value)
+    return os.path.normpath(root / Path(written).expanduser()) if written else ""
 
 
-def store_address(root: Path) -> Reader:
-    """`sftp://user@host:port/path` as it is; `file:///path`, or a plain folder, made absolute."""
-    local = path_below(root)
-
-    def read(value: Any) -> str:
-        written = parse_text(value)
-        if not written or "://" not in written:
-            if not written or written.startswith(("file:", "sftp:")):
-                raise ValueError('must be "file:///folder" or "sftp://user@host:port/folder"')
-            return f"file://{local(written)}"
-        if written.startswith("file://"):
-            return f"file://{_file_path(written, local)}"
-        address = _split_address(written, "sftp")
-        if not address.path.startswith("/") or ".." in PurePosixPath(address.path).parts:
-            raise ValueError('needs an absolute folder without ..: "sftp://user@host:port/folder"')
-        return written.rstrip("/") if address.path != "/" else written
-
-    return read
+def parse_store(value: Any, root: Path = Path()) -> str:
+    """Read a store's address. `sftp://…` stays as it is; `file:///…` or a plain folder becomes absolute, below `root`."""
+    unfinished = isinstance(value, str) and "://" not in value and value.startswith(("file:", "sftp:"))
+    if not isinstance(value, str) or not value or unfinished:
+        raise ValueError('must be "file:///folder" or "sftp://user@host:port/folder"')
+    if "://" not in value:
+        return f"file://{parse_path(value, root)}"
+    if value.startswith("file://"):
+        return f"file://{_file_path(value, root)}"
+    address = _split_address(value, "sftp")
+    if not address.path.startswith("/") or ".." in PurePosixPath(address.path).parts:
+        raise ValueError('needs an absolute folder without ..: "sftp://user@host:port/folder"')
+    return value.rstrip("/") if address.path != "/" else value
 
 
-def _file_path(written: str, local: Reader) -> str:
+def reader_below(root: Path, read: Reader) -> Reader:
+    """Tell a reader of paths the folder that relative paths are below. Other readers stay as they are."""
+    return partial(read, root=root) if read in (parse_path, parse_store) else read
+
+
+def _file_path(written: str, root: Path) -> str:
     path = written.removeprefix("file://")
     if not path.startswith(("/", "~", ".")):
         raise ValueError("needs an absolute folder: file:/// with three slashes (or a plain folder without file://)")
-    return str(local(path))
+    return parse_path(path, root)
 
 
 def parse_iotdb_address(value: Any) -> str:
@@ -252,19 +254,18 @@ def parse_iotdb_address(value: Any) -> str:
 
 
 def parse_ledger_url(value: Any) -> str:
-    written = parse_text(value)
-    if written.startswith("sqlite:///") or written.startswith(("postgresql+psycopg://", "postgresql://")):
-        return re.sub(r"^postgresql://", "postgresql+psycopg://", written)
+    if isinstance(value, str) and value.startswith(("sqlite:///", "postgresql+psycopg://", "postgresql://")):
+        return re.sub(r"^postgresql://", "postgresql+psycopg://", value)
     raise ValueError('must be "sqlite:///file" or "postgresql+psycopg://user@host/database"')
 
 
 def parse_remote_files(value: Any) -> str:
-    """Where Spark's executors find the root of this machine's file system; "": they see the same paths."""
+    """Read where Spark's executors find the root of this machine's files. "" means that they see the same paths."""
     if value == "":
         return ""
-    if not parse_text(value).startswith("sftp://"):
+    if not isinstance(value, str) or not value.startswith("sftp://"):
         raise ValueError('must be "sftp://user@host:port/", or "" where executors see the same paths')
-    return str(store_address(Path("/"))(value))
+    return parse_store(value)
 
 
 def parse_spark_master(value: Any) -> str:
@@ -293,3 +294,25 @@ def _split_address(value: Any, scheme: str) -> SplitResult:
         instead = '`iotdb_password_file = "FILE"`' if scheme == "iotdb" else '`key = "FILE"` or an Airflow `connection`'
         raise ValueError(f"must not hold a password: log in with {instead}")
     return address
+
+
+def format_value(value: Any) -> str:
+    """Write a value as the file would. A password in an address is left out."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(format_value(item) for item in value) + "]"
+    return '"' + re.sub(r"(://[^/@:]*:)[^/@]*@", r"\1…@", value) + '"' if isinstance(value, str) else str(value)
+
+
+def format_read(value: Any, read: Reader) -> str:
+    """Write a value that `read` returned as the file would."""
+    if read in (parse_bandwidth, parse_size):
+        return format_value(_format_amount(value, "/s" if read is parse_bandwidth else ""))
+    return f"{value:g}" if isinstance(value, float) else format_value(value)
+
+
+def _format_amount(amount: float, per: str) -> str:
+    """Write 20_000_000_000 as "20 GB", and 0 (no limit) as ""."""
+    unit = next(unit for unit in ("GB", "MB", "KB", "B") if amount % _UNITS[unit] == 0 or unit == "B")
+    return f"{amount / _UNITS[unit]:g} {unit}{per}" if amount else ""

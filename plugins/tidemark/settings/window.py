@@ -1,4 +1,4 @@
-"""A link's window: the hours in which it may transfer (CONTRACT §2 `window`, `timezone`). Pure."""
+"""The hours in which a link may transfer: its window (CONTRACT §2 `window`, `timezone`). Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.settings.model import LinkSettings
 
 
 def is_open(window: str, timezone: str, at: float) -> bool:
-    """Whether `at` (seconds since 1970) lies in `window` ("22:00-06:00", the end not included; "" is always open)."""
+    """Tell whether `at` (seconds since 1970) lies in `window` ("22:00-06:00", without its end). "" is always open."""
     if not window:
         return True
     start, end = parse_window_ends(window)
@@ -19,7 +19,7 @@ def is_open(window: str, timezone: str, at: float) -> bool:
 
 
 def next_opening(window: str, timezone: str, at: float) -> float:
-    """When the window is open from `at` on: `at`, or its next beginning. Seconds since 1970."""
+    """Return `at` where the window is open then, else its next beginning. Both are seconds since 1970."""
     if is_open(window, timezone, at):
         return at
     zone = ZoneInfo(timezone)
@@ -29,7 +29,7 @@ def next_opening(window: str, timezone: str, at: float) -> float:
 
 
 def parse_window_ends(window: str) -> tuple[time, time]:
-    """The two ends. Raises UsageError where it is not "HH:MM-HH:MM" or both ends are the same."""
+    """Return the two ends. Raise UsageError where it is not "HH:MM-HH:MM" or both ends are the same."""
     try:
         start, end = (datetime.strptime(part.strip(), "%H:%M").time() for part in window.split("-"))
     except ValueError as broken:
@@ -40,7 +40,7 @@ def parse_window_ends(window: str) -> tuple[time, time]:
 
 
 def require_window(link: LinkSettings, at: float) -> None:
-    """Raises WindowOverError outside the link's window."""
+    """Raise WindowOverError outside the link's window."""
     if not is_open(link.window, link.timezone, at):
         by_hand = f"in the next window: ./tidemark sync {link.name}"
         raise WindowOverError(

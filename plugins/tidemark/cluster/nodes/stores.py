@@ -39,7 +39,7 @@ def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", hos
             subject=name,
         )
     try:
-        store = str(values.store_address(app.settings.root)(url)) if url else ""
+        store = values.parse_store(url, app.settings.root) if url else ""
     except ValueError as wrong:
         raise UsageError(
             f"the address of node {name} {wrong}", hint="./tidemark cluster add --help", subject=name
