@@ -1,4 +1,4 @@
-"""The DAG `tidemark_cluster_scale`, where tidemark.toml has a [cluster]; its page in Airflow says what it does."""
+"""The DAG `tidemark_cluster_scale`, if tidemark.toml has a [cluster]. Its page in Airflow says what it does."""
 
 import os
 

@@ -1,7 +1,7 @@
 """No DAG: shows a broken tidemark.toml as an import error with file, line and key.
 
-The DAGs themselves stand on the last sound edition of the settings meanwhile (orchestration.settings), so that
-one mistyped line neither hides nor stops the other links. Airflow reads this file because it says airflow and dag.
+Meanwhile the DAGs use the last valid version of the settings (orchestration.settings), so that one mistyped line
+neither hides nor stops the other links. Airflow reads this file because it contains the words airflow and dag.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The DAGs `tidemark_sync__<link>`: one for every link of tidemark.toml, which Airflow finds by $TIDEMARK_CONFIG."""
+"""The DAGs `tidemark_sync__<link>`: one for each link of tidemark.toml, which $TIDEMARK_CONFIG names."""
 
 import os
 

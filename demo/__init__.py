@@ -1,1 +1,1 @@
-"""The demonstration: a whole embedded deployment that tells a story on real data and checks its own outcome."""
+"""The demonstration: a whole embedded deployment that syncs real data and checks its own outcome."""

@@ -1,4 +1,4 @@
-"""The known answers: what the sites' own servers say, against what readers of the centre's catalog see."""
+"""Compare the recorded answers of the sites' own servers with what readers of the centre's catalog see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.expected import SITES as ANSWERS
 
 @dataclass(frozen=True)
 class Verdict:
-    """Points of the servers' answers against points read: `missing` of theirs, `duplicates` and `foreign` of ours."""
+    """The comparison of a site: `rows` points read, `missing` ones of the server, `duplicates` and `foreign` ones read."""
 
     rows: int
     missing: int

@@ -1,4 +1,4 @@
-"""The demo's hand on the product: it runs `./tidemark` as a user would and reads the JSON that comes back."""
+"""Run the command as a user would (`./tidemark`) and read its JSON answer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from demo.stage import REPOSITORY
 
 
 class StoryBroke(Exception):
-    """A step of the demo did not do what the story says; carries what the command printed."""
+    """A step of the demo failed. The message holds what the command printed."""
 
 
 def tidemark(settings: Path, *words: str, allow: tuple[int, ...] = (0,), **environ: str) -> dict[str, Any]:
-    """Run one verb with `--json`; returns its object. StoryBroke for an exit code that is not in `allow`."""
+    """Run one verb with `--json`; returns its object. Raises StoryBroke for an exit code that is not in `allow`."""
     done = subprocess.run(
         _command(settings, words), cwd=REPOSITORY, env=_environment(environ), capture_output=True, text=True, check=False
     )
@@ -34,7 +34,7 @@ def tidemark(settings: Path, *words: str, allow: tuple[int, ...] = (0,), **envir
 
 
 def kill_in_the_middle(settings: Path, words: tuple[str, ...], underway: Callable[[], bool], **environ: str) -> bool:
-    """Start a verb, wait until `underway`, kill -9 its whole process group. False when it ended before we could."""
+    """Start a verb, wait until `underway`, kill -9 its whole process group. False if it ended before the kill."""
     child = subprocess.Popen(
         _command(settings, words),
         cwd=REPOSITORY,

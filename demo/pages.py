@@ -1,4 +1,4 @@
-"""The demo's hand on Airflow: start it as a user would (`./tidemark up`), trigger by its REST interface, wait."""
+"""Start Airflow as a user would (`./tidemark up`), trigger DAGs by its REST interface, and wait for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The stage: two sites with real TsFiles of real servers, a real sshd before them where there is one, a centre.
+"""Set up the demo's folder: two sites with TsFiles of real servers, an sshd if the machine has one, and a centre.
 
-The sites' files come from `tests/data/iotdb` (its README says where from) and are revealed in portions, as a server
+The sites' files come from `tests/data/iotdb` (its README says where from). They are copied in portions, as a server
 would seal them: the TsFile first, its `.resource` last.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REAL_DATA = REPOSITORY / "tests" / "data" / "iotdb"
-MARK = ".tidemark-demo"  # a folder with this file is ours to empty
+MARK = ".tidemark-demo"  # only a folder with this file may be emptied
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DemoSite:
         return sorted(found, key=lambda p: ("unsequence" in p.parts, p.as_posix()))
 
 
-# Both servers were filled with devices of the same names, and a device has one owner a receiver: so two receivers.
+# Two receivers: both servers have devices of the same names, and a device has one owner at each receiver.
 SITES = (
     DemoSite(
         "windfarm", "5d0f6a1e-7c5b-4f0e-9a57-2f6f3a1c7e01", "2.0.1-beta", "datanode/data", "datanode/system/schema", "centre"
@@ -54,7 +54,7 @@ SITES = (
 
 
 def empty_stage(folder: Path) -> None:
-    """Make `folder` an empty stage; refuses to empty a folder that no demo made."""
+    """Empty the demo's folder, or make it. Raises SystemExit for a folder with files that no demo made."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise SystemExit(f"{folder} is not empty and was not made by a demo; choose another with --dir")
     shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +63,7 @@ def empty_stage(folder: Path) -> None:
 
 
 def reveal(site: DemoSite, stage: Path, tsfiles: Iterable[Path], deletions: bool) -> int:
-    """Let the site's server seal `tsfiles`; with `deletions` their mods files appear too. Returns how many files."""
+    """Copy TsFiles to a site as if its server sealed them; `deletions`: their mods files too. Returns how many are new."""
     count = 0
     for relative in tsfiles:
         mods = [m for m in (".mods", ".mods2") if deletions and (site.source / f"{relative}{m}").exists()]
@@ -82,7 +82,7 @@ def reveal_schema(site: DemoSite, stage: Path) -> None:
 
 @dataclass
 class SiteDoor:
-    """How the centre reaches the sites: a real sshd on loopback, or plain folders where the machine has none."""
+    """How the centre reaches the sites: by an sshd on loopback, or as plain folders if the machine has none."""
 
     stage: Path
     process: subprocess.Popen[str] | None = None
@@ -92,7 +92,7 @@ class SiteDoor:
     why_not: str = ""
 
     def open(self) -> None:
-        """Start an sshd; where the machine can't, `why_not` says so and the sites are folders."""
+        """Start an sshd. If that fails, `why_not` says why and the sites are folders."""
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
         command = [sys.executable, "-m", "tests.services.sshd", "shell"]
         log = self.stage / "sshd.log"
@@ -123,7 +123,7 @@ class SiteDoor:
         return self.process is not None
 
     def lines(self, site: DemoSite) -> str:
-        """The store's settings for tidemark.toml."""
+        """The settings of a site's store for tidemark.toml."""
         home = self.stage / site.name
         if not self.is_ssh:
             return f'store = "file://{home}"'
@@ -137,7 +137,7 @@ class SiteDoor:
 
 
 def write_settings(stage: Path, door: SiteDoor) -> Path:
-    """The demo's tidemark.toml: two sites, a receiver and a link each, by hand only."""
+    """Write the demo's tidemark.toml: two sites with a receiver and a link each, without a schedule. Returns its path."""
     blocks = ['[ledger]\nurl = "sqlite:///ledger.db"\n']
     for site in SITES:
         data = ", ".join(f'"{d}"' for d in site.data)

@@ -1,4 +1,4 @@
-"""The story: first sync, late data, deletions, a kill in the middle and a rerun, Airflow and Spark, then the proof."""
+"""The demo's steps: first sync, late data, deletions, a kill in the middle and a rerun, Airflow and Spark, the proof."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from demo.command import StoryBroke, kill_in_the_middle, tidemark
 from demo.pages import Pages
 from demo.stage import SITES, DemoSite, SiteDoor, empty_stage, reveal, reveal_schema, write_settings
 
-SLOW_LINE = "150 KB/s"  # for the run we kill: slow enough to be caught in the middle
+SLOW_LINE = "150 KB/s"  # bandwidth of the run that is killed: slow enough to be caught in the middle
 
 
 @dataclass
 class Outcome:
-    """What `./tidemark demo --json` prints (CONTRACT §1), and a line a site for the last screen."""
+    """The result of a demo, which `./tidemark demo --json` prints (CONTRACT §1). `sites` has the figures of each site."""
 
     ok: bool = False
     files: int = 0
@@ -45,7 +45,7 @@ Tell = Callable[[str, str, float], None]  # (what happened, what came of it, sec
 
 
 class Story:
-    """One demo in `stage`; `tell` hears each step as it ends."""
+    """One demo in the folder `stage`. `tell` is called after each step."""
 
     def __init__(self, stage: Path, tell: Tell, with_ui: bool) -> None:
         self.stage = stage
@@ -155,7 +155,7 @@ class Story:
         return f"{answer['dropped']} drop told, file kept and marked"
 
     def _count_landed(self) -> None:
-        """Files and bytes by the manifests at the receivers, whoever ran the syncs."""
+        """Count landed files and bytes by the manifests at the receivers, for the syncs of Airflow too."""
         for site in SITES:
             for manifest in (self.stage / site.receiver / "landing").glob("*/*/manifest.json"):
                 landed = [f["tsfile"] for f in json.loads(manifest.read_bytes())["files"] if f["tsfile"]]
@@ -186,7 +186,7 @@ class Story:
             shares.append(
                 tidemark(self.settings, "coverage", "--receiver", site.receiver, "--html", str(page), allow=(0, 20))
             )
-            # one site dropped a file that its receiver keeps: what only that file has is no point of the site any more
+            # live only: one site dropped a file that its receiver keeps, so points of that file alone are not the site's
             proof = tidemark(self.settings, "verify", "--receiver", site.receiver, "--deep", "--live-only")
             kept += int(proof["kept_files"])
             self.outcome.coverage_html = str(page)

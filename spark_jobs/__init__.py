@@ -1,1 +1,1 @@
-"""Spark jobs, one file a job: arguments → session → tasks → staged results. Started by `tidemark.engines.spark`."""
+"""Spark jobs, one file a kind of task. `tidemark.engines.spark` starts them."""

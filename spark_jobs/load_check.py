@@ -1,4 +1,4 @@
-"""Spark job: the checks of landed files: digest, structure, statistics.
+"""Spark job: check landed files (digest, structure, statistics).
 
 python spark_jobs/load_check.py FOLDER MASTER [REPLIES]
 """

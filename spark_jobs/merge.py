@@ -1,4 +1,4 @@
-"""Spark job: the merge tasks: each reads its devices from all sources and stages its merged files.
+"""Spark job: merge files. Each task reads its devices from all sources and stages its merged files.
 
 python spark_jobs/merge.py FOLDER MASTER [REPLIES]
 """

@@ -1,4 +1,4 @@
-"""The Spark context of the jobs: no UI, small JVM for a local master, the package sent to the executors."""
+"""Open the Spark context of a job: no UI, a small JVM for a local master, the package sent to the executors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def open_context(name: str, folder: str, master: str) -> SparkContext:
-    """A context at `master`; `folder` holds the package's zip and gets Spark's scratch files."""
+    """Open a context at `master`. `folder` holds the package's zip and receives Spark's scratch files."""
     _end_with_parent()
     conf = SparkConf().setMaster(master).setAppName(f"tidemark {name}")
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     conf.set("spark.pyspark.python", sys.executable)
-    conf.set("spark.task.maxFailures", "3")  # ours answer with errors of their own; this is for lost executors
+    conf.set("spark.task.maxFailures", "3")  # for lost executors: Tidemark's tasks return their errors as outcomes
     if master.startswith("local"):
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
         conf.set("spark.local.dir", folder)
@@ -33,7 +33,7 @@ def open_context(name: str, folder: str, master: str) -> SparkContext:
 
 
 def _end_with_parent() -> None:
-    """The job dies when the flow that started it dies; its JVM follows when our end of its pipe closes."""
+    """Make the job die with the process that started it. Its JVM ends when this end of its pipe closes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != int(os.environ.get("TIDEMARK_PARENT", os.getppid())):
         sys.exit(0)

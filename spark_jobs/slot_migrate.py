@@ -1,4 +1,4 @@
-"""Spark job: the move tasks of a migration: each sends files from one node to another and says which were proved there.
+"""Spark job: migrate slots. Each task sends files from one node to another and reports which were proved there.
 
 python spark_jobs/slot_migrate.py FOLDER MASTER [REPLIES]
 """

@@ -1,4 +1,4 @@
-"""What every job does: its tasks spread over Spark, each in a child of its executor, outcomes back to the driver."""
+"""Run the tasks of a job on Spark, each in a child process of its executor, and write the outcomes on the driver."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tidemark.engines.spark import BEAT_SECONDS, DONE, WORKS, read_tasks, run_nu
 
 
 def run_job(name: str, folder: str, master: str, replies: str = "") -> None:
-    """Run the tasks that wait in `folder` and leave their outcomes there.
+    """Run the tasks in `folder` and write their outcomes there.
 
-    With `replies`, a file descriptor: `folder` is the session's; run the tasks in each folder that stdin names, and answer
-    a line for each, until stdin ends.
+    With `replies`, a file descriptor, `folder` is the session's: run the tasks in each folder that stdin names, and write
+    a line to `replies` for each, until stdin ends.
     """
     context = open_context(name, folder, master)
     try:
@@ -50,7 +50,7 @@ def _watched(context: SparkContext, out: IO[str]) -> Iterator[None]:
 
 
 def _watch(context: SparkContext, out: IO[str], over: Event) -> None:
-    """Say so as long as the job gets on: somebody has a task of it, or had one since the last time."""
+    """Write WORKS every BEAT_SECONDS if an executor has a task of the job, or finished one since the last check."""
     tracker, before = context.statusTracker(), 0
     while not over.wait(BEAT_SECONDS):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

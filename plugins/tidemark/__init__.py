@@ -1,8 +1,8 @@
 """Tidemark keeps a data centre in step with its edge sites: every sealed TsFile, once, unchanged, provably.
 
-The rooms in floors, from the top down. A room imports rooms of lower floors, never one of its own floor or above.
+The packages in layers, from the top down. A package imports packages of lower layers, never of its own layer or above.
 
-    cli            the command: parser, screen, one module a group of verbs
+    cli            the command line: parser, screen, one module a group of verbs
     orchestration  everything that knows Airflow: tasks, DAGs, the embedded deployment
     operations     what an operator does across subjects: decisions, housekeeping, doctor, rebuild of a lost ledger
     proof          what is where and why: status, coverage, verify, why, the pages of a cluster
@@ -17,12 +17,12 @@ The rooms in floors, from the top down. A room imports rooms of lower floors, ne
     tsfiles        what a TsFile is: names, companions, statistics, reader, writer, Spark source
     ledger         the metadata database: leases, journal, the rows of every table                 ┐
     settings       `tidemark.toml` as frozen values                                                │ one floor
-    untrusted_files   the one door for reading files that somebody else can put there              ┘
-    errors  progress  native  visible     the error tree; how far work is; compiled C; text that people see
+    untrusted_files   open files in folders that other users can write to                          ┘
+    errors  progress  native  visible     the error tree; progress; compiled C; escaped text for people
 
-A file's way: `sync.select` → `sync.send` → `transfer` → `receiver.load` → `ledger.receiver.catalog` →
+The path of a file: `sync.select` → `sync.send` → `transfer` → `receiver.load` → `ledger.receiver.catalog` →
 `receiver.merge` → `receiver.read`. Each folder's docstring names its door, its modules from the bottom up and its
-imports. Inside a subject: decide (pure), act, record in the ledger. A rerun goes on from the ledger. Not promised:
+imports. Inside a subject: decide (pure), act, record in the ledger. A rerun resumes from the ledger. Not promised:
 rows in real time, data that the edge has not sealed, exactly-once delivery. The effect is exactly once.
 """
 

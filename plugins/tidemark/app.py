@@ -1,14 +1,14 @@
-"""What every verb needs, opened once: settings, ledger, stores, this process's identity, the clock.
+"""The application context that every command works with: settings, ledger, stores, process identity, clock.
 
-Verbs take an `App` and nothing else from their surroundings, so tests give them their own stores, identity and
-clock. `open_app` opens the ledger and asks, for each receiver on this machine, whether the ledger belongs to it
+Commands receive an `App` and read nothing else from their environment. So tests can pass their own stores, identity
+and clock. `open_app` opens the ledger and checks for each receiver on this machine that the ledger belongs to it
 (`require_current`).
 
-The receiver's root keeps `ledger_mark.json`: the UUID of the ledger it belongs to, and how many changes that ledger
-held. Each transaction that changes the receiver raises the ledger's own count. The file is written after the commit.
-So a ledger that is behind the file was restored from a backup, and one that knows nothing of the file was lost.
-Either raises PermanentError with the way to rebuild it. A folder without the file is fresh, or of a Tidemark that
-wrote none: then the ledger must know of what lies there. The fields stand in docs/formats/ledger-mark.md.
+The receiver's root holds `ledger_mark.json`: the UUID of the ledger it belongs to, and that ledger's number of
+changes. Each transaction that changes the receiver increments the ledger's own count. The file is written after the
+commit. So a ledger that is behind the file was restored from a backup. A ledger that knows nothing of the receiver
+replaced a lost one. Both raise PermanentError with the command that rebuilds it. A folder with data but without the
+file is accepted if the ledger has rows of the receiver. docs/formats/ledger-mark.md describes the fields.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass
 class App:
-    """What a flow works with: settings, ledger, clock, and how stores are opened."""
+    """The context of one command or task: settings, ledger, identity, clock, and how stores are opened."""
 
     settings: Settings
     ledger: Ledger
@@ -56,7 +56,7 @@ class App:
         return _find_named(self.settings.sites, name, "site")
 
     def receiver_settings(self, name: str = "") -> ReceiverSettings:
-        """The named receiver; without a name the only one."""
+        """The settings of the named receiver, or of the only receiver when `name` is empty."""
         if not name and len(self.settings.receivers) == 1:
             return next(iter(self.settings.receivers.values()))
         return _find_named(self.settings.receivers, name, "receiver")
@@ -72,7 +72,7 @@ class App:
             yield store
 
     def receiver_root(self, receiver: ReceiverSettings) -> Path | None:
-        """The receiver's folder on this machine, or None where it is remote: only a local receiver is loaded here."""
+        """The receiver's folder on this machine, or None if it is remote. Only a local receiver is loaded here."""
         return Path(receiver.store.removeprefix("file://")) if receiver.store.startswith("file://") else None
 
     @contextmanager
@@ -85,9 +85,10 @@ class App:
 
 
 def open_app(settings: Settings, whose_ever: bool = False) -> App:
-    """Open the ledger (migrated when it is new; a newer one is refused) and find out who we are.
+    """Open the ledger and identify this process. A new ledger is migrated; a newer one is refused.
 
-    Raises PermanentError where the ledger is not the one of a receiver here, or older than it; `whose_ever`: nobody asks.
+    Raises PermanentError if the ledger does not belong to a receiver here, or is older than the receiver's mark.
+    `whose_ever` skips this check.
     """
     from tidemark.ledger.leases import this_process
     from tidemark.ledger.migrations import migrate_ledger
@@ -117,13 +118,10 @@ _HINT = "./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)"
 
 
 def require_current(ledger: Ledger, receivers: Iterable[ReceiverSettings]) -> None:
-    """Raises PermanentError for a ledger that is not the one of a receiver on this machine, or older than it.
-
-    A folder without a mark is fresh, or of a Tidemark that wrote none: then the ledger must know of what lies there.
-    """
+    """Raise PermanentError if the ledger does not belong to a receiver on this machine, or is older than its mark."""
     for receiver in receivers:
         if _is_here(receiver):
-            told = read_mark(_root_of(receiver))  # first: a load may be at work, and the ledger is never behind the file
+            told = read_mark(_root_of(receiver))  # read first: a running load commits to the ledger, then writes the file
             with ledger.read() as connection:
                 ours = rebuild_rows.mark_of(connection, receiver.name)
                 known = ours is not None or rebuild_rows.knows_receiver(connection, receiver.name)
@@ -131,7 +129,7 @@ def require_current(ledger: Ledger, receivers: Iterable[ReceiverSettings]) -> No
 
 
 def require_unused(receivers: Iterable[ReceiverSettings]) -> None:
-    """The same where there is no ledger at all: nothing may lie at any receiver here."""
+    """Raise PermanentError if a receiver on this machine holds data. For a machine without a ledger."""
     for receiver in receivers:
         if _is_here(receiver):
             _require_mark(receiver, read_mark(_root_of(receiver)), None, False)
@@ -153,11 +151,13 @@ def _require_mark(receiver: ReceiverSettings, told: Mark | None, ours: Mark | No
 
 
 def compare_marks(ours: Mark | None, told: Mark | None, *, known: bool, used: bool) -> str:
-    """What is wrong between the ledger's mark and the folder's; '' where nothing is. `known`: the ledger has rows of the
-    receiver; `used`: something was loaded into the folder."""
+    """Compare the ledger's mark (`ours`) with the folder's (`told`). Returns what is wrong, '' if nothing is.
+
+    `known`: the ledger has rows of the receiver. `used`: something was loaded into the folder.
+    """
     if told is None:
         return _EMPTY if used and not known else ""
-    if ours is None:  # known: a backup of before there were marks
+    if ours is None:  # known: a backup from a version without marks
         return "the ledger is older than" if known else _EMPTY
     if ours.mark != told.mark:
         return "the ledger is not the one of"
@@ -165,12 +165,12 @@ def compare_marks(ours: Mark | None, told: Mark | None, *, known: bool, used: bo
 
 
 def read_mark(root: Path) -> Mark | None:
-    """The mark of a receiver's folder; None where there is none. Raises CorruptionError for a file that is no mark."""
+    """The mark in a receiver's folder, None if it has none. Raises CorruptionError if the file is not a mark."""
     place = UntrustedFile(str(root), MARK_FILE)
     try:
         raw = json.loads(place.read(MOST_SMALL))
         return Mark(str(uuid.UUID(raw["mark"])), int(raw["changes"]))
-    except (FileNotFoundError, NotADirectoryError):  # the latter: the receiver's folder is a file, as who opens it tells
+    except (FileNotFoundError, NotADirectoryError):  # not a directory: opening the receiver's store reports that
         return None
     except (CorruptionError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as broken:
         raise CorruptionError(
@@ -181,7 +181,7 @@ def read_mark(root: Path) -> Mark | None:
 
 
 def write_mark(ledger: Ledger, receiver: str, store: Store) -> None:
-    """Tell the receiver's folder how far the ledger is. `store`: the receiver's."""
+    """Write the ledger's mark into the receiver's folder. `store` is the receiver's store."""
     with ledger.read() as connection:
         mark = rebuild_rows.mark_of(connection, receiver)
     if mark is not None:
@@ -190,7 +190,7 @@ def write_mark(ledger: Ledger, receiver: str, store: Store) -> None:
 
 
 def catch_up_mark(app: App, receiver: ReceiverSettings, store: Store) -> None:
-    """What a change that died before its end did not tell; and the mark of a receiver that has none yet."""
+    """Write the mark that an interrupted change left unwritten, or the first mark of a receiver without one."""
     root = app.receiver_root(receiver)
     told = None if root is None else read_mark(root)
     with app.ledger.read() as connection:
@@ -204,23 +204,23 @@ def catch_up_mark(app: App, receiver: ReceiverSettings, store: Store) -> None:
 
 @contextmanager
 def change_receiver(app: App, receiver: str, store: Store) -> Iterator[Connection]:
-    """A write transaction that changes what the receiver holds or what was decided there. `store`: the receiver's."""
+    """Open a write transaction for a change of the receiver's contents or decisions, and write the mark after it."""
     with app.ledger.write() as connection:
         yield connection
         rebuild_rows.count_change(connection, receiver)
-    # CRASH WINDOW: recorded, the folder's mark is one behind: that is no trouble, and the next load writes it.
+    # CRASH WINDOW: committed, the folder's mark is one change behind. The check accepts that; the next load writes it.
     write_mark(app.ledger, receiver, store)
 
 
 def adopt_mark(connection: Connection, receiver: str, root: Path) -> None:
-    """Of a rebuilt ledger: it takes over the folder's mark, one change on, so that only it is the receiver's from now on."""
+    """Record the folder's mark, one change later, in a rebuilt ledger. From then on only this ledger is accepted."""
     try:
         told = read_mark(root)
     except CorruptionError:
-        told = None  # it is written anew
+        told = None  # a new mark replaces it
     rebuild_rows.put_mark(connection, receiver, Mark(told.mark, told.changes + 1) if told else Mark(str(uuid.uuid4()), 1))
 
 
 def _has_loaded_files(root: Path) -> bool:
-    """Whether anything was loaded there: a data file, or an answered landing."""
+    """Whether the receiver's folder holds a data file or an answered landing."""
     return any(next(root.glob(pattern), None) is not None for pattern in ("data/*/*/*", "answered/*/*"))

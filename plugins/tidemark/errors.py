@@ -1,4 +1,4 @@
-"""The one error tree, and what this machine lacks told apart from every other fault.
+"""The tree of all errors that Tidemark raises on purpose, and the translation of this machine's resource limits.
 
     TidemarkError
     ├── UsageError            2   a command or a setting is wrong; names the key, the line and what is allowed
@@ -8,31 +8,31 @@
     │   ├── UnreachableError      connect, handshake, stall, a server that drops or limits sessions
     │   │   └── DiskAwayError         a data node answers, its folder is not there: lost, or not mounted
     │   ├── LeaseHeldError        another run holds the lease; names the holder
-    │   ├── StaleEpochError       routed by a partition table that is not in force any more: route again
+    │   ├── StaleEpochError       routed by a superseded partition table: route again
     │   └── OutcomeUnknownError   the reply was lost: read back before deciding
     ├── PermanentError        6   trying again will not help until somebody changes something
     │   ├── HostKeyError          the host key is missing or differs
     │   ├── PermissionDeniedError the store refuses to read or write the named thing
     │   ├── DiskFullError         no space at the named end
     │   ├── TaskLimitError        a task used more time or memory than one may
-    │   ├── LeaseLostError        our fencing number is stale: a newer holder goes on with the work
-    │   ├── PlanOutOfDateError    the site is not any more what a given plan was made for
+    │   ├── LeaseLostError        our fencing number is stale: a newer holder continues the work
+    │   ├── PlanOutOfDateError    the site changed after a given plan was made
     │   └── SchemaTooNewError     the database was written by a newer Tidemark
     ├── CorruptionError       7   bytes are not what they claim to be: digest, structure, torn record
     │   └── UnsupportedError      a sound file in an encoding we do not decode (kept as source, marked)
-    ├── WindowOverError      10   the link's window closed; the next run goes on
+    ├── WindowOverError      10   the link's window closed; the next run continues
     ├── OwnershipError       21   a device belongs to another site
     ├── GuardError           22   drops wait for approval
     ├── PartialError         23   the rest is done, some of it is not
-    ├── SourceVanishedError  24   a file went away while it was read
+    ├── SourceVanishedError  24   a file vanished while it was read
     └── NoQuorumError        30   too few members of a data group can be reached to commit
 
 `kind` is the CLI's exit code. `retry` says who may try again: *soon* (inside the step, seconds), *later* (Airflow,
 minutes), *operator* (after somebody acted), *never*. One level retries one failure (DESIGN §9).
 
-`limit_met` and `limits_named` translate what the operating system says when this machine has no room on a disk, no
-more handles, processes or memory. It is the same translation for a verb, for a task in a child process and for the
-work on one landing. Stores translate what a far end says by themselves (`stores.os_errors`), with the same hints.
+`limit_met` and `limits_named` translate the operating system's errors when this machine runs out of disk space, file
+handles, processes or memory. Commands, tasks in child processes and the work on one landing all use them. Stores
+translate errors of a far end by themselves (`stores.os_errors`), with the same hints.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def _rebuild(cls: type[TidemarkError], message: str, hint: str, subject: str) ->
 
 
 class UsageError(TidemarkError):
-    """Wrong words: options, settings or a plan that say what cannot be."""
+    """Options, settings or a plan are wrong."""
 
     kind = 2
     retry = Retry.OPERATOR
 
 
 class SettingsError(UsageError):
-    """What is wrong with the settings: a line for each problem, after one that counts them."""
+    """The settings are wrong. The first line of the message counts the problems, then comes a line for each."""
 
 
 class NotFoundError(TidemarkError):
@@ -114,7 +114,7 @@ class UnreachableError(RetryableError):
 
 
 class DiskAwayError(UnreachableError):
-    """A data node whose folder nobody claimed: its disk is not mounted, or lost. It is away as one that does not answer."""
+    """A data node's folder has no claim: its disk is not mounted, or lost. The node counts as one that does not answer."""
 
     retry = Retry.LATER
 
@@ -126,19 +126,19 @@ class LeaseHeldError(RetryableError):
 
 
 class StaleEpochError(RetryableError):
-    """Decided by a partition table that is not in force any more."""
+    """The decision was made by a superseded partition table."""
 
     retry = Retry.SOON
 
 
 class OutcomeUnknownError(RetryableError):
-    """A commit whose answer was lost: looked up and, where it did not happen, done again."""
+    """The answer to a commit was lost. The caller looks it up, and repeats the commit if it did not happen."""
 
     retry = Retry.SOON
 
 
 class PermanentError(TidemarkError):
-    """Trying again does not help before somebody mends the cause."""
+    """Trying again does not help before somebody fixes the cause."""
 
     kind = 6
     retry = Retry.OPERATOR
@@ -157,17 +157,17 @@ class DiskFullError(PermanentError):
 
 
 class TaskLimitError(PermanentError):
-    """A task on TsFiles used more CPU time, wall time or memory than one may: that says nothing about its files' bytes."""
+    """A task on TsFiles exceeded its CPU time, wall time or memory. That proves nothing about its files' bytes."""
 
 
 class LeaseLostError(PermanentError):
-    """A newer holder took the lease: this process may not record any more."""
+    """A newer holder has the lease: this process may record nothing more."""
 
     retry = Retry.NEVER
 
 
 class PlanOutOfDateError(PermanentError):
-    """The site is not any more what a saved plan was made for."""
+    """The site changed after a saved plan was made."""
 
 
 class SchemaTooNewError(PermanentError):
@@ -175,18 +175,18 @@ class SchemaTooNewError(PermanentError):
 
 
 class CorruptionError(TidemarkError):
-    """Bytes that are not what they must be: a digest, a structure, a paper."""
+    """Bytes are not what they must be: a digest, a structure, a record."""
 
     kind = 7
     retry = Retry.OPERATOR
 
 
 class UnsupportedError(CorruptionError):
-    """Sound, as far as can be told, but of a form this version does not read."""
+    """A file is sound as far as can be checked, but this version does not read its form."""
 
 
 class WindowOverError(TidemarkError):
-    """The link's window is closed; the next one goes on."""
+    """The link's window is closed; the next run continues."""
 
     kind = 10
     retry = Retry.LATER
@@ -200,7 +200,7 @@ class OwnershipError(TidemarkError):
 
 
 class GuardError(TidemarkError):
-    """More files vanished than the link's limits let pass without a person's word."""
+    """More files vanished than the link's limits allow without a person's approval."""
 
     kind = 22
     retry = Retry.OPERATOR
@@ -214,14 +214,14 @@ class PartialError(TidemarkError):
 
 
 class SourceVanishedError(TidemarkError):
-    """A file of the snapshot was gone at the site before it could be read."""
+    """A file of the snapshot vanished at the site before it could be read."""
 
     kind = 24
     retry = Retry.SOON
 
 
 class NoQuorumError(TidemarkError):
-    """Fewer members of a data group than its quorum took an operation; nothing of it is visible."""
+    """Fewer members of a data group than its quorum accepted an operation. Nothing of it is visible."""
 
     kind = 30
     retry = Retry.LATER
@@ -234,7 +234,7 @@ _PARTIAL_ORDER = (GuardError.kind, OwnershipError.kind, CorruptionError.kind, Pa
 
 
 def worst_exit_code(kinds: set[int]) -> int:
-    """The exit code of a run with several troubles: 22 before 21 before 7 before 23, else the smallest, else 0."""
+    """The exit code of a run with several errors: 22 before 21 before 7 before 23, else the smallest, else 0."""
     for code in _PARTIAL_ORDER:
         if code in kinds:
             return code
@@ -255,12 +255,13 @@ MORE_OF_IT = {
 
 
 def limit_met(error: BaseException, place: str = "") -> TidemarkError | None:
-    """`error` as one of ours where it says that this machine ran out of something, else None. `place`: where, if it does not
-    say itself."""
+    """Translate an error that says this machine ran out of a resource; None for any other error.
+
+    `place` names the file or folder if `error` does not."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError):
         number = errno.ENOMEM
-    elif isinstance(error, RuntimeError) and "start new thread" in str(error):  # Python tells no number
+    elif isinstance(error, RuntimeError) and "start new thread" in str(error):  # it has no errno
         number = errno.EAGAIN
     if number in MORE_ROOM:
         named = getattr(error, "filename", None)
@@ -274,9 +275,9 @@ def limit_met(error: BaseException, place: str = "") -> TidemarkError | None:
 
 @contextmanager
 def limits_named(place: Path | str) -> Iterator[None]:
-    """Where the block meets a limit of this machine, that is told as ours, of `place`, which it writes.
+    """Translate a resource limit of this machine that the block meets (`limit_met`). `place` is what the block writes.
 
-    MemoryError passes: whoever limits the memory of a task says so himself (`engines.worker`).
+    MemoryError passes through: `engines.worker` limits the memory of tasks and reports it.
     """
     try:
         yield

@@ -1,12 +1,11 @@
-"""C sources of this package as libraries, for speed alone; and Python's collector of cycles.
+"""Compile the package's C sources into libraries, for speed alone, and tune Python's garbage collector.
 
-A library is built once a machine with its own compiler. Whoever uses one has the same in Python for a machine where
-none can be built. `TIDEMARK_PURE=1` asks for Python alone. A library lies in the user's cache under the digest of
+Each machine builds a library once with its own C compiler. Every caller has the same function in Python for machines
+without a compiler. `TIDEMARK_PURE=1` selects Python alone. A library is kept in the user's cache under the digest of
 its source and flags (docs/decisions/0012). `TIDEMARK_CFLAGS` adds flags, such as those of sanitizers.
 
-The collector of cycles would go through millions of rows and facts that hold no cycles, again and again.
-`collect_seldom` makes it run rarely, and `without_collector` not at all inside a block. Both cost memory where cycles
-exist.
+The garbage collector would scan millions of rows and facts that hold no cycles, again and again. `collect_seldom`
+makes it run rarely. `without_collector` turns it off inside a block. Both cost memory where cycles exist.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ _BUILD_SECONDS = 120
 
 
 def load_library(package: str, *sources: str) -> ctypes.CDLL | None:
-    """The library made of C sources that lie in a package, one after another. None without a C compiler, or without a place
-    of our own for it."""
+    """Build and load the library of a package's concatenated C sources. None without a C compiler or a safe cache folder."""
     if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
         return None
-    import pkgutil  # here and below: what only who builds needs is not loaded at every start
+    import pkgutil  # here and below: imported only when a library is needed, for a quick start
     import subprocess
 
     texts = [pkgutil.get_data(package, source) for source in sources]
@@ -41,7 +39,7 @@ def load_library(package: str, *sources: str) -> ctypes.CDLL | None:
 
 @lru_cache(maxsize=1)
 def load_libcrypto() -> ctypes.CDLL | None:
-    """The library that `hashlib` itself uses; None where that is not a library of its own."""
+    """The libcrypto that `hashlib` uses in this process, None if no shared libcrypto is loaded."""
     try:
         maps = Path("/proc/self/maps").read_text(errors="surrogateescape")
         return ctypes.CDLL(next(line.split(maxsplit=5)[5] for line in maps.splitlines() if "/libcrypto.so" in line))
@@ -50,7 +48,7 @@ def load_libcrypto() -> ctypes.CDLL | None:
 
 
 def _build_library(name: str, source: bytes) -> Path:
-    """OSError, SubprocessError where it cannot be made."""
+    """The path of the built library. Raises OSError or SubprocessError if it cannot be built."""
     import platform
 
     flags = (*_FLAGS, *os.environ.get("TIDEMARK_CFLAGS", "").split())
@@ -71,12 +69,12 @@ def _build_library(name: str, source: bytes) -> Path:
         text.write_bytes(source)
         command = [compiler, *flags, "-o", str(built), str(text)]
         subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS)
-        built.replace(made)  # several processes may build at once: each has a whole library to give
+        built.replace(made)  # atomic: several processes may build the same library at once
     return made
 
 
 def _cache_folder() -> Path:
-    """A folder that only this user can write to. OSError where there is none."""
+    """The cache folder, made if it is missing. Raises OSError if others can write to it."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     folder = Path(home, "tidemark")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,13 +85,13 @@ def _cache_folder() -> Path:
 
 
 def collect_seldom() -> None:
-    """For a process that makes many rows: looking for cycles among them was a tenth of a sync, of a check, of a transfer."""
+    """Make the garbage collector run rarely in this process. For processes that create many rows."""
     gc.set_threshold(100_000, 50, 50)
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """For a million new tuples at once."""
+    """Turn the garbage collector off inside the block. For creating a million tuples at once."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""How far a piece of work is: beats, their pace, and one way to say it - on a terminal, in `status`, on Airflow's pages."""
+"""Progress of a long operation: its ticks, its rate, and one text format for terminal, `status` and Airflow's pages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PACE_SECONDS = 15.0  # how far back the rate looks
+PACE_SECONDS = 15.0  # the window of the rate
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One beat of a progress bar. `done`/`total` count files, `bytes_done`/`bytes_total` bytes; totals 0 when unknown."""
+    """One progress report. `done`/`total` count files, `bytes_done`/`bytes_total` bytes; totals are 0 when unknown."""
 
     phase: str
     done: int = 0
@@ -29,7 +29,7 @@ def ignore_progress(_tick: Tick) -> None:
 
 @dataclass(frozen=True)
 class Figures:
-    """A beat with its pace: `rate` in bytes a second, `left` the seconds to the end at that rate, None when unknown."""
+    """A tick with its rate in bytes a second, and `left`: the seconds to the end at that rate, None when unknown."""
 
     tick: Tick
     rate: float = 0.0
@@ -37,14 +37,14 @@ class Figures:
 
 
 class Pace:
-    """The rate of the last PACE_SECONDS. Beats of another phase begin anew."""
+    """The transfer rate over the last PACE_SECONDS. A new phase starts over."""
 
     def __init__(self) -> None:
         self._beats: deque[tuple[float, int]] = deque()
         self._phase = ""
 
     def figures_at(self, tick: Tick, now: float) -> Figures:
-        """`now` in seconds of a clock that never goes back."""
+        """Add a tick and compute its figures. `now` is in seconds of a monotonic clock."""
         if tick.phase != self._phase:
             self._phase = tick.phase
             self._beats.clear()
@@ -58,7 +58,7 @@ class Pace:
 
 
 def format_figures(figures: Figures) -> str:
-    """`transfer_files: 12 of 40 files, 1.2 GB of 3.0 GB, 20.0 MB/s, 1:30 left`."""
+    """Format figures as `transfer_files: 12 of 40 files, 1.2 GB of 3.0 GB, 20.0 MB/s, 1:30 left`."""
     tick = figures.tick
     words = [f"{tick.done:,} of {tick.total:,} files" if tick.total else f"{tick.done:,} files"]
     if tick.bytes_done or tick.bytes_total:
@@ -71,7 +71,7 @@ def format_figures(figures: Figures) -> str:
 
 
 def format_size(count: int | float | None) -> str:
-    """Bytes for people, in powers of 1000 as bandwidth is: 20.5 MB."""
+    """Format a number of bytes in powers of 1000: 20.5 MB."""
     number = float(count or 0)
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
@@ -81,7 +81,7 @@ def format_size(count: int | float | None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as a clock shows them: 1:30, 2:03:00."""
+    """Format seconds as m:ss or h:mm:ss: 1:30, 2:03:00."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,10 +1,9 @@
-"""The one door for reading files that somebody else can put there: below `landing/`, `data/`, `quarantine/`, a data node's
-folder, a site.
+"""Open and read files in folders that other users can write to: `landing/`, `data/`, `quarantine/`, data nodes, sites.
 
-Whoever may write there can put a FIFO, a link to a device or to another's file, or a file of a terabyte, and can swap one
-for the other between two calls. So a file is opened folder by folder from a trusted root, no symlink is followed on the
-way, opening never waits, what is opened is a regular file, and what is read whole is measured first. `tests/unit/
-test_house.py` holds that the rooms that work on such files open none by themselves.
+Such a user can place a FIFO, a symlink to a device or to a private file, or a file of a terabyte. He can swap one for
+the other between two calls. So a file is opened folder by folder from a trusted root. No symlink is followed, opening
+never blocks, only a regular file is accepted, and the size is checked before a file is read whole.
+`tests/unit/test_house.py` checks that packages which work on such files open none by themselves.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class UntrustedFile(NamedTuple):
-    """A file at `path` below `root`. The root, and what lies above it, is the operator's; nothing below it is trusted.
+    """A file at `path` below `root`. The root and the folders above it are trusted; nothing below the root is.
 
-    An absolute path stands for itself: its folder is trusted as the operator's settings name it.
+    An absolute path ignores `root`: its own folder is trusted, since the operator's settings name it.
     """
 
     root: str
@@ -46,15 +45,15 @@ class UntrustedFile(NamedTuple):
         return self.path if self.path.startswith("/") else f"{self.root.rstrip('/')}/{self.path}"
 
     def open_file(self) -> FileIO:
-        """The file, opened for reading; a context manager.
+        """Open the file for reading. Returns a context manager.
 
-        FileNotFoundError where nothing is there; CorruptionError for a symlink, on the way too, and for what is no regular
-        file; PermissionDeniedError.
+        Raises FileNotFoundError if there is none, CorruptionError if it is no regular file or a part of its path is a
+        symlink, and PermissionDeniedError.
         """
         return FileIO(self.open_handle(), "rb")
 
     def open_handle(self) -> int:
-        """A descriptor of the file, to be closed by the caller; raises as `opened`."""
+        """Open the file and return its descriptor, which the caller closes. Raises as `open_file`."""
         handle = _open_below(self)
         if stat.S_ISREG(os.fstat(handle).st_mode):
             return handle
@@ -62,7 +61,7 @@ class UntrustedFile(NamedTuple):
         raise self._corruption_error("not a regular file")
 
     def read(self, most: int) -> bytes:
-        """All of its bytes. CorruptionError, before any is read, where it has more than `most`."""
+        """Read the whole file. Raises CorruptionError, before it reads any byte, if the file has more than `most`."""
         with self.open_file() as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
@@ -74,7 +73,7 @@ class UntrustedFile(NamedTuple):
         return b"".join(pieces) if len(pieces) != 1 else pieces[0]
 
     def compute_sha256(self) -> str:
-        """Its SHA-256 in hex."""
+        """The file's SHA-256 in hex."""
         with self.open_file() as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,8 +1,8 @@
-"""Text that people see: what a terminal obeys and nobody sees is shown as its escape.
+"""Escape control and other invisible characters in text for people.
 
-Names of devices, sites, files and folders are what an edge made them: a control character in one would move the cursor,
-set the window's title or hide a line, a bidirectional one would turn the rest of the line round. Every way of ours to a
-person's eyes goes through here: the command's screen, Airflow's logs, HTML pages. Data (JSON, Parquet, CSV) stays exact.
+Names of devices, sites, files and folders come from the edge. A control character in one could move the cursor, set the
+window's title or hide a line. A bidirectional character could reverse the rest of the line. All output for people is
+escaped here: the terminal, Airflow's logs, HTML pages. Data (JSON, Parquet, CSV) stays exact.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LOOKED_AT = re.compile(r"[^ -~]")
 
 
 def escape_invisible(text: str) -> str:
-    r"""`text` on one line: controls, line breaks, bidirectional and zero-width characters as `\x1b`, `\n`, `\u202e`."""
+    r"""Escape controls, line breaks, bidirectional and zero-width characters as `\x1b`, `\n`, `\u202e`: one line."""
     if text.isascii() and text.isprintable():
         return text
     return _LOOKED_AT.sub(lambda found: _escape_letter(found[0]), text)
 
 
 def plain_json(told: str) -> str:
-    r"""A JSON text of the same value in which what `escape_invisible` escapes is escaped as JSON does (`\u001b`)."""
+    r"""Escape in a JSON text what `escape_invisible` escapes, in JSON's own form (`\u001b`). The value stays the same."""
     return told if told.isprintable() else _LOOKED_AT.sub(lambda found: _in_json(found[0]), told)
 
 
@@ -35,5 +35,5 @@ def _in_json(letter: str) -> str:
 
 
 def _is_hidden(letter: str) -> bool:
-    """Controls, formats (bidirectional, zero-width), separators of lines, private and unassigned ones; no kind of space."""
+    """Whether it is a control, format (bidirectional, zero-width), line separator, private or unassigned character."""
     return not letter.isprintable() and unicodedata.category(letter) != "Zs"

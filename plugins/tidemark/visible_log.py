@@ -1,4 +1,4 @@
-"""What is written into logs, Airflow's among them: text for people, shown as everywhere else (`escape_invisible`)."""
+"""A logger that escapes invisible characters in its arguments (`escape_invisible`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidemark.visible import escape_invisible
 
 
 class VisibleLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose messages are shown by `escape_invisible`: their arguments are, what stands in the code is not."""
+    """A logger that passes the arguments of its messages through `escape_invisible`. The format string stays as it is."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})
 
     def log(self, level: int, msg: object, *args: object, **named: Any) -> None:
-        named.setdefault("stacklevel", 2)  # the line that logs, not this one
+        named.setdefault("stacklevel", 2)  # the caller's line, not this one
         super().log(
             level, msg, *(arg if isinstance(arg, int | float) else escape_invisible(str(arg)) for arg in args), **named
         )

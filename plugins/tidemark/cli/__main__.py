@@ -1,4 +1,4 @@
-"""`python -m tidemark.cli`: what the launcher starts."""
+"""Run the command: `python -m tidemark.cli`, which the launcher starts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    for number in (0, 1, 2):  # where one is closed, the next file that is opened, the ledger, would be what a print goes to
+    for number in (0, 1, 2):  # if one is closed, the next opened file (the ledger) would have its number and receive prints
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115 for as long as we live
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115 for as long as the process lives
     ctrl_c = signal.getsignal(signal.SIGINT)
-    if ctrl_c is not signal.SIG_IGN:  # before there is anything to close, it ends us as SIGTERM does, without a traceback
+    if ctrl_c is not signal.SIG_IGN:  # during the imports nothing is open: Ctrl-C ends the process without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tidemark.cli.main import main
     from tidemark.native import collect_seldom
@@ -23,5 +23,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, ctrl_c)
     collect_seldom()
     code = main()
-    gc.freeze()  # an interpreter that ends looks through all that is left, for nothing: up to 70 ms
+    gc.freeze()  # spares the garbage collection at exit
     sys.exit(code)

@@ -1,9 +1,4 @@
-"""One invocation: its arguments and what a verb needs of its surroundings; and what a verb is.
-
-What it needs is made when first asked for. `Verb` is a name, a summary, an example line, its arguments, `run`, and
-the question that it asks before it destroys something or decides for the operator. `Answer` is the object of
-`--json` (CONTRACT §1), what shows the same to people, and the exit code.
-"""
+"""The types of the command line: `Call` (one invocation), `Verb` (one command) and `Answer` (its result)."""
 
 from __future__ import annotations
 
@@ -38,20 +33,20 @@ class Call:
 
     @cached_property
     def settings(self) -> Settings:
-        """Read once. Raises UsageError that names every wrong line."""
+        """The settings, read once. Raises UsageError that names every wrong line."""
         return load_settings(self.arguments.config, os.environ)
 
     @cached_property
     def app(self) -> App:
-        """Settings, ledger and identity, opened once and closed by `close`.
+        """The open application, opened once and closed by `close`.
 
-        Raises PermanentError where the ledger is not the receivers', or older than one.
+        Raises PermanentError if the ledger does not belong to a local receiver, or is older than its mark.
         """
         return self._open_app(whose_ever=False)
 
     @property
     def any_app(self) -> App:
-        """The same with whatever ledger there is."""
+        """A newly opened application without the check that the ledger belongs to the receivers."""
         return self._open_app(whose_ever=True)
 
     def _open_app(self, whose_ever: bool) -> App:
@@ -63,7 +58,7 @@ class Call:
 
     @property
     def receiver(self) -> ReceiverSettings:
-        """`--receiver R`, or the only one. Raises UsageError where it must be said."""
+        """The receiver that `--receiver R` names, or the only one. Raises UsageError if a name is needed."""
         named = getattr(self.arguments, "receiver", None) or ""
         if not named and len(self.settings.receivers) != 1:
             names = ", ".join(sorted(self.settings.receivers)) or "none"
@@ -72,13 +67,14 @@ class Call:
 
     @property
     def var(self) -> Path:
-        """Where what is written by the way belongs: tracebacks, benchmark results."""
+        """The folder for by-products such as tracebacks and benchmark results."""
         settings = self.__dict__.get("settings")
         return (settings.root if settings else Path.cwd()) / "var"
 
     def confirm_action(self, question: str, words: Sequence[str]) -> None:
-        """Ask before what cannot be taken back. `--yes` answers; nobody is asked where no person sits at stdin. Raises
-        UsageError unless the answer is yes; `words`: the command line."""
+        """Ask before an action that cannot be undone. `--yes` answers yes. `words` is the command line.
+
+        Raises UsageError unless the answer is yes, and without asking if stdin is no terminal."""
         if not question or self.arguments.yes:
             return
         again = shlex.join(["./tidemark", *words, "--yes"])
@@ -95,9 +91,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """`json` is the object of `--json` (CONTRACT §1), `show` prints the same for people, `code` is the exit code.
+    """The result of a verb: `json` is the object of `--json` (CONTRACT §1), `show` prints it for people, `code`: exit code.
 
-    `said`: the verb has printed its result itself (it said it while it went on, as `up` does).
+    `said`: the verb has already printed its result while it ran, as `up` does.
     """
 
     json: dict[str, Any]
@@ -107,21 +103,20 @@ class Answer:
 
 
 def no_arguments(_parser: argparse.ArgumentParser) -> None:
-    """For verbs that take none."""
+    """Add no arguments: the default of `Verb.arguments`."""
 
 
 def asks_nothing(_arguments: argparse.Namespace) -> str:
-    """For verbs that destroy nothing and decide nothing."""
+    """No question: for verbs that destroy nothing and make no decision for the operator."""
     return ""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb. `example` is a whole command line; `run` does it.
+    """One command, such as `sync`. `example` is a whole command line; `run` does the work.
 
-    `asks`: the question to answer, or to take as answered by `--yes`, before these arguments are acted on: it destroys
-    something or decides for the operator. "" where it does not.
-    `flags`: for a verb that hands its words on to another program (pytest), the flags that are its own.
+    `asks`: the question to confirm (or to answer by `--yes`) before `run` destroys something or decides for the operator.
+    "" if it does neither. `flags`: a verb that passes its arguments on to another program (pytest) names its own flags here.
     """
 
     name: str

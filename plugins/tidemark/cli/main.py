@@ -1,4 +1,4 @@
-"""From the command line to an exit code (CONTRACT §1)."""
+"""Run one command line and return its exit code (CONTRACT §1)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidemark.errors import (
 )
 from tidemark.visible import escape_invisible
 
-MEANING = {  # of results that do not say it themselves
+MEANING = {  # the error text of a result that has none of its own
     CorruptionError.kind: "something is damaged",
     NOTHING_TO_DO: "nothing to do",
     DIFFERENCES_FOUND: "differences found",
@@ -42,15 +42,15 @@ MEANING = {  # of results that do not say it themselves
 
 
 class Stopped(BaseException):
-    """SIGTERM came, or the terminal went: like Ctrl-C, everything is closed and the next run goes on from there."""
+    """SIGTERM came, or SIGHUP as the terminal closed. As with Ctrl-C, everything is closed and the next run resumes."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.code = 128 + number  # as a shell tells it
+        self.code = 128 + number  # a shell's exit code for a signal
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what `words` say (default: the command line); returns the exit code. Help raises SystemExit(0) as argparse does."""
+    """Run the command line `words` (default: sys.argv); returns the exit code. Help raises SystemExit(0), as in argparse."""
     try:
         try:
             return _run_verb(sys.argv[1:] if words is None else words)
@@ -62,8 +62,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _report_lost_output(number: int) -> int:
-    """What was done stands, only its result is told to nobody. Of a reader that has gone: quietly, as a shell tells it."""
-    _write_nowhere([1])  # what Python flushes at its end
+    """Report that stdout takes no more; the work itself is done. If the reader closed its pipe, return 141 silently."""
+    _write_nowhere([1])  # Python flushes stdout at exit
     if number == errno.EPIPE:
         return 128 + signal.SIGPIPE
     Screen().print_error(f"tidemark: the result cannot be written to stdout: {os.strerror(number)}")
@@ -102,7 +102,7 @@ def _write_nowhere(streams: Sequence[int]) -> None:
 
 
 def _print_answer(screen: Screen, answer: Answer) -> int:
-    """Print a result. One that needs somebody (a guard, files left out) says so as an error does."""
+    """Print a result; returns its exit code. A result that needs a person (a guard, files left out) gets an error line."""
     if answer.said:
         return answer.code
     trouble = {"kind": answer.code, "error": MEANING.get(answer.code, ""), "hint": ""} if answer.code else {}
@@ -118,7 +118,7 @@ def _print_answer(screen: Screen, answer: Answer) -> int:
 
 
 def _print_failure(screen: Screen, answer: dict[str, Any], hint: str, lines: Sequence[str] = ()) -> int:
-    """`lines`: of the error, where it has more than one."""
+    """Print an error and its hint; returns the exit code. `lines`: the lines of an error with several."""
     first, *more = lines or [answer["error"]]
     screen.print_error(f"tidemark: {first}")
     for line in more:
@@ -135,7 +135,7 @@ def _encode_failure(kind: int, error: str, hint: str) -> dict[str, Any]:
 
 
 def _suggest_next(call: Call | None) -> str:
-    """What to do about an error that does not say."""
+    """The hint for an error that has none."""
     return f"./tidemark {call.arguments.verb} --help, ./tidemark doctor" if call else "./tidemark --help"
 
 
@@ -149,7 +149,7 @@ def _report_exception(screen: Screen, call: Call | None, error: Exception) -> in
 
 
 def _report_os_error(screen: Screen, call: Call | None, trouble: OSError) -> int:
-    """A file or folder of this machine that cannot be read or written, met outside any store."""
+    """Report a local file or folder, outside any store, that cannot be read or written."""
     place = os.fsdecode(trouble.filename)
     error = PermanentError(
         f"{place}: {trouble.strerror or trouble}",
@@ -160,17 +160,17 @@ def _report_os_error(screen: Screen, call: Call | None, trouble: OSError) -> int
 
 
 def _report_defect(screen: Screen, call: Call | None, error: Exception) -> int:
-    """A fault of ours: a short message, the traceback in a file that can be sent along."""
+    """Report a bug of Tidemark: a short message, and the traceback in a file that can be sent along."""
     said = f"{type(error).__name__}: {error}".strip()
     where = _keep_traceback(call)
-    if damage := _find_damage(call):  # not ours then
+    if damage := _find_damage(call):  # then it is no bug
         return _print_failure(screen, damage.as_json(), damage.hint)
     hint = f"this is a fault in Tidemark; the whole story is in {where}"
     return _print_failure(screen, _encode_failure(1, f"unexpected: {said}", hint), hint)
 
 
 def _find_damage(call: Call | None) -> CorruptionError | None:
-    """Whether the ledger of this invocation is damaged."""
+    """The damage of this invocation's ledger, None if it is sound or no settings were read."""
     settings = call.__dict__.get("settings") if call else None
     if settings is None:
         return None
@@ -188,20 +188,21 @@ def _keep_traceback(call: Call | None) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{escape_invisible(' '.join(sys.argv))}\n\n{text}")
     except OSError:
-        sys.stderr.write(text)  # no place to keep it: here is better than nowhere
+        sys.stderr.write(text)  # no file could be written
         return "the lines above"
     return str(path)
 
 
 @contextmanager
 def _signals_stop() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP raise `Stopped` in the main thread, so that `finally` blocks run and leases are
-    let go. nohup's ignored SIGHUP stays so."""
+    """Make SIGTERM and SIGHUP raise `Stopped` in the main thread, so that `finally` blocks run and leases are released.
 
-    terminals = [stream for stream in (1, 2) if os.isatty(stream)]  # nobody can tell once they are gone
+    A SIGHUP that nohup ignores stays ignored."""
+
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]  # after a hangup isatty no longer says so
 
     def raise_stopped(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:  # writing to one that is gone would be the next error
+        if number == signal.SIGHUP:  # writing to a closed terminal would be the next error
             _write_nowhere(terminals)
         raise Stopped(number)
 

@@ -1,4 +1,4 @@
-"""Verbs, options and their help. Every verb's help ends with an example."""
+"""Parse the command line: verbs, options and their help. Every verb's help ends with an example."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ exit codes: 0 ok, 1 unexpected, 2 usage or settings, 3 not found, 5 try again, 6
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with wrong usage as our UsageError, so that `--json` answers with JSON there too."""
+    """An argument parser that raises UsageError on wrong usage, so that `--json` reports it as JSON."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"{self.prog} --help")
 
     def _print_message(self, message: str, _file: object = None) -> None:
-        """Help and version; argparse itself lets go what cannot be written."""
+        """Print help or version. argparse itself ignores write errors; this raises OutputClosed."""
         with guard_stdout():
             sys.stdout.write(message)
             sys.stdout.flush()
 
 
 def parse_words(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The arguments, `.verb` among them, and the words left for another program. Raises UsageError, SystemExit for help."""
+    """Parse the words: (arguments with `.verb`, words for another program). Raises UsageError, and SystemExit for help."""
     _require_utf8(words)
     wanted = _verb_of(words)
     parser = _make_parser()
@@ -61,7 +61,7 @@ def parse_words(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _require_utf8(words: Sequence[str]) -> None:
-    """Names and paths are UTF-8 everywhere here: in the ledger, in manifests, in JSON."""
+    """Raise UsageError for a word that is not UTF-8. Ledger, manifests and JSON hold UTF-8 only."""
     for word in words:
         try:
             word.encode()
@@ -70,7 +70,7 @@ def _require_utf8(words: Sequence[str]) -> None:
 
 
 def _verb_of(words: Sequence[str]) -> str:
-    """The first word that is no option: a verb, or "" where there is none. Raises UsageError for one that does not exist."""
+    """The verb: the first word that is no option, "" if there is none. Raises UsageError for an unknown verb."""
     before = ""
     for word in words:
         if not word.startswith("-") and before != "--config":
@@ -83,8 +83,9 @@ def _verb_of(words: Sequence[str]) -> str:
 
 
 def _split_words(words: Sequence[str], verb: Verb) -> tuple[list[str], list[str]]:
-    """The common options first, wherever they stood; then the rest. A verb that hands words on keeps only its own flags:
-    everything else behind it goes on in the order given."""
+    """Split the words: (words for our parser, words for another program). Common options come first, wherever they stood.
+
+    Of a verb that passes words on, our parser gets its own flags. All other words behind it are passed on in order."""
     if not verb.flags:
         return _hoist_options(words), []
     start = list(words).index(verb.name) + 1
@@ -119,7 +120,7 @@ def _make_parser() -> _Parser:
 
 
 def _add_common_options(parser: argparse.ArgumentParser, first: bool = False) -> None:
-    """Options that may stand before or after the verb. Only the outer parser sets defaults, else the inner would win."""
+    """Add the options that may stand before or after the verb. Only the outer parser (`first`) sets their defaults."""
 
     def default(value: object) -> object:
         return value if first else argparse.SUPPRESS
@@ -157,5 +158,5 @@ def _list_verbs() -> str:
 
 
 def has_option(option: str, words: Sequence[str]) -> bool:
-    """Whether `option` stands among the words, for when they could not be parsed."""
+    """Whether the words contain `--option`. Works without parsing, for words that cannot be parsed."""
     return any(re.fullmatch(rf"--{option}", word) for word in words)

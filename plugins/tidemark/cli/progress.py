@@ -1,4 +1,4 @@
-"""Progress of a flow: a bar on a terminal, elsewhere a line now and then. Always on stderr, never with `--quiet`."""
+"""Show the progress of a command: a bar on a terminal, elsewhere a line now and then. On stderr, never with `--quiet`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 
-CANNOT_DRAW = ("dumb", "unknown")  # terminals: there nothing can be drawn over
+CANNOT_DRAW = ("dumb", "unknown")  # values of TERM: these terminals cannot move the cursor
 LINE_SECONDS = 10.0
 DRAWS_A_SECOND = 8
 
 
 @contextmanager
 def show_progress(screen: Screen, link: str = "") -> Iterator[Progress]:
-    """A Progress for the block: files, bytes, rate and time left of each phase, under the link's name where it is one's."""
+    """Yield a Progress that shows files, bytes, rate and time left of each phase, prefixed with the link's name if given."""
     if screen.quiet:
         yield lambda _tick: None
     elif sys.stderr.isatty() and os.environ.get("TERM") not in CANNOT_DRAW:
@@ -36,7 +36,7 @@ def show_progress(screen: Screen, link: str = "") -> Iterator[Progress]:
 
 
 class _Terminal:
-    """stderr, at whose other end nobody may be any more: a bar that is not seen ends no run. What ends it is SIGHUP."""
+    """stderr without its write errors: a closed terminal must not end a run by a failed bar. SIGHUP ends it properly."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -55,7 +55,7 @@ class _Terminal:
 
 
 class _Lines:
-    """A line when LINE_SECONDS have passed since the last one: a log stays short, a long wait is not silent."""
+    """Prints at most one line in LINE_SECONDS, so that a log stays short."""
 
     def __init__(self, screen: Screen, link: str) -> None:
         self._screen = screen
@@ -75,7 +75,7 @@ def _make_columns(link: str) -> list[ProgressColumn]:
     from rich.progress import ProgressColumn as Column
 
     class OfBytes(Column):
-        """Shown where a phase counts bytes."""
+        """A column that is shown only in a phase that counts bytes."""
 
         def __init__(self, column: Column) -> None:
             super().__init__()
@@ -96,7 +96,7 @@ def _make_columns(link: str) -> list[ProgressColumn]:
 
 @contextmanager
 def _draw_bar(link: str) -> Iterator[Progress]:
-    """A line for the phase at work, and one for each that counted something before it."""
+    """Yield a Progress that draws a bar for the current phase, and one for each earlier phase that counted something."""
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -114,7 +114,7 @@ def _draw_bar(link: str) -> Iterator[Progress]:
             done, total = (tick.bytes_done, tick.bytes_total) if of_bytes else (tick.done, tick.total)
             files = f"{tick.done:,}/{tick.total:,} files" if tick.total else f"{tick.done:,} files"
             if tick.phase not in phases:
-                for earlier in list(phases):  # a run is ended in a thread of its own
+                for earlier in list(phases):  # several may be open: another thread ends the run
                     end_phase(earlier)
                 phases[tick.phase] = bars.add_task(escape_invisible(tick.phase), total=None, files=files, of_bytes=of_bytes)
             task, whole = phases[tick.phase], total or None

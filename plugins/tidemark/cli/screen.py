@@ -1,6 +1,6 @@
-"""Where words go: results to stdout, everything else to stderr; with `--json` one object, last on stdout.
+"""Print results to stdout and everything else to stderr; with `--json` the result is one object, last on stdout.
 
-`write_output` writes a file where the user wants it: whole under its name, or not there.
+`write_output` writes a file at the user's path atomically.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-WIDE = 100_000  # columns of a table that no terminal bounds
-NARROW = 10  # letters for each column of a table: in fewer nobody reads it
+WIDE = 100_000  # width of a table that goes into a file or pipe, in characters
+NARROW = 10  # least readable width of a table's column, in characters
 GAP = 2  # spaces between two columns
 
 
 class OutputClosed(BaseException):
-    """stdout takes no more: who read it has gone (EPIPE), its disk is full, it is closed. Nobody handles it on the way."""
+    """stdout takes no more: its reader closed the pipe (EPIPE), its disk is full, or it is closed. `main` handles it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,7 +37,7 @@ class OutputClosed(BaseException):
 
 @contextmanager
 def guard_stdout() -> Iterator[None]:
-    """Within the block stdout is written to. Raises Unheard."""
+    """Guard a block that writes to stdout: raise OutputClosed if stdout takes no more."""
     if sys.stdout is None:
         raise OutputClosed(errno.EBADF)
     try:
@@ -47,9 +47,9 @@ def guard_stdout() -> Iterator[None]:
 
 
 class Screen:
-    """The one door to a person's terminal: every text goes through `escape_invisible`, also into a pipe.
+    """Prints all text for people. Every text goes through `escape_invisible`, also into a pipe.
 
-    On a stdout of few letters (`LC_ALL`, `PYTHONIOENCODING`) others are escaped as on stderr: names of files have any."""
+    Characters that stdout's encoding lacks (`LC_ALL`, `PYTHONIOENCODING`) are escaped as on stderr."""
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
@@ -58,26 +58,26 @@ class Screen:
             sys.stdout.reconfigure(errors="backslashreplace")
 
     def print_remark(self, text: str) -> None:
-        """What happens: for people, on stderr, not with `--quiet`."""
+        """Print a remark for people on stderr, not with `--quiet`."""
         if not self.quiet:
             self.print_error(text)
 
     def print_error(self, text: str) -> None:
-        """What went wrong: on stderr, also with `--quiet`."""
+        """Print an error on stderr, also with `--quiet`."""
         if sys.stderr is not None:
-            with suppress(OSError):  # nobody is left to be told
+            with suppress(OSError):  # stderr is closed: there is no place left to report it
                 print(escape_invisible(text), file=sys.stderr, flush=True)
 
     def print_line(self, text: str) -> None:
-        """A line of the result."""
+        """Print a line of the result."""
         with guard_stdout():
             print(escape_invisible(text))
 
     def print_table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
-        """A compact table of the result. A column titled `…>` is set right. `empty`: said when there are no rows.
+        """Print a compact table. A title `…>` aligns its column right. `empty` is printed if there are no rows.
 
-        On a terminal that it is too wide for, columns in which nothing stands are left out; where it is far too wide, each
-        row is told in lines.
+        If the table is too wide for the terminal, empty columns are left out. If it is still far too wide, each row is
+        printed as lines of names and values.
         """
         shown = [[escape_invisible(format_value(cell)) for cell in row] for row in rows]
         if not shown:
@@ -106,14 +106,14 @@ class Screen:
             self.print_pairs(zip((column.rstrip(">") for column in columns), row, strict=True))
 
     def print_pairs(self, pairs: Iterable[tuple[str, object]]) -> None:
-        """Names and values of one result, a line each; values that are None or empty are left out."""
+        """Print names and values of one result, a line each. Values that are None or empty are left out."""
         found = [(name, format_value(value)) for name, value in pairs if value not in (None, "", [], {})]
         width = max((len(name) for name, _ in found), default=0)
         for name, value in found:
             self.print_line(f"{name:<{width}}  {value}")
 
     def print_json(self, answer: dict[str, Any]) -> None:
-        """The one object of `--json`. What stdout has no letters for is escaped, so that it stays JSON."""
+        """Print the object of `--json`. Characters that stdout's encoding lacks are escaped as JSON does."""
         told = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
         with guard_stdout():
             try:
@@ -142,7 +142,7 @@ def _measure_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int
 
 
 def format_value(value: object) -> str:
-    """A value for people: thousands apart, nothing for None."""
+    """Format a value for people: thousands separated, "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -155,7 +155,7 @@ def format_value(value: object) -> str:
 
 
 def shorten_list(value: object, most: int = 5) -> object:
-    """A list in a few words: what it holds, or how many it holds."""
+    """Shorten a list: its items joined, or their number if there are more than `most`. Other values stay as they are."""
     if not isinstance(value, (list, tuple)):
         return value
     if len(value) <= most and all(isinstance(item, (str, int)) for item in value):
@@ -164,8 +164,8 @@ def shorten_list(value: object, most: int = 5) -> object:
 
 
 def write_output(place: Path, text: str) -> None:
-    """Write `text` to `place`. Raises DiskFullError and the like where there is no room, else OSError."""
-    if not place.is_file() and place.exists():  # a folder says that it is one; a pipe or a terminal takes it as it comes
+    """Write `text` to `place`, atomically for a regular file. Raises as `limits_named` if there is no room, else OSError."""
+    if not place.is_file() and place.exists():  # a folder raises here; a pipe or a terminal cannot be replaced
         place.write_text(text, encoding="utf-8")
         return
     part = place.with_name(f"{place.name}.{os.getpid()}.tmp")

@@ -1,18 +1,13 @@
-"""Where the heavy tasks of load and merge run: in child processes here, or spread by Spark.
+"""Choose where the heavy tasks of load and merge run: in child processes here, or on Spark.
 
 A **kind** of work names one picklable function `task -> result` (`task.KINDS`). An **engine** runs many tasks of a
-kind and gives one `Outcome` for each, in any order. TsFiles that are not verified can hang or crash a reader
-(research/spark-tsfile.md §1.5). So every task runs in a child that was started fresh (never forked), one task at a
-time, under a limit of CPU time, memory and wall time. What a task does to its child is a named error of that task
-alone, and the rest carries on.
+kind and yields one `Outcome` for each, in any order. Unverified TsFiles can hang or crash a reader
+(research/spark-tsfile.md §1.5). So every task runs alone in a child that was started with exec (never forked), under
+a limit of CPU time, memory and wall time. A crash is an error of that task alone; the other tasks continue.
 
-`[spark] engine` decides between "pool" and "spark". Where it says "auto", the caller does; where that is "auto" too,
-Spark gets work of `min_points` points or more, if there is a Java to run it.
-
-`begin` starts tasks that are known to come, while whoever will ask for their answers is busy with other things. A
-thread of this process gives them to children. Only answers are kept. One counts for 60 s, since the file that it is
-of lies where others can write. What came to no answer, for whatever reason, is run again by whoever asks, as if it
-had not been begun. So a task that is begun must change nothing.
+`begin_tasks` starts tasks ahead of the call that needs their outcomes (`run_begun`). A thread of this process gives
+them to children. It keeps successful outcomes only, and for 60 s, because other users can write to the files. A task
+without such an outcome is run again. So a task that is begun must change nothing.
 """
 
 from __future__ import annotations
@@ -33,19 +28,19 @@ from tidemark.visible_log import VisibleLog
 
 
 class Engine(Protocol):
-    """What merges: in Spark or in a pool of processes, by the same code."""
+    """Runs the tasks of a kind: a pool of child processes or Spark, with the same task functions."""
 
     @property
     def name(self) -> str: ...
 
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
-        """One outcome a task, as they come. `kind` is a word of KINDS; a task's `subject`, if any, names it in errors."""
+        """Run tasks; yields one outcome each, as they end. `kind`: a key of KINDS. Errors name a task by its `subject`."""
         ...
 
 
 @dataclass(frozen=True)
 class PoolEngine:
-    """Child processes of this one; they die with it. `workers` 0: as many as there are cores for us."""
+    """Runs tasks in child processes, which die with this process. `workers` 0: one for each core available to it."""
 
     workers: int = 0
     limits: Limits = field(default_factory=Limits)
@@ -56,7 +51,7 @@ class PoolEngine:
         return run_begun(KINDS[kind], tasks, self._worker_count(len(tasks)), LIMITS.get(kind, self.limits))
 
     def begin_tasks(self, kind: str, tasks: Sequence[Any]) -> None:
-        """Run these tasks now: somebody will ask for them (`run`) soon. They must be hashable, and change nothing."""
+        """Start tasks now for a later `run`. They must be hashable and change nothing."""
 
         begin_tasks(KINDS[kind], tasks, self._worker_count(len(tasks)), LIMITS.get(kind, self.limits))
 
@@ -67,8 +62,8 @@ class PoolEngine:
 def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
     """The engine for work on `points` points.
 
-    `[spark] engine` decides where it says "spark" or "pool". Where it says "auto", the caller's `wanted` does (Airflow's
-    tasks want "spark"); where that is "auto" too, Spark gets what has `min_points` or more, if there is a Java to run it.
+    `[spark] engine` decides if it is "spark" or "pool". If it is "auto", the caller's `wanted` decides (Airflow's tasks
+    want "spark"). If both are "auto", Spark runs work of `min_points` points or more, provided that it has a Java.
     """
     for word in (settings.engine, wanted):
         if word == "pool":
@@ -82,7 +77,7 @@ def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
     try:
         return _open_spark_engine(settings)
     except (UsageError, PermanentError):
-        return PoolEngine()  # without Java the pool does the same work, by itself
+        return PoolEngine()  # no Java
 
 
 def _open_spark_engine(settings: SparkSettings) -> Engine:
@@ -93,11 +88,11 @@ def _open_spark_engine(settings: SparkSettings) -> Engine:
 
 log = VisibleLog(__name__)
 
-FRESH_SECONDS = 60.0  # so old an answer counts; the file that it is of lies where others can write
+FRESH_SECONDS = 60.0  # an older outcome is dropped: other users can write to the file that it describes
 
 
 class _Begun:
-    """Tasks under way. `came` gets (task, its answer, when by the monotonic clock), None when there are no more."""
+    """Tasks that run in the background. `came` receives (task, value, monotonic time), and None after the last."""
 
     def __init__(self, where: str, tasks: Sequence[Hashable], workers: int, limits: Limits) -> None:
         self.tasks = frozenset(tasks)
@@ -107,7 +102,7 @@ class _Begun:
         threading.Thread(target=self._collect_outcomes, args=(tasks, running), name="begun tasks", daemon=True).start()
 
     def mark_forgotten(self) -> None:
-        """Nobody will ask."""
+        """Stop collecting: nobody will read the outcomes."""
         self._forgotten = True
 
     def _collect_outcomes(self, tasks: Sequence[Hashable], running: Iterator[Outcome]) -> None:
@@ -128,8 +123,9 @@ _BEGUN: dict[str, _Begun] = {}
 
 
 def begin_tasks(where: str, tasks: Sequence[Hashable], workers: int, limits: Limits) -> None:
-    """Run these tasks now, by `workers` children, for the next `run_begun` of this process that has any of them. What was
-    begun before for the same function, and nobody asked for, is forgotten."""
+    """Start tasks in `workers` children, for the next `run_begun` of this process that has any of them.
+
+    Drops tasks of the same function that were begun and not requested."""
     before = _BEGUN.pop(where, None)
     if before is not None:
         before.mark_forgotten()
@@ -138,7 +134,7 @@ def begin_tasks(where: str, tasks: Sequence[Hashable], workers: int, limits: Lim
 
 
 def run_begun(where: str, tasks: Sequence[Any], workers: int, limits: Limits) -> Iterator[Outcome]:
-    """One outcome a task, as they come, as of `run_in_children`: of tasks that were begun, what they came to just now."""
+    """Run tasks as `run_in_children` does, but reuse the fresh outcomes of tasks that were begun."""
     left = list(range(len(tasks)))
     begun = _BEGUN.get(where)
     if begun is not None and not begun.tasks.isdisjoint(tasks):

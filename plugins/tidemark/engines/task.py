@@ -1,11 +1,4 @@
-"""Kinds of tasks, what one task may use, and what became of it. Below every engine.
-
-`KINDS` names the function behind each kind as `module:name`. `spark_jobs/<kind>.py` is its Spark job. `PLACE_FAR`
-names what makes tasks for executors that do not see this machine's folders. `Limits` are CPU seconds, wall seconds
-and bytes of memory of one task; `LIMITS` has the kinds with limits of their own. `Outcome` is the value of a task or
-the error that names why there is none: CorruptionError where it crashed its child, TaskLimitError where it hit a
-limit, RetryableError where something else ended it.
-"""
+"""The kinds of tasks, the limits of one task, and its outcome. All engines import this module."""
 
 from __future__ import annotations
 
@@ -44,9 +37,10 @@ LIMITS: Mapping[str, Limits] = {"slot_migrate": Limits(cpu_seconds=86_400, wall_
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the task at `index` of those given: `value`, or the `error` that names why there is none.
+    """The outcome of the task at `index` of those given: its `value`, or the `error` that explains why there is none.
 
-    CorruptionError: the task crashed its child; TaskLimitError: it hit a limit; RetryableError: something else ended it.
+    CorruptionError: the task crashed its child. TaskLimitError: it exceeded a limit. RetryableError: something else ended
+    the child. Other errors are the task's own.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""The child of `pool`: reads tasks from stdin, runs each, answers on stdout, ends with its parent.
+"""The child process of `pool`: reads tasks from stdin, runs each, answers on stdout, ends with its parent.
 
     python -m tidemark.engines.worker MODULE:FUNCTION PARENT_PID CPU_SECONDS MEMORY_BYTES
 
@@ -32,7 +32,7 @@ LENT_BYTES = 16 << 20
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame; None where the stream ends, in the middle of one as well."""
+    """The next frame; None if the stream ends, even in the middle of a frame."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -47,7 +47,7 @@ def write_frame(stream: IO[bytes], data: bytes) -> None:
 
 
 def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, TidemarkError | None]:
-    """(result, None), or (None, the error): Tidemark's own as it is, a surprise with its traceback. Raises MemoryError."""
+    """Run a task: (result, None), or (None, error). An unexpected error carries its traceback. Raises MemoryError."""
     try:
         return function(task), None
     except TidemarkError as known:
@@ -64,12 +64,12 @@ def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, TidemarkEr
 
 
 def answer_task(function: Callable[[Any], Any], frame: bytes) -> bytes:
-    """The frame that answers a task, whatever it takes: a task that used up its memory leaves none to say so.
+    """Run a pickled task; returns its pickled answer, even if the task used up its memory.
 
-    So the limit goes first, then what the task still holds. Whoever gave the task ends a child that answers with an error.
+    In that case it lifts the memory limit, then frees what the task holds. `pool` ends a child that answers with an error.
     """
     task = pickle.loads(frame)
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)  # before anything is lent
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)  # before `pool` raises it
     try:
         return pickle.dumps(run_task(function, task), pickle.HIGHEST_PROTOCOL)
     except MemoryError as full:
@@ -79,13 +79,13 @@ def answer_task(function: Callable[[Any], Any], frame: bytes) -> bytes:
 
 
 def out_of_memory(subject: str, most: int) -> TaskLimitError:
-    """What a task is told that wants more than `most` bytes of address space."""
+    """The error of a task that needs more than `most` bytes of address space."""
     text = f"{subject}: needs more memory than a task may use, {most / (1 << 30):.2g} GiB of address space"
     return TaskLimitError(text, subject=subject)
 
 
 def subject_of(task: Any) -> str:
-    """What errors call the task."""
+    """The name of a task in errors: its `subject`, else its type."""
     return str(getattr(task, "subject", "") or type(task).__name__)
 
 
@@ -102,19 +102,19 @@ def _limit_cpu(seconds: int) -> None:
 
 
 def _set_limit(what: int, most: int, below: int = 0) -> None:
-    """Set a limit that can be lifted again, by `below` at least where whoever started us set one too."""
+    """Set a soft limit. It stays at least `below` under a finite hard limit, so that it can be raised by so much."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (at_most(most, hard if hard == resource.RLIM_INFINITY else hard - below), hard))
 
 
 def at_most(most: int, hard: int) -> int:
-    """`most`, or the `hard` limit where that is lower."""
+    """The lower of `most` and the `hard` limit."""
     return most if hard == resource.RLIM_INFINITY else min(most, hard)
 
 
 def main(arguments: list[str]) -> None:
     where, parent, cpu_seconds, memory_bytes = arguments[0], *(int(a) for a in arguments[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this child
     collect_seldom()
     _die_with(parent)
     answers = os.fdopen(os.dup(1), "wb")
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> None:
     function = getattr(importlib.import_module(module), name)
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         _limit_cpu(cpu_seconds)
-        _set_limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)  # the task before may have been lent some
+        _set_limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)  # `pool` may have raised it for the task before
         write_frame(answers, answer_task(function, frame))
 
 

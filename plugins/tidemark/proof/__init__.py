@@ -1,19 +1,19 @@
-"""What is where and why: status, coverage, verify, why. Only `verify --repair` changes anything.
+"""Answer what is where and why: status, coverage, verify, why. Only `verify --repair` changes anything.
 
 Enter by `prove`: `status`, `coverage`, `verify`, `why`. `cluster/` has the same for nodes.
 
-    explanation   the shape of an answer to `why`; files that are gone at their site and kept
-    as_of         until when what a site has is known; days
+    explanation   the shape of an answer to `why`; files that vanished at their site and are kept
+    as_of         the time up to which a site's files are known; days
     page_style    the style of HTML pages
-    status        one line a link; pure
-    cluster/      a cluster as values, lines and a page, and why it is so
-    coverage/     device × day: what the site has against what readers see
-    verify/       bytes and points compared, repaired on demand
-    why/          why is this file, run, landing, link, site or device as it is
+    status        one line per link; pure
+    cluster/      a cluster as values, lines and a page, and reasons for its state
+    coverage/     device × day: what the site has compared with what readers see
+    verify/       compare bytes and points, repair on demand
+    why/          explain the state of a file, run, landing, link, site or device
     prove         the four verbs
 
-Imports `sync` (notes, plan of a selection, manifest), `receiver` (view, proved_files, merge), `cluster`, `app`,
-`formats`, `ledger`, `settings`, `stores`, `tsfiles`. `status` and `coverage` ask no site, so they answer when a site
-does not. "Not verified" is a state of its own, never "ok". A proof has a date: when the site's last whole listing
-began (docs/decisions/0022).
+Imports `sync` (notes, plan of a selection, manifest), `receiver` (view, proved_files, merge), `cluster`, `app`, `formats`,
+`ledger`, `settings`, `stores`, `tsfiles`. `status` and `coverage` ask no site, so they work while a site is away. "Not
+verified" is a state of its own, never "ok". A proof has a date: the start of the site's last whole listing
+(docs/decisions/0022).
 """

@@ -1,11 +1,10 @@
-"""Until when what a site has is known, and what that is worth today; days of times in a site's unit.
+"""The time up to which a site's files are known, and whether that is recent enough; days of times in a site's unit.
 
-A listing proves what a site had when it began, and nothing of the time after. Its time is that of the machine that
-listed it. A time that lies ahead of who reads it proves nothing: a clock was wrong, and nobody knows by how much.
-Source: docs/decisions/0022-a-proof-has-a-date.md.
+A listing proves what a site had when it began, and nothing later. Its time is that of the machine that listed. A time in the
+reader's future proves nothing: a clock was wrong, by an unknown amount. Source: docs/decisions/0022-a-proof-has-a-date.md.
 
-Days are UTC, counted from 1970-01-01, rounded down; `day_text` is what a person reads, `parse_time` what a person
-writes.
+Days are UTC, counted from 1970-01-01, rounded down. `day_text` formats a day for a person, `parse_time` parses a person's
+input.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class AsOf:
-    """`at`: when the last whole listing of the site began, seconds since 1970; None where there was none that can be
-    believed. `stale`: it is older than the site's proofs may be."""
+    """`at`: start of the site's last whole listing, seconds since 1970; None: none can be believed. `stale`: it is too
+    old."""
 
     at: float | None
     stale: bool
@@ -53,19 +52,19 @@ NEVER = AsOf(None, False)
 
 
 def format_iso(moment: float | None) -> str | None:
-    """Seconds since 1970 as ISO 8601 in UTC."""
+    """Format seconds since 1970 as ISO 8601 in UTC."""
     return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def format_moment(at: float) -> str:
-    """Seconds since 1970 for people, in UTC."""
+    """Format seconds since 1970 for people, in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def as_of(connection: Connection, receiver: str, site_id: str, link: LinkSettings | None, clock: float) -> AsOf:
-    """Of a site at a receiver, by this ledger's link and by what its loaded manifests told. `clock`: now.
+    """Judge a site at a receiver, by this ledger's link and by its loaded manifests. `clock`: now.
 
-    A link that never ran was to list nothing yet: nothing is too old then.
+    A link that never ran had nothing to list yet, so nothing is too old.
     """
     rows = run_report(connection, "site_listings", receiver=receiver, site=site_id, link=link.name if link else "")
     if not rows and link is not None and not run_report(connection, "loaded_landings", receiver=receiver, site=site_id):
@@ -76,7 +75,7 @@ def as_of(connection: Connection, receiver: str, site_id: str, link: LinkSetting
 
 
 def judge_listings(rows: Sequence[Row], link: LinkSettings | None, clock: float) -> AsOf:
-    """From (listed, known) pairs: when the listing began by who listed, when this end knew of it. Pure."""
+    """Judge rows of `listed` (start of a listing by its machine's clock) and `known` (when this ledger got it). Pure."""
     believed = [r["listed"] for r in rows if r["listed"] <= min(r["known"] or clock, clock) + AHEAD_SECONDS]
     at = min(max(believed), clock) if believed else None
     return AsOf(at, at is None or _is_too_old(link, clock - at, clock))
@@ -84,12 +83,12 @@ def judge_listings(rows: Sequence[Row], link: LinkSettings | None, clock: float)
 
 def _is_too_old(link: LinkSettings | None, age: float, clock: float) -> bool:
     if age <= DAY_SECONDS and (link is None or not link.coverage_stale_hours):
-        return False  # whatever its schedule: reading one takes longer than all the rest
+        return False  # skips the schedule, which is slow to parse
     return age > stale_seconds(link, clock)
 
 
 def stale_seconds(link: LinkSettings | None, clock: float) -> float:
-    """How old a site's last whole listing may be: what the link says, else a day, or two intervals of a longer schedule."""
+    """Return how old a site's last whole listing may be: the link's setting, else two schedule intervals, at least a day."""
     if link is not None and link.coverage_stale_hours:
         return link.coverage_stale_hours * 3600
     if link is None or not link.schedule:
@@ -98,7 +97,7 @@ def stale_seconds(link: LinkSettings | None, clock: float) -> float:
 
 
 def interval_seconds(link: LinkSettings, at: float) -> float:
-    """The link's schedule around `at`: from the tick before it to the next one; a day where it is run by hand."""
+    """Return the interval of the link's schedule around `at`; a day where it is run by hand."""
     if not link.schedule:
         return DAY_SECONDS
     from croniter import croniter
@@ -107,12 +106,12 @@ def interval_seconds(link: LinkSettings, at: float) -> float:
         ticks = croniter(link.schedule, datetime.fromtimestamp(at, ZoneInfo(link.timezone)))
         after = ticks.get_next(float)
         return float(after - ticks.get_prev(float))
-    except (ValueError, KeyError, OSError, OverflowError):  # one that Airflow refuses too: `doctor` names it
+    except (ValueError, KeyError, OSError, OverflowError):  # invalid, also for Airflow: `doctor` reports it
         return DAY_SECONDS
 
 
 def is_overdue(link: LinkSettings, sealed: float, clock: float) -> bool:
-    """Whether what could go from then on should have been sent: an interval of the schedule and LATE_SECONDS ago."""
+    """Whether a file sealed then should have been sent by now: after one schedule interval and LATE_SECONDS."""
     return clock - sealed > interval_seconds(link, sealed) + LATE_SECONDS
 
 
@@ -123,21 +122,21 @@ _LAST = date.max.toordinal() - date(1970, 1, 1).toordinal()
 
 
 def day_of(time: int, unit: str) -> int:
-    """Days since 1970-01-01 UTC, rounded down; `unit` is ms, us or ns."""
+    """Return days since 1970-01-01 UTC, rounded down. `unit` is ms, us or ns."""
     return time // (86_400 * UNITS_PER_SECOND[unit])
 
 
 def day_text(day: int) -> str:
-    """YYYY-MM-DD; days beyond the calendar's years 1 to 9999 by their number."""
+    """Format as YYYY-MM-DD; days outside the years 1 to 9999 as their number."""
     if _FIRST <= day <= _LAST:
         return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
     return f"day {day}"
 
 
 def parse_time(text: str, unit: str) -> int:
-    """A time a person wrote: an integer in the site's unit, or ISO 8601 (UTC where it names no zone).
+    """Parse a time that a person wrote: an integer in the site's unit, or ISO 8601 (UTC without a zone).
 
-    Raises UsageError that shows what is understood.
+    Raises UsageError, with accepted forms in its hint.
     """
     stripped = text.strip()
     if stripped.lstrip("+-").isdigit():

@@ -1,7 +1,7 @@
-"""The shape of an answer to `why` (CONTRACT §1); and files that are gone at their site and kept.
+"""The shape of an answer to `why` (CONTRACT §1); and files that vanished at their site and are kept.
 
-Of kept files: how they are counted, listed and said. `kept_files` is one query, everything else here is pure. The
-first 1,000 kept files are listed, all are counted.
+Kept files are counted, listed and described here. `kept_files` runs one query, everything else is pure. All kept files are
+counted, the first 1,000 are listed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tidemark.ledger.sql import Row, run_report
 
 @dataclass(frozen=True)
 class Explanation:
-    """`state` in a few words; `cause`: why it is so; `evidence`: what the ledger says, one fact a line; `next`: the command
-    or deed that changes it, '' where none is needed; `if_you_wait`: what happens without it. `final`: nothing is open."""
+    """`state` in a few words. `cause`: the reason. `evidence`: what the ledger says, one fact per line. `next`: the command
+    or action that changes it, '' where none is needed. `if_you_wait`: what happens without it. `final`: nothing is open."""
 
     subject: str
     kind: str  # file | run | landing | link | site | device
@@ -46,17 +46,17 @@ class Explanation:
 
 
 def format_time(moment: float | None) -> str:
-    """Seconds since 1970 for a person."""
+    """Format seconds since 1970 for a person."""
     return "never" if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def format_events(events: Iterable[Row]) -> tuple[str, ...]:
-    """Events as lines, newest first."""
+    """Return events as lines, newest first."""
     return tuple(f"{format_time(e['at'])} {e['kind']}{_format_detail(e)}" for e in events)
 
 
 def join_names(names: Sequence[str], most: int = 3) -> str:
-    """A few names in words."""
+    """Join a few names: `a, b, c and 4 more`."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -75,14 +75,14 @@ SHOWN = 1_000
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """`points`: those that it holds, before its deletions; how many of them readers see, `verify --deep` tells."""
+    """`points`: those in the file, before its deletions. `verify --deep` says how many of them readers see."""
 
     path: str
     points: int
 
 
 def kept_files(connection: Connection, receiver: str) -> Mapping[str, tuple[KeptFile, ...]]:
-    """Site → the files that it has no more and a receiver keeps, by path."""
+    """Return site → the files that vanished there and that a receiver keeps, by path."""
     found: dict[str, list[KeptFile]] = defaultdict(list)
     for row in run_report(connection, "kept_files", receiver=receiver):
         found[row["site_id"]].append(KeptFile(row["path"], int(row["points"])))
@@ -90,12 +90,12 @@ def kept_files(connection: Connection, receiver: str) -> Mapping[str, tuple[Kept
 
 
 def kept_json(kept: Sequence[KeptFile]) -> dict[str, Any]:
-    """`kept_files`: how many; `kept`: the first of them."""
+    """`kept_files`: how many. `kept`: the first of them."""
     return {"kept_files": len(kept), "kept": [{"path": one.path, "points": one.points} for one in kept[:SHOWN]]}
 
 
 def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
-    """One line for a person, none without such files."""
+    """Return one line for a person; () without such files."""
     if not kept:
         return ()
     files = f"{len(kept):,} files are" if len(kept) > 1 else "1 file is"
@@ -104,7 +104,7 @@ def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
 
 
 def given_up_note(connection: Connection, receiver: str, site_id: str) -> tuple[str, ...]:
-    """One line on kept files whose bytes rotted here and that the operator gave up, none without such files."""
+    """Return one line on damaged kept files that the operator gave up; () without such files."""
     paths = [row["path"] for row in run_report(connection, "given_up", receiver=receiver, site=site_id)]
     if not paths:
         return ()

@@ -1,4 +1,4 @@
-"""How our HTML pages look: one style for the coverage and the cluster, light and dark, on paper too; and text in them."""
+"""The style of our HTML pages (coverage and cluster; light, dark and print), and text in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidemark.visible import escape_invisible
 
 
 def escape_html(text: str) -> str:
-    """Text as HTML that shows it, what nobody would see of it too."""
+    """Escape text for HTML, and make invisible characters visible."""
     return html.escape(escape_invisible(text))
 
 

@@ -1,9 +1,8 @@
 """The verbs of proof: status, coverage, verify, why.
 
-They join what the ledger says, what lies on the receiver's disk, and what the site still has. `status` and
-`coverage` ask no site, so they answer when a site does not. How a receiver's IoTDB stands is said from the ledger
-alone: for `status`, and a line more where `why` explains a file (`read_target_status`, `add_target_states`). A file that no
-run listed yet is searched at its site.
+They combine the ledger, the receiver's disk and the site's files. `status` and `coverage` ask no site, so they work while a
+site is away. The state of a receiver's IoTDB comes from the ledger alone: for `status`, and as one more line where `why`
+explains a file (`read_target_status`, `add_target_states`). A file that no run has listed yet is searched for at its site.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LEFT_OUT = "excluded by"
 
 
 def status(app: App) -> StatusReport:
-    """One line a link, from the ledger alone; links of the settings that never ran are `new`."""
+    """Return one line per link, from the ledger alone. Links of the settings that never ran are `new`."""
     with app.ledger.read() as connection:
         targets = tuple(read_target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
         return StatusReport(
@@ -49,7 +48,7 @@ def status(app: App) -> StatusReport:
 
 
 def _read_lines(app: App, connection: Connection) -> tuple[LineStatus, ...]:
-    """Of receivers whose line has a cap."""
+    """Return the lines of receivers with a bandwidth cap."""
     found = []
     for receiver in app.settings.receivers.values():
         if receiver.bandwidth:
@@ -60,7 +59,7 @@ def _read_lines(app: App, connection: Connection) -> tuple[LineStatus, ...]:
 
 
 def _read_cluster(app: App, connection: Connection) -> ClusterStatus | None:
-    """None where the settings have no nodes, or none hold anything yet."""
+    """Return the cluster's state; None where the settings have no nodes, or no node holds anything yet."""
     if app.settings.cluster is None:
         return None
     from tidemark.proof.cluster.show import status_of
@@ -78,7 +77,7 @@ def _read_links(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
 
 
 def _add_listing_date(app: App, connection: Connection, facts: LinkFacts) -> LinkFacts:
-    """With the date of the link's last whole listing; a link that never ran, or is not in the settings, has none."""
+    """Add the date of the link's last whole listing; a link that never ran, or is not in the settings, has none."""
     link = app.settings.links.get(facts.link)
     if link is None or not facts.run:
         return facts
@@ -89,16 +88,16 @@ def _add_listing_date(app: App, connection: Connection, facts: LinkFacts) -> Lin
 def coverage(
     app: App, receiver: ReceiverSettings, site: str = "", since: str | None = None, until: str | None = None
 ) -> Coverage:
-    """Device × day (UTC) of a receiver whose files are on this machine. `since` is inclusive, `until` exclusive.
+    """Return device × day (UTC) of a receiver whose files are on this machine. `since` is inclusive, `until` exclusive.
 
-    Raises UsageError for a remote receiver and for what is no time, NotFoundError for a site that nobody knows.
+    Raises UsageError for a remote receiver or a malformed time, NotFoundError for an unknown site.
     """
     root = root_here(app, receiver)
     with app.ledger.read() as connection:
         wanted = sites_of(app, connection, receiver, site)
         recorded, remembered = _read_recorded(connection, receiver.name), file_checks(connection, receiver.name)
         elsewhere = held_somewhere(connection, receiver.name)
-    checked = check_files(root, recorded, remembered, elsewhere)  # takes a while: outside of any transaction
+    checked = check_files(root, recorded, remembered, elsewhere)  # slow: outside of any transaction
     with app.ledger.read() as connection:
         scene = CoverageScope(
             receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until, app.clock()
@@ -131,9 +130,9 @@ def verify(
 
 
 def why(app: App, subject: str) -> Explanation:
-    """Explain a link, site, run, landing, file or device, named as a person would.
+    """Explain a link, site, run, landing, file or device by the name that a person uses.
 
-    A path the ledger does not know yet is looked for at the sites. `node:NAME` and `slot:N` are a cluster's. Raises
+    A path that the ledger does not know is searched for at the sites. `node:NAME` and `slot:N` are a cluster's. Raises
     NotFoundError with the nearest names.
     """
     if app.settings.cluster is not None and subject.startswith(("node:", "slot:")):
@@ -168,7 +167,7 @@ def _open_lookup(app: App, connection: Connection) -> LookupContext:
 
 
 def _explain_at_site(app: App, path: str) -> Explanation | None:
-    """A file that no run has listed yet, found where it lies. A site that does not answer is passed over."""
+    """Explain a file that no run has listed yet, from its site. A site that does not answer is skipped."""
     if ".tsfile" not in path:
         return None
     for site in app.settings.sites.values():
@@ -183,7 +182,7 @@ def _explain_at_site(app: App, path: str) -> Explanation | None:
 
 
 def _read_recorded(connection: Connection, receiver: str) -> list[Recorded]:
-    """Every file that readers see, with what the ledger says of its bytes."""
+    """Return every file that readers see, with the ledger's record of its bytes."""
     recorded = []
     for r in run_report(connection, "visible_bytes", receiver=receiver):
         recorded.append(Recorded(r["location"], int(r["size"]), r["sha256"]))
@@ -193,7 +192,7 @@ def _read_recorded(connection: Connection, receiver: str) -> list[Recorded]:
 
 
 def read_target_status(connection: Connection, receiver: ReceiverSettings) -> TargetStatus:
-    """One line for the server that a receiver names."""
+    """Return the status of the IoTDB server that a receiver names."""
     target = Target(receiver.name, Server.from_url(receiver.iotdb, "").name)
     states = iotdb_rows.count_states(connection, target)
     held = states.get("held", 0)
@@ -205,7 +204,7 @@ def read_target_status(connection: Connection, receiver: ReceiverSettings) -> Ta
 
 
 def add_target_states(connection: Connection, answer: Explanation) -> Explanation:
-    """The explanation of a file with what became of it at IoTDBs that it is also loaded into."""
+    """Add to a file's explanation what became of it at IoTDBs that it is loaded into."""
     rows = iotdb_rows.of_path(connection, answer.subject) if answer.kind == "file" else []
     if not rows:
         return answer

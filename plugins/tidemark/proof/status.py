@@ -1,21 +1,20 @@
-"""One line a link: what it does, what waits and why. Pure: decided from the ledger alone, so it works when the site does
-not answer.
+"""One line per link: what it does, what waits and why. Pure: decided from the ledger, so it works while the site is away.
 
 | state | means |
 |---|---|
 | `new` | never ran |
 | `running` | a process works on the link now, or its run is between two tasks of a scheduler |
-| `interrupted` | a run stopped without ending (killed, power); the next one goes on where it stopped |
+| `interrupted` | a run stopped without ending (killed, power); the next one continues |
 | `retrying` | a task of the run failed; its scheduler tries it again |
-| `window` | the link's window closed; the run goes on in the next one |
-| `failed` | the newest run, or its scheduler's last try, ended with an error; it goes on next time |
+| `window` | the link's window closed; the run continues in the next one |
+| `failed` | the newest run, or its scheduler's last try, ended with an error; the next run continues |
 | `guard` | drops wait for the operator; transfers go on |
 | `gap` | the receiver misses a landing of the sequence, or cannot accept one |
 | `landed` | landed, and the receiver has not answered yet |
-| `partial` | files are refused or in quarantine; all else is done |
-| `pending` | all came, and a settled file holds a change back until its other sources have come again |
-| `stale` | the site's last whole listing is too old: nobody knows what it has sealed since |
-| `idle` | nothing to do but wait for the schedule |
+| `partial` | files are refused or in quarantine; everything else is done |
+| `pending` | all files arrived, and a settled file holds a change back until its other sources are resent |
+| `stale` | the site's last whole listing is too old: what was sealed since is unknown |
+| `idle` | nothing to do until the schedule starts a run |
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from tidemark.sync.notes import not_verified
 
 RED = ("failed", "stale")
 """States that `status` does not end well with."""
-LOST_SECONDS = 60.0  # a worker elsewhere that took no lease, or lost it, for so long does not work
-OVERDUE_SECONDS = 900.0  # a try that is due for so long does not come: nobody schedules
+LOST_SECONDS = 60.0  # a worker on another host that has had no lease for so long is dead
+OVERDUE_SECONDS = 900.0  # a try overdue for so long will not run: the scheduler is down
 
 
 @dataclass(frozen=True)
 class LinkFacts:
-    """What the ledger says of a link; times in seconds since 1970. `holder` is '' where nobody has it, or a dead process."""
+    """What the ledger says of a link; times in seconds since 1970. `holder` is '' without a live holder."""
 
     link: str
     site: str
@@ -58,10 +57,10 @@ class LinkFacts:
     holder: str = ""
     parked: bool = False  # the holder is between two tasks of a scheduler: no process has it
     host: str = ""
-    attempt: Try | None = None  # of a scheduler's newest task; None where a command went on with the link since
-    attempted: float = 0.0  # when that was noted
+    attempt: Try | None = None  # of a scheduler's newest task; None where a command ran the link since
+    attempted: float = 0.0  # when that was recorded
     as_of: AsOf = NEVER  # the site's last whole listing by this link
-    worker: bool | None = None  # whether the attempt's process lives, None where that cannot be known from here
+    worker: bool | None = None  # whether the attempt's process lives, None if unknown
     backlog_files: int = 0
     backlog_bytes: int = 0
     oldest_unsent: float | None = None  # its mtime
@@ -79,12 +78,12 @@ class LinkFacts:
     asking_run: str = ""
     progress: Figures | None = None  # of the run that holds the link
     distrusted: int = 0  # in the link's own quarantine
-    unverified: int = 0  # files at the receiver whose digest was never made at the source
+    unverified: int = 0  # files at the receiver whose digest was never computed at the source
     unlisted: tuple[tuple[str, str], ...] = ()  # (path, why) of folders at the site that could not be listed
     passed_over: tuple[str, ...] = ()  # what else the newest listing skipped, in words
     late: tuple[tuple[str, str], ...] = ()  # (path, why) of changes that a settled file holds back
-    kept: tuple[KeptFile, ...] = ()  # files that are gone at the site, which the receiver keeps
-    damaged: tuple[str, ...] = ()  # data files of the site whose digest was not the recorded one when it was last made
+    kept: tuple[KeptFile, ...] = ()  # files that vanished at the site and that the receiver keeps
+    damaged: tuple[str, ...] = ()  # data files of the site whose last digest was not the recorded one
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,8 @@ class LinkStatus:
 
 @dataclass(frozen=True)
 class TargetStatus:
-    """How the IoTDB of a receiver stands: files that `waits` for it to be given, `held`: refused; `differs`: why its counts
-    are not the catalog's, by database and partition."""
+    """The state of a receiver's IoTDB. `waits`: files still to be sent to it. `held`: files it cannot receive. `differs`:
+    why its counts differ from the catalog's, by database and partition."""
 
     receiver: str
     server: str
@@ -161,8 +160,8 @@ class TargetStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """How a receiver's nodes stand. `nodes`: (name, state, bytes); `behind`: members that lack operations; `change`: the one
-    that is not at its end, '' without; `done` of `bytes` have come of the slots that move."""
+    """The state of a receiver's nodes. `nodes`: (name, state, bytes). `behind`: members that lack operations. `change`: the
+    unfinished one, '' without. `done` of `bytes` have been copied for the slots that move."""
 
     receiver: str
     epoch: int
@@ -193,7 +192,7 @@ class ClusterStatus:
 
 @dataclass(frozen=True)
 class LineStatus:
-    """Who sends under a receiver's `bandwidth` now: (holder, bytes a second that it may take)."""
+    """Who sends under a receiver's `bandwidth` now: (holder, its share in bytes per second)."""
 
     receiver: str
     bandwidth: float
@@ -205,7 +204,7 @@ class LineStatus:
 
 
 def damage_note(damaged: Sequence[str]) -> tuple[str, ...]:
-    """One line for a person, none without such files."""
+    """Return one line for a person; () without such files."""
     if not damaged:
         return ()
     files = f"{len(damaged):,} files are" if len(damaged) > 1 else "1 file is"
@@ -218,7 +217,7 @@ def _is_stale(link: LinkStatus) -> bool:
 
 @dataclass(frozen=True)
 class StatusReport:
-    """What `status` says of everything."""
+    """The whole answer of `status`."""
 
     links: tuple[LinkStatus, ...]
     iotdb: tuple[TargetStatus, ...] = ()
@@ -227,7 +226,7 @@ class StatusReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or that of PartialError while a link needs somebody."""
+        """0, or that of PartialError while a link needs attention."""
         return PartialError.kind if self._red_links else 0
 
     @property
@@ -256,7 +255,7 @@ class StatusReport:
 
 
 def link_status(facts: LinkFacts, clock: float) -> LinkStatus:
-    """Decide the state; `clock` is now, in seconds since 1970."""
+    """Decide the state. `clock` is now, in seconds since 1970."""
     state, reason, following = _judge_active(facts, clock) or _judge_inactive(facts)
     lag = max(0.0, clock - facts.oldest_unsent) if facts.oldest_unsent is not None else 0.0
     return LinkStatus(facts, state, reason, following, lag)
@@ -278,9 +277,9 @@ def _encode_progress(figures: Figures | None) -> dict[str, Any] | None:
 
 
 def _judge_active(f: LinkFacts, clock: float) -> tuple[str, str, str] | None:
-    """The state of a link that a process or a scheduler has, or that stopped in the middle; None where nobody has it.
+    """Return the state of a link that a process or scheduler works on, or whose run stopped; None for any other.
 
-    A lease between two tasks says only that the run may go on: how the newest try ended is asked first.
+    A lease between two tasks shows only that the run may continue, so the newest try's end is checked first.
     """
     sync = f"./tidemark sync {f.link}"
     if f.holder and not f.parked:
@@ -296,7 +295,7 @@ def _judge_active(f: LinkFacts, clock: float) -> tuple[str, str, str] | None:
 
 
 def _judge_attempt(f: LinkFacts, attempt: Try, clock: float) -> tuple[str, str, str] | None:
-    """What the scheduler's newest try says, while no process holds the link's lease."""
+    """Return what the scheduler's newest try shows, while no process holds the link's lease."""
     sync, run = f"./tidemark sync {f.link}", f"run {f.run}, " if f.run_state in ("running", "failed") else ""
     named = f"{run}task {attempt.task}, try {attempt.try_number} of {attempt.tries}"
     if attempt.state == FAILED:
@@ -347,6 +346,6 @@ def _judge_inactive(f: LinkFacts) -> tuple[str, str, str]:
 
 
 def _format_first(found: Sequence[tuple[str, str]]) -> str:
-    """The first of (path, why), and how many more there are."""
+    """Format the first of (path, why), and how many more there are."""
     path, why = found[0]
     return f"{path}: {why}" + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")

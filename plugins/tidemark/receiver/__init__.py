@@ -1,24 +1,24 @@
-"""Landing to readers: landings are loaded into the catalog, files are merged, readers see the newest points.
+"""Load landings into the catalog, merge overlapping files, and show readers the newest points.
 
-Doors: `load.load.load`, `merge.merge.merge`, `read.read`, `iotdb.load.load_iotdb`, `view.CatalogReader`.
+Enter by `load.load.load`, `merge.merge.merge`, `read.read`, `iotdb.load.load_iotdb`, `view.CatalogReader`.
 
-    windows        which stretches of files are copied as they stand, which are decoded; pure
-    proved_files   a file of the catalog is read only as what was loaded, by its digest
-    kept_damage    kept files whose bytes rotted here: listed, given up
+    windows        which stretches of files are copied unchanged, which are decoded; pure
+    proved_files   check by digest that a catalog file is what was loaded, before it is read
+    kept_damage    kept files whose bytes rotted here: list them, give them up
     load/          landings into the catalog: check, decide, place, record, answer, clean
     view           what readers see: files laid over each other, the newest point wins
-    merge/         files that overlap become merged files
+    merge/         overlapping files become merged files
     read           what readers see, written to a Parquet or CSV file
-    iotdb/         LOAD of the catalog into an IoTDB, counted there
-    remote_tasks   a task on an executor that does not see the receiver's folder
+    iotdb/         LOAD the catalog into an IoTDB and count its points there
+    remote_tasks   run a task on an executor that does not see the receiver's folder
 
-A late file, whose times lie before those of files that came earlier, takes the same way. It is loaded and read at
-its rank at once. In the same transaction merged files that overlap it and rank above it are withdrawn
-(`ledger.receiver.merges.unmerge`); their sources are read again and the next merge makes them anew. A merged file
-that stands alone is replaced whole (`load.removal`). An IoTDB is given it as points. A late landing waits for those
-before it in its site's sequence; what comes behind it waits for it.
+A late file has times before those of files that arrived earlier. It takes the same path: it is loaded and read at its rank
+at once. The same transaction withdraws merged files that overlap it and rank above it
+(`ledger.receiver.merges.unmerge_files`). Readers read their sources again, and the next merge makes them anew. A settled
+merged file is replaced whole (`load.removal`). An IoTDB receives the late file as points. A late landing waits for earlier
+ones in its site's sequence; later ones wait for it.
 
-Imports `cluster`, `app`, `engines`, `formats`, `ledger`, `settings`, `stores`, `tsfiles`. Only for a receiver whose
-folder this process sees. Nothing of the sender is asked. Every door may be called again after a crash and goes on
-from the ledger.
+Imports `cluster`, `app`, `engines`, `formats`, `ledger`, `settings`, `stores`, `tsfiles`. Only for a receiver whose folder
+this process sees. Nothing is asked of the sender. Every entry may be called again after a crash and continues from the
+ledger.
 """

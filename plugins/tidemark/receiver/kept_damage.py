@@ -1,5 +1,4 @@
-"""Kept files (gone at their site) whose bytes here are not what was loaded: nobody can repair them, the operator gives them
-up.
+"""List and give up kept files (vanished at their site) whose bytes are damaged: no copy is left to repair them from.
 
 `quarantine list` calls them `k` and a number. Readers refuse such a file until it is whole again or given up.
 """
@@ -27,12 +26,12 @@ def kept_id(file_id: int) -> str:
 
 
 def is_one(held_id: str) -> bool:
-    """Whether an ID of `quarantine list` is a kept file's."""
+    """Whether an ID of `quarantine list` is that of a kept file."""
     return held_id[:1] == "k" and held_id[1:].isdecimal() and len(held_id) < 20
 
 
 def listed(app: App, connection: Connection, receiver: ReceiverSettings, names: dict[str, str]) -> list[dict[str, Any]]:
-    """The damaged ones, as `quarantine list` shows them; digests are made of what was touched since they were last."""
+    """Return the damaged kept files as rows of `quarantine list`. Digests files that changed since the last digest."""
     known = file_checks(connection, receiver.name)
     rows = [row for site in names for row in catalog_rows.kept_sources(connection, receiver.name, site) if row.visible]
     wrong = wrong_bytes(app, connection, receiver, rows, known)
@@ -57,7 +56,7 @@ def listed(app: App, connection: Connection, receiver: ReceiverSettings, names: 
 def wrong_bytes(
     app: App, connection: Connection, receiver: ReceiverSettings, rows: list[CatalogFile], known: dict[str, FileCheck]
 ) -> dict[int, str]:
-    """file_id → what is wrong with the bytes of a file or of its deletions."""
+    """Return file_id → what is wrong with the bytes of a file or of its deletions."""
     root = app.receiver_root(receiver)
     if root is None:
         return {}
@@ -66,14 +65,14 @@ def wrong_bytes(
 
 
 def drop_of(connection: Connection, row: CatalogFile) -> DropRow | None:
-    """What its site told of it; None where the sender's limits hold it back: there it may come again."""
+    """Return the drop that its site reported. None where the sender's limits hold it back: the file may be sent again."""
     drop = landing_rows.drops_of_paths(connection, row.receiver, row.site_id, [row.path]).get(row.path)
     return drop if drop is not None and drop.generation >= row.generation else None
 
 
 def to_give_up(app: App, receiver: ReceiverSettings, held_id: str) -> tuple[CatalogFile, DropRow, str]:
-    """The file, its drop and what is wrong with it ('' where it was given up before). NotFoundError where no kept file has
-    this ID; PermanentError where nothing has to be given up."""
+    """Return the file, its drop and what is wrong with it ('': given up before). NotFoundError: no kept file has this ID.
+    PermanentError: nothing has to be given up."""
     with app.ledger.read() as connection:
         row = next(iter(catalog_rows.files_by_id(connection, [int(held_id[1:])])), None)
         drop = drop_of(connection, row) if row is not None and row.path else None

@@ -1,12 +1,10 @@
-"""Files of the catalog are read only as what was loaded: by a digest that was compared within `verify_days`, or is now.
+"""Check that a catalog file is what was loaded before it is read: by a digest computed within `verify_days`, or now.
 
-The digest of a file is computed once and remembered with size, inode and the time of the inode's last change, which,
-unlike the modification time, nobody can set back. While those are unchanged and the comparison is young enough, a
-read trusts it: a file is digested once in that time, and at once when anybody touched it (`require_proved`).
-`verify` trusts nothing, reads every byte and renews what is remembered (`check_files`). `changed_files` says which of
-some catalog files are not what was loaded. What is recorded as damaged is not read: CorruptionError names the first
-file that is not what was loaded. A file that is not here but at data nodes is not checked. `note_proved` remembers
-files that were compared just now.
+A digest is stored with size, inode and the inode's change time, which nobody can set back. While these are unchanged and the
+digest is recent enough, a read trusts it. A touched file is digested at once (`require_proved`). `verify` trusts no stored
+digest, reads every byte and renews the stored ones (`check_files`). `changed_files` returns the catalog files that are not
+what was loaded. A damaged file is not read: CorruptionError names the first one. A file that only data nodes hold is not
+checked. `note_proved` stores the digests of files that were compared just now.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
-_THREADS = 2  # hashing leaves the interpreter alone; more than two only fight for the disk
+_THREADS = 2  # hashing releases the GIL; more than two only compete for the disk
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the ledger says of one file: bytes, digest, and what to call it."""
+    """The ledger's record of one file: location, size, digest."""
 
     location: str  # relative to the receiver's root
     size: int  # 0 where it was not recorded (mods files)
@@ -45,7 +43,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Checked:
-    """`wrong`: location → what is wrong. `fresh`: digests computed now, to be remembered."""
+    """`wrong`: location → what is wrong. `fresh`: digests computed now, to be stored."""
 
     wrong: Mapping[str, str]
     fresh: tuple[FileCheck, ...]
@@ -55,9 +53,9 @@ class Checked:
 def check_files(
     root: Path, recorded: Iterable[Recorded], remembered: Mapping[str, FileCheck], elsewhere: Collection[str] = ()
 ) -> Checked:
-    """Compare each file below `root` with its record; `remembered` is empty where nothing may be trusted.
+    """Compare each file below `root` with its record. `remembered`: stored digests to trust; empty: trust none.
 
-    `elsewhere`: locations that data nodes hold: one that is not here is only not in the receiver's cache, and not checked.
+    `elsewhere`: locations that data nodes hold. One that is missing here is only absent from the cache, and is not checked.
     """
     wanted = {r.location: r for r in recorded if r.location not in elsewhere or (root / r.location).exists()}
     wrong: dict[str, str] = {}
@@ -90,7 +88,7 @@ def _compare_file(root: Path, record: Recorded, before: FileCheck | None) -> tup
         return f"{record.location} is missing", None
     except OSError as broken:
         return f"{record.location} cannot be read: {broken.strerror}", None
-    except (CorruptionError, PermissionDeniedError) as refused:  # somebody put something else in its place
+    except (CorruptionError, PermissionDeniedError) as refused:  # something else is in its place
         return refused.message, None
     if digest != record.sha256:
         return f"{record.location} has digest {digest[:12]}…, {record.sha256[:12]}… was recorded", fresh
@@ -98,7 +96,7 @@ def _compare_file(root: Path, record: Recorded, before: FileCheck | None) -> tup
 
 
 def records_of(files: Iterable[CatalogFile]) -> list[Recorded]:
-    """What the ledger says of the bytes of catalog files, and of those of their deletions."""
+    """Return the ledger's records of catalog files, and of their deletions."""
     return [
         Recorded(at, file.size if at == file.location else 0, sha256) for file in files for at, sha256 in places_of(file)
     ]
@@ -107,7 +105,7 @@ def records_of(files: Iterable[CatalogFile]) -> list[Recorded]:
 def changed_files(
     root: Path, files: Iterable[CatalogFile], remembered: Mapping[str, FileCheck], elsewhere: Collection[str] = ()
 ) -> dict[str, str]:
-    """Location of those of these files that are not what was loaded, or whose deletions are not: what is wrong. The rest as
+    """Return location → what is wrong, for files that differ, or whose deletions differ, from what was loaded. See
     `check_files`."""
     by_location = {file.location: file for file in files}
     owner = {at: location for location, file in by_location.items() for at, _ in places_of(file)}
@@ -116,7 +114,7 @@ def changed_files(
 
 
 def read_file_check(root: Path, location: str, sha256: str) -> FileCheck | None:
-    """The signs by which a file below `root` whose digest was just compared is known again; None where it is not there."""
+    """Return size, times and inode of a file below `root` whose digest was just compared; None: it is missing."""
     try:
         stat = (root / location).lstat()
     except FileNotFoundError:
@@ -125,12 +123,12 @@ def read_file_check(root: Path, location: str, sha256: str) -> FileCheck | None:
 
 
 def sha256_of(root: Path, location: str) -> str:
-    """Hex digest of a file below `root`; raises as opening it."""
+    """Return the hex digest of a file below `root`; raises as opening it does."""
     return UntrustedFile(str(root), location).compute_sha256()
 
 
 DAY = 86_400.0
-_AT_ONCE = 256  # files between two words of progress
+_AT_ONCE = 256  # files between two progress reports
 
 
 def require_proved(
@@ -142,11 +140,10 @@ def require_proved(
     anew: bool = False,
     progress: Progress = ignore_progress,
 ) -> int:
-    """Digest the files below `root` (with their mods) that were not compared within the receiver's `verify_days`, or all of
-    them (`anew`). Returns how many were.
+    """Digest the files below `root` (with mods) that were not compared within the receiver's `verify_days`, or all (`anew`).
 
-    What it finds is recorded. Raises CorruptionError naming the first file that is not what was loaded. A file that is not
-    there is left to whoever opens it.
+    Returns how many were digested, and records the results. Raises CorruptionError naming the first file that is not what
+    was loaded. A missing file is no error here: opening it fails later.
     """
     owner = {location: file for file in files for location, _ in places_of(file)}
     wanted = records_of({file.file_id: file for file in owner.values()}.values())
@@ -175,7 +172,7 @@ def require_proved(
 
 
 def note_proved(app: App, receiver: str, root: Path, files: Sequence[CatalogFile]) -> None:
-    """These were compared just now, under the names they have: the next read need not."""
+    """Store digests of files that were compared just now, at their present places. The next read then skips the digest."""
     looks = [read_file_check(root, location, digest) for file in files for location, digest in places_of(file)]
     with app.ledger.write() as connection:
         put_file_checks(connection, receiver, [look for look in looks if look is not None], database_time(connection))
@@ -200,6 +197,6 @@ def _damaged_file_error(app: App, file: CatalogFile, why: str, count: int) -> Co
 
 
 def site_names(app: App, connection: Connection) -> dict[str, str]:
-    """{site id: name}, the settings' names before those that manifests told."""
+    """Return {site id: name}; a name in the settings wins over one from a manifest."""
     told = {site_id: row.name for site_id, row in known_sites(connection).items()}
     return told | {s.id: s.name for s in app.settings.sites.values()}

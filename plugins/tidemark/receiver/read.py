@@ -1,10 +1,10 @@
-"""`tidemark read`: what readers of the catalog see, as a file. Device by device, so memory holds one device at a time.
+"""`tidemark read`: write what readers of the catalog see to a file. Memory holds one device at a time.
 
-One read transaction fixes the list of files. Retired files keep their bytes for a grace, so the list stays readable
-while loads and merges go on. Files are read only as what was loaded (`proved_files`). `.parquet` or `.csv` is
-written in batches of 65,536 rows, fewer of very many columns, durably: a temp file that gets its name when it is
-whole (`PointFile`). CSV tells a null (nothing) from an empty text (`""`). What cannot be decoded is named and left
-out, and the exit code says so. Source: CONTRACT §1 `read`.
+One read transaction fixes the list of files. Retired files keep their bytes for a grace, so the list stays readable during
+loads and merges. Files are read only as what was loaded (`proved_files`). The `.parquet` or `.csv` file is written in
+batches to a temporary file, which is renamed durably when it is complete (`PointFile`). CSV distinguishes a null (nothing)
+from an empty text (`""`). What cannot be decoded is reported and left out, and the exit code shows it. Source: CONTRACT §1
+`read`.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ _ARROW = {
 
 @dataclass(frozen=True)
 class Query:
-    """What to read. `site`: name or UUID; `device`: pattern; `start` inclusive, `end` exclusive, ISO 8601 or an integer."""
+    """What to read. `site`: name or UUID. `device`: pattern. `start` inclusive, `end` exclusive: ISO 8601 or an integer."""
 
     site: str = ""
     device: str = "**"
     start: str = ""
     end: str = ""
     tall: bool = False
-    verify: bool = False  # every file is digested again, however lately that was done
-    live_only: bool = False  # without the files that their site has no more
+    verify: bool = False  # digest every file again, even if it was done recently
+    live_only: bool = False  # without files that vanished at their site
 
 
 @dataclass(frozen=True)
 class ReadResult:
-    """`undecodable`: `device.measurement` or file → why it is not among the rows; `verified`: files that were digested;
-    `kept_rows`: rows with a value of a file that its site has no more."""
+    """`undecodable`: `device.measurement` or file → why it is missing from the rows. `verified`: files that were digested.
+    `kept_rows`: rows with a value of a file that vanished at its site."""
 
     rows: int
     devices: int
@@ -120,7 +120,7 @@ class _Bounds:
     end: Mapping[str, int | None]
 
     def devices_within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
-        """Those that may have points between the bounds: files of none of these need not be opened, nor fetched."""
+        """Return devices that may have points within the bounds. Files with none of them need not be opened or fetched."""
         start, end = self.start[site], self.end[site]
         return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
 
@@ -129,12 +129,12 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
     """Write what readers see to `out` (`.parquet` or `.csv`).
 
     Tall: CONTRACT §1. Wide: time, device, then every measurement by name, typed. What cannot be decoded is left out and
-    named in the result, whose exit code is 23 then. Raises UsageError, NotFoundError for a site nobody knows,
-    CorruptionError for a file that is not what was loaded; `out` is not written then.
+    listed in the result, whose exit code is then 23. Raises UsageError, NotFoundError for an unknown site, CorruptionError
+    for a file that is not what was loaded; then `out` is not written.
     """
     check_ending(out)
     for bound in (query.start, query.end):
-        parse_time_bound(bound, "ms")  # a typing error is told even where there is nothing to read
+        parse_time_bound(bound, "ms")  # report a malformed bound even if there is nothing to read
     root = local_root(app, receiver)
     site_id = site_of(app, query.site)
     with app.ledger.read() as connection:
@@ -168,8 +168,8 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
 def _cut_to_bounds(
     devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds
 ) -> list[SeenDevice]:
-    """Those that may have points between the bounds, with the files that may: the others need not be fetched. Their names
-    are those they have without bounds."""
+    """Return devices that may have points within the bounds, with such files only: the others need not be fetched. Device
+    names stay those of a read without bounds."""
     near: dict[int, set[str]] = {}
 
     def may(layer: Layer) -> bool:
@@ -190,7 +190,7 @@ class _Tall:
     schema = _TALL
 
     def write_device(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
-        """Write a device's rows; returns how many of them come from files that their site has no more."""
+        """Write a device's rows. Return how many of them come from files that vanished at their site."""
         kept = 0
         for measurement, layered in reader.read_layered_columns(device, bounds.start, bounds.end):
             found = overlay_points([column for _, column in layered])
@@ -210,7 +210,7 @@ class _Tall:
 
 @dataclass(frozen=True)
 class _Wide:
-    """One row a device and time; `types`: measurement → type of its column, None for canonical text."""
+    """One row per device and time. `types`: measurement → type of its column, None for canonical text."""
 
     types: Mapping[str, DataType | None]
 
@@ -231,7 +231,7 @@ class _Wide:
         return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)})
 
     def write_device(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
-        """Write a device's rows; returns how many of them have a value of a file that its site has no more."""
+        """Write a device's rows. Return how many of them have a value of a file that vanished at its site."""
         layered = {m: one for m, one in reader.read_layered_columns(device, bounds.start, bounds.end) if one}
         if not layered:
             return 0
@@ -246,7 +246,7 @@ class _Wide:
 
     @staticmethod
     def _align_to_times(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:
-        """One value or null for each of `times`."""
+        """Return one value or null for each of `times`."""
         typed = data_type in _ARROW
         if typed and data_type is not None:
             whole = overlay_columns(columns)
@@ -260,12 +260,12 @@ class _Wide:
 
 
 def _subject_of_unread(unread: str) -> str:
-    """What `why` explains of a series or file that was not read."""
+    """Return the subject for `why` of a series or file that was not read."""
     return unread if "/" in unread else unread.rpartition(".")[0]
 
 
 def _column_name(measurement: str) -> str:
-    """The column of a measurement."""
+    """Return the column name of a measurement."""
     return f"measurement.{measurement}" if measurement in ("time", "device") else measurement
 
 
@@ -274,10 +274,9 @@ ENDINGS = (".parquet", ".csv")
 
 
 class PointFile:
-    """An open result file; a context manager that publishes it at the end, or removes it when something went wrong.
+    """A result file being written. A context manager that publishes it at the end, or removes it after an error.
 
-    Rows are gathered and written `BATCH_ROWS` at a time, fewer of very many columns. CSV tells a null (nothing) from an
-    empty text (`""`).
+    Rows are collected and written `BATCH_ROWS` at a time, fewer if there are very many columns.
     """
 
     def __init__(self, place: Path, schema: pa.Schema) -> None:
@@ -300,8 +299,8 @@ class PointFile:
             raise PermissionDeniedError(f"cannot write {place}: {refused}", subject=str(place)) from refused
 
     def add_rows(self, part: Part) -> None:
-        """More rows."""
-        if self._at_once < BATCH_ROWS and part.rows > self._at_once:  # of so many columns a long device is nulls mostly
+        """Add rows."""
+        if self._at_once < BATCH_ROWS and part.rows > self._at_once:  # with very many columns most values are null
             for start in range(0, part.rows, self._at_once):
                 self.add_rows(part.slice_rows(start, self._at_once))
             return
@@ -327,7 +326,7 @@ class PointFile:
                 self._writer.close()
                 durable.seal([(os.fsencode(self._temp), os.fsencode(self._place))])
             except BaseException:
-                with suppress(OSError):  # it says once more what it said
+                with suppress(OSError):  # it repeats the first error
                     self._writer.close()
                 durable.remove_quietly(os.fsencode(self._temp))
                 raise

@@ -1,7 +1,7 @@
-"""A task on an executor that does not see the receiver's folder: its files come over SFTP, what it made goes back.
+"""Run a task on an executor that does not see the receiver's folder: fetch its files over SFTP, send the outputs back.
 
-The task itself is the same as everywhere, on copies in a folder of its own. Outputs are staged at the receiver under the
-names that they would have there, whole and proved by their digests; publishing them stays the flow's.
+The task itself is the same as everywhere and works on copies in a temporary folder. Outputs are staged at the receiver under
+their usual names, complete and checked by digest. The caller publishes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class RemoteTask:
-    """`files`: where the executor finds the root of the file system that the task's paths are of."""
+    """`files`: address at which the executor finds the root of the file system that holds the task's paths."""
 
     files: StoreAddress
     task: ExamineTask | MergeTask
@@ -37,7 +37,7 @@ class RemoteTask:
 
 
 def run_remote_task(far: RemoteTask) -> Examined | MergeOutcome:
-    """Fetch, run, bring back. Raises as the task does, and as the store does."""
+    """Fetch the files, run the task, send the outputs back. Raises as the task does, and as the store does."""
     task = far.task
     root = task.root if isinstance(task, MergeTask) else f"{task.folder}/{task.below}".rstrip("/")
     address = replace(far.files, url=far.files.url.removesuffix("/") + root)
@@ -52,14 +52,14 @@ def run_remote_task(far: RemoteTask) -> Examined | MergeOutcome:
 
 
 def place_remote_tasks(files: StoreAddress, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
-    """The tasks for executors that find this machine's files where `files` says, and the kind that runs them there."""
+    """Return the kind and the tasks for executors that find this machine's files at `files`."""
     if kind == "slot_migrate":
         return kind, [reached_by(files, task) for task in tasks]
     return "far", [RemoteTask(files, task) for task in tasks]
 
 
 def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:
-    """The move for an executor that does not see this machine's folders: those it finds where `files` says."""
+    """Return the move for an executor that finds this machine's folders at `files`."""
 
     def end(one: End) -> End:
         if not one.address.url.startswith("file://"):
@@ -72,13 +72,13 @@ def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:
 
 
 def _needed_paths(task: MergeTask) -> list[str]:
-    """Its sources, and the files that it is to prove: those may hold none of its devices."""
+    """List its sources, and the files that it must prove, which may hold none of its devices."""
     sources = [place for one in task.sources for place in (one.location, one.mods_location) if place]
     return list(dict.fromkeys([*sources, *(place for place, *_ in task.prove)]))
 
 
 def _fetch_files(store: Store, paths: Sequence[str], folder: Path) -> None:
-    """Copy what is there; of what is not, the task says so itself."""
+    """Copy the files that exist. The task itself reports missing ones."""
     for path, entry in zip(paths, store.stat_many(paths), strict=True):
         if entry is None:
             continue
@@ -90,7 +90,7 @@ def _fetch_files(store: Store, paths: Sequence[str], folder: Path) -> None:
 
 
 def _stage_at_receiver(store: Store, made: Sequence[tuple[str, str]], folder: Path) -> None:
-    """Stage (path, digest) at the receiver: durable, under its name, the bytes that were written here."""
+    """Stage (path, digest) at the receiver: durable, under its name, with the bytes written here."""
     for path, _ in made:
         with (folder / path).open("rb") as file:
             store.write_part(path + ".part", 0, iter(lambda file=file: file.read(_PIECE), b""))  # type: ignore[misc]

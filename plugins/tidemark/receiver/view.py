@@ -1,8 +1,8 @@
-"""What readers see: the catalog's visible files laid over each other, device by device, whether or not merges have run.
+"""Read what readers see: the catalog's visible files overlaid, device by device, whether or not merges have run.
 
-Within a site the file with the higher rank wins at a point, deletions apply to their own file only, nulls are not there
-to overwrite anything. Where ownership of a device moved, files of its present owner win over those of the former one.
-Source: DESIGN §3 "Who wins"; research/iotdb.md "What to know first" 10.
+Within a site the file with the higher rank wins at a point. Deletions apply to their own file only. Nulls overwrite nothing.
+Where ownership of a device moved, files of its present owner win over those of the former one. Source: DESIGN §3 "Who wins";
+research/iotdb.md "What to know first" 10.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tidemark.tsfiles.reader import TsFile
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _OPEN_FILES = 64
-_MOST_OPEN_FILES = 512  # where one device lies in so many: each is asked for each of its measurements
+_MOST_OPEN_FILES = 512  # for a device in very many files: each file is read for each measurement
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One visible file that holds a device. `name`: the device as that file has it; `owned`: its site owns the device."""
+    """One visible file that holds a device. `name`: the device's name in that file. `owned`: its site owns the device."""
 
     file: CatalogFile
     name: str
@@ -50,7 +50,7 @@ class SeenDevice:
 
 @dataclass(frozen=True)
 class Points:
-    """The points of one series in time order, as canonical text; `types[i]` differs only where files disagree."""
+    """The points of one series in time order, as canonical text. `types[i]` differs only where files disagree."""
 
     times: NDArray[np.int64]
     types: Sequence[str]
@@ -59,7 +59,7 @@ class Points:
 
 @dataclass
 class Unread:
-    """What could not be read while the rest was: (`device.measurement` or file, why)."""
+    """What could not be read: (`device.measurement` or file, why). The rest was read."""
 
     found: dict[str, str] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ def seen_devices(
     owners: Mapping[str, str],
     widths: Mapping[tuple[str, str, str], int],
 ) -> list[SeenDevice]:
-    """Every device of the files, ordered by name. `owners`: device → site; `widths`: (site, database, table) → tags."""
+    """Return every device of the files, by name. `owners`: device → site. `widths`: (site, database, table) → tags."""
     layers: dict[str, list[Layer]] = {}
     for file in files:
         for device in devices.get(file.file_id, ()):
@@ -84,7 +84,7 @@ def seen_devices(
 
 
 def _pad_device_name(name: str, layers: Sequence[Layer], widths: Mapping[tuple[str, str, str], int]) -> str:
-    """Devices of the table model are padded to the table's latest number of tags."""
+    """Pad a device of the table model to the table's latest number of tags."""
     nodes = split_nodes(name)
     if nodes[0] == "root" or len(nodes) < 2 or all(layer.file.model == "tree" for layer in layers):
         return name
@@ -93,11 +93,10 @@ def _pad_device_name(name: str, layers: Sequence[Layer], widths: Mapping[tuple[s
 
 
 class CatalogReader:
-    """Reads series from the files of a receiver; a context manager. Keeps the files it used last open."""
+    """Reads series from the files of a receiver. A context manager; keeps recently used files open."""
 
     def __init__(self, root: Path, fetch: Callable[[CatalogFile], Path | None] | None = None) -> None:
-        """`fetch`: brings a file back that the receiver gave up, or raises why not; the folder that it lies below now, None
-        for `root`."""
+        """`fetch`: fetches a file that only data nodes have and returns its folder (None: `root`), or raises why not."""
         self._root = root
         self._fetch = fetch
         self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
@@ -114,7 +113,7 @@ class CatalogReader:
         self._open.clear()
 
     def series_types(self, device: SeenDevice) -> dict[str, set[DataType]]:
-        """Measurement → the types its files give it; a file that cannot be read is named in `unread`."""
+        """Return measurement → its types in the files. A file that cannot be read is added to `unread`."""
         types: dict[str, set[DataType]] = {}
         self._at_once = min(max(len(device.layers), _OPEN_FILES), _MOST_OPEN_FILES)
         for layer in device.layers:
@@ -129,14 +128,14 @@ class CatalogReader:
     def read_columns(
         self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
     ) -> Iterator[tuple[str, list[Column]]]:
-        """(measurement, its columns from lowest to highest rank), by name. `start`, `end`: site → time bound or None."""
+        """Yield (measurement, its columns, lowest rank first), by name. `start`, `end`: site → time bound or None."""
         for measurement, found in self.read_layered_columns(device, start, end):
             yield measurement, [column for _, column in found]
 
     def read_layered_columns(
         self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
     ) -> Iterator[tuple[str, list[tuple[CatalogFile, Column]]]]:
-        """As `columns`, each with the file it comes from."""
+        """As `read_columns`, each column with its file."""
         for measurement in sorted(self.series_types(device)):
             columns = [
                 (layer.file, column)
@@ -159,7 +158,7 @@ class CatalogReader:
         return None
 
     def _open_cached(self, file: CatalogFile) -> tuple[TsFile, Deletions] | None:
-        """The open file with its deletions; None when it cannot be opened (named in `unread` once)."""
+        """Return the open file with its deletions; None when it cannot be opened (added to `unread` once)."""
         if file.file_id in self._bad:
             return None
         if file.file_id in self._open:
@@ -207,19 +206,19 @@ def _read_deletions(root: Path, file: CatalogFile) -> Deletions:
 
 
 def kept_times(found: Sequence[tuple[CatalogFile, Column]]) -> NDArray[np.int64]:
-    """The times, ascending, whose value comes from a file that its site has no more. `found`: lowest rank first."""
+    """Return the times, ascending, whose value comes from a file that vanished at its site. `found`: lowest rank first."""
     if not any(file.kept for file, _ in found):
         return np.empty(0, np.int64)
     times = np.concatenate([column.times for _, column in found])
     kept = np.concatenate([np.full(len(column), file.kept) for file, column in found])
     backwards = len(times) - 1
-    unique, first = np.unique(times[::-1], return_index=True)  # at one time the last of them counts
+    unique, first = np.unique(times[::-1], return_index=True)  # the last of equal times wins
     from_kept: NDArray[np.int64] = unique[kept[backwards - first]]
     return from_kept
 
 
 def overlay_points(columns: Sequence[Column]) -> Points:
-    """Lay columns of one series over each other, lowest rank first; types may differ from file to file."""
+    """Overlay columns of one series, lowest rank first; types may differ from file to file."""
     if not columns:
         return Points(np.empty(0, np.int64), (), ())
     if len({column.type for column in columns}) == 1:

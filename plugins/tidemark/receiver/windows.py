@@ -1,8 +1,8 @@
-"""Which stretches of a device's files are copied as they stand, and which are decoded and laid over each other. Pure.
+"""Decide which stretches of a device's files are copied unchanged, and which are decoded and overlaid. Pure.
 
-A stretch that no other one meets in time, and that no deletion touches, has nothing to merge: its chunks are copied, the
-cost is that of its bytes. Everything between two copies is one piece, decoded and written anew; so what lies in many small
-chunks becomes large ones on the way. Source: research/spark-tsfile.md §3.5.
+A stretch that overlaps no other in time and that no deletion touches needs no merging: its chunks are copied. Everything
+between two copies is one piece, decoded and written anew. Many small chunks become large ones this way. Source:
+research/spark-tsfile.md §3.5.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WINDOW_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Points of one file, `start` to `end` inclusive, at `rows` times. `holder`: place of the file in the order of ranks.
+    """Points of one file, `start` to `end` inclusive, at `rows` times. `holder`: the file's index in rank order.
 
-    `points`: measurement → points by the statistics. `stretch`: what can be copied in place of decoding it.
+    `points`: measurement → points by the statistics. `stretch`: what can be copied instead of decoded.
     """
 
     holder: int
@@ -40,7 +40,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Extents that meet in time, or lie between two that are copied. `copied`: the only one is, as it stands."""
+    """Extents that overlap in time, or lie between two copied ones. `copied`: it is one extent, copied unchanged."""
 
     extents: tuple[Extent, ...]
     copied: bool = False
@@ -54,7 +54,7 @@ class Piece:
         return max(extent.end for extent in self.extents)
 
     def points(self, holder: int) -> dict[str, int]:
-        """Measurement → points of a file in this piece, by the statistics; only those that have any."""
+        """Return measurement → points of a file in this piece, by the statistics; only those that have any."""
         found: dict[str, int] = {}
         for extent in self.extents:
             if extent.holder == holder:
@@ -63,14 +63,14 @@ class Piece:
         return found
 
     def overlaps_itself(self, holder: int, measurement: str) -> bool:
-        """Whether chunks of one series overlap inside of one file: points of the earlier may be overwritten there."""
+        """Whether chunks of one series overlap within one file: later ones may overwrite points there."""
         mine = [extent for extent in self.extents if extent.holder == holder and measurement in extent.points]
         mine.sort(key=lambda extent: extent.start)
         return any(before.end >= after.start for before, after in itertools.pairwise(mine))
 
 
 def pieces_of(extents: Iterable[Extent], copy_rows: int = COPY_ROWS) -> list[Piece]:
-    """The pieces of a device, or of a series of its own, in order of time; no two of them meet."""
+    """Return the pieces of a device, or of one series, in time order; no two overlap."""
     meeting: list[list[Extent]] = []
     reach = 0
     for extent in sorted(extents, key=lambda one: (one.start, one.end)):
@@ -95,24 +95,24 @@ def pieces_of(extents: Iterable[Extent], copy_rows: int = COPY_ROWS) -> list[Pie
 
 
 def windows_of(piece: Piece, points: int = WINDOW_POINTS) -> list[tuple[int, int]]:
-    """The piece in stretches of time (both ends inclusive) of about so many points each, one behind the other.
+    """Split the piece into consecutive time windows (both ends inclusive) of about so many points each.
 
-    Points are taken to lie evenly between the ends of their extent: what a window really holds may differ.
+    The split assumes evenly spaced points in each extent: the real number of points in a window may differ.
     """
     cuts: list[int] = []
-    density, passed = 0.0, 0.0  # points a unit of time from here on; points before here
+    density, passed = 0.0, 0.0  # points per unit of time from here on; points before here
     for here, following in itertools.pairwise(sorted(_changes(piece))):
         density += here[1]
         more = density * (following[0] - here[0])
         while density > 0 and (wanted := points * (len(cuts) + 1.0)) < passed + more:
             cuts.append(here[0] + int((wanted - passed) / density))
         passed += more
-    starts = sorted({piece.start, *(cut for cut in cuts if cut <= piece.end)})  # sums of fractions may pass the last point
+    starts = sorted({piece.start, *(cut for cut in cuts if cut <= piece.end)})  # rounding may pass the last point
     return [(start, following - 1) for start, following in zip(starts, [*starts[1:], piece.end + 1], strict=True)]
 
 
 def _changes(piece: Piece) -> Iterator[tuple[int, float]]:
-    """(time, by how much the density of points changes there)."""
+    """Yield (time, change of the point density there)."""
     for extent in piece.extents:
         density = sum(extent.points.values()) / (extent.end + 1 - extent.start)
         yield extent.start, density

@@ -1,28 +1,26 @@
-"""Take over what is there already, from an original Sync Tool or as files, so that nothing is sent twice.
+"""Take over files that an original Sync Tool delivered, or that are at the receiver, so that nothing is sent twice.
 
 `folder` may hold, at any depth:
 
-- `last_local_files.txt`, `current_local_files.txt`, `sync.log` of an original sender. What it had delivered is known
-  from now on and not sent. It is not in the catalog either; a later change of such a file sends it whole.
-- TsFiles that lie at the receiver: those whose digest is that of the site's file land and load as if they had been
-  sent. Only their `.resource` and deletions cross the wire. A copy that differs is not taken, and the file is sent.
-- `uuid.txt`, `device_owner`, `sync_schema_pos`: owners are claimed for the sites of the settings; the UUID is
-  compared with the site's. The schema position is told and not used: the centre has none of the log yet and needs
-  all of it.
+- `last_local_files.txt`, `current_local_files.txt`, `sync.log` of an original sender. The files that it delivered are
+  known from now on and not sent. They are not in the catalog; a later change of such a file sends it whole.
+- TsFiles at the receiver. Those with the digest of the site's file land and load as if they had been sent: only their
+  `.resource` and mods cross the wire. A copy that differs is not used, and the file is sent.
+- `uuid.txt`, `device_owner`, `sync_schema_pos`. Owners are claimed for the sites of the settings. The UUID is compared with
+  the site's. The schema position is reported and not used: the centre needs the whole log.
 
-An original sender's state is read after any crash of it: the seed's recovery steps 1 to 9, done right
-(`parse_acknowledged`). `last_local_files.txt` is the acknowledged set, `sync.log` its redo log, `current_local_files.txt`
-the atomic replacement. Differences from the original, on purpose: entries of the log are applied in their order (the
-original collects two sets and lost "sent, then deleted", R5), and a torn last line is dropped (the original keeps a
-garbage path and later tells the receiver to delete it, R6).
+`parse_acknowledged` reads an original sender's state after any crash (the seed's recovery steps 1 to 9).
+`last_local_files.txt` is the acknowledged set, `sync.log` its redo log, `current_local_files.txt` the atomic replacement.
+Two differences from the original are intended. Log entries are applied in order (the original collects two sets and loses
+"sent, then deleted", R5). A torn last line is dropped (the original keeps a garbage path and later tells the receiver to
+delete it, R6).
 
-`device_owner` is a Java-serialised map from device to owner, or the seed's text log (`read_owners`). Only a map of
-strings is understood, and of Java's stream only what such a map is made of: class descriptions are skipped, strings
-are collected, repeated strings are references to earlier ones. An owner is a folder name `<sender's IP>_<UUID, 32
-hex digits>`. From 0.12 on storage groups were written there; such owners name no UUID and are left out by `site_of`
-(B13).
+`device_owner` is a Java-serialised map from device to owner, or the seed's text log (`read_owners`). Only a map of strings
+can be read: class descriptions are skipped, and repeated strings are references to earlier ones. An owner is a folder
+name `<sender's IP>_<UUID, 32 hex digits>`. From 0.12 on it may be a storage group; such an owner has no UUID and
+`site_of` returns None (B13).
 
-Reading both is pure. Source: seed 000 ("Recovery module", "Others"), research/iotdb.md §1.3, §1.5, §1.6.
+Source: seed 000 ("Recovery module", "Others"), research/iotdb.md §1.3, §1.5, §1.6.
 """
 
 from __future__ import annotations
@@ -58,8 +56,8 @@ OWNERS = ("device_owner", "device_owner.log")
 
 @dataclass(frozen=True)
 class AdoptResult:
-    """`listed`: files taken by the sender's list; `copied`: by their copy at the receiver; `differing`: copies whose
-    digest is not the site's; `unmatched`: entries of the list that name no file of the site; `schema_position`: told."""
+    """What was taken over. `listed`: files by the sender's list. `copied`: files by their copy at the receiver. `differing`:
+    files whose copies differ. `unmatched`: entries of the list without a file of the site. `schema_position`: as found."""
 
     listed: int
     copied: int
@@ -83,7 +81,7 @@ class AdoptResult:
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in the folder."""
+    """The contents of the folder."""
 
     entries: frozenset[str]
     lists: int
@@ -98,7 +96,7 @@ class Found:
 
 
 def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progress) -> AdoptResult:
-    """Take over `folder` for a link. Raises NotFoundError, UsageError where nothing in it can be taken."""
+    """Take over `folder` for a link. Raises NotFoundError if it does not exist, UsageError if it holds nothing usable."""
     settings = app.link_settings(link)
     if not folder.is_dir():
         raise NotFoundError(f"no folder {folder}", subject=str(folder))
@@ -134,7 +132,7 @@ def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progres
 
 
 def inspect_folder(folder: Path) -> Found:
-    """Read what an original Sync Tool left in `folder`, and find TsFiles."""
+    """Read the files of an original Sync Tool in `folder`, and find TsFiles."""
     files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink()]
     senders = {p.parent for p in files if p.name in (LIST, REPLACEMENT, LOG) and "sync-receiver" not in p.parts}
     entries: set[str] = set()
@@ -157,7 +155,7 @@ def inspect_folder(folder: Path) -> Found:
 def _same_copies(
     source: Store, store: Store, sealed: Sequence[SealedFile], copies: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """({source path: copy} of equal digests, source paths of which only differing copies are there)."""
+    """Return ({source path: copy} with equal digests, source paths that have differing copies only)."""
     named = [f.entry for f in sealed if f.entry.path.rpartition("/")[2] in copies]
     here = [[e for e in store.stat_many(copies[f.path.rpartition("/")[2]]) if e and e.size == f.size] for f in named]
     at_site = source.digest_ranges([Range(f.path, 0, f.size) for f in named])
@@ -171,7 +169,7 @@ def _same_copies(
 
 
 def _claim_devices(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
-    """Give devices to the sites of the settings that owned them; what somebody owns already stays."""
+    """Record the owners of devices without an owner, for sites of the settings. Returns how many devices."""
     known = {site.id for site in app.settings.sites.values()}
     wanted = {device: site for device, owner in owners.items() if (site := site_of(owner)) in known and site}
     at = app.clock()
@@ -183,7 +181,7 @@ def _claim_devices(app: App, link: LinkSettings, owners: Mapping[str, str]) -> i
     paper = Decision(at, journal.user_at_host(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
     with app.receiver_store(app.receiver_settings(link.receiver)) as store:
         store.publish(decided_place(paper), encode_decision(paper))
-    # CRASH WINDOW: on paper, not recorded: adopting again, or a rebuilt ledger, claims them.
+    # CRASH WINDOW: published, not in the ledger: adopting again, or a rebuilt ledger, claims them.
     with app.ledger.write() as connection:
         taken = refusal_rows.owners_of(connection, link.receiver, wanted)
         refusal_rows.put_owners(connection, link.receiver, [row for row in rows if row.device not in taken])
@@ -211,12 +209,12 @@ _UUID = re.compile(r"(?:^|_)([0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{
 
 
 def read_owners(data: bytes) -> Mapping[str, str]:
-    """{device: owner as written}. Raises CorruptionError where the bytes are neither form."""
+    """Return {device: owner as written}. Raises CorruptionError if the bytes have neither form. Pure."""
     return _java_map(data) if data.startswith(_MAGIC) else _parse_text_log(data)
 
 
 def site_of(owner: str) -> str | None:
-    """The UUID in an owner's name, with its dashes; None where it has none."""
+    """Return the UUID in an owner's name, with dashes; None if it has none."""
     found = _UUID.search(owner)
     return str(UUID(found[1])) if found else None
 
@@ -275,7 +273,7 @@ class _Stream:
         return self.read_exactly(int.from_bytes(self.read_exactly(2), "big")).decode()
 
     def read_class_fields(self) -> list[str]:
-        """Type codes of the class's primitive fields; its superclasses have none worth reading."""
+        """Return the type codes of the class's primitive fields. Its superclasses have none worth reading."""
         mark = self.read_byte()
         if mark == _NULL:
             return []
@@ -314,13 +312,10 @@ _OTHER_MARKERS = frozenset({"sync start", "sync end", "sync deleted file names e
 
 
 def parse_acknowledged(last: str | None, current: str | None, log: str | None) -> frozenset[str]:
-    """The files the receiver has, from the contents of the three files (None: absent).
-
-    Entries of the log may be absolute paths, bare file names or names without their suffix; the last two mean the file
-    of that name in the list.
-    """
+    """Return the files that the receiver has, from the contents of the three files (None: absent). Pure. Log entries may be
+    absolute paths, bare file names or names without suffix. The last two mean the file of that name in the list."""
     if last is None and current is not None:
-        return frozenset(_list_paths(current))  # crashed between "delete last" and "rename current": current is whole
+        return frozenset(_list_paths(current))  # crashed between "delete last" and "rename current"
     known = dict.fromkeys(_list_paths(last or ""))
     deleting: bool | None = None
     for line in _whole_lines(log or ""):
@@ -342,7 +337,7 @@ def _apply_log_entry(entry: str, deleting: bool, known: dict[str, None]) -> None
 
 
 def same_file(path: str, entry: str) -> bool:
-    """Whether a log entry names `path`: the path itself, its file name, or that without ".tsfile"."""
+    """Whether a log entry names `path`: by the path, its file name, or that name without ".tsfile"."""
     if path == entry:
         return True
     name = path.rpartition("/")[2]
@@ -350,20 +345,18 @@ def same_file(path: str, entry: str) -> bool:
 
 
 def _list_paths(text: str) -> Sequence[str]:
-    """The paths of a list: it was renamed into place whole, so its last line counts without a newline too."""
+    """Return the paths of a list. Lists are renamed into place, so the last line counts even without a newline."""
     return _whole_lines(text + "\n")
 
 
 def _whole_lines(text: str) -> Sequence[str]:
-    """Whole lines only: what follows the last newline was being written when the sender died."""
+    """Return the lines that end with a newline: the rest was being written when the sender died."""
     return [line.strip("\r") for line in text.split("\n")[:-1] if line.strip()]
 
 
 def match_site_files(entries: Iterable[str], site_paths: Sequence[str]) -> frozenset[str]:
-    """The site's files that the sender's list names; an entry that could mean two files names none (it is sent again).
-
-    Entries are absolute paths of the sender's machine, where the same folders may lie under another root, or bare names.
-    """
+    """Return the site's files that the sender's list names. An ambiguous entry names none, so that its files are sent again.
+    Entries are bare names, or absolute paths of the sender's machine, where the folders may be under another root."""
     by_tail: dict[str, list[str]] = defaultdict(list)
     for path in site_paths:
         for tail in {path, _below_kind(path), path.rpartition("/")[2]}:
@@ -379,7 +372,7 @@ def match_site_files(entries: Iterable[str], site_paths: Sequence[str]) -> froze
 
 
 def _below_kind(path: str) -> str:
-    """`sequence/…` or `unsequence/…` of a path: the same on every machine. The path itself where it has neither."""
+    """Return the path from `sequence/` or `unsequence/` on, which is the same on every machine; the path if it has none."""
     parts = path.split("/")
     for at in range(len(parts) - 1, -1, -1):
         if parts[at] in ("sequence", "unsequence"):

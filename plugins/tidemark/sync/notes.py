@@ -1,11 +1,8 @@
-"""What the newest listing of a site passed over, and files that are not verified at the source.
+"""Make notes on files that the newest listing of a site skipped, and on files that are not verified at the source.
 
-A folder that nobody could list may hold anything: a run does not end well with one. Other reasons (a symlink, a name
-that is not UTF-8, a file that IoTDB marked as broken) are noted. What IoTDB's own work explains is news when it
-lasts for a day.
-
-"Not verified at the source" is a state of its own: `not_verified` says how many files are in it and what proves them
-later.
+A folder that could not be listed may hold anything: a run with one does not succeed. Other reasons (a symlink, a name
+that is not UTF-8, a file that IoTDB marked as broken) become notes. Reasons that IoTDB's own work explains become notes
+after a day. `not_verified` says how many files are not verified at the source and how to verify them later.
 """
 
 from __future__ import annotations
@@ -24,27 +21,28 @@ from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
 
 LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"
 _TOLD_ELSEWHERE = ("in quarantine as ",)  # sync.select.quarantine
-LASTING_SECONDS = 86_400.0  # that a file is written to or compacted: longer, and IoTDB may have died over it
+LASTING_SECONDS = 86_400.0  # a file that is written or compacted for longer: IoTDB may have died over it
 
-NAMED = 3  # companions that are told by name
+NAMED = 3  # companions that are listed by name
 
 
 class PassedOver(NamedTuple):
-    """`unlisted`: (path, reason) of folders and files of which nobody knows what is there. `notes`: the rest, in words."""
+    """What a listing skipped. `unlisted`: (path, reason) of folders and files of unknown content. `notes`: sentences on the
+    rest."""
 
     unlisted: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def passed_over(connection: Connection, link: str) -> PassedOver:
-    """By the newest listing of a link's site that this ledger knows."""
+    """Return what the newest listing of a link's site in this ledger skipped."""
     skipped = skipped_files(connection, link)
     unlisted = sorted((path, one.reason) for path, one in skipped.items() if one.reason.startswith(UNLISTED))
     return PassedOver(tuple(unlisted), make_notes(skipped, link, database_time(connection)) if skipped else ())
 
 
 def make_notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
-    """One sentence for each reason that a person should know; `clock`: now, as the ledger has it. Pure."""
+    """Return one sentence for each reason that a person should know. `clock`: now, by the ledger's clock. Pure."""
     grouped: dict[str, list[str]] = defaultdict(list)  # how the sentence ends, for each of its files
     named: list[str] = []
     for path, (why, since) in sorted(skipped.items()):
@@ -70,7 +68,7 @@ def _count_phrase(count: int) -> str:
 
 
 def not_verified(count: int, site: str) -> str:
-    """`count` files of a site (by its name) whose digest was made at the target only."""
+    """Return the note on `count` files of a site (by its name) whose digest was made at the target only."""
     files = f"{count:,} files are" if count > 1 else "1 file is"
     return (
         f"{files} not verified at the source: the digest was made at the target only;"

@@ -1,4 +1,4 @@
-"""What a sync of a link would do now. Looks at the site and decides as a run does; changes nothing anywhere."""
+"""Plan what a sync of a link would do now: list the site and decide as a run does. Changes nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from tidemark.sync.start import require_same_ends
 
 @dataclass(frozen=True)
 class PlanReport:
-    """The keys of `./tidemark plan` (CONTRACT §1). `bytes` of a path counts its companions.
-
-    `state`: nothing | ready | guard (drops wait) | unfinished (a run that had stopped goes on first).
-    """
+    """The report of `./tidemark plan` (CONTRACT §1). `bytes` of a path includes its companions. `state`: nothing | ready |
+    guard (drops wait) | unfinished (a run that stopped is ended first)."""
 
     link: str
     state: str
@@ -56,8 +54,8 @@ class PlanReport:
 
 
 def plan_sync(app: App, link: str, options: Options = Options()) -> PlanReport:  # noqa: B008 - frozen
-    """What `sync` would do now. Raises what looking at the site raises (UnreachableError …), and PermanentError where
-    the link's site or receiver is another than what it ran between."""
+    """Return what `sync` would do now. Raises errors of listing the site (UnreachableError …), and PermanentError if the
+    settings give the link another site or receiver than it has run between."""
     settings = app.link_settings(link)
     require_same_ends(app, settings)
     site = app.site_settings(settings.site)
@@ -84,7 +82,7 @@ def plan_sync(app: App, link: str, options: Options = Options()) -> PlanReport: 
 
 
 def read_plan(data: bytes) -> Plan:
-    """A plan report written by `plan --out`. Raises UsageError where it is none."""
+    """Parse a plan report written by `plan --out`. Raises UsageError if it is not one."""
     try:
         raw = parse_json(data)
         return Plan(
@@ -104,7 +102,7 @@ def _list_skipped(selection: Selection, unlisted: Mapping[str, str]) -> tuple[tu
 
 
 def _find_conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:
-    """Devices of the files to send that another site owns, as far as this ledger knows the receiver."""
+    """Return (path, device, owner) for devices to send that another site owns, as far as this ledger knows the receiver."""
     sending = {i.path for i in selection.items if i.action == SEND}
     devices = {d: path for path, extent in selection.extents.items() if path in sending for d, _, _ in extent}
     with app.ledger.read() as connection:

@@ -1,8 +1,8 @@
-"""What a sync did, told from the ledger: the same for the command line, a DAG and a later question.
+"""Report what a sync did, read from the ledger: the same for the command line, a DAG and a later question.
 
-`with_kept_out` adds what a link's receiver keeps out of the catalog now: every file of the site that is refused or
-in quarantine, whichever run brought it. It is told by every sync for as long as it is so, not by the first alone. A
-receiver of another ledger is known by its answers.
+`with_kept_out` adds the files that the link's receiver keeps out of the catalog now: every file of the site that is refused
+or in quarantine, whichever run sent it. Every sync reports them as long as they are kept out. For a receiver with another
+ledger, its answers are used.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tidemark.sync.select.quarantine import QUARANTINED
 
 @dataclass(frozen=True)
 class SyncResult:
-    """`state`: nothing (no landing) | landed | loaded. Bytes are files' bytes; `sent_bytes` crossed the wire.
+    """What a run did. `state`: nothing (no landing) | landed | loaded. `bytes`: size of the files; `sent_bytes`: bytes sent.
 
-    `pending`: drops that wait for approval, superseded files that wait for what covers them, files left to the next run.
-    `left_out`: (path, reason) of the latter, and of folders that nobody could list. `schema`: bytes of schema logs.
-    `troubles` and `clashes`: what the load could not do, and series that two sources give different types. `waits`: (path,
-    reason) of what landed and is not read yet. `guard_run`: the run whose drops wait at the receiver. `notes`: what the
-    amounts do not say: `--only` that matched nothing, what the listing passed over, files not verified at the source.
-    `distrusted`: files of this run that went into the link's quarantine, among `quarantined` and `left_out`; `unverified`:
-    files of the link whose digest was never made at the source.
+    `pending`: drops that wait for approval, superseded files that wait for their covering files, files left to the next run.
+    `left_out`: (path, reason) of the latter, and of folders that could not be listed. `schema`: bytes of schema logs.
+    `troubles`: errors of the load. `clashes`: series to which two sources give different types. `waits`: (path, reason) of
+    files that landed and are not read yet. `guard_run`: the run whose drops wait at the receiver. `notes`: sentences on
+    `--only` that matched nothing, skipped files, files not verified at the source. `distrusted`: files of this run that
+    went into the link's quarantine; they are in `left_out`, and `as_json` adds them to `quarantined`. `unverified`: files
+    of the link whose digest was never made at the source.
     """
 
     run: str
@@ -76,7 +76,7 @@ class SyncResult:
 
     @property
     def hint(self) -> str:
-        """The next command, where somebody has to act."""
+        """The next command if a person has to act, else ""."""
         if self.guard and self.guard_run:
             return f"./tidemark approve {self.guard_run}"
         if self.guard:
@@ -136,7 +136,7 @@ class SyncResult:
 
 
 def result_of(ledger: Ledger, run_id: str) -> SyncResult:
-    """What a run has done so far. Raises NotFoundError."""
+    """Return what a run has done so far. Raises NotFoundError."""
     with ledger.read() as connection:
         run = run_rows.get_run(connection, run_id)
         if run is None:
@@ -174,7 +174,7 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
 
 
 def _note_unmatched_only(run: RunRow, selected: bool) -> Iterator[str]:
-    """`selected`: whether the run had anything to send or to tell."""
+    """Yield a note if `--only` matched nothing. `selected`: whether the run had anything to send or report."""
     only = json.loads(run.options).get("only_paths") or []
     if only and run.inventory is not None and not selected:
         lists = f"./tidemark plan {run.link} lists those that are"
@@ -182,7 +182,7 @@ def _note_unmatched_only(run: RunRow, selected: bool) -> Iterator[str]:
 
 
 def _note_link_state(link: str, held: int, unverified: int, site: str) -> Iterator[str]:
-    """What the operator should know of the link, whatever this run did."""
+    """Yield notes on the link's quarantine and unverified files, whatever this run did."""
     if held:
         yield f"{held} files are in quarantine at link {link}, no run sends them: ./tidemark quarantine list"
     if unverified:
@@ -190,7 +190,7 @@ def _note_link_state(link: str, held: int, unverified: int, site: str) -> Iterat
 
 
 def sum_results(results: Sequence[SyncResult]) -> SyncResult:
-    """One answer for a continued run and the fresh pass after it; what waits is what waits now."""
+    """Sum the results of a continued run and the new run after it. What waits is of the last result."""
     last = results[-1]
     amounts = ("files", "bytes", "sent_bytes", "dropped", "superseded", "schema", "landings")
     summed = {name: sum(getattr(r, name) for r in results) for name in amounts}
@@ -199,7 +199,7 @@ def sum_results(results: Sequence[SyncResult]) -> SyncResult:
 
 
 def with_receiver(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:
-    """The result with what waits at a receiver of this ledger: for the operator, or for files that are to come again."""
+    """Return the result with what waits at a receiver of this ledger: for an approval, or for files to be sent again."""
     site_id = app.site_settings(link.site).id
     with app.ledger.read() as connection:
         rows = run_report(connection, "site_counts")
@@ -214,10 +214,7 @@ def with_receiver(app: App, link: LinkSettings, result: SyncResult) -> SyncResul
 
 
 def with_kept_out(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:
-    """The result with every file of the site that is refused or in quarantine now, whichever run brought it.
-
-    A receiver of another ledger is known by its answers.
-    """
+    """Return the result with every file of the site that is refused or in quarantine now, whichever run sent it."""
     found = kept_out(app, link)
     if not found:
         return result
@@ -233,7 +230,7 @@ def with_kept_out(app: App, link: LinkSettings, result: SyncResult) -> SyncResul
 
 
 def kept_out(app: App, link: LinkSettings) -> Sequence[Trouble]:
-    """Every file of the link's site that its receiver refuses or holds in quarantine now."""
+    """Return every file of the link's site that its receiver refuses or holds in quarantine now."""
     receiver = app.receiver_settings(link.receiver)
     with app.ledger.read() as connection:
         if app.receiver_root(receiver) is None:

@@ -1,17 +1,16 @@
-"""Sync a link: open or continue its run, take its lease, walk the seven steps, load where the receiver is here.
+"""Sync a link: open or continue its run, acquire its lease, run the seven steps, load if the receiver is local.
 
     recover → select_files → sync_schema → transfer_deletes → transfer_files → finish → cleanup
 
-The command line calls `run_sync`. An orchestrator calls `end_unfinished`, `open_run` and then one function a step,
-in any number of processes: the run holds the link's lease, parked between two steps. Every step is done again
-without harm, and those of a finished run change nothing. An unfinished run is brought to its end first, with what
-was planned when it began; then a fresh pass is made.
+The command line calls `run_sync`. An orchestrator calls `end_unfinished`, `open_run` and then one function a step, in any
+number of processes: the run holds the link's lease, parked between two steps. Every step may be repeated without harm,
+and steps of a finished run change nothing. An unfinished run is ended first, with its recorded selection; then a new run is
+made.
 
-About loading, where the receiver is a folder on this machine: before a run the window is open and a receiver with
-too many unanswered landings (`max_unloaded_landings`) is loaded (`keep_up`); files of the open part are checked
-while the run ends (`load_soon`); what landed is loaded beside the last step, and the receiver's answers are taken in
-(`loaded_beside`). Elsewhere the receiver's own Tidemark loads. Another load of the same receiver is waited for at
-most 120 s.
+If the receiver is a folder on this machine, this module also loads. Before a run, `keep_up` loads a receiver with too many
+unanswered landings (`max_unloaded_landings`). While the run ends, `load_soon` checks files of the open part. During the last
+step, `loaded_beside` loads the landings and reads the receiver's answers. It waits at most 120 s for another load of the
+same receiver. Other receivers are loaded by their own Tidemark.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ def run_sync(
     limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
     copies: KnownCopies = KnownCopies(),  # noqa: B008 - frozen
 ) -> SyncResult:
-    """One whole run in this process; an unfinished run is brought to its end first, then a fresh pass is made.
+    """Run one whole sync in this process. An unfinished run is ended first; then a new run is made.
 
-    Raises LeaseHeldError while another process works on the link, WindowOverError outside its window, and whatever
-    ends a run early; the next call goes on where it ended. Held drops and files left out are told in the result.
-    `copies` that lie at the receiver need not be sent.
+    Raises LeaseHeldError while another process works on the link, WindowOverError outside its window, and any error that
+    ends a run early; the next call resumes there. Held drops and files left out are in the result. `copies` are at the
+    receiver already and need not be sent.
     """
     settings = app.link_settings(link)
     keep_up(app, settings, options)
@@ -78,8 +77,8 @@ def run_sync(
 
 
 def end_unfinished(app: App, link: str, progress: Progress = ignore_progress) -> SyncResult | None:
-    """Bring the link's unfinished run to its end in this process, so that the next one is planned from what the site has
-    now: a run goes on with what was planned when it began. None where there is none. Raises what `run_sync` raises."""
+    """End the link's unfinished run in this process, so that the next run is planned from the site's present files. Returns
+    None if there is none. Raises as `run_sync`."""
     settings = app.link_settings(link)
     require_same_ends(app, settings)
     with app.ledger.read() as connection:
@@ -91,10 +90,8 @@ def end_unfinished(app: App, link: str, progress: Progress = ignore_progress) ->
 
 
 def open_run(app: App, link: str, external: str | None = None, options: Options = Options()) -> str:  # noqa: B008
-    """The run that an orchestrator's run id stands for; else the link's unfinished run; else a new one. Its id.
-
-    Raises LeaseHeldError while another process works on the link.
-    """
+    """Return the id of the run with the orchestrator's run id `external`; else of the link's unfinished run; else of a new
+    run. Raises LeaseHeldError while another process works on the link."""
     settings = app.link_settings(link)
     if external is not None:
         with app.ledger.read() as connection:
@@ -107,27 +104,27 @@ def open_run(app: App, link: str, external: str | None = None, options: Options 
 
 
 def recover(app: App, run_id: str) -> Counts:
-    """Settle what a dead run left, take in the receiver's answers."""
+    """Settle what a dead run left, and read the receiver's answers."""
     return one_step(app, run_id, "recover")
 
 
 def select_files(app: App, run_id: str) -> Counts:
-    """Decide and pin what is sent: {action: items}."""
+    """Decide and pin what is sent. Returns {action: items}."""
     return one_step(app, run_id, "select_files")
 
 
 def sync_schema(app: App, run_id: str) -> Counts:
-    """Send what the schema logs gained: {"files", "bytes"}."""
+    """Send what the schema logs gained. Returns {"files", "bytes"}."""
     return one_step(app, run_id, "sync_schema")
 
 
 def transfer_deletes(app: App, run_id: str) -> Counts:
-    """Decide which vanished files are told: {"dropped", "superseded", "held"}."""
+    """Release approved drops. Returns the counts of vanished files: {"dropped", "superseded", "held"}."""
     return one_step(app, run_id, "transfer_deletes")
 
 
 def transfer_files(app: App, run_id: str, batch: int | None = None, progress: Progress = ignore_progress) -> Counts:
-    """Send the files of one batch of `file_batches`, or all that is left: {"files", "bytes"} sent by this call."""
+    """Send the files of one batch of `file_batches`, or all that are left. Returns {"files", "bytes"} of this call."""
 
     def act(work: Work) -> Counts:
         return send_transfer_files.transfer_files(work, batch)
@@ -136,7 +133,7 @@ def transfer_files(app: App, run_id: str, batch: int | None = None, progress: Pr
 
 
 def file_batches(app: App, run_id: str) -> list[dict[str, int | str]]:
-    """The run's files in few batches for mapped tasks: {"batch", "label", "files", "bytes"} each, ids and counts only."""
+    """Return the run's files as few batches for mapped tasks: {"batch", "label", "files", "bytes"} each, without paths."""
     run = run_of(app, run_id)
     site = app.site_settings(app.link_settings(run.link).site)
     with app.ledger.read() as connection:
@@ -153,27 +150,27 @@ def file_batches(app: App, run_id: str) -> list[dict[str, int | str]]:
 
 
 def finish(app: App, run_id: str) -> Counts:
-    """Close the last part: {"landings"} of this run."""
+    """Close the last part. Returns {"landings"} of this run."""
     return one_step(app, run_id, "finish")
 
 
 def cleanup(app: App, run_id: str) -> Counts:
-    """Take away what is not needed and end the run: {"pending"}."""
+    """Remove the snapshot and leftovers, and end the run. Returns {"pending"}."""
     return one_step(app, run_id, "cleanup")
 
 
 def run_result(app: App, run_id: str) -> SyncResult:
-    """What a run did, from the ledger; its `exit_code` says whether somebody has to act."""
+    """Return what a run did, from the ledger. Its `exit_code` says whether a person has to act."""
     result = result_of(app.ledger, run_id)
     return with_receiver(app, app.link_settings(result.link), result)
 
 
-BESIDE_FILES = 100_000  # of a run with more of them one transaction may take as long as others wait for SQLite
+BESIDE_FILES = 100_000  # with more files, one transaction of the run may take as long as others wait for SQLite
 LOAD_PATIENCE = 120.0  # seconds to wait for another load of the same receiver
 
 
 def keep_up(app: App, link: LinkSettings, options: Options) -> None:
-    """Before a run: the window is open, and a receiver that is here has loaded what it can."""
+    """Require an open window, and load a local receiver that has too many unanswered landings. Called before a run."""
     require_window(link, app.clock())
     receiver = app.receiver_settings(link.receiver)
     if options.no_load or app.receiver_root(receiver) is None:
@@ -188,7 +185,8 @@ def _count_unanswered(app: App, link: LinkSettings) -> int:
 
 
 def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> None:
-    """The run's files are sent: where they are loaded here, those of its open part are checked while the run is ended."""
+    """Check files of the run's open part for the load while the run ends, if the receiver is local. Called once all files
+    are sent."""
     root = app.receiver_root(app.receiver_settings(link.receiver))
     if options.no_load or root is None:
         return
@@ -206,10 +204,10 @@ def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> No
 def loaded_beside(
     app: App, link: LinkSettings, ending: Callable[[], SyncResult], files: int, progress: Progress
 ) -> SyncResult:
-    """Load what landed, where the receiver is a folder here, while the run is ended, and take in the receiver's answers.
+    """Load what landed if the receiver is local, while the run ends, and read the receiver's answers.
 
-    `ending` does the last step of a run of so many `files`: it waits for the disk of the site, where links are removed, a
-    load for processors.
+    `ending` does the last step of a run of `files` files. It waits for the site's disk, where links are removed, while a
+    load waits for processors.
     """
     if app.receiver_root(app.receiver_settings(link.receiver)) is None:
         return ending()
@@ -237,7 +235,7 @@ def loaded_beside(
 
 
 def _load_site(app: App, link: LinkSettings, progress: Progress) -> LoadResult | None:
-    """Load this link's site; None where another load of the receiver does not end within LOAD_PATIENCE."""
+    """Load this link's site. Returns None if another load of the receiver does not end within LOAD_PATIENCE."""
     from tidemark.receiver.load.load import load
 
     give_up = time.monotonic() + LOAD_PATIENCE
@@ -253,7 +251,7 @@ def _load_site(app: App, link: LinkSettings, progress: Progress) -> LoadResult |
 
 
 def _with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progress: Progress) -> LoadResult:
-    """Also into the receiver's IoTDB; one that another process gives to right now gets this by its next load."""
+    """Also load into the receiver's IoTDB. If another process loads it right now, its next load includes this."""
     if not receiver.iotdb:
         return loaded
     from tidemark.receiver.iotdb.load import with_iotdb
@@ -265,7 +263,7 @@ def _with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progre
 
 
 def _read_answers(app: App, link: LinkSettings, run_id: str) -> None:
-    """Read the receipts now, not at the start of the next run; somebody else at work on the link reads them himself."""
+    """Read the receipts now, not at the start of the next run. Another process that works on the link reads them itself."""
     leases = Leases(app.ledger, app.identity)
     try:
         lease = leases.acquire_lease(f"link:{link.name}", run_id)

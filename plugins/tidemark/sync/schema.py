@@ -1,9 +1,9 @@
-"""The step sync_schema: what the site's schema logs gained since they were last acknowledged, before any data file.
+"""The step sync_schema: send what the site's schema logs gained since the last acknowledgement, before any data file.
 
-A schema log is appended to. Stored are how many bytes were acknowledged and the digest of those bytes: a log that
-shrank, or whose beginning is another one, was begun anew at the site (a checkpoint cleared it, it was rebuilt) and is
-sent from 0 under the next epoch. The original noticed neither and lost records. Positions move when the landing that
-carries the bytes is whole. Source: seed 000 "Synchronization schema", research/iotdb.md §1.8, B9, B10.
+IoTDB appends to a schema log. The ledger keeps how many bytes were acknowledged and their digest. A log that shrank, or
+whose beginning differs, was restarted at the site (a checkpoint cleared it, it was rebuilt). It is sent from 0 under the
+next epoch. Positions move when the landing with the bytes is complete.
+Source: seed 000 "Synchronization schema", research/iotdb.md §1.8, B9, B10.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes `start`..`end` of a schema log to send. `began_anew`: the log is not the one that was acknowledged."""
+    """Bytes `start`..`end` of a schema log to send. `began_anew`: the log was restarted since the acknowledgement."""
 
     path: str
     epoch: int
@@ -41,8 +41,8 @@ class Piece:
 
 
 def plan_piece(log: Entry, known: SchemaPosition | None, prefix_sha256: str | None) -> Piece | None:
-    """What to send of a log; None for nothing. `prefix_sha256`: digest of its first `known.position` bytes now, None
-    where it has fewer. Pure."""
+    """Return what to send of a log, None for nothing. `prefix_sha256`: present digest of its first `known.position` bytes,
+    None if it has fewer. Pure."""
     if known is None:
         return Piece(log.path, 1, 0, log.size, log.mtime) if log.size else None
     if prefix_sha256 != known.prefix_sha256:
@@ -51,12 +51,12 @@ def plan_piece(log: Entry, known: SchemaPosition | None, prefix_sha256: str | No
 
 
 def sync_schema(work: Work) -> Mapping[str, int]:
-    """Make the new bytes durable at the receiver and record them: {"files", "bytes"} of this run."""
+    """Make the new bytes durable at the receiver and record them. Returns {"files", "bytes"} of this run."""
     if work.site.schema:
         with work.ledger.read() as connection:
             done = {p.path for p in run_rows.schema_pieces(connection, work.run_id)}
             begun = bool(run_rows.sent_landings(connection, work.link.name, run_id=work.run_id))
-        if not begun:  # a run's schema travels in its first part
+        if not begun:  # a run's schema is sent in its first part
             planned, unlisted = plan_pieces(work)
             for piece in planned:
                 if piece.path not in done:
@@ -70,13 +70,13 @@ def sync_schema(work: Work) -> Mapping[str, int]:
 
 
 def schema_path(piece: Piece) -> str:
-    """Where a piece lies below its landing: epoch and first byte make it unique among all pieces of its log."""
+    """Return a piece's path below its landing. Epoch and first byte make it unique among the pieces of its log."""
     return f"_schema/{landed_path(piece.path)}.{piece.epoch}-{piece.start}"
 
 
 def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
-    """What the site's schema logs gained, and {path: reason} of what the listing did not look into. A log of known size and
-    time is not read."""
+    """Return what the site's schema logs gained, and {path: reason} of what could not be listed or is too large to send. A
+    log of known size and time is not read."""
     with site.ledger.read() as connection:
         known = link_rows.schema_positions(connection, site.link.name)
     listing = site.source.list_files([site.site.schema])
@@ -97,7 +97,7 @@ _TOO_LARGE = f"{UNLISTED}it gained {{:,}} bytes, of a schema log at most {MOST_P
 
 
 def _send_piece(work: Work, piece: Piece) -> None:
-    """The bytes, then the record. A log that goes away or begins anew while it is read waits for the next run."""
+    """Send the bytes, then record them. A log that vanishes or is restarted while it is read waits for the next run."""
     target = f"{work.landing_folder(work.landing_of_part(1))}/{schema_path(piece)}"
     size = piece.end - piece.start
     digest = hashlib.sha256()

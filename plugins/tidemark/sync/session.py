@@ -1,8 +1,4 @@
-"""How a run's files are cut: batches for the transfer engine, parts (landings) for readers (DESIGN §5, §6).
-
-Pure. Both are cut on borders of partitions only, so that a compaction's outputs and the files they stand for come in
-one landing. A partition larger than a limit stays whole.
-"""
+"""The data that every step of a run uses: options, limits, the site, both stores, and the ledger under the run's lease."""
 
 from __future__ import annotations
 
@@ -25,9 +21,11 @@ Partition = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class PartLimits:
-    """A batch ends at `batch_bytes` or `batch_files`; a part closes after the batch that reaches its bytes or seconds.
+    """Limits of batches and parts (landings). A batch ends at `batch_bytes` or `batch_files`. A part closes after the batch
+    that reaches its bytes or seconds.
 
-    Each batch begins and ends with empty lines, so that few large ones cost least; how far it came is recorded all along."""
+    The line is idle at the begin and end of a batch, so few large batches cost least. Progress is recorded within a batch.
+    """
 
     batch_bytes: int = 1_000_000_000
     batch_files: int = 20_000
@@ -36,14 +34,14 @@ class PartLimits:
 
 
 def partition_of(path: str, data_folders: Sequence[str]) -> Partition:
-    """Database, region and partition of a source path; a path that cannot be taken apart stands alone."""
+    """Return database, region and partition of a source path. A path that cannot be parsed is a partition of its own."""
     name = parse_source_path(path, data_folders)
     return (name.database, name.region, name.partition) if name else (path, "", 0)
 
 
 @dataclass(frozen=True)
 class KnownCopies:
-    """`places`: source path → path in `store` of a copy with the source's digest."""
+    """Copies at the receiver. `places`: source path → path in `store` of a copy with the source's digest."""
 
     store: Store | None = None
     places: Mapping[str, str] = field(default_factory=dict)
@@ -51,9 +49,8 @@ class KnownCopies:
 
 @dataclass(frozen=True)
 class Options:
-    """What a person asked of one run. `only_paths`: globs of source paths; `plan`: a plan report to be run exactly;
-    `adopted`: files that the receiving end has by other ways: known from now on, not sent; such a run sends nothing
-    but `exactly`."""
+    """The options of one run. `only_paths`: globs of source paths. `plan`: a plan report to be run exactly. `adopted`: files
+    that the receiver got by other means: known from now on, not sent. Such a run sends only `exactly`."""
 
     only_paths: tuple[str, ...] = ()
     adopted: frozenset[str] = frozenset()
@@ -69,7 +66,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan report as far as a run has to keep to it: what travels with its bytes, what is told as gone."""
+    """The part of a plan report that binds a run: files to send with their bytes, files to report as vanished."""
 
     send: tuple[tuple[str, int], ...] = ()
     drop: tuple[str, ...] = ()
@@ -85,7 +82,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Site:
-    """What is needed to look at a site and decide; nothing is changed with it."""
+    """What is needed to list a site and decide. It changes nothing at the site."""
 
     ledger: Ledger
     link: LinkSettings
@@ -94,14 +91,14 @@ class Site:
 
     @cached_property
     def folders(self) -> SnapshotFolders:
-        """Where the link's runs have their hard links."""
+        """The folders of the hard links of the link's runs."""
         return SnapshotFolders.of_link(self.site, self.link.name)
 
 
 @dataclass(frozen=True)
 class Work(Site):
-    """One run at work. `again`: the step was begun before and may have left things behind. `beat` gets (files done,
-    files in all, bytes done, bytes in all) of the step's progress."""
+    """One active run. `again`: the step was begun before and may have left files behind. `beat` receives the step's
+    progress: (files done, files in all, bytes done, bytes in all)."""
 
     target: Store
     receiver: ReceiverSettings
@@ -116,7 +113,7 @@ class Work(Site):
 
     @contextmanager
     def write_under_lease(self) -> Iterator[Connection]:
-        """One transaction that stands only while the lease is still ours (LeaseLostError otherwise)."""
+        """Open a transaction that requires the run's lease. Raises LeaseLostError if the lease is lost."""
         with self.ledger.write() as connection:
             assert_held(connection, self.lease)
             yield connection
@@ -130,7 +127,7 @@ class Work(Site):
 
 @dataclass(frozen=True)
 class SnapshotFolders:
-    """Where the links of one link's runs live. `data`: the site's data folders."""
+    """The folders of the hard links of one link's runs. `data`: the site's data folders."""
 
     data: tuple[str, ...]
     snapshot: str
@@ -142,19 +139,19 @@ class SnapshotFolders:
 
     @cached_property
     def _places(self) -> Sequence[tuple[str, str, int]]:
-        """(data folder with its slash, root of its links, its number): who lies in another one comes before it."""
+        """(data folder with its slash, root of its hard links, its number), nested data folders before their parents."""
         longest = sorted(enumerate(self.data), key=lambda pair: len(pair[1]), reverse=True)
         return [(data + "/" if data else "", self._root_of_data(data), number) for number, data in longest]
 
     def root_folders(self) -> list[str]:
-        """One folder a data folder, holding a folder a run; some may be the same."""
+        """Return the folders, without duplicates, that hold one folder for each run."""
         return sorted({self._root_of_data(data) for data in self.data})
 
     def run_folders(self, run_id: str) -> list[str]:
         return [f"{root}/{run_id}" for root in self.root_folders()]
 
     def link_path(self, run_id: str, path: str) -> str:
-        """The link of a source path."""
+        """Return the path of a source path's hard link. Raises ValueError if it is below no data folder."""
         for data, root, number in self._places:
             if path.startswith(data):
                 return f"{root}/{run_id}/{number}/{path[len(data) :].lstrip('/')}"

@@ -1,7 +1,7 @@
-"""Open the run of a link: its lease, its row, the names an orchestrator calls it by, its options as they are kept.
+"""Open the run of a link: its lease, its row, the orchestrator's ids for it, its stored options.
 
-The lease is taken under the run's id before the row is written; a run that another process opened or ended in between
-is noticed inside the writing transaction.
+The lease is acquired under the run's id before the row is written. The writing transaction notices a run that another
+process opened or ended in between.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tidemark.sync.session import Options, Plan
 
 
 def open_lease(app: App, link: LinkSettings, external: str | None, options: Options) -> tuple[Lease, bool]:
-    """The lease of the run to work on, and whether that run had begun before. Raises UsageError for options that
-    contradict each other."""
+    """Return the lease of the run to work on, and whether that run existed before. Raises UsageError for contradictory
+    options."""
     _require_one_choice(options)
     leases = Leases(app.ledger, app.identity)
     _register_link(app, link)
@@ -43,7 +43,7 @@ def open_lease(app: App, link: LinkSettings, external: str | None, options: Opti
             if now_unfinished == unfinished:
                 _write_run(connection, link.name, lease, external, options, known=unfinished is not None)
                 return lease, unfinished is not None
-        leases.release(lease)  # another process opened or ended a run between our look and our lease
+        leases.release(lease)  # another process opened or ended a run before we had the lease
 
 
 def _write_run(connection: Connection, link: str, lease: Lease, external: str | None, options: Options, known: bool) -> None:
@@ -57,11 +57,11 @@ def _write_run(connection: Connection, link: str, lease: Lease, external: str | 
     if external is not None:
         run_rows.add_alias(connection, external, run_id)
     else:
-        forget_attempt(connection, link)  # what a scheduler's task came to is past: this process goes on
+        forget_attempt(connection, link)  # a scheduler's earlier result is obsolete: this process goes on
 
 
 def _require_one_choice(options: Options) -> None:
-    """A plan says by itself what is sent: nothing can narrow or widen it. Raises UsageError."""
+    """Raise UsageError if a plan is combined with options that narrow or widen it."""
     asked = (("--only", options.only_paths), ("--again", options.send_all_again))
     given = [name for name, value in asked if value]
     if options.plan and given:
@@ -69,10 +69,8 @@ def _require_one_choice(options: Options) -> None:
 
 
 def require_same_ends(app: App, link: LinkSettings) -> None:
-    """What a link acknowledged is what one receiver has of one site: between other ends it says nothing (DESIGN §1).
-
-    Raises PermanentError, with what to write in the settings, where they give a link that has run another site or receiver.
-    """
+    """Raise PermanentError if the settings give a link that has run another site or receiver. A link's acknowledgements are
+    valid for one site and one receiver only (DESIGN §1). The hint says what to write."""
     site = app.site_settings(link.site)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
@@ -95,11 +93,8 @@ def require_same_ends(app: App, link: LinkSettings) -> None:
 
 
 def _register_link(app: App, link: LinkSettings) -> None:
-    """Make the site and the link known to the ledger.
-
-    A link that this ledger does not know, but whose landings lie at the receiver, has lost its ledger: sequence numbers
-    would be given twice. Raises PermanentError with the way out.
-    """
+    """Add the site and the link to the ledger. Raises PermanentError, with what to do, if the link is new here but the
+    receiver has landings of its site: the ledger was lost, and sequence numbers would be given twice."""
     site = app.site_settings(link.site)
     require_same_ends(app, link)
     with app.ledger.read() as connection:
@@ -113,8 +108,8 @@ def _register_link(app: App, link: LinkSettings) -> None:
 
 
 def _require_no_landing(target: Store, site_id: str, link: str) -> None:
-    """A receiver takes a site's landings in one sequence, and a new link would begin it again. Raises PermanentError
-    with the way out where a landing of the site is there already."""
+    """Raise PermanentError, with what to do, if the receiver has a landing of the site already. A receiver loads a site's
+    landings in one sequence, and a new link would restart it."""
     folder = f"landing/{site_id}"
     papers = target.read_many([f"{folder}/{name}/{MANIFEST}" for name in reversed(target.list_folder(folder))])
     manifest = next((decode_manifest(data) for _, data in papers if data is not None), None)
@@ -135,12 +130,12 @@ def _require_no_landing(target: Store, site_id: str, link: str) -> None:
 
 
 def new_run_id(at: float) -> str:
-    """UTC time and six random hex digits: sorts by time."""
+    """Return UTC time and six random hex digits: sorts by time."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ-") + secrets.token_hex(3)
 
 
 def write_options(options: Options) -> Mapping[str, object]:
-    """The options as the run's row keeps them."""
+    """Encode the options for the run's row."""
     plan = options.plan
     return {
         "only_paths": options.only_paths,
@@ -152,7 +147,7 @@ def write_options(options: Options) -> Mapping[str, object]:
 
 
 def read_options(text: str) -> Options:
-    """The options of a run's row."""
+    """Decode the options of a run's row."""
     raw = json.loads(text)
     plan = raw.get("plan")
     return Options(

@@ -1,12 +1,11 @@
-"""The seven steps of a run: each in a process of its own, or all of them in this one.
+"""Run the seven steps of a run, each in a process of its own or all in this process.
 
-What a step decides and does stands in `select`, `send` and `schema`. Here a run's row, its lease and its two stores
-are brought to it, and what ends a step early is written down for `status` and `why`. A step that is cleared and
-called again finds its work done; the run's step goes forward, never back.
+`select`, `send` and `schema` implement the steps. This module gives them the run's row, its lease and its two stores, and
+records the error that ends a step for `status` and `why`. A step that is called again finds its work done. The recorded
+step of a run only moves forward.
 
-`note_progress` notes a run's progress in the ledger while it works, so that `status` shows it from any process. A thread
-writes, every 2 s, the newest beat. The work itself never waits for it. A run shorter than that writes nothing, and a
-ledger that does not take a note is no trouble of the run's.
+`note_progress` writes a run's progress to the ledger, so that `status` shows it from any process. A thread writes the
+newest tick every 2 s. The work never waits for it. A shorter run writes nothing, and an error of writing is ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _ACTS: Mapping[str, Callable[[Work], Counts]] = {
 
 @dataclass(frozen=True)
 class Stage:
-    """What the steps of a run share while one process works on it."""
+    """The state that the steps of a run share in one process."""
 
     app: App
     lease: Lease
@@ -62,7 +61,7 @@ class Stage:
 
 
 def whole_run(app: App, lease: Lease, progress: Progress = ignore_progress) -> SyncResult:
-    """The seven steps of the lease's run in this process; those that are done already find nothing to do."""
+    """Run the seven steps of the lease's run in this process. Steps that are done already do nothing."""
     return run_up_to_cleanup(app, lease, progress)()
 
 
@@ -74,8 +73,8 @@ def run_up_to_cleanup(
     copies: KnownCopies = KnownCopies(),  # noqa: B008 - frozen
     on_sent: Callable[[str], None] = lambda _run: None,
 ) -> Callable[[], SyncResult]:
-    """As `whole_run`, all but the last step: all has landed. What is returned does that one, which must be done, in
-    whatever thread; until then the lease is held. `on_sent` gets the run's id once its files are sent."""
+    """Run all steps but the last, so that everything has landed. Returns a function for the last step. The caller must call
+    it, in any thread; until then the lease is held. `on_sent` gets the run's id once its files are sent."""
     link = app.link_settings(run_of(app, lease.holder).link)
     with ExitStack() as held:
         held.enter_context(hold_lease(app, lease))
@@ -99,8 +98,8 @@ def _end_run(stage: Stage, held: ExitStack) -> SyncResult:
 def one_step(
     app: App, run_id: str, step: str, act: Callable[[Work], Counts] | None = None, progress: Progress = ignore_progress
 ) -> Counts:
-    """One step in a process of its own, under the run's lease, which is parked afterwards. Raises LeaseHeldError and
-    whatever ends the run early."""
+    """Run one step under the run's lease, and park the lease afterwards (release it after the last step). Raises
+    LeaseHeldError and any error that ends the run early."""
     run = run_of(app, run_id)
     if run.state == "finished":
         return {"finished": 1}
@@ -155,21 +154,21 @@ def _run_step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = No
 
 
 def _begin_step(work: Work, run: RunRow, step: str) -> None:
-    """The step forward, never back: a cleared task of an earlier step only finds its work done."""
+    """Record the step, forward only: a repeated earlier step does not move the run back."""
     with work.write_under_lease() as connection:
         forward = step if not work.again else run.step
         run_rows.set_run(connection, run.run_id, state="running", step=forward, fence=work.lease.fence)
 
 
 def _record_failure(app: App, lease: Lease, link: str, error: TidemarkError) -> None:
-    """Why the run stopped, for `status` and `why`. What the ledger cannot take now is told by the error itself."""
+    """Record why the run stopped, for `status` and `why`. If the ledger cannot be written, the error itself is raised on."""
     if isinstance(error, LeaseLostError):
-        return  # the newer holder writes the run's story
+        return  # the new holder of the lease records the run's end
     kind = "run.window" if isinstance(error, WindowOverError) else "run.failed"
     try:
         with app.ledger.write() as connection:
             assert_held(connection, lease)
-            over = isinstance(error, PlanOutOfDateError)  # going on with that plan would fail for ever
+            over = isinstance(error, PlanOutOfDateError)  # a rerun with that plan would always fail
             state = "finished" if over else "failed"
             run_rows.set_run(
                 connection, lease.holder, state=state, error_kind=error.kind, error=error.message, hint=error.hint
@@ -181,7 +180,7 @@ def _record_failure(app: App, lease: Lease, link: str, error: TidemarkError) -> 
 
 @contextmanager
 def hold_lease(app: App, lease: Lease) -> Iterator[None]:
-    """The lease kept alive inside the block and released after it."""
+    """Keep the lease alive inside the block and release it afterwards."""
     leases = Leases(app.ledger, app.identity)
     try:
         with leases.keep_alive(lease):
@@ -192,7 +191,7 @@ def hold_lease(app: App, lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def stores_of(app: App, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
-    """The site's store and the receiver's, open inside the block."""
+    """Open the site's store and the receiver's for the block."""
     with (
         app.site_store(app.site_settings(link.site)) as source,
         app.receiver_store(app.receiver_settings(link.receiver)) as target,
@@ -202,7 +201,7 @@ def stores_of(app: App, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
 
 @contextmanager
 def _stores_of_run(app: App, lease: Lease, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
-    """`stores_of`; one that cannot be opened is why the run stopped, as what ends a step is."""
+    """Open the stores as `stores_of`, and record an error of opening as the reason why the run stopped."""
     with ExitStack() as opened:
         try:
             stores = opened.enter_context(stores_of(app, link))
@@ -213,7 +212,7 @@ def _stores_of_run(app: App, lease: Lease, link: LinkSettings) -> Iterator[tuple
 
 
 def run_of(app: App, run_id: str) -> RunRow:
-    """Raises NotFoundError."""
+    """Return the run's row. Raises NotFoundError."""
     with app.ledger.read() as connection:
         run = run_rows.get_run(connection, run_id)
     if run is None:
@@ -226,7 +225,7 @@ NOTE_SECONDS = 2.0
 
 @contextmanager
 def note_progress(ledger: Ledger, link: str, run_id: str, progress: Progress) -> Iterator[Progress]:
-    """A Progress for the block that tells `progress` every beat and notes the newest one."""
+    """Yield a Progress that passes every tick to `progress` and writes the newest to the ledger every 2 s."""
     newest: list[Tick] = []
     over = threading.Event()
 

@@ -1,20 +1,20 @@
-"""Bytes from one store to another: verified, once, resumed. This is the transfer engine.
+"""The transfer engine: copy files from one store to another, verified, once, resumable.
 
-Enter by `engine.send_files(source, target, items, options)`. It yields a `Sent` or a `Failed` an item, in any order.
-`engine` also says which pair of stores goes which way:
+Enter by `engine.send_files(source, target, items, options)`. It yields one `Sent` or `Failed` for each item, in any order.
+`engine` chooses the path by the pair of stores:
 
     python3 to a local disk, or back        `stream.pull`, `stream.push`
     python3 to python3, `options.direct`    `stream.direct`, or `relay` where one does not reach the other
     any other pair                          `relay`
 
     limits     caps on bytes a second, the time a file may take, the edge of a link's window
-    items      what a transfer is asked (`SendItem`, `SendOptions`) and what it answers
-    attempts   tries until every file has its outcome
-    existing   what is there already: identity, digests at both ends
-    stream/    a disk of this machine and a far end with python3, or two far ends, over many connections
-    relay/     any two stores, through this machine
-    route      which way files go between two far ends
-    engine     the door
+    items      input (`SendItem`, `SendOptions`) and results (`Sent`, `Failed`) of a transfer
+    attempts   retry rounds until every file has its outcome
+    existing   what exists already: identity, digests at both ends
+    stream/    between a disk of this machine and a far end with python3, or two far ends, over many connections
+    relay/     between any two stores, through this machine
+    route      choose the path between two far ends
+    engine     the entry point
 
 Guaranteed: a file is `Sent` only when its bytes are durable at the target under their final name and their digest
 there equals the one made at the source. A lost connection costs the blocks that were not journaled. Not guaranteed:

@@ -1,10 +1,9 @@
-"""Rounds until every file has its outcome: what may work again is tried again, from what is there.
+"""Run rounds until every file has its outcome. Retry what may work again, from the bytes that arrived.
 
-A round that brought nothing costs one of the tries, and a pause; one that brought something gives them back: a file, or
-more of the files than there was before. A file whose
-bytes differ or which changed meanwhile has as many tries of its own, and each file has its time (`limits`). An error
-that is not of the network may be one file's alone: files whose path is none fail first, and of a round that cannot tell
-the rest are tried by halves, until it is known whose. Source: DESIGN §9, one level retries one failure.
+A round without progress costs one try and a pause. A round with progress (a file, or more bytes kept) resets the tries. A
+file whose bytes differ or which changed meanwhile has as many tries of its own, and each file has its time (`limits`).
+An error that is not of the network may be caused by one file. Files with an invalid path fail first. If the round cannot
+name the file, the rest is tried by halves until it is found. Source: DESIGN §9, one level retries one failure.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
 class Attempt(Protocol):
-    """`iter_outcomes` once; `error` then says what ended it early, `kept_bytes` how much of large files a next one need not
-    send, with what was there before it.
+    """One round. Call `iter_outcomes` once. `error` then says what ended the round early.
 
-    `halves`: an error that is not of the network may be one file's, of which the round cannot tell.
+    `kept_bytes`: bytes of large files that the next round need not send, including those of earlier rounds. `halves`: an
+    error that is not of the network may be caused by one file, and the round cannot say which.
     """
 
     error: TidemarkError | None
@@ -40,7 +39,7 @@ class Attempt(Protocol):
 def run_attempts(
     wire: Wire, items: Sequence[SendItem], make: Callable[[Sequence[SendItem]], Attempt]
 ) -> Iterator[Sent | Failed]:
-    """An outcome for each of `items`, fewer when asked to stop."""
+    """Yield an outcome for each of `items`, fewer when asked to stop. `make` makes a round for items."""
     groups = deque([list(items)])
     while groups:
         group = _Group(wire, groups.popleft(), make)
@@ -69,7 +68,7 @@ class _Group:
         self._kept = 0  # the most that a round kept since the last outcome
 
     def try_files(self) -> Iterator[Sent | Failed]:
-        """Leaves those `waiting` whose `error` may be one file's alone."""
+        """Run rounds. Leaves files in `waiting` if `error` may be caused by one of them."""
         while self.waiting and not self._wire.is_stopped():
             one = self._make(list(self.waiting.values()))
             before, tried = len(self.waiting), self._tried.total()
@@ -77,7 +76,7 @@ class _Group:
             self.error = one.error
             if self.error is not None and not isinstance(self.error, SOON):
                 if odd := {item: error for item in self.waiting.values() if (error := _path_error(item)) is not None}:
-                    self.error = None  # the others are none the worse for them
+                    self.error = None  # the others are not affected
                     yield from self._fail_odd_paths(odd)
                     continue
                 if one.halves and len(self.waiting) > 1 and not isinstance(self.error, DiskFullError):
@@ -85,7 +84,7 @@ class _Group:
                 break
             told = len(self.waiting) < before
             if told or self._tried.total() > tried:
-                self._kept = 0  # it was of a file that has its outcome, or begins anew
+                self._kept = 0  # those bytes were of a file that has its outcome or starts again
             if told or (self.error is not None and one.kept_bytes > self._kept):
                 self._kept = 0 if told else one.kept_bytes
                 self._patience.reset_failures()
@@ -96,7 +95,7 @@ class _Group:
                 break
         if self.error is not None and not (
             isinstance(self.error, SOON) and self._wire.is_stopped()
-        ):  # it may be our own cut
+        ):  # that error may come from our own cut
             yield from _fail_items(self._wire, self.waiting.values(), self.error)
             self.waiting.clear()
 
@@ -113,7 +112,7 @@ class _Group:
                 yield told
 
     def _count_try(self, item: SendItem, again: TryAgain) -> Failed | None:
-        """Failed, once it was tried often enough."""
+        """Count a failed try of a file. Returns Failed once it has no tries left."""
         self._tried[item.target_path] += 1
         return self._wire.make_failed(item, again.error) if self._tried[item.target_path] >= self._tries else None
 
@@ -124,7 +123,7 @@ def _fail_items(wire: Wire, items: Iterable[SendItem], error: TidemarkError) -> 
 
 
 def _path_error(item: SendItem) -> TidemarkError | None:
-    """Why one of its paths is none (`stores.protocol.check_path`)."""
+    """Return why one of its paths is invalid (`stores.protocol.check_path`), else None."""
     try:
         check_path(item.source_path)
         check_path(item.target_path)

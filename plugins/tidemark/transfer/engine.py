@@ -1,7 +1,7 @@
-"""Send files from one store to another: verified, once, resumed. The door of the engine; nothing else calls its modules.
+"""Send files from one store to another: verified, once, resumable. The entry point of the engine.
 
 A file is `Sent` only when its bytes are durable at the target under their final name and their digest there equals the
-one made at the source. What fails soon is tried again with back-off (`retries` times), from the blocks that are there.
+one made at the source. Temporary failures are retried with back-off (`retries` times), from the blocks that arrived.
 Source: DESIGN §3 and §5, research/transfer.md §5 and §6.
 """
 
@@ -25,10 +25,10 @@ def send_files(
     options: SendOptions | None = None,
     on_bytes: Callable[[int], None] = lambda _count: None,
 ) -> Iterator[Sent | Failed]:
-    """Send `items`; yields an outcome an item as it is known, in any order, fewer when `should_stop` said so.
+    """Send `items`. Yields each item's outcome once it is known, in any order, fewer if `should_stop` returned True.
 
-    `on_bytes` gets wire bytes as they cross, resent ones included. Once an end stays unreachable through all retries, the
-    rest of the items fail with the same error, at once. Target paths must differ from one another.
+    `on_bytes` gets wire bytes as they cross, resent ones included. If an end stays unreachable through all retries, all
+    remaining items fail with the same error. Target paths must be distinct.
     """
     options = options or SendOptions()
     if options.direct and without_retries(source).properties.tier is without_retries(target).properties.tier is Tier.PYTHON:

@@ -1,19 +1,18 @@
-"""What is there already, and what tells that a file is the one that was asked for: identity, digests at both ends.
+"""Find what exists at the target already, and identify files: by identity and by digests at both ends.
 
-Every tier's sender asks the same questions here, so that a file means the same whatever carried it. `identity_of` is
-size, mtime in whole seconds and inode; a growing file has no mtime. `may_have_changed` says that size and mtime cannot show
-a change: a prefix of a growing file, or a file that changed within the last two seconds.
+All tiers use these functions, so that their results mean the same. `identity_of` is size, mtime in whole seconds and
+inode; a growing file has no mtime.
 
-`find_already_there` finds items whose target has the right size and digest, sent by a run that did not live to say so,
-and makes their names durable. One that cannot be read counts as not there. A batch that fails is asked again by
-halves, so that the trouble of one file is that file's alone; with more than 64 troubles it is no single file's.
+`find_already_there` finds items whose target has the right size and digest, sent by a run that died before it recorded
+them, and makes their names durable. A batch that fails is asked again by halves, so that the error of one file affects
+that file alone. With more than 64 errors the whole call fails.
 
-A push checks before its first byte what earlier tries left (`same_at`). Who is asked to stop does not wait for
-gigabytes to be digested: after at most 256 MB of files it may stop (`by_weight`).
+A push checks before its first byte what earlier tries left (`same_at`). It checks the wish to stop after at most 256 MB
+of files (`by_weight`).
 
-`digests` gives digests of what lies at an end of a link. Where nobody digests there (tier sftp), the bytes cross for
-it, under the link's cap. Once more than a block would cross after the wish to stop, it raises UnreachableError, and
-the next run reads it back.
+`read_digests` returns digests made at one end of a link. If that end cannot digest (tier sftp), the bytes cross the
+connection, under the link's cap. Once more than a block would cross after the wish to stop, it raises UnreachableError,
+and the next run reads them back.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tidemark.transfer.items import SendItem, Wire
 
 T = TypeVar("T")
 R = TypeVar("R")
-MOST_TROUBLES = 64  # of single files; with more of them it is no single file's
+MOST_TROUBLES = 64  # errors of single files; with more of them the cause is not a single file
 RACY_SECONDS = 2  # a file this young may change without a change of its mtime in whole seconds
 
 
@@ -42,19 +41,20 @@ def identity_of(item: SendItem, entry: Entry) -> Identity:
 
 
 def may_have_changed(item: SendItem, entry: Entry, started: float) -> bool:
-    """Size and mtime cannot show a change: a prefix of a growing file, or a file changed within the last seconds."""
+    """Whether size and mtime cannot show a change: a prefix of a growing file, or a file changed in the last 2 seconds."""
     return entry.size != item.size or entry.mtime >= started - RACY_SECONDS
 
 
 def ask_by_halves(ask: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T]) -> list[R | TidemarkError]:
-    """`ask` of all at once; where an error ends that which may be one file's alone, by halves: the error for that one."""
+    """Call `ask` for all things at once. On an error that may be of one thing, ask by halves and return its error for it.
+    Raises errors of the network and the disk, CorruptionError, and any error after `MOST_TROUBLES` of them."""
     troubles = 0
 
     def answers(some: Sequence[T]) -> list[R | TidemarkError]:
         nonlocal troubles
         try:
             return list(ask(some))
-        except (*SOON, DiskFullError, CorruptionError):  # of the line, of the disk; a path that is none must go nowhere
+        except (*SOON, DiskFullError, CorruptionError):  # network, disk; an invalid path must not be used at all
             raise
         except TidemarkError as error:
             if len(some) == 1 and troubles < MOST_TROUBLES:
@@ -69,10 +69,8 @@ def ask_by_halves(ask: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T]
 
 
 def find_already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
-    """Items whose target has the right size and digest, sent by a run that did not live to say so; durable now.
-
-    One that cannot be looked at counts as not there: what is wrong with it shows when it is sent, and is its own trouble.
-    """
+    """Return {item: digest} of items whose target has the right size and digest, and make their names durable. A target that
+    cannot be read counts as missing: its error shows when the item is sent."""
     found = ask_by_halves(wire.target.stat_many, [item.target_path for item in items])
     there = [item for item, entry in zip(items, found, strict=True) if isinstance(entry, Entry) and entry.size == item.size]
     if not wire.proven_at_source:
@@ -98,7 +96,7 @@ def find_already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, 
         wire.target.seal_parts([(part_of(path), path) for path in paths])
         return some
 
-    # Whoever renamed them may have died before the folder was synced, or the journal removed.
+    # The run that renamed them may have died before it synced the folder or removed the journal.
     durable = ask_by_halves(made_durable, list(arrived))
     return {item: arrived[item] for item in durable if isinstance(item, SendItem)}
 
@@ -127,15 +125,15 @@ def digest_differs_error(item: SendItem, actual: str, expected: str) -> Corrupti
     )
 
 
-_BYTES = 256 << 20  # of files that may be there: looked at between two looks at the wish to stop
-_PIECE = 4 << 20  # and of one at this end
+_BYTES = 256 << 20  # of existing files: checked between two checks of the wish to stop
+_PIECE = 4 << 20  # and of one local file
 
 
 def same_at(
     source: Store, path: str, claims: Sequence[tuple[int, int, str]], stopping: Callable[[], bool] = lambda: False
 ) -> bool:
-    """The source still has the bytes that an earlier try left (`stores.agent.part_file.claims`). False, too, when it is to
-    stop."""
+    """Whether the source still has the bytes that an earlier try left; False also when asked to stop. `claims`: (offset,
+    length, SHA-256) each (`stores.agent.part_file.claims_of`)."""
     if not isinstance(source, LocalStore):
         digests = source.digest_ranges([Range(path, offset, length) for offset, length, _ in claims])
         return list(digests) == [sha256 for _, _, sha256 in claims]
@@ -154,7 +152,7 @@ def same_at(
 
 
 def by_weight(items: Sequence[SendItem]) -> Iterator[Sequence[SendItem]]:
-    """Cut where it would take more than a moment to digest them."""
+    """Split items into batches of at most 256 MB; a larger item is a batch of its own."""
     start = weight = 0
     for at, item in enumerate(items):
         if weight and weight + item.size > _BYTES:
@@ -166,7 +164,8 @@ def by_weight(items: Sequence[SendItem]) -> Iterator[Sequence[SendItem]]:
 
 
 def read_digests(wire: Wire, store: Store, ranges: Sequence[Range]) -> Sequence[str | None]:
-    """As `store.digests`. Raises UnreachableError once more than a block would cross for it after the wish to stop."""
+    """Return digests as `store.digest_ranges`. Bytes read for it over an SFTP connection pass under the link's cap. Raises
+    UnreachableError once more than a block would cross after the wish to stop."""
     if not wire.bucket.pace_bytes or store.properties.tier is not Tier.SFTP or not ranges:
         return store.digest_ranges(ranges)
     wants = []

@@ -1,4 +1,4 @@
-"""What a transfer is asked, what it answers, and the wire between: two stores, the byte counts and the brakes."""
+"""Input and results of a transfer, and the `Wire`: its two stores, byte counts and limits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tidemark.stores.sftp.session import BulkWire
 
 
-SMALL = 1 << 20  # files up to here (and up to a block, and a pace of a capped link) travel whole, in bundles
-ALWAYS_SMALL = 1 << 15  # and up to here in any case: the others may have a journal, of a try when the cap was lower
+SMALL = 1 << 20  # files up to here (and up to a block, and a pace of a capped link) are sent whole, in bundles
+ALWAYS_SMALL = 1 << 15  # and up to here in any case: larger ones may have a journal of a try with a lower cap
 DIRECT, RELAYED = "direct", "relayed: "
 
 
 @dataclass(frozen=True)
 class SendItem:
-    """The first `size` bytes of `source_path` shall become `target_path`. `sha256`: the digest they must have, if known."""
+    """A request to copy the first `size` bytes of `source_path` to `target_path`. `sha256`: their digest, if known."""
 
     source_path: str
     target_path: str
@@ -31,13 +31,13 @@ class SendItem:
 
     @property
     def may_have_an_old_journal(self) -> bool:
-        """Though it travels whole now: of an earlier try, when the link's cap was lower, or its line a longer one."""
+        """Whether an earlier try, with a lower cap or a longer line, may have left a journal for a file sent whole now."""
         return self.size > ALWAYS_SMALL
 
 
 @dataclass(frozen=True)
 class SendOptions:
-    """How a sending is done: limits of the link, not what is sent."""
+    """How files are sent: the limits of the link."""
 
     block_bytes: int = 4_194_304
     retries: int = 5  # tries after the first
@@ -45,18 +45,16 @@ class SendOptions:
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
     connections: int = 16  # to a remote end, at most
     digest_at_source: bool = True  # False: at the target alone, "not verified at the source"
-    slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`limits`); 0: all are
+    slowest: float = 1000.0  # bytes a second; a slower file fails (`limits`); 0: no limit
     reserve: int = 0  # bytes of the target's disk that stay free
-    line: LineShare | None = None  # a cap that others share, above `bandwidth`; does not leave this process
-    direct: bool = False  # between two far ends: they send to each other where they can (`road`)
+    line: LineShare | None = None  # a cap shared with other processes, above `bandwidth`; does not leave this process
+    direct: bool = False  # two far ends send to each other directly if they can (`route`)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Durable under its final name. `verified`: where the digest was made: "source" (there, too) or "target" (alone).
-
-    `road`: DIRECT, or RELAYED and why; "" where nobody had the choice.
-    """
+    """A file that is durable under its final name. `verified`: where its digest was made: "source" (there too) or "target"
+    (there alone). `path`: DIRECT, or RELAYED and why; "" if there was no choice."""
 
     item: SendItem
     sha256: str
@@ -67,7 +65,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Failed:
-    """A file that was not sent, and the error of it."""
+    """A file that was not sent, and its error."""
 
     item: SendItem
     error: TidemarkError
@@ -75,7 +73,7 @@ class Failed:
 
 
 class TryAgain(Exception):
-    """This try did not get there, another may: a digest that differs, a source that changed under us."""
+    """This try of a file failed, another may succeed: a digest differs, or the source changed meanwhile."""
 
     def __init__(self, error: TidemarkError) -> None:
         super().__init__(str(error))
@@ -84,22 +82,22 @@ class TryAgain(Exception):
 
 @runtime_checkable
 class BulkWriting(Store, Protocol):
-    """What a store at the far end of an SFTP session does besides. `reads_back`: it has no other way to a digest there."""
+    """Further calls of a store over SFTP. `reads_back`: it can make a digest there only by reading the file back."""
 
     reads_back: bool
 
     def bulk_session(self) -> BulkWire:
-        """The session that its own calls use; another one where that is broken."""
+        """Return the session of its own calls, or a new one if that is broken."""
         ...
 
     def locate_path(self, path: str) -> str: ...
 
     def explain_error(self, error: OSError, path: str) -> TidemarkError:
-        """What an error of the server means."""
+        """Translate an error of the server."""
         ...
 
     def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
-        """Rename parts that are durable already, (part, final, size); the numbers of those that were not there so."""
+        """Rename durable parts, (part, final, size) each. Returns the numbers of those that were missing or different."""
         ...
 
 
@@ -111,44 +109,44 @@ class Wire:
     on_bytes: Callable[[int], None]
     bucket: TokenBucket = field(init=False)
     deadlines: FileDeadlines = field(init=False)  # by source path
-    spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
+    spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, of all tries of the item
 
-    path: str = ""  # of the round under way, see `Sent`
-    litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
-    _counting: threading.Lock = field(default_factory=threading.Lock)  # who counts is not who tells
+    path: str = ""  # of the current round, see `Sent`
+    litter: list[str] = field(default_factory=list)  # leftover files at the target, to be removed
+    _counting: threading.Lock = field(default_factory=threading.Lock)  # one thread counts, another makes outcomes
 
     def __post_init__(self) -> None:
         slowest = self.options.slowest
         self.bucket = TokenBucket(self.options.bandwidth, line=self.options.line)
         self.deadlines = FileDeadlines(
             min(slowest, self.bucket.least_rate / 4) if self.bucket.most_rate else slowest
-        )  # no cap cuts
+        )  # a cap must not make a file late
 
     @property
     def small_limit(self) -> int:
-        """Files up to so many bytes travel whole."""
+        """Files up to so many bytes are sent whole."""
         return min(self.options.block_bytes, max(ALWAYS_SMALL, min(SMALL, self.bucket.pace_bytes or SMALL)))
 
     @property
     def proven_at_source(self) -> bool:
-        """A digest can be made where the file lies: in this process on a local disk, or by a tool of the far end."""
+        """Whether the source can digest its files: this process on a local disk, or a tool of the far end."""
         return self.source.properties.tier is not Tier.SFTP
 
     @property
     def has_far_digests(self) -> bool:
-        """The source digests at its end, after we read: that digest alone shows that nothing changed meanwhile."""
+        """Whether the far end digests the source after it was read: only that shows that nothing changed meanwhile."""
         return self.source.properties.tier in (Tier.PYTHON, Tier.POSIX)
 
     def is_stopped(self) -> bool:
         return self.options.should_stop is not None and self.options.should_stop()
 
     def count_bytes(self, item: SendItem, size: int) -> None:
-        """`size` bytes of `item` crossed: remember and report."""
+        """Count and report `size` bytes of `item` that crossed."""
         self.add_spent([(item.target_path, size)])
         self.on_bytes(size)
 
     def add_spent(self, pieces: Iterable[tuple[str, int]]) -> None:
-        """(target path, wire bytes) each. Any thread may."""
+        """Count wire bytes, (target path, bytes) each. Any thread may call it."""
         with self._counting:
             for path, size in pieces:
                 self.spent[path] = self.spent.get(path, 0) + size
@@ -162,7 +160,7 @@ class Wire:
         return self.make_all_sent([(item, sha256)])[0]
 
     def make_all_sent(self, files: Iterable[tuple[SendItem, str]]) -> list[Sent]:
-        """(item, SHA-256) each. Any thread may."""
+        """Make the outcomes of files, (item, SHA-256) each. Any thread may call it."""
         verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
         with self._counting:
             return [Sent(item, sha256, self.spent.pop(item.target_path, 0), verified, self.path) for item, sha256 in files]
@@ -173,7 +171,7 @@ class Wire:
 
 
 def require_source(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
-    """The source's entry; SourceVanishedError when it is gone or has fewer bytes than it had when it was selected."""
+    """Return the source's entry. Raises SourceVanishedError if it vanished or is shorter than when it was selected."""
     if isinstance(entry, TidemarkError):
         raise entry
     if entry is None:
@@ -194,7 +192,7 @@ def source_shorter_error(item: SendItem, size: int) -> SourceVanishedError:
 
 
 def no_room_for(wire: Wire, item: SendItem, missing: int, room: int) -> DiskFullError:
-    """Before the first byte of a file: `missing` bytes of it are to come, `room` may."""
+    """Make the error before a file's first byte: `missing` bytes are to come, there is room for `room`."""
     return DiskFullError(
         f"{wire.target.url} has room for {room} bytes, {item.target_path} needs {missing}",
         hint="free space there, then run again",
@@ -203,7 +201,7 @@ def no_room_for(wire: Wire, item: SendItem, missing: int, room: int) -> DiskFull
 
 
 def no_room_left(wire: Wire, free: int, missing: int) -> DiskFullError:
-    """While bytes come, `missing` more of them."""
+    """Make the error while bytes come: `missing` more are to come, `free` are free."""
     reserve = wire.options.reserve
     return DiskFullError(
         f"{wire.target.url} has {free} bytes free, {missing} are still to come"

@@ -1,16 +1,14 @@
-"""What limits a transfer: bytes a second, a file's time, the edge of a link's window.
+"""Limits of a transfer: bytes a second, the time of a file, the end of a link's window.
 
-`TokenBucket` is a cap on bytes a second that sleeps: for a cap of its own, and for the share of one that others have
-too (`LineShare`, in `ledger.bandwidth`). It holds a quarter of a second's bytes at most, so a pause buys no burst. A
+`TokenBucket` caps bytes a second by sleeping: for a cap of its own, and for a share of a cap that other processes use
+too (`LineShare`, see `ledger.bandwidth`). It holds a quarter of a second's bytes at most, so a pause buys no burst. A
 capped link asks eight times a second for more.
 
-`FileDeadlines` is a time for each whole file, so that what trickles for ever, or gets on by a block between two
-cuts, ends too. A file has ten minutes, and what its size takes at the slowest rate that is worth waiting for, from
-the moment its first byte is asked for, over all tries. One that is over it fails alone; the next run goes on from
-its blocks.
+`FileDeadlines` limits the time of each file, so that a file ends that trickles or gains one block between two cuts. A
+file has ten minutes, plus the time its size takes at the slowest accepted rate. Its time starts with its first request
+and covers all tries. A file that is late fails alone; the next run resumes from its blocks.
 
-`WindowEdge`: once the caller said so, no more than a block comes, of all files over all connections. Any thread may
-ask.
+`WindowEdge`: once the caller asked to stop, at most one block more is accepted, of all files over all connections.
 """
 
 from __future__ import annotations
@@ -25,30 +23,30 @@ from tidemark.errors import UnreachableError
 
 PACES = 8  # a second: how often a capped link asks for more
 LOOK_AGAIN = 0.25  # seconds; a share may have changed
-LEAST = 1 / 50  # of a shared cap: what a sending reckons with while its share is smaller, or not there yet
+LEAST = 1 / 50  # of a shared cap: the rate that a transfer assumes while its share is smaller or unknown
 
 
 class LineShare(Protocol):
-    """A place under a cap that other processes share (`ledger.bandwidth`)."""
+    """This process's share of a cap that other processes use too (`ledger.bandwidth`)."""
 
     @property
     def cap(self) -> float:
-        """Bytes a second of all together."""
+        """Bytes a second of all processes together."""
 
     @property
     def rate(self) -> float:
-        """Bytes a second that are ours now; 0.0: nothing yet, or nothing any more."""
+        """Bytes a second that this process may use now; 0.0: it has no share."""
 
     def count_used(self, count: int) -> None:
-        """So many bytes go."""
+        """Record that `count` bytes are sent."""
 
     def assert_share_known(self) -> None:
-        """Raises RetryableError where `rate` is 0.0 because nobody can say what is ours."""
+        """Raise RetryableError if `rate` is 0.0 because the share cannot be read."""
 
 
 @dataclass
 class TokenBucket:
-    """`cap` bytes a second, 0: none of its own. It holds a quarter of a second's bytes at most, so a pause buys no burst."""
+    """A cap of `cap` bytes a second, 0: none of its own; `line` may limit it further."""
 
     cap: float
     clock: Callable[[], float] = time.monotonic
@@ -56,36 +54,35 @@ class TokenBucket:
     line: LineShare | None = None
     _tokens: float = field(default=0.0, init=False)
     _at: float = field(default=0.0, init=False)
-    _earned: float = field(default=0.0, init=False)  # bytes a second when somebody last looked
+    _earned: float = field(default=0.0, init=False)  # bytes a second at the last update
 
     def __post_init__(self) -> None:
         self._at, self._earned = self.clock(), self._current_rate()
 
     @property
     def most_rate(self) -> float:
-        """Bytes a second if nobody else were there; 0 where there is no cap."""
+        """Bytes a second if no other process used the line; 0: no cap."""
         if self.line is None:
             return self.cap
         return min(self.cap, self.line.cap) if self.cap else self.line.cap
 
     @property
     def least_rate(self) -> float:
-        """Bytes a second to reckon with however many are there; 0 where there is no cap."""
+        """Bytes a second to expect however many processes share the line; 0: no cap."""
         return self.cap if self.line is None else min(self.most_rate, self.line.cap * LEAST)
 
     @property
     def rate(self) -> float:
-        """Bytes a second to reckon with as things are; 0 where there is no cap."""
+        """Bytes a second to expect now; 0: no cap."""
         return max(self._current_rate(), self.least_rate)
 
     @property
     def pace_bytes(self) -> int:
-        """Bytes that may be asked for at once, the same for a whole sending; 0 where there is no cap."""
+        """Bytes to ask for at once, constant for a whole transfer; 0: no cap."""
         return max(1, int(self.most_rate / PACES)) if self.most_rate > 0 else 0
 
     def consume_tokens(self, count: int) -> None:
-        """Return when `count` bytes may go; a debt is slept off before the next ones. Raises as
-        `LineShare.assert_share_known`."""
+        """Sleep until `count` bytes may be sent. Raises as `LineShare.assert_share_known`."""
         if self.most_rate <= 0:
             return
         if self.line is not None:
@@ -100,7 +97,7 @@ class TokenBucket:
             self._earn_tokens()
 
     def _earn_tokens(self) -> None:
-        """What a share that changed meanwhile has earned is the lesser of the two."""
+        """Add tokens for the time since the last update, at the smaller of the old and the new rate."""
         now, rate = self.clock(), self._current_rate()
         earned = (now - self._at) * min(rate, self._earned)
         self._tokens = min(self._tokens + earned, rate / 4)
@@ -115,7 +112,7 @@ LEAST_SECONDS = 600.0
 
 @dataclass
 class FileDeadlines:
-    """Of one transfer. `slowest`: bytes a second, 0: files have all the time there is. Paths as the asker names them."""
+    """The time limits of one transfer's files. `slowest`: bytes a second, 0: no limit. Any path may be the key."""
 
     slowest: float
     _began: dict[str, float] = field(default_factory=dict)
@@ -127,7 +124,7 @@ class FileDeadlines:
         self._began.pop(path, None)
 
     def overdue_error(self, path: str, size: int, now: float, sharing: int = 1) -> UnreachableError | None:
-        """The error of a file that has had its time, where so many files share what the line carries."""
+        """Return the error of a file that is late, else None. `sharing`: how many files share the line."""
         seconds = now - self._began.get(path, now)
         if not self.slowest or seconds <= LEAST_SECONDS + size * sharing / self.slowest:
             return None
@@ -139,7 +136,7 @@ class FileDeadlines:
 
 
 class WindowEdge:
-    """Any thread may ask, and say what passes."""
+    """The last block that may pass after the wish to stop. Any thread may call it."""
 
     def __init__(self, block_bytes: int) -> None:
         self._left = block_bytes
@@ -154,7 +151,7 @@ class WindowEdge:
         return self._reached.is_set()
 
     def admit_bytes(self, size: int) -> bool:
-        """So many bytes are to pass, or did: whether they are within the block that may."""
+        """Count `size` bytes that pass. Returns whether they are within the last block."""
         if not self._reached.is_set():
             return True
         with self._door:
@@ -162,5 +159,5 @@ class WindowEdge:
             return self._left >= 0
 
     def may_admit(self, size: int) -> bool:
-        """Whether so many more might pass."""
+        """Whether `size` more bytes might pass."""
         return not self._reached.is_set() or self._left >= size

@@ -1,7 +1,7 @@
-"""Which way files go between two far ends: from the one to the other, or where it cannot reach it, through this machine.
+"""Choose the path between two far ends: directly, or through this machine if the source cannot reach the target.
 
-Reaching it is the probe: what was opened for it is what sends. The answer is kept with the source for as long as that is
-open; a line that is lost is opened again, and where that fails the files go on by the relay, from the blocks that are there.
+Opening the direct connection is the test; the same connection then sends. The source store keeps the result while it is
+open. A lost connection is opened again. If that fails, the relay goes on from the blocks that arrived.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidemark.transfer.stream.direct import Direct, DirectPath, NoDirectPath
 
 
 def attempt_between(wire: Wire, items: Sequence[SendItem]) -> Attempt:
-    """One round (`attempts`) between two ends with python3."""
+    """Make one round (`attempts`) between two far ends with python3."""
     source, target = wire.source, wire.target
     assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
     try:
         road = open_direct_path(source, target)
-    except UnreachableError as away:  # it may be that it lets nobody in twice: the relay needs one connection alone
+    except UnreachableError as away:  # the server may allow one connection only: that is enough for the relay
         wire.path = f"{RELAYED}{away.message}"
         return Relay(wire, items)
     except TidemarkError as error:
@@ -35,7 +35,7 @@ def attempt_between(wire: Wire, items: Sequence[SendItem]) -> Attempt:
 
 
 def open_direct_path(source: PythonStore, target: PythonStore) -> DirectPath | str:
-    """The way from one to the other, open; or why there is none. Raises as `DirectPath` does, but NoRoad."""
+    """Return the open path from source to target, or why there is none. Raises as `DirectPath`, except NoDirectPath."""
     found = source.direct_routes.get(target.url)
     if isinstance(found, str):
         return found

@@ -1,22 +1,23 @@
-"""What a TsFile is: its names, its bytes, its points and its companions, for IoTDB 0.9 to 2.x.
+"""Names, bytes, points and companion files of TsFiles, for IoTDB 0.9 to 2.x.
 
-Enter by `reader.TsFile` for points, `statistics.check_and_describe` for what a file holds, `sealed.classify_listing` for
-which files of a listing are sealed, `write.writer.TsFileWriter` to make one, `spark.source.register` for Spark.
+Enter by `reader.TsFile` to read points, `statistics.check_and_describe` to check and summarize a file,
+`sealed.classify_listing` to find the sealed files of a listing, `write.writer.TsFileWriter` to write a file, and
+`spark.source.register` for Spark.
 
-    names         what name and place of a file say; files that belong to a receiver are refused here
+    names         parse a file's name and folder; refuse files that belong to a receiver
     devices       one canonical text for a device, of both models and all versions
-    times         bounds in time as people write them
-    points/       type codes, a column of points, who wins where, compiled kernels
-    layout/       the bytes of a file: footer, index, series, chunks; is it whole
+    times         parse time bounds
+    points/       type codes, columns of points, overlay of columns, compiled kernels
+    layout/       the bytes of a file: footer, index, series, chunks, structure check
     sealed        which files of a listing are sealed, and why the others are not; pure
     companions/   `.resource`, `.mods` and `.mods2`, the log of the schema
     decode/       from pages to points: compressions and encodings
     statistics    devices, intervals, points, types of a file; no page is decoded
-    write/        TsFiles of V4; devices and chunks that are copied without being decoded
-    reader        every series of V3 and V4, exactly or not at all; chunks as they stand
+    write/        write TsFiles of V4; copy devices and chunks without decoding them
+    reader        read every series of V3 and V4, exactly or not at all; read chunks undecoded
     spark/        TsFiles as a data source of Spark
 
-Imports `errors`, `native`, `untrusted_files` and nothing else of ours. It knows no ledger, no store and no site. A
-file that was not verified may hang or crash the reader, so it is opened in a child process of `engines`. An encoding
-that is not decoded raises UnsupportedError: nothing is guessed.
+Imports of this project only `errors`, `native` and `untrusted_files`. It knows no ledger, no store and no site. An
+unverified file may hang or crash the reader, so it is opened in a child process of `engines`. An encoding that is not
+decoded raises UnsupportedError: nothing is guessed.
 """

@@ -1,10 +1,10 @@
-r"""Names of devices: one canonical text for what TsFiles of both models and all versions call differently (CONTRACT §1).
+r"""Canonical names of devices: one text for what TsFiles of both models and all versions write differently (CONTRACT §1).
 
 Tree model: nodes joined by `.`; a node is in back-quotes only where IoTDB's SQL needs it (anything but letters, digits,
 `_` and U+2E80…U+9FFF, or a plain number); a back-quote inside is doubled.
 
 Table model: `database.table.tag1.tag2…`; a null tag is `\N`; `\` and `.` inside a tag are escaped by `\`. Files leave out
-the null tags at the end, and so does the canonical name; readers are shown the padded form (`pad_null_tags`).
+the null tags at the end, and so does the canonical name. Readers get the padded form (`pad_null_tags`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _ANY_IN_TABLE = r"(?:\\.|[^.\\])"
 
 
 def quote_node(identifier: str) -> str:
-    """The identifier as IoTDB's SQL takes it as one node of a path: in back-quotes only where they are needed."""
+    """Quote an identifier for use as one node of a path in IoTDB's SQL, only if it needs back-quotes."""
     if _PLAIN.fullmatch(identifier) and not _NUMBER.fullmatch(identifier):
         return identifier
     return "`" + identifier.replace("`", "``") + "`"
 
 
 def unquote_node(node: str) -> str:
-    """The identifier that a node of a path names."""
+    """The identifier of a node of a path, without its quotes."""
     if len(node) >= 2 and node[0] == "`" and node[-1] == "`":
         return node[1:-1].replace("``", "`")
     return node
 
 
 def split_nodes(path: str) -> list[str]:
-    """The nodes of a path of the tree model as written: quotes kept, a dot inside of quotes does not separate."""
+    """Split a path of the tree model into its nodes, quotes kept. A dot inside quotes does not separate."""
     return list(_iterate_nodes(path))
 
 
@@ -54,7 +54,7 @@ def tree_device(segments: Sequence[str | None]) -> str:
 
 @lru_cache(maxsize=4096)
 def _first_nodes(path: str) -> str:
-    """Devices of one file mostly begin alike."""
+    """The canonical first nodes. Cached, because devices of one file mostly share them."""
     return ".".join(quote_node(unquote_node(node)) for node in split_nodes(path))
 
 
@@ -81,7 +81,7 @@ def table_segments(device: str) -> tuple[str | None, ...]:
 
 
 def file_device(segments: Sequence[str | None], database: str = "") -> str:
-    """The canonical name of a device whose model the file does not say: tree paths begin with the node `root`."""
+    """The canonical name of a device of either model. The file does not name the model: tree paths begin with `root`."""
     return table_device(database, segments) if is_table(segments) else tree_device(segments)
 
 
@@ -92,7 +92,7 @@ def is_table(segments: Sequence[str | None]) -> bool:
 
 
 def pad_null_tags(device: str, tags: int) -> str:
-    """A device of the table model as readers see it: null tags at the end up to the table's `tags`."""
+    """The form that readers get of a table-model device: null tags appended up to the table's number of `tags`."""
     missing = tags - (len(_table_nodes(device)) - 2)
     return device + ("." + NULL_TAG) * missing if missing > 0 else device
 
@@ -106,7 +106,7 @@ def pattern_matches(pattern: str, device: str) -> bool:
 
 
 def plain_path(pattern: str) -> str | None:
-    """The canonical name of all that a pattern of the tree matches; None for one with a star, or none of the tree."""
+    """The canonical name that a tree pattern without a star matches; None for a pattern with one, or an empty one."""
     return (
         None if "*" in pattern or not pattern else ".".join(quote_node(unquote_node(node)) for node in split_nodes(pattern))
     )
@@ -131,7 +131,7 @@ def _iterate_nodes(path: str) -> Iterator[str]:
     while True:
         found = _NODE.match(path, at)
         end = found.end() if found else at
-        while end < len(path) and path[end] != ".":  # text after a closing quote belongs to the node
+        while end < len(path) and path[end] != ".":  # text after a closing quote is part of the node
             end += 1
         yield path[at:end]
         if end >= len(path):
@@ -140,7 +140,7 @@ def _iterate_nodes(path: str) -> Iterator[str]:
 
 
 def _table_nodes(device: str) -> list[str]:
-    """Database and table (maybe quoted), then the tags: there a back-quote is a character like others."""
+    """Split into database, table (both may be quoted) and tags. In a tag a back-quote is an ordinary character."""
     nodes = []
     at = 0
     for node in _iterate_nodes(device):

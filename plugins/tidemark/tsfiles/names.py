@@ -1,4 +1,4 @@
-"""What the name and the place of a TsFile say, for every IoTDB from 0.9 to 2.x.
+"""Parse the name and the folder of a TsFile, for every IoTDB from 0.9 to 2.x.
 
 | IoTDB | name | below `…/sequence` or `…/unsequence` |
 |---|---|---|
@@ -8,9 +8,9 @@
 
 Source: research/iotdb.md §1.10.
 
-Below a receiver's root (its `ledger_mark.json` says which folder that is), and at its nodes, the ledger says which
-files are read and which deletions are whose, not the folder. So `refuse_receiver_folder` and `refuse_data_file`
-refuse such a file by name: read alone it would give wrong rows.
+Below a receiver's root (the folder with `ledger_mark.json`) and at its nodes, the ledger decides which files are read
+and which deletions apply, not the folder. `refuse_receiver_folder` and `refuse_data_file` refuse such files by name,
+because a file read alone would give wrong rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TsFileName(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What the folder of a TsFile says. `partition` is 0 and `region` empty where the layout has none."""
+    """The parts of a TsFile's folder. `partition` is 0 and `region` empty if the layout has none."""
 
     unsequence: bool
     database: str
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 class SourceName(NamedTuple):
-    """A TsFile's path at its site, taken apart."""
+    """The parts of a TsFile's path at its site."""
 
     path: str
     unsequence: bool
@@ -60,7 +60,7 @@ class SourceName(NamedTuple):
 
 
 def parse_name(name: str) -> TsFileName | None:
-    """The parts of a file name, None where it is not a TsFile's. The merge count of 0.9 to 0.11 counts as `inner`."""
+    """The parts of a TsFile's name, None for any other name. The merge count of 0.9 to 0.11 becomes `inner`."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -74,7 +74,7 @@ def is_name(name: str) -> bool:
 
 
 def parse_source_path(path: str, data_folders: Sequence[str]) -> SourceName | None:
-    """The parts of a TsFile's path, None where it is not below one of the site's data folders or not a TsFile's.
+    """The parts of a TsFile's path, None if it is no TsFile or not below one of the site's data folders.
 
     `path` and `data_folders` are relative to the site's store, or absolute. A data folder names `sequence` or
     `unsequence` itself or a folder above it.
@@ -89,7 +89,7 @@ def parse_source_path(path: str, data_folders: Sequence[str]) -> SourceName | No
 
 @lru_cache(maxsize=4096)
 def parse_place(folder: str, data_folders: tuple[str, ...]) -> Place | None:
-    """What the folder of a TsFile says, None where IoTDB keeps no TsFiles there."""
+    """The parts of a TsFile's folder, None if IoTDB keeps no TsFiles there."""
     below = _below_sequence(folder, data_folders)
     if below is None:
         return None
@@ -102,21 +102,21 @@ def parse_place(folder: str, data_folders: tuple[str, ...]) -> Place | None:
 
 
 def rank_of_source(source: SourceName) -> tuple[int, int, int, int, int]:
-    """Who wins at one point: the file with the higher rank (DESIGN §3). Compared within one site."""
+    """The rank of a file: at equal times the file with the higher rank wins (DESIGN §3). Compared within one site."""
     name = source.name
     return (int(source.unsequence), name.version, name.inner, name.cross, name.created)
 
 
 def is_compacted(name: TsFileName) -> bool:
-    """Whether a name says that a compaction made the file: a count above 0. An insertion compaction raises none."""
+    """Whether a name shows a compaction: a count above 0. An insertion compaction increments none."""
     return name.inner > 0 or name.cross > 0
 
 
 def may_hold(made: SourceName, before: SourceName) -> bool:
-    """Whether a compaction may have put points of the one file into the other, by what their names say.
+    """Whether a compaction may have put points of file `before` into file `made`, judged by their names.
 
-    Both lie in one database, region and time partition, and the later one was compacted, or bears the version of the one
-    before under another creation time: so an insertion compaction moves a file into `sequence`.
+    Both must be in one database, region and time partition. `made` must be compacted, or have the version of `before`
+    with another creation time: this is how an insertion compaction moves a file into `sequence`.
     """
     if made.path == before.path or made[2:5] != before[2:5]:
         return False
@@ -125,14 +125,15 @@ def may_hold(made: SourceName, before: SourceName) -> bool:
 
 
 def within_data(path: str, data_folders: Sequence[str]) -> str:
-    """`path` below the longest data folder that holds it, whole where none does."""
+    """`path` relative to the longest data folder that contains it, or unchanged if none does."""
     data_folder = _data_folder_of(path, data_folders)
     return path if data_folder is None else path[len(data_folder) :].strip("/")
 
 
 def may_hold_files(path: str, data_folders: Sequence[str]) -> bool:
-    """Whether IoTDB keeps TsFiles in such a place (the folder of a database, region or partition), or one of them, or a
-    companion, under such a name. Where something else lies there nobody knows what is behind it."""
+    """Whether IoTDB keeps TsFiles at such a path: a folder of a database, region or partition, a TsFile or a companion.
+
+    If something else (a symlink, a device) is there, it may hide TsFiles."""
     below = _below_sequence(path, tuple(data_folders))
     if below is None:
         return False
@@ -178,7 +179,7 @@ _DATA_FILE = re.compile(
 
 
 def refuse_receiver_folder(path: str) -> None:
-    """Raises UsageError for an absolute path at or below a receiver's root."""
+    """Raise UsageError for an absolute path at or below a receiver's root."""
     place = Path(path)
     for folder in (place, *place.parents):
         if (folder / MARK_FILE).exists():
@@ -186,7 +187,7 @@ def refuse_receiver_folder(path: str) -> None:
 
 
 def refuse_data_file(path: str) -> None:
-    """Raises UsageError for a file that bears the name of a receiver's data file, wherever it lies, or leads to one."""
+    """Raise UsageError for a file with the name of a receiver's data file, in any folder, or a symlink to one."""
     if Path(path).is_symlink():
         path = str(Path(path).resolve())
         refuse_receiver_folder(path)

@@ -1,9 +1,8 @@
-"""Points out of a TsFile: every series of V3 and V4, tree (aligned or not) and table model.
+"""Read the points of a TsFile: every series of V3 and V4, tree (aligned or not) and table model.
 
-A series is read exactly or not at all. `series_stretches` and `aligned_stretches` give what a device has on disk,
-stretch by stretch, and `stored_chunks` its chunks as they stand there, to be copied without being decoded. A
-**stretch** is a chunk of a series, or in an aligned device a chunk of times with the chunks of values that belong to
-it.
+A series is read exactly or not at all. A **stretch** is a chunk of a series, or in an aligned device a chunk of times
+with its chunks of values. `series_stretches` and `aligned_stretches` list the stretches of a device. `stored_chunks`
+reads the chunks of a stretch undecoded, for copying.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ from tidemark.untrusted_files import UntrustedFile
 
 @dataclass(slots=True)
 class _Device:
-    """The series of one device, and the decoded times of its aligned chunks by where they begin.
+    """The series of one device, and the decoded times of its aligned chunks by offset.
 
-    `pages`: the arrays of times that `together` is made of, which most columns of the device share.
+    `together`: the arrays of times in `pages`, joined. Most columns of the device share it.
     """
 
     series: dict[str, Series]
@@ -59,10 +58,10 @@ class _Device:
 
 
 class TsFile:
-    """An open TsFile; a context manager. Not for use by several threads at once.
+    """An open TsFile; a context manager. Not safe for use by several threads at once.
 
-    `database` completes the names of table-model devices. Names are canonical (`list_devices`). Opening and every call raise
-    CorruptionError (what and where), UnsupportedError (device, measurement, encoding), NotFoundError.
+    `database` completes the names of table-model devices. Names are canonical. Opening and every call may raise
+    CorruptionError (with problem and byte), UnsupportedError (device, measurement, encoding) and NotFoundError.
     """
 
     def __init__(self, path: Path | str | UntrustedFile, database: str = "") -> None:
@@ -103,7 +102,7 @@ class TsFile:
         return self._find_series(device, measurement).type
 
     def count_points(self, device: str, measurement: str) -> int:
-        """The points of a series by its statistics: before deletions, and before later chunks of the file win."""
+        """The number of points of a series by its statistics. Deleted and overwritten points count too."""
         return self._find_series(device, measurement).statistics.count
 
     def is_aligned(self, device: str) -> bool:
@@ -116,17 +115,17 @@ class TsFile:
         return loaded.time, loaded.series
 
     def read_stored_chunks(self, parts: Sequence[tuple[Series, ChunkPlace]]) -> list[tuple[ChunkHeader, bytes]]:
-        """Chunks as they stand in the file: of each its header, and all its bytes from the header on."""
+        """Read chunks undecoded: the header and all bytes of each, from the header on."""
         return read_stored_chunks(self._file, parts, self._chunks_end)
 
     def find_whole_device(self, device: str, terms: Terms) -> WholeDevice | None:
-        """What the index says of a device, where it can be copied whole by these terms."""
+        """The index entry of a device if it can be copied whole under these terms, else None."""
         (place, *others), walk = self._places[device], IndexWalk(self._file, self.version, self._chunks_end)
         parts = [] if others else list(walk.series_ranges(place))
         return find_whole_device(walk.read_child(parts[0]).data, is_table(place.name), terms) if len(parts) == 1 else None
 
     def read_whole_device(self, device: WholeDevice) -> CopiedDevice | None:
-        """The bytes of such a device; None where they are not as the index says, or apart."""
+        """The bytes of a device from `find_whole_device`; None if they differ from the index or are far apart."""
         return read_whole_device(self._file, device, self._chunks_end)
 
     def read_column(
@@ -154,7 +153,7 @@ class TsFile:
         return _join_columns(parts, self._load_device(device)) if parts else Column.empty(series.type)
 
     def forget_times(self, device: str, before: int) -> None:
-        """Nothing of the device before this time will be asked for: decoded times that were kept for it are given up."""
+        """Drop the cached times of a device before a time. The caller reads nothing before it again."""
         of_device = self._load_device(device)
         for place in of_device.time.chunks if of_device.time else ():
             if place.statistics.end < before:
@@ -184,7 +183,7 @@ class TsFile:
         return series
 
     def _load_device(self, device: str) -> _Device:
-        """The series of a device; those of the device asked for last are kept."""
+        """The series of a device. Those of the last device are cached."""
         if self._current is not None and self._current[0] == device:
             return self._current[1]
         if device not in self._places:
@@ -215,7 +214,7 @@ class TsFile:
 
 
 def _join_columns(parts: Sequence[Column], device: _Device) -> Column:
-    """The pages of a series as one column; those of an aligned device without nulls share one array of times."""
+    """Join the pages of a series to one column. Columns of an aligned device without nulls share one array of times."""
     if device.time is None or len(parts) == 1:
         return overlay_columns(parts)
     same = len(parts) == len(device.pages) and all(p.times is t for p, t in zip(parts, device.pages, strict=True))
@@ -229,9 +228,10 @@ def _join_columns(parts: Sequence[Column], device: _Device) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """`start` and `end` inclusive; `rows`: its times; `points`: its values by the statistics.
+    """A chunk of a plain series, or the chunks of an aligned device with the same rows. `start` and `end` are inclusive.
 
-    `time` is None in a series of its own; `values`: measurement → its series and where its chunk lies.
+    `rows`: number of times. `points`: number of values by the statistics. `time` is None for a plain series. `values`:
+    measurement → its series and the place of its chunk.
     """
 
     start: int
@@ -246,7 +246,7 @@ class Stretch:
 
 
 def series_stretches(measurement: str, series: Series) -> list[Stretch]:
-    """Those of a series of its own, in file order; chunks without points are none."""
+    """The stretches of a plain series in file order, without chunks that have no points."""
     return [
         Stretch(place.statistics.start, place.statistics.end, place.statistics.count, None, {measurement: (series, place)})
         for place in series.chunks
@@ -255,7 +255,7 @@ def series_stretches(measurement: str, series: Series) -> list[Stretch]:
 
 
 def aligned_stretches(path: str, time: Series, columns: Mapping[str, Series]) -> list[Stretch]:
-    """Those of an aligned device, in file order. CorruptionError where a chunk of values has no chunk of times."""
+    """The stretches of an aligned device in file order. Raises CorruptionError for a chunk of values without times."""
     found: dict[int, dict[str, tuple[Series, ChunkPlace]]] = {place.offset: {} for place in time.chunks}
     for measurement, series in columns.items():
         for index, place in enumerate(series.chunks):
@@ -268,10 +268,10 @@ def aligned_stretches(path: str, time: Series, columns: Mapping[str, Series]) ->
 
 
 def stored_chunks(file: TsFile, stretch: Stretch) -> list[Chunk] | None:
-    """The chunks of a stretch (the times first) with the bytes that the file has for them; None: they are to be decoded.
+    """The chunks of a stretch with their undecoded bytes, times first; None if they must be decoded.
 
-    To be decoded are chunks that the reader would refuse or must compare with their statistics, and those under another
-    name than the canonical one of their measurement. Raises as `TsFile.read_column`.
+    Chunks must be decoded if the reader would refuse them or must compare them with their statistics, or if their name
+    is not the canonical one of their measurement. Raises as `TsFile.read_column`.
     """
     parts = [("", *stretch.time)] if stretch.time else []
     parts += [(measurement, *value) for measurement, value in stretch.values.items()]

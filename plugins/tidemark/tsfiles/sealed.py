@@ -1,6 +1,6 @@
-"""Which files of a listing are sealed TsFiles, and why the others are not (DESIGN §1 "sealed file").
+"""Classify the files of a listing: sealed TsFiles, and skipped files with a reason (DESIGN §1 "sealed file").
 
-Pure: decides from names and sizes alone. Head and tail are looked at where the bytes are (`layout.structure`).
+Pure: decides from names and sizes alone. `layout.structure` checks the bytes.
 Source for the companions: research/iotdb.md §1.10 and `TsFileResource`, `ModificationFile`, `IoTDBConstant` of IoTDB.
 """
 
@@ -57,7 +57,7 @@ AT_WORK = frozenset(
     }
 )
 """Reasons that IoTDB's own work gives: such a file is sealed later, or gone."""
-_OF_THE_DISK = "lost+found"  # root's alone, on every disk of its own
+_OF_THE_DISK = "lost+found"  # at the root of a file system; only root can read it
 _OUTPUTS = (".inner", ".cross", ".target", ".merge", ".settle", ".vm", ".broken")
 _LOG = "compaction.log"  # 0.13 to 2.x: a TsFile's name and more, then `.inner-`, `.cross-`, `.insertion-` or `.settle-`
 _COMPACTING = (_LOG, ".inner", ".cross", ".target", ".merge", ".settle")
@@ -77,7 +77,7 @@ class Entry(Protocol):
 
 
 class SealedFile(NamedTuple):
-    """A TsFile closed for writing with what belongs to it. Small on purpose: a site may have a million."""
+    """A sealed TsFile with its companions. Kept small, because a site may have a million."""
 
     entry: Entry
     place: Place
@@ -86,12 +86,12 @@ class SealedFile(NamedTuple):
 
     @property
     def resource_bytes(self) -> int:
-        """Of the `.resource` that is read and sent; 0 where it counts as missing."""
+        """The size of the `.resource`, 0 if it is too large and counts as missing."""
         return self.resource.size if self.resource.size <= COMPANION_BYTES else 0
 
     @property
     def name(self) -> SourceName:
-        """The path taken apart (made on demand, not kept)."""
+        """The parsed path, parsed on each call."""
         path = self.entry.path
         parsed = parse_name(path.rpartition("/")[2])
         if parsed is None:
@@ -101,8 +101,9 @@ class SealedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """`sealed` in the order of their paths; `skipped` (path, reason) is everything else that has to do with TsFiles.
-    `lone_mods`: of the skipped ones, deletions whose TsFile is not there (`candidates_for_lone_mods`)."""
+    """A listing in two parts: `sealed`, ordered by path, and `skipped`: (path, reason) of all other files of TsFiles.
+
+    `lone_mods`: the skipped files of deletions whose TsFile is missing (`candidates_for_lone_mods`)."""
 
     sealed: list[SealedFile]
     skipped: list[tuple[str, str]]
@@ -110,9 +111,9 @@ class Classified:
 
 
 def classify_listing(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
-    """Sort a site's listing into sealed files and skipped ones with a reason for a person.
+    """Sort a site's listing into sealed files and skipped files with a readable reason.
 
-    Hidden files and folders (`.tidemark`) and what has nothing to do with TsFiles are left out of both.
+    Hidden files and folders (`.tidemark`) and files unrelated to TsFiles are in neither list.
     """
     folders = _Folders(tuple(data_folders))
     ordered = sorted(entries, key=attrgetter("path"))
@@ -126,21 +127,21 @@ def classify_listing(entries: Sequence[Entry], data_folders: Sequence[str]) -> C
             _note_stray(entry, data_folders, result)
             continue
         first = at
-        while at < count and ordered[at].path.startswith(path):  # all that begins with the path follows it directly
+        while at < count and ordered[at].path.startswith(path):  # sorted: companions follow their TsFile
             at += 1
         folder, _, base = path.rpartition("/")
         place = folders[folder]
         if place and at == first + 1 and is_name(base) and _plain_pair(entry, ordered[first]):
-            result.sealed.append(SealedFile(entry, place, ordered[first], None))  # nearly all files: kept quick
+            result.sealed.append(SealedFile(entry, place, ordered[first], None))  # a quick path for nearly all files
         elif not is_hidden(path, data_folders):
             _classify_tsfile(entry, place, {other.path[len(path) :]: other for other in ordered[first:at]}, result)
     return result
 
 
 def candidates_for_lone_mods(found: Classified) -> list[SealedFile]:
-    """Sealed files of which the deletions may stand under a name from before: their `.resource` tells (`with_named_mods`).
+    """Sealed files whose deletions may be under an earlier name. Their `.resource` names it (`with_named_mods`).
 
-    A merge of 0.12 raises a count in a TsFile's name. Its deletions stay where they were, and later ones are added there.
+    A merge of 0.12 increments a count in a TsFile's name. Its deletions keep the old name, and later ones are added there.
     """
     stems = {stem for mods in found.lone_mods if (stem := stem_of(mods.path))}
     folders = {folder for folder, *_ in stems}
@@ -149,9 +150,9 @@ def candidates_for_lone_mods(found: Classified) -> list[SealedFile]:
 
 
 def with_named_mods(found: Classified, names: Mapping[str, str]) -> Classified:
-    """The same with lone deletions given to the TsFile of which the `.resource` names them. `names`: TsFile's path → name.
+    """Assign each file of lone deletions to the TsFile whose `.resource` names it. `names`: TsFile's path → that name.
 
-    What names anything but lone deletions of an earlier name of its own goes by its own name, as all others do.
+    A name that is not a lone file of deletions under an earlier name of the same TsFile is ignored.
     """
     lone = {mods.path: mods for mods in found.lone_mods}
     given: dict[str, Entry] = {}
@@ -174,8 +175,9 @@ def with_named_mods(found: Classified, names: Mapping[str, str]) -> Classified:
 
 
 def was_mods_of(mods_path: str, path: str) -> bool:
-    """Whether deletions may be those of a TsFile under a name that it had before: in its folder, of its version, of a lower
-    count. Such a name is a hint; the `.resource` tells."""
+    """Whether a file of deletions may belong to a TsFile under an earlier name: same folder and version, lower counts.
+
+    This is only a hint. The TsFile's `.resource` decides."""
     before, now = parse_name(mods_path.rpartition("/")[2].removesuffix(".mods")), parse_name(path.rpartition("/")[2])
     if before is None or now is None or not mods_path.endswith(_MODS) or stem_of(mods_path) != stem_of(path):
         return False
@@ -183,29 +185,30 @@ def was_mods_of(mods_path: str, path: str) -> bool:
 
 
 def lone_mods(names: Collection[str]) -> list[str]:
-    """Of a folder's names, or of paths, the deletions whose TsFile is not among them."""
+    """The files of deletions in `names` (file names or paths) whose TsFile is not in `names`."""
     mods = [name for name in names if name.endswith(_MODS)]
     there = set(names) if mods else set()
     return [name for name in mods if name.removesuffix(".mods") not in there]
 
 
 def stem_of(path: str) -> tuple[str, int, int] | None:
-    """(folder, time of creation, version) of a TsFile or its deletions: what a merge does not change in its name."""
+    """(folder, creation time, version) of a TsFile or its deletions: the parts of the name that a merge keeps."""
     folder, _, base = path.rpartition("/")
     name = parse_name(base.removesuffix(".mods"))
     return (folder, name.created, name.version) if name else None
 
 
 def is_hidden(path: str, data_folders: Sequence[str]) -> bool:
-    """Whether a file or folder lies, below its data folder, in one whose name begins with a dot (`.tidemark`, `.snapshot`),
-    or in the disk's own `lost+found`: IoTDB keeps nothing there. A data folder itself may lie in a hidden one."""
+    """Whether a part of the path below its data folder begins with a dot (`.tidemark`, `.snapshot`) or is `lost+found`.
+
+    IoTDB keeps nothing there. The data folder itself may be below a hidden folder."""
     if "/." not in path and path[:1] != "." and _OF_THE_DISK not in path:
         return False
     return any(part[:1] == "." or part == _OF_THE_DISK for part in within_data(path, data_folders).split("/"))
 
 
 class _Folders(dict[str, Place | None]):
-    """What each folder says, found once a folder; None where IoTDB keeps no TsFiles or the folder is hidden."""
+    """A cache: folder → its parsed place, None if it is hidden or IoTDB keeps no TsFiles there."""
 
     def __init__(self, data_folders: tuple[str, ...]) -> None:
         super().__init__()
@@ -217,12 +220,11 @@ class _Folders(dict[str, Place | None]):
 
 
 def shows_compaction(path: str) -> bool:
-    """Whether such a file stands in a time partition only while IoTDB compacts there: from before an output has its name
-    until the last source is gone. After a kill it stands until the server starts again, which ends the compaction or undoes
-    it.
+    """Whether a file exists in a time partition only while IoTDB compacts there.
 
-    Source: `CompactionLogger`, `TsFileNameGenerator`, `CompactionRecoverTask` of 0.13 to 2.x. 0.12 keeps its log in the
-    system folder, where no listing looks.
+    It exists from before an output has its final name until the last source is removed. After a kill it stays until the
+    server starts again and ends or undoes the compaction. Source: `CompactionLogger`, `TsFileNameGenerator`,
+    `CompactionRecoverTask` of 0.13 to 2.x. 0.12 keeps its log in the system folder, which is not listed.
     """
     if not path.endswith(_COMPACTING) or path.endswith((".mods.settle", ".mods2.settle")):
         return False
@@ -230,17 +232,17 @@ def shows_compaction(path: str) -> bool:
 
 
 def too_large(size: int) -> str:
-    """The reason of a companion that counts as missing."""
+    """The reason why a companion of this size counts as missing."""
     return f"{MISSING}{size:,} bytes, more than a companion may have ({COMPANION_BYTES:,})"
 
 
 def _plain_pair(entry: Entry, beside: Entry) -> bool:
-    """Whether the one entry beside a TsFile is its `.resource`, both with content."""
+    """Whether `beside` is the `.resource` of a TsFile, and neither is too short."""
     return entry.size >= SHORTEST and beside.size > 0 and beside.path == entry.path + ".resource"
 
 
 def _classify_tsfile(entry: Entry, place: Place | None, companions: dict[str, Entry], result: Classified) -> None:
-    """A TsFile with what is beside it by suffix: sealed, or skipped with the reason."""
+    """Add a TsFile to `result` as sealed, or as skipped with the reason. `companions`: suffix → file."""
     if not is_name(entry.path.rpartition("/")[2]):
         result.skipped.append((entry.path, "its name is not a TsFile's (created-version-inner-cross.tsfile)"))
         return
@@ -262,7 +264,7 @@ def _classify_tsfile(entry: Entry, place: Place | None, companions: dict[str, En
 
 
 def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
-    """The reason for a person, or empty where the file is sealed by all that a listing can tell."""
+    """The reason for people why a TsFile is not sealed; empty if the listing shows none."""
     for suffix in companions:
         if suffix in _IN_WORK:
             return f"{_IN_WORK[suffix]} ({suffix})"
@@ -279,7 +281,7 @@ def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
 
 
 def _note_stray(entry: Entry, data_folders: Sequence[str], result: Classified) -> None:
-    """A file that is neither a TsFile nor beside one."""
+    """Add a file that is no TsFile and no companion of a listed one to the skipped files, if it concerns TsFiles."""
     path = entry.path
     base = path.rpartition("/")[2]
     log = base.endswith(_LOG) and shows_compaction(path)

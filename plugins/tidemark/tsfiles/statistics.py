@@ -1,4 +1,4 @@
-"""What a TsFile holds, from its index and chunk headers alone: devices, intervals, points, types, encodings."""
+"""Summarize a TsFile from its index and chunk headers alone: devices, intervals, points, types, encodings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ compression can, are some 200 bytes: 5,000 points a byte. More is made to exhaus
 
 
 class SeriesFacts(NamedTuple):
-    """A series of a file. Mostly one encoding and compression; several after `ALTER … ENCODING`, in chunk order."""
+    """A series of a file. It has several encodings and compressions, in chunk order, after `ALTER … ENCODING`."""
 
     type: DataType
     encodings: tuple[Encoding, ...]
@@ -34,7 +34,7 @@ class SeriesFacts(NamedTuple):
 
     @property
     def encoding(self) -> str:
-        """For people and the ledger: `TS_2DIFF`, or `TS_2DIFF+RLE` where there are several."""
+        """The encodings as text for people and the ledger: `TS_2DIFF`, or `TS_2DIFF+RLE` for several."""
         return "+".join(encoding.name for encoding in self.encodings)
 
     @property
@@ -55,10 +55,10 @@ class DeviceFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """`model` is `tree`, `table` or `mixed`; `tables` maps each table to its number of tag columns.
+    """The summary of a file. `model` is `tree`, `table` or `mixed`. `tables` maps each table to its number of tag columns.
 
-    `undecodable` lists `device.measurement: ENCODING` of series that this Tidemark cannot read: the file is kept as it
-    came, its other series are read.
+    `undecodable` lists `device.measurement: ENCODING` of series that this Tidemark cannot read. The file is kept as it
+    came, and its other series are read.
     """
 
     version: int
@@ -74,25 +74,25 @@ class FileFacts:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What is known of a device while its series are walked."""
+    """The facts of a device, collected while its series are walked."""
 
-    time: Statistics | None = None  # of the time column, where it is aligned
+    time: Statistics | None = None  # of the time column of an aligned device
     spans: list[Statistics] = field(default_factory=list)  # of its series that hold points
     series: dict[str, SeriesFacts] = field(default_factory=dict)
 
 
 def describe_file(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
-    """The facts of a TsFile; `database` completes the names of table-model devices.
+    """The facts of a TsFile. `database` completes the names of table-model devices.
 
-    Raises as `check_structure`. Intervals of an aligned device are those of its time column. A device whose series hold
-    no point at all is left out.
+    Raises as `layout.structure.check_structure`. The interval of an aligned device is that of its time column. A device
+    without points is left out.
     """
     with FileBytes(path, all_of_it=True) as file:
         return _facts_of_file(file, database, [])
 
 
 def check_and_describe(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
-    """`check_structure` and `describe_file` in one walk: the facts of a TsFile that is whole. Raises as both do."""
+    """`check_structure` and `describe_file` in one walk over the file: its facts if it is whole. Raises as both do."""
     with FileBytes(path, all_of_it=True) as file:
         chunks: list[Place] = []
         facts = _facts_of_file(file, database, chunks)
@@ -101,7 +101,7 @@ def check_and_describe(path: Path | str | UntrustedFile, database: str = "") -> 
 
 
 def _facts_of_file(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
-    """`places` takes those of every chunk."""
+    """The facts of an open file. Appends the place of every chunk to `places`."""
     metadata = read_footer(file)
     gathered: dict[str, _Gathered] = {}
     kinds = set()
@@ -140,7 +140,7 @@ _Codes = tuple[tuple[Encoding, Compression], ...]  # of a series' chunks, each p
 
 @dataclass(slots=True)
 class _Same:
-    """Values that the series of a file share: made once, and sent once when the facts go to another process."""
+    """Values that series of a file share. Made once, so that they are also pickled once for another process."""
 
     names: dict[str, str] = field(default_factory=dict)
     facts: dict[tuple[DataType, _Codes, int], SeriesFacts] = field(default_factory=dict)
@@ -148,12 +148,12 @@ class _Same:
 
 @lru_cache(maxsize=4096)
 def _name_of(segments: Segments, database: str) -> tuple[bool, str]:
-    """Whether it is a device of the table model, and its name. The files of a site have much the same devices."""
+    """(whether a device is of the table model, its canonical name). Cached: files of a site have much the same devices."""
     return is_table(segments), file_device(segments, database)
 
 
 def _tags_of(path: str, segments: Segments, tables: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The tag columns of a device's table; CorruptionError where the tables that the file declares leave no room for it."""
+    """The tag columns of a device's table. Raises CorruptionError if the file's declared tables cannot hold the device."""
     tags = tables.get(segments[0] or "") if tables else ()
     if tags is None or (tables and len(segments) - 1 > len(tags)):
         told = "no such table" if tags is None else f"{len(tags)} tags"
@@ -162,7 +162,7 @@ def _tags_of(path: str, segments: Segments, tables: Mapping[str, tuple[str, ...]
 
 
 def _add_series(known: _Gathered, name: str, series: Series, codes: _Codes, same: _Same) -> tuple[str, ...]:
-    """Add a series to what is known of its device; returns what of it cannot be decoded."""
+    """Add a series to the facts of its device. Returns its encodings that cannot be decoded."""
     statistics = series.statistics
     if series.is_time:
         known.time = statistics
@@ -189,7 +189,7 @@ def _undecodable_codings(data_type: DataType, codes: _Codes) -> tuple[str, ...]:
 
 
 def _device_facts(device: str, known: _Gathered) -> DeviceFacts | None:
-    """None for a device without points."""
+    """The facts of a device, None if it has no points."""
     spans = [known.time] if known.time is not None and known.time.count else known.spans
     if not spans:
         return None

@@ -1,4 +1,4 @@
-"""Bounds in time as people write them."""
+"""Parse time bounds that people write."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def parse_time_bound(text: str, unit: str) -> int | None:
-    """A time bound in `unit` (ms, us, ns) since 1970: an integer as it is, ISO 8601 taken as UTC where it has no zone.
+    """Parse a bound into `unit` (ms, us, ns) since 1970. An integer stays as it is; ISO 8601 without a zone is UTC.
 
-    None for the empty text; UsageError for what is neither.
+    Returns None for the empty text. Raises UsageError for any other text.
     """
     if not text:
         return None

@@ -1,12 +1,12 @@
-"""The verbs, a module a group.
+"""The verbs, a module a group. Enter by each module's `VERBS`.
 
-    transfer   plan, sync, load, merge, adopt: what moves files
-    checkout   what the tests need; passing on to pytest, the demo, a benchmark
-    prove      status, coverage, verify, why, read: to see and to prove
-    operate    approve, quarantine, owners, ledger: the operator's decisions
-    cluster    a receiver's data nodes: see them, prove them, change who they are
-    setup      init, doctor, demo, test, bench, up, down
+    transfer         plan, sync, load, merge, adopt: move files
+    checkout         install what the tests need; run pytest, the demo or a benchmark
+    prove            status, coverage, verify, why, read: show and prove what is where
+    operate          approve, quarantine, owners, ledger: the operator's decisions
+    cluster_picture  print a cluster's slots as bars
+    cluster          show, check and change a receiver's data nodes
+    setup            init, doctor, demo, test, bench, up, down
 
-A verb is a `cli.call.Verb`: name, summary, an example, its arguments, `run`, and the question that `--yes` answers.
-Imports `cli.call`, `cli.screen`, `cli.progress` and, inside functions, the rooms below.
+Imports `cli.call`, `cli.screen`, `cli.progress` and, inside functions, the packages below.
 """

@@ -1,7 +1,4 @@
-"""What the tests need beside the environment; passing on to pytest, the demo, a benchmark.
-
-The tests need their wheels, a Java for Spark, and system packages where that is wanted.
-"""
+"""Install the packages that tests and benchmarks need, and run pytest, the demo or a benchmark."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ PACKAGES = (  # (a program, its Debian package, only with --all)
 )
 MOST_PROCESSES = 4  # each may hold an Airflow, a PostgreSQL, a Java
 
-PEERS = (  # what benchmarks run beside ours, and what they run on
+PEERS = (  # programs that benchmarks compare Tidemark with, and what those need
     ("rclone", "rclone"),
     ("lftp", "lftp"),
     ("java", "openjdk-17-jre-headless"),
@@ -46,9 +43,9 @@ def in_ci() -> bool:
 
 
 def prepare_packages(everything: bool, install: bool, screen: Screen, peers: bool = False) -> None:
-    """Install the tests' locked sets, with `install` system packages too (with `peers` those of benchmarks as well).
+    """Install the tests' locked sets. `install` adds system packages, and `peers` those of benchmarks as well.
 
-    Raises PermanentError where a locked set cannot be installed.
+    Raises PermanentError if the locked sets of the tests cannot be installed. Other failures are only reported.
     """
     launcher = ROOT / "tidemark"
     words = [_find_python(), str(launcher), "--ensure", "test", "docs"]
@@ -61,17 +58,16 @@ def prepare_packages(everything: bool, install: bool, screen: Screen, peers: boo
 
 
 def side_by_side(words: Sequence[str]) -> list[str]:
-    """pytest's options for a process a core: for all tests, not for those that `words` choose, which are to be watched."""
+    """pytest's options for one process a core. Empty on a single core, or if `words` choose tests to be watched."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores == 1 or any(not word.startswith("-") for word in words):
         return []
-    # A file of tests stays in one process: what it starts for all its tests (a server, an Airflow) is started once.
-    # In their order: the long ones are not the last.
+    # loadfile: a file's tests share a server or an Airflow. no-loadscope-reorder: the long files are not the last.
     return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def find_missing_packages(everything: bool, peers: bool = False) -> list[str]:
-    """Debian packages of the programs that are not here."""
+    """The Debian packages of the programs that this machine lacks."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     wanted = [(program, package) for program, package, full in PACKAGES if everything or not full]
     found = (package for program, package in (*wanted, *(PEERS if peers else ())) if not shutil.which(program, path=path))
@@ -79,7 +75,7 @@ def find_missing_packages(everything: bool, peers: bool = False) -> list[str]:
 
 
 def _install_packages(packages: Sequence[str], screen: Screen) -> None:
-    """By apt-get, as root or with sudo. What cannot be had is said; the tests of it then skip, or fail where CI=true."""
+    """Install by apt-get, as root or with sudo. Failures are printed. Tests without a package skip, or fail if CI=true."""
     if not packages:
         return
     if shutil.which("apt-get") is None:
@@ -95,7 +91,7 @@ def _install_packages(packages: Sequence[str], screen: Screen) -> None:
 
 
 def _install_python_peers(screen: Screen) -> None:
-    """The locked packages of benchmarks, into a folder of their own. What cannot be had is said, and named as absent."""
+    """Install the benchmarks' locked packages into a folder of their own. Failures are printed."""
     lock, target = ROOT / "requirements-bench.txt", ROOT / "var" / "bench" / "peers"
     mark = target / ".tidemark-lock"
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
@@ -124,8 +120,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def hand_over(call: Call, module: str, words: Sequence[str]) -> Answer:
-    """Become `python -m module words`; its exit code is ours. With `--json` it is a child, so that an object comes last
-    on stdout even where the program died without one; the child ends when we do."""
+    """Replace this process by `python -m module words`. With `--json` run it as a child, and return its last line parsed.
+
+    So the last line of stdout is an object even if the program dies without one. The child ends with this process."""
     command = [sys.executable, "-m", module, *words]
     os.chdir(ROOT)
     if not call.screen.as_json:
@@ -137,7 +134,7 @@ def hand_over(call: Call, module: str, words: Sequence[str]) -> Answer:
 
 
 def _run_child(call: Call, command: Sequence[str]) -> tuple[str, int]:
-    """Run a child, its stdout passed on but for the last line; returns that line and the exit code."""
+    """Run a child and print its stdout except the last line. Returns that line and the exit code."""
     libc = ctypes.CDLL(None, use_errno=True)
     child = subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""cluster: a receiver's data nodes - see them, prove them, change who they are."""
+"""The verb `cluster`: show, check and change a receiver's data nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_change_parsers(choices: Choices, plan: bool) -> None:
-    """The three changes, to be planned or done."""
+    """Add the subcommands of the three changes, for planning or for doing them."""
     add = choices.add_parser("add", help="let a node join")
     add.add_argument(
         "node", metavar="NODE=URL", help="file:///folder or sftp://user@host:port/folder; NODE: of the settings"
@@ -77,7 +77,7 @@ def _run_cluster(call: Call) -> Answer:
 
 
 def receiver_of(call: Call) -> ReceiverSettings:
-    """`--receiver`, else the cluster's, else the only one."""
+    """The receiver that `--receiver` names, else the cluster's, else the only one."""
     cluster = call.settings.cluster
     if not call.arguments.receiver and cluster is not None and cluster.receiver:
         return call.app.receiver_settings(cluster.receiver)
@@ -85,7 +85,7 @@ def receiver_of(call: Call) -> ReceiverSettings:
 
 
 def wanted_of(asked: argparse.Namespace, kind: str) -> Wanted:
-    """The change that the words say. UsageError where `add` names no node."""
+    """The change that the arguments describe. Raises UsageError if `add` names no node."""
     from tidemark.cluster.membership.change import Wanted
 
     if kind != "add":
@@ -102,7 +102,7 @@ def wanted_of(asked: argparse.Namespace, kind: str) -> Wanted:
 
 
 def _resolve_url(url: str) -> str:
-    """A folder without a scheme is one of this machine, from where the command was typed."""
+    """The URL of a node. A folder without a scheme is local, relative to the working folder."""
     return url if not url or "://" in url else f"file://{Path(url).absolute()}"
 
 
@@ -146,7 +146,7 @@ def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
 
 
 def _rounded_up(seconds: float) -> str:
-    """What takes some time takes a second."""
+    """Format a duration, rounded up to whole seconds."""
     return format_duration(ceil(seconds))
 
 

@@ -1,4 +1,4 @@
-"""The cluster as lines of a terminal: slots by node as bars, what moves with how far it is."""
+"""Print a cluster to the terminal: slots of each node as bars, moving slots with their progress."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tidemark.cli.screen import Screen
 from tidemark.progress import format_size
 from tidemark.proof.cluster.view import ClusterView, MovingView, spans_text
 
-WIDTH = 32  # of a node's bar, in letters
-PROGRESS = 20  # of a bar that fills up
-SHOWN = 12  # ways of moving slots
+WIDTH = 32  # of a node's bar, in characters
+PROGRESS = 20  # width of a progress bar
+SHOWN = 12  # rows of the table of moves
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def print_cluster(screen: Screen, view: ClusterView) -> None:
-    """Everything `cluster show` says without `--json`."""
+    """Print what `cluster show` shows without `--json`."""
     screen.print_line(format_headline(view))
     coming = _count_incoming(view)
     most = max((node.slots for node in view.nodes), default=0)
@@ -55,12 +55,12 @@ def format_headline(view: ClusterView) -> str:
 
 
 def verb_of(view: ClusterView) -> str:
-    """The words that go on with the change that is open."""
+    """The subcommand that continues the open change."""
     return view.change.command if view.change is not None else "rebalance"
 
 
 def format_bar(whole: int, coming: int, most: int) -> str:
-    """`whole` of `most` as a bar of WIDTH at most, its last part, `coming`, drawn light."""
+    """Draw `whole` of `most` as a bar of at most WIDTH. Its last part, `coming`, is drawn light."""
     if not most or not whole:
         return ""
     settled = (whole - coming) * WIDTH * 8 // most
@@ -70,14 +70,14 @@ def format_bar(whole: int, coming: int, most: int) -> str:
 
 
 def progress_bar(done: int, whole: int) -> str:
-    """`[████░░] 66 %`; 100 % only where all is done."""
+    """Draw a progress bar `████░░ 66 %`. It says 100 % only if all is done."""
     share = 1.0 if done >= whole else done / whole
     filled = int(share * PROGRESS)
     return f"{'█' * filled}{'░' * (PROGRESS - filled)} {int(share * 100):3d} %"
 
 
 def _count_incoming(view: ClusterView) -> Counter[str]:
-    """Header → slots of its that it did not have before and that are not all there yet."""
+    """Count by node the slots that it will head, did not hold before and has not received completely."""
     found: Counter[str] = Counter()
     for one in view.moving:
         if one.state == "moving" and one.new[0] not in one.old:
@@ -86,7 +86,7 @@ def _count_incoming(view: ClusterView) -> Counter[str]:
 
 
 def _print_moves(screen: Screen, view: ClusterView) -> None:
-    ordered = sorted(view.moving, key=lambda one: (one.done - one.bytes, one.spans))  # what lacks most first
+    ordered = sorted(view.moving, key=lambda one: (one.done - one.bytes, one.spans))  # most missing bytes first
     screen.print_table(
         ["slots", "number>", "from", "to", "how far", "bytes>", "of>"], [_format_move(one) for one in ordered[:SHOWN]]
     )

@@ -1,4 +1,4 @@
-"""approve, quarantine, owners, ledger: the operator's decisions, each written to the audit table."""
+"""The verbs approve, quarantine, owners, ledger: the operator's decisions, each written to the audit table."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _print_rows(screen: Screen, found: dict[str, Any], empty: str) -> None:
 
 
 def _format_cell(column: str, value: object) -> object:
-    """Moments, which the ledger has in seconds since 1970, as UTC."""
+    """Format a cell. Times, which the ledger has in seconds since 1970, are shown as UTC."""
     if column in ("since", "at", "found") and isinstance(value, float):
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return value

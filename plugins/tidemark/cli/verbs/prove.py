@@ -1,4 +1,4 @@
-"""status, coverage, verify, why, read: to see and to prove."""
+"""The verbs status, coverage, verify, why, read: show and prove what is where."""
 
 from __future__ import annotations
 

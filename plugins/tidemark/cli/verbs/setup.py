@@ -1,4 +1,4 @@
-"""init, doctor, demo, test, bench: to begin with. up, down: the embedded Airflow."""
+"""The verbs init, doctor, demo, test, bench for a new checkout, and up, down for the embedded Airflow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run_init(call: Call) -> Answer:
     written = not target.exists()
     if written:
         _write_new(target, settings_template.render_template())
-    load_settings(target, {})  # one that is there already is read as any verb would read it: what is wrong in it is told
+    load_settings(target, {})  # raises for errors in an existing file
 
     def show(screen: Screen) -> None:
         screen.print_line(str(target) if written else f"{target} is there already; nothing was written")
@@ -43,7 +43,7 @@ def _run_init(call: Call) -> Answer:
 
 
 def _write_new(target: Path, text: str) -> None:
-    """Whole or not at all; one that somebody else writes meanwhile stays."""
+    """Write a new file atomically. A file that another process creates meanwhile stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -51,7 +51,7 @@ def _write_new(target: Path, text: str) -> None:
         with suppress(FileExistsError):
             target.hardlink_to(part)
     finally:
-        # CRASH WINDOW: a file that begins with a dot and that nobody reads.
+        # CRASH WINDOW: a file whose name begins with a dot is left over; nothing reads it.
         part.unlink(missing_ok=True)
 
 
@@ -126,7 +126,7 @@ def _json_flag(call: Call) -> list[str]:
 
 
 def _list_benchmarks() -> list[str]:
-    """Modules of bench/ that can be run: those with a `main`."""
+    """The modules of bench/ that can be run: those with a `main`."""
     return sorted(
         path.stem for path in (ROOT / "bench").glob("[!_]*.py") if "\ndef main(" in path.read_text(encoding="utf-8")
     )

@@ -1,4 +1,4 @@
-"""plan, sync, load, merge, adopt: what moves files."""
+"""The verbs plan, sync, load, merge, adopt: move files."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _run_sync(call: Call) -> Answer:
 
 
 def _read_plan(path: str | None) -> Plan | None:
-    """The plan file. Raises NotFoundError, UsageError for what is no plan."""
+    """Read a plan file; None without a path. Raises NotFoundError, and UsageError for a file that is no plan."""
     if path is None:
         return None
     from tidemark.sync.plan import read_plan

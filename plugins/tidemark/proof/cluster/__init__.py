@@ -1,12 +1,12 @@
-"""A receiver's cluster as a person sees it: values, lines, a page, and why.
+"""Show a receiver's cluster to a person: values, lines, a page, and reasons.
 
-Enter by `show.show_cluster`, `show.find_route`, `page.page` and `why.explain_part`.
+Enter by `show.show_cluster`, `show.find_route`, `page.render_page` and `why.explain_part`.
 
-    view   nodes, groups, what moves and how far it is; values
+    view   nodes, groups, slot moves and their progress; values
     show   the cluster from the ledger alone; no node is asked
     page   the cluster as one HTML file
-    why    why is this node or slot as it is; the node itself is asked
+    why    explain the state of a node or slot; the node itself is asked
 
-Imports `cluster`, `proof.as_of`, `proof.explanation`, `proof.page_style`, `proof.status`, `app`, `ledger`,
-`tsfiles.times`. Not here: checking and repairing, which `cluster.health` does.
+Imports `cluster`, `proof.as_of`, `proof.explanation`, `proof.page_style`, `proof.status`, `app`, `ledger`, `tsfiles.times`.
+Not here: checking and repairing, which `cluster.health` does.
 """

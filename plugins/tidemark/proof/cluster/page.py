@@ -1,7 +1,7 @@
-"""The cluster as one HTML file: a row a node, the slots from left to right, readable without a network or a script.
+"""The cluster as one HTML file: a row per node, the slots from left to right, readable without network or script.
 
-Full colour is what a node heads, pale what it has a copy of, amber with a stroke what is on its way to it. Neighbours of one
-kind are one rectangle, so ten thousand slots stay a small page.
+Full colour: slots that a node heads; pale: slots of which it has a copy; amber with a stroke: slots on their way to it.
+Adjacent slots of one kind are one rectangle, so ten thousand slots stay a small page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.proof.page_style import STYLE, escape_html
 
 _WIDE, _ROW, _TOP = 880, 26, 34
 _NAMES = 120  # pixels for a node's name and state
-_COLUMNS = 880  # slots drawn apart at most; beyond, a column is several
+_COLUMNS = 880  # at most; with more slots, a column shows several
 _WAYS = 200  # rows of the list below the map
 _MORE = """
 svg .copy { fill: var(--ok); opacity: .38 } .bar { background: var(--line); border-radius: 4px; width: 160px; height: 10px }
@@ -28,7 +28,7 @@ _RANK = (COMING, HEADS, COPY, "")
 
 
 def render_page(view: ClusterView) -> str:
-    """The whole HTML page. Pure."""
+    """Render the whole HTML page. Pure."""
     at = datetime.fromtimestamp(view.made, UTC).strftime("%Y-%m-%d %H:%M UTC")
     counts = [node.slots for node in view.nodes if node.state in ("serving", "joining")] or [0]
     totals = [
@@ -75,7 +75,7 @@ def _render_map(view: ClusterView) -> str:
 
 
 def group_columns(view: ClusterView, node: str) -> Iterator[tuple[int, int, str]]:
-    """(first slot, last slot, kind) of neighbouring columns in which the node has the same part; none where it has none."""
+    """Yield (first slot, last slot, kind) of adjacent columns in which the node has the same part, if any."""
     step = -(-view.slots // _COLUMNS)
     parts = _list_parts(view, node)
     columns = [_pick_worst(parts, start, min(start + step, view.slots)) for start in range(0, view.slots, step)]
@@ -86,7 +86,7 @@ def group_columns(view: ClusterView, node: str) -> Iterator[tuple[int, int, str]
 
 
 def _list_parts(view: ClusterView, node: str) -> list[str]:
-    """By slot: what of it the node has."""
+    """Return by slot: the node's part in it."""
     members: Mapping[str, tuple[str, ...]] = {group.header: group.members for group in view.groups}
     parts = [HEADS if owner == node else COPY if node in members.get(owner, ()) else "" for owner in view.owners]
     for one in view.moving:
@@ -97,7 +97,7 @@ def _list_parts(view: ClusterView, node: str) -> list[str]:
 
 
 def _pick_worst(parts: list[str], start: int, end: int) -> str:
-    """Of several slots in one column the part that asks for most attention."""
+    """Return the part that needs most attention among several slots in one column."""
     return min(parts[start:end], key=_RANK.index)
 
 

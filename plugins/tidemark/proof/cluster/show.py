@@ -1,4 +1,4 @@
-"""The cluster as it is, from the ledger alone: no node is asked, so it answers when a node does not."""
+"""The cluster from the ledger alone: no node is asked, so this works while a node is away."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tidemark.tsfiles.times import parse_time_bound
 
 
 def show_cluster(app: App, receiver: ReceiverSettings) -> ClusterView:
-    """The table in force, who holds how much, what moves. NotFoundError before `cluster init`, CorruptionError for a damaged
-    table."""
+    """Return the table in force, what each node holds, what moves. NotFoundError before `cluster init`, CorruptionError for
+    a damaged table."""
     with app.ledger.read() as connection:
         return view_of(connection, receiver.name, app.clock())
 
 
 def view_of(connection: Connection, receiver: str, at: float, with_left: bool = False) -> ClusterView:
-    """As `show_cluster`, in a transaction of the caller's; `with_left`: nodes that left and hold nothing, too."""
+    """As `show_cluster`, in the caller's transaction. `with_left`: include nodes that left and hold nothing."""
     table = table_of(connection, receiver)
     moves = move_rows.moves_of_epoch(connection, receiver, table.epoch, open_only=True)
     change = table_rows.open_change(connection, receiver)
@@ -57,7 +57,7 @@ def view_of(connection: Connection, receiver: str, at: float, with_left: bool = 
 
 
 def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
-    """For `status`: None before `cluster init`, or where the table is damaged (`cluster check` tells of that)."""
+    """Return the state for `status`; None before `cluster init` or for a damaged table, which `cluster check` reports."""
     if not table_rows.current_epoch(connection, receiver):
         return None
     try:
@@ -79,10 +79,11 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
 
 
 def find_route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -> RouteView:
-    """Where data of a database at a time is written, without a time its schema. A device is taken for its database.
+    """Return where data of a database at a time is written; without a time, where its schema is. A device gives its
+    database.
 
     `time`: ISO 8601, or an integer in the unit of the receiver's sites (milliseconds where they differ). NotFoundError
-    before `cluster init`, UsageError for what is no time.
+    before `cluster init`, UsageError for a malformed time.
     """
     with app.ledger.read() as connection:
         table = table_of(connection, receiver.name)
@@ -102,7 +103,7 @@ def find_route(app: App, receiver: ReceiverSettings, database: str, time: str = 
 
 
 def table_of(connection: Connection, receiver: str) -> PartitionTable:
-    """The table in force. NotFoundError before `cluster init`, CorruptionError for a damaged one."""
+    """Return the table in force. NotFoundError before `cluster init`, CorruptionError for a damaged one."""
     row = table_rows.current_table(connection, receiver)
     if row is None:
         raise NotFoundError(
@@ -135,7 +136,7 @@ def _build_groups(table: PartitionTable) -> tuple[GroupView, ...]:
 
 
 def _group_moves(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingView, ...]:
-    """Together what goes the same way and is as far."""
+    """Group the moves that have the same old and new nodes and the same state."""
     ways: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[MoveRow]] = defaultdict(list)
     for move in moves:
         ways[move.old, move.new, move.state].append(move)
@@ -143,7 +144,7 @@ def _group_moves(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[Mo
     for (old, new, state), rows in ways.items():
         lacking = len(set(new) - set(old))
         whole = lacking * sum(sizes.get(row.slot, 0) for row in rows)
-        # What was loaded meanwhile counts among the bytes that came, not among those that move.
+        # Files loaded during the move count as copied bytes, not as bytes to move.
         came = sum(min(lacking * sizes.get(row.slot, 0), row.bytes_done) for row in rows)
         done = whole if state == "acknowledged" else came
         found.append(MovingView(spans_of(row.slot for row in rows), old, new, state, whole, done))
@@ -160,7 +161,7 @@ def _read_databases(connection: Connection, receiver: str) -> frozenset[str]:
 
 
 def _database_of(named: str, known: frozenset[str]) -> str:
-    """The database itself, or the longest one that the named device lies in; a name nobody knows stays as it is."""
+    """Return the database itself, or the longest one that contains the named device; else the name unchanged."""
     if named in known:
         return named
     inside = [database for database in known if named.startswith(f"{database}.")]

@@ -1,7 +1,7 @@
-"""What a person sees of a receiver's cluster: nodes, groups, what moves and how far it is. Values, filled by a flow.
+"""A receiver's cluster for a person: nodes, groups, slot moves and their progress. Values that others fill.
 
-Slots are counted by their header node, so that the nodes' counts add up to all of them; `holds` counts those a node has a
-copy of. Source: CONTRACT §1 (`cluster show`, `cluster route`).
+Slots are counted by their header node, so the nodes' counts add up to all of them. `holds` counts the slots that a node has
+a copy of. Source: CONTRACT §1 (`cluster show`, `cluster route`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class NodeView:
-    """`slots`: whose header it is; `holds`: of which it has or shall have a copy; `epoch`: newest table in its folder."""
+    """`slots`: how many it heads. `holds`: of how many it has or shall have a copy. `epoch`: newest table in its folder."""
 
     name: str
     state: str  # joining | serving | leaving | left
@@ -35,7 +35,7 @@ class NodeView:
 
 @dataclass(frozen=True)
 class GroupView:
-    """A data group: who has a copy of its slots. `spans`: the slots, rising."""
+    """A data group: the members that have a copy of its slots. `spans`: the slots, ascending."""
 
     header: str
     members: tuple[str, ...]
@@ -56,12 +56,13 @@ class GroupView:
 
 @dataclass(frozen=True)
 class MovingView:
-    """Slots on one way. `bytes` are to cross a line, of each slot as often as members of `new` lack it; `done` have."""
+    """Slots that move from and to the same nodes. `bytes`: to copy, each slot once per member of `new` that lacks it.
+    `done`: copied."""
 
     spans: tuple[Span, ...]
     old: tuple[str, ...]
     new: tuple[str, ...]
-    state: str  # moving | acknowledged: every member of `new` has them, what is old is still to go
+    state: str  # moving | acknowledged: every member of `new` has them, old copies remain
     bytes: int
     done: int
 
@@ -83,7 +84,7 @@ class MovingView:
 
 @dataclass(frozen=True)
 class ChangeView:
-    """The change that is not at its end."""
+    """The unfinished change."""
 
     change_id: str
     kind: str  # init | add | remove | rebalance
@@ -102,7 +103,7 @@ class ChangeView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """`owners`: header by slot. `made`: when it was looked at, seconds since 1970."""
+    """The whole cluster. `owners`: header by slot. `made`: time of the view, seconds since 1970."""
 
     receiver: str
     epoch: int
@@ -113,7 +114,7 @@ class ClusterView:
     moving: tuple[MovingView, ...]
     change: ChangeView | None
     made: float
-    roads: tuple[RoadView, ...] = ()  # of the table in force, as far as something went by one
+    roads: tuple[RoadView, ...] = ()  # used under the table in force
 
     @property
     def slots(self) -> int:
@@ -147,8 +148,8 @@ class ClusterView:
 
 @dataclass(frozen=True)
 class RouteView:
-    """Where data of a database in a time partition is written; `partition` None: its schema. `before`: who else is asked by
-    readers while the slot moves. `known`: the catalog has a file of the database."""
+    """The slot and nodes to which data of a database in a time partition is written. `partition` None: its schema. `before`:
+    nodes that readers also ask while the slot moves. `known`: the catalog has a file of the database."""
 
     database: str
     partition: int | None
@@ -172,7 +173,7 @@ class RouteView:
 
 
 def spans_of(slots: Iterable[int]) -> tuple[Span, ...]:
-    """Runs of neighbours, rising."""
+    """Return runs of adjacent slots, ascending."""
     found: list[Span] = []
     for slot in sorted(slots):
         if found and found[-1][1] + 1 == slot:
@@ -187,6 +188,6 @@ def count_slots(spans: Iterable[Span]) -> int:
 
 
 def spans_text(spans: Sequence[Span], most: int = 3) -> str:
-    """`0-333, 2000-2333 and 4 more`."""
+    """Format spans: `0-333, 2000-2333 and 4 more`."""
     words = [str(first) if first == last else f"{first}-{last}" for first, last in spans[:most]]
     return ", ".join(words) + (f" and {len(spans) - most} more" if len(spans) > most else "")

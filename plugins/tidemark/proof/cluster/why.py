@@ -1,7 +1,7 @@
-"""`why node:NAME` and `why slot:N`: gather what the ledger says, ask the node itself, put it into words.
+"""`why node:NAME` and `why slot:N`: collect what the ledger says, ask the node, explain it.
 
-`explain_part` gathers and asks; `explain_node` and `explain_slot` are pure: from `NodeFacts` and `SlotFacts` to
-words.
+`explain_part` reads the ledger and asks the node. `explain_node` and `explain_slot` are pure: from `NodeFacts` and
+`SlotFacts` to words.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = ("node:", "slot:")
 
 
 def explain_part(app: App, subject: str) -> Explanation:
-    """`node:NAME` or `slot:N`, where the settings have a cluster. NotFoundError for one that is not there."""
+    """Explain `node:NAME` or `slot:N` of the settings' cluster. NotFoundError for one that does not exist."""
     receiver = next(r for r in app.settings.receivers.values() if cluster_settings(app, r) is not None)
     kind, _, name = subject.partition(":")
     return (_explain_named_node if kind == "node" else _explain_named_slot)(app, receiver, name)
@@ -67,7 +67,7 @@ def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Expl
 def _ask_node(
     app: App, receiver: ReceiverSettings, row: NodeRow, late: list[OperationRow]
 ) -> tuple[str, int | None, list[OperationRow]]:
-    """Why it cannot be worked with, its free bytes, and which of these operations it lacks: of schemas its folder says."""
+    """Return why the node is unusable, its free bytes, and which operations it lacks; its folder shows its schemas."""
     with app.ledger.read() as connection:
         identity = table_rows.cluster_identity(connection, receiver.name)
     with NodeStores(app, [row]) as stores:
@@ -111,7 +111,7 @@ def _explain_named_slot(app: App, receiver: ReceiverSettings, name: str) -> Expl
 
 
 def _measure_copy(connection: Connection, receiver: str, slot: int) -> tuple[int, int]:
-    """Files and bytes of one copy of a slot."""
+    """Return files and bytes of one copy of a slot."""
     nodes = table_rows.nodes_of_receiver(connection, receiver)
     rows = [row for node in nodes for row in copy_rows.copies_at(connection, receiver, node.node, [slot])]
     sizes = {row.location: row.size for row in rows if row.state == "held"}
@@ -128,8 +128,8 @@ _SHOWN = 5  # operations that a node lacks
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """`away`: why it could not be reached just now, '' where it answered. `states`: state → slots that move at it. `going`:
-    files and bytes to be removed. `behind`: operations of its groups that it lacks, in words."""
+    """`away`: why it could not be reached just now, '' where it answered. `states`: state → number of moving slots at it.
+    `going`: files and bytes to be removed. `behind`: operations of its groups that it lacks, in words."""
 
     node: NodeView
     epoch: int  # in force
@@ -152,19 +152,19 @@ class SlotFacts:
     move: str = ""
     acknowledged: tuple[str, ...] = ()
     states: Mapping[str, str] = field(default_factory=dict)
-    done: int = 0  # bytes that came
+    done: int = 0  # bytes copied
     bytes: int = 0  # of one copy
     files: int = 0
     change: ChangeView | None = None
 
     @property
     def lacking_members(self) -> tuple[str, ...]:
-        """Members that did not say yet that they have all of it."""
+        """Members that have not acknowledged a complete copy."""
         return tuple(name for name in self.members if name not in self.acknowledged)
 
 
 def explain_node(f: NodeFacts) -> Explanation:
-    """A data node: whether it serves, what it lacks, what it still has to give."""
+    """Explain a data node: whether it serves, what it lacks, what it still has to give."""
     node = f.node
     evidence = [
         f"{node.store}: heads {node.slots:,} slots, holds copies of {node.holds:,}, {format_size(node.bytes)}",
@@ -190,7 +190,7 @@ def _describe_table(f: NodeFacts) -> str:
 
 
 def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
-    """(state, cause, next, if you wait)."""
+    """Return (state, cause, next, if you wait)."""
     node, go_on = f.node, _change_command(f.change)
     coming = f.states.get("pulling", 0) + f.states.get("pulling_writable", 0)
     if node.state == "left":
@@ -227,7 +227,7 @@ def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
 
 
 def explain_slot(f: SlotFacts) -> Explanation:
-    """A slot: who has it, and what its move waits for."""
+    """Explain a slot: its members, and what its move waits for."""
     evidence = [
         f"group {', '.join(f.members)} at epoch {f.epoch}; {f.files:,} files, {format_size(f.bytes)} a copy",
         *(f"at {node} it is {state}" for node, state in sorted(f.states.items())),

@@ -1,6 +1,6 @@
-"""Device × day: what the site has against what readers see. Pure; see CONTRACT §1 "coverage".
+"""Coverage cells, device × day: what the site has compared with what readers see. Pure; see CONTRACT §1 "coverage".
 
-Days are kept as stretches, not one by one: a file whose times reach from 1970 to 2262 costs as much as any other.
+Days are kept as stretches, not one by one: a file from 1970 to 2262 costs as much as any other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RED_SHOWN = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A file that should be readable for a device from day `first` to day `last`; `why` is '' when it is."""
+    """A file that should be readable for a device from day `first` to day `last`. `why` is '' when it is."""
 
     device: str
     first: int
@@ -35,15 +35,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive days of a device with the same files: `expected` of them, `present` of them readable. `unknown`: days
-    after the site's last whole listing, of which nothing says what else there is."""
+    """Consecutive days of a device with the same files: `expected` many, `present` of them readable. `unknown`: days after
+    the site's last whole listing, when other files may exist."""
 
     device: str
     first: int
     last: int
     expected: int
     present: int
-    whys: tuple[str, ...]  # one a missing file, with its path
+    whys: tuple[str, ...]  # one per missing file, with its path
     unknown: bool = False
 
     @property
@@ -57,10 +57,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class SiteCoverage:
-    """`gaps`: what is missing without being known by device and day: landings that never came, papers unreadable.
+    """`gaps`: missing data without a known device and day: landings that never arrived, unreadable manifests.
 
-    `notes`: what no cell shows: files that are not expected (the link's own patterns leave them behind, or they were
-    adopted), a link that never ran. `kept`: files that are gone at the site, so neither expected nor lacking.
+    `notes`: what no cell shows: files that are not expected (excluded by the link's patterns, or adopted), a link that never
+    ran. `kept`: files that vanished at the site, so neither expected nor missing.
     """
 
     site: str
@@ -89,7 +89,7 @@ class SiteCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The report. `made`: when, seconds since 1970."""
+    """The report. `made`: its time, seconds since 1970."""
 
     sites: tuple[SiteCoverage, ...] = ()
     receiver: str = ""
@@ -114,7 +114,7 @@ class Coverage:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether something that is known to be at a site is not here."""
+        """Whether something that is known to be at a site is missing here."""
         return bool(self.red_cells or any(s.gaps for s in self.sites))
 
     @property
@@ -123,12 +123,12 @@ class Coverage:
 
     @property
     def exit_code(self) -> int:
-        """20 where something lacks; 23 where all is there that is known, and what is known of a site is stale; else 0."""
+        """20 if something is missing; 23 if nothing known is missing and a site's listing is stale; else 0."""
         return DIFFERENCES_FOUND if self.is_lacking else PartialError.kind if self.stale_sites else 0
 
     @property
     def share(self) -> float:
-        """Green cells of those that are known, 0 to 1; below 1 also where a landing is missing, so not all are known."""
+        """Green cells among the known ones, 0 to 1. A missing landing also makes it less than 1."""
         known = sum(s.known_cells for s in self.sites)
         total = known + sum(len(s.gaps) for s in self.sites)
         return float(not self.unknown_cells) if total == 0 else (known - self.red_cells) / total
@@ -171,7 +171,7 @@ class Coverage:
 
     @staticmethod
     def _encode_red_error(red: Sequence[dict[str, Any]]) -> dict[str, str]:
-        """`error` and `hint` of a report that is not complete."""
+        """Return `error` and `hint` of an incomplete report."""
         if not red:
             return {}
         first = red[0]
@@ -182,7 +182,7 @@ class Coverage:
 
 
 def claim_days(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterator[Claim]:
-    """One claim a device of each file. A .resource without devices claims `**`: every device of the file."""
+    """Yield one claim per device of each file. A .resource without devices claims `**`: every device of the file."""
     for file in expected:
         why = why_absent(file, view)
         for device, start, end in file.extent:
@@ -191,14 +191,14 @@ def claim_days(expected: Iterable[Expected], view: CatalogView, unit: str) -> It
 
 
 def list_unplaced(expected: Iterable[Expected], view: CatalogView) -> Iterator[str]:
-    """Files that are not present and whose .resource tells no device and day: gaps, since no cell can show them."""
+    """Yield missing files whose .resource gives no device and day. They are gaps, since no cell can show them."""
     for file in expected:
         if not file.extent and (why := why_absent(file, view)):
             yield f"{file.path}: {why}"
 
 
 def build_stretches(found: Iterable[Claim], first: int | None = None, last: int | None = None) -> tuple[Stretch, ...]:
-    """The claims of a site as stretches of days, by device and day, within [`first`, `last`] where given."""
+    """Turn the claims of a site into stretches of days, by device and day, within [`first`, `last`] where given."""
     cut = (_clip_claim(c, first, last) for c in found)
     by_device = sorted((c for c in cut if c is not None), key=lambda c: (c.device, c.first, c.last, c.path))
     return tuple(
@@ -207,10 +207,8 @@ def build_stretches(found: Iterable[Claim], first: int | None = None, last: int 
 
 
 def mark_unknown_days(found: Sequence[Stretch], known: int | None, until: int) -> tuple[Stretch, ...]:
-    """The stretches of a site, where `known` is the last day of which anything is known (None: of no day).
-
-    Days after it are unknown, those up to `until` for every device, whether or not a file tells of them.
-    """
+    """Mark the days after `known`, the last day of which anything is known (None: no day), as unknown. Every device gets
+    unknown days up to `until`, even where no file has such days."""
     if known is None:
         return tuple(replace(one, unknown=True) for one in found)
     first = known + 1
@@ -234,7 +232,7 @@ def mark_unknown_days(found: Sequence[Stretch], known: int | None, until: int) -
 
 
 def list_red_cells(site: SiteCoverage) -> Iterator[dict[str, Any]]:
-    """The red cells as CONTRACT §1 lists them, at most RED_SHOWN; a gap has no device and no day."""
+    """Yield the red cells as CONTRACT §1 lists them, at most RED_SHOWN; a gap has no device and no day."""
     for gap in site.gaps:
         yield {"site": site.site, "device": "*", "day": "*", "expected": 1, "present": 0, "why": gap}
     left = RED_SHOWN

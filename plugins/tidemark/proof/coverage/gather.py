@@ -1,4 +1,4 @@
-"""From the ledger's rows to the values that proof decides on."""
+"""Turn ledger rows into the values that proof decides on."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tidemark.sync.notes import passed_over
 
 
 def expected_files(connection: Connection, receiver: str, site_id: str) -> list[Expected]:
-    """What the site has, by the manifests that were loaded."""
+    """Return the files that the site has, by its loaded manifests."""
     rows = run_report(connection, "site_inventory", receiver=receiver, site=site_id)
     return [Expected(r["path"], int(r["size"]), int(r["generation"]), extent_of(r["extent"]), r["landing"]) for r in rows]
 
 
 def extent_of(text: str) -> tuple[tuple[str, int, int], ...]:
-    """(device, first, last) triples of an `extent` column."""
+    """Parse the (device, first, last) triples of an `extent` column."""
     return tuple((device, int(start), int(end)) for device, start, end in json.loads(text))
 
 
 def catalog_view(
     connection: Connection, receiver: str, site_id: str, wrong: Mapping[str, str], names: Mapping[str, str]
 ) -> CatalogView:
-    """Everything of the site in the catalog. `wrong`: location → what is wrong with its bytes; `names`: {site id: name}."""
+    """Return all of the site in the catalog. `wrong`: location → what is wrong with its bytes. `names`: {site id: name}."""
     place = {"receiver": receiver, "site": site_id}
     rows = run_report(connection, "catalog_held", **place)
     held = {int(r["file_id"]): _parse_held(r) for r in rows}
@@ -63,7 +63,7 @@ def catalog_view(
 
 
 def late_paths(connection: Connection, site_id: str, receiver: str = "") -> dict[str, str]:
-    """Path → why its newest content is not read yet: settled files hold it back. At one receiver, or at any."""
+    """Return path → why settled files hold back its newest content. At one receiver, or at any."""
     found: dict[str, str] = {}
     for r in run_report(connection, "settled_waits", site=site_id):
         if receiver in ("", r["receiver"]):
@@ -72,7 +72,7 @@ def late_paths(connection: Connection, site_id: str, receiver: str = "") -> dict
 
 
 def waiting_files(connection: Connection, link: str, expected: Mapping[str, Expected]) -> list[tuple[Expected, str]]:
-    """Files that this ledger's link has seen and no landing has carried, with why; not those the manifests told of."""
+    """Return files that this ledger's link has seen and no landing has carried, with why; without those in manifests."""
     found = []
     for r in run_report(connection, "waiting_extents", link=link):
         if r["path"] in expected and expected[r["path"]].size == int(r["size"]):
@@ -85,8 +85,8 @@ def waiting_files(connection: Connection, link: str, expected: Mapping[str, Expe
 def link_facts(
     connection: Connection, alive: Callable[[Identity], bool], clock: float, names: Mapping[str, str], without: str
 ) -> list[LinkFacts]:
-    """One value a link that ever ran. `clock` is the lease clock; `names` {site id: name}; files whose reason to stay
-    behind begins with `without` (left out by the link's own patterns) are no backlog."""
+    """Return one value per link that ever ran. `clock` is the lease clock. `names`: {site id: name}. Files whose reason
+    begins with `without` (excluded by the link's patterns) are no backlog."""
     counts = {(r["receiver"], r["site_id"]): r for r in run_report(connection, "site_counts")}
     facts = []
     tried = newest_attempts(connection)
@@ -161,7 +161,7 @@ def _link_facts(
 
 
 def _read_attempt(row: AttemptRow | None, alive: Callable[[Identity], bool]) -> dict[str, Any]:
-    """What a scheduler's newest try says, as `LinkFacts` has it."""
+    """Return a scheduler's newest try as fields of `LinkFacts`."""
     if row is None:
         return {}
     lives = alive(row.worker)
@@ -185,6 +185,6 @@ def _parse_held(r: Row) -> Held:
 def _format_trouble(r: Row, names: Mapping[str, str]) -> str:
     why: str = r["why"]
     for site_id, name in names.items():
-        word = rf"(?<![\w/-]){re.escape(site_id)}(?![\w/-])"  # in a path it is the name of a folder
+        word = rf"(?<![\w/-]){re.escape(site_id)}(?![\w/-])"  # not within a path, where it is a folder's name
         why = re.sub(word, name.replace("\\", r"\\"), why)
     return f"{why} (since {datetime.fromtimestamp(r['at'], UTC):%Y-%m-%d %H:%M} UTC)"

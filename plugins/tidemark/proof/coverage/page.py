@@ -1,9 +1,9 @@
-"""The coverage as one HTML file: device × day, readable without a network, a script or a colour eye.
+"""The coverage as one HTML file: device × day, readable without network, script or colour vision.
 
-Green is complete, amber with a stroke lacks some files, red with a stroke all; hollow with a dashed border is unknown: after
-the site's last whole listing. Nothing is drawn where nothing is expected. Stretches without any
-data are cut out of the axis (a mark shows where); a long axis is drawn in weeks or months. Consecutive cells of one
-kind are one rectangle, so a page of a thousand devices and a year stays small.
+Green: complete. Amber with a stroke: some files are missing. Red with a stroke: all are missing. Hollow with a dashed
+border: unknown, after the site's last whole listing. Empty: nothing is expected. Days without any data are cut out of the
+axis at a mark. A long axis is drawn in weeks or months. Consecutive cells of one kind are one rectangle, so a page of a
+thousand devices and a year stays small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.proof.as_of import day_text
 from tidemark.proof.coverage.cells import Coverage, SiteCoverage, Stretch
 from tidemark.proof.page_style import STYLE, escape_html
 
-_COLUMNS = 420  # drawn at most; beyond, a column is a week, a month, a year …
+_COLUMNS = 420  # at most; for more days, a column is a week, a month, a year …
 _STEPS = (1, 7, 28, 91, 364)
 _CELL, _ROW, _BREAK, _TOP = 14, 18, 10, 34
 _LABEL = 76  # room for one date over a run of columns
@@ -27,7 +27,7 @@ _WHYS = 200  # rows of the list below the map
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Columns of `step` days each: `place` maps a column number to its x; `cuts` are x of places where days are left out."""
+    """Columns of `step` days each. `place`: column number → its x. `cuts`: x of places where days are left out."""
 
     step: int
     place: Mapping[int, int]
@@ -50,7 +50,7 @@ class Bar:
 
 
 def render_page(coverage: Coverage) -> str:
-    """The whole HTML page. Pure."""
+    """Render the whole HTML page. Pure."""
     at = datetime.fromtimestamp(coverage.made, UTC).strftime("%Y-%m-%d %H:%M UTC")
     gaps = sum(len(s.gaps) for s in coverage.sites)
     totals = [
@@ -125,7 +125,7 @@ def _render_map(devices: Mapping[str, Sequence[Stretch]]) -> str:
 
 
 def axis_of(found: Sequence[Stretch]) -> Axis:
-    """Only columns that hold something; the finest step that leaves few enough of them."""
+    """Build an axis of the columns that hold something, with the finest step that gives few enough columns."""
     days = sum(last - first + 1 for first, last in _merge_columns(found, 1))
     for step in (*_STEPS, 364 * (days // (364 * _COLUMNS) + 1)):
         spans = _merge_columns(found, step)
@@ -146,7 +146,7 @@ def axis_of(found: Sequence[Stretch]) -> Axis:
 
 
 def build_bars(found: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
-    """The stretches of one device as bars; where a column holds several days, its worst one counts."""
+    """Yield the stretches of one device as bars. A column of several days shows its worst one."""
     worst: dict[int, tuple[int, int, bool]] = {}
     for stretch in found:
         for column in axis.columns_of(stretch):
@@ -167,13 +167,13 @@ def build_bars(found: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
 
 
 def _rank_badness(cell: tuple[int, int, bool]) -> tuple[int, bool]:
-    """More is worse: files that lack before what is unknown."""
+    """Return a sort key, more is worse: missing files rank above unknown days."""
     expected, present, unknown = cell
     return expected - present, unknown
 
 
 def _merge_columns(found: Sequence[Stretch], step: int) -> list[tuple[int, int]]:
-    """Runs of columns with something in them, ordered."""
+    """Return runs of columns with something in them, ordered."""
     spans: list[tuple[int, int]] = []
     for first, last in sorted((s.first // step, s.last // step) for s in found):
         if spans and first <= spans[-1][1] + 1:
@@ -201,7 +201,7 @@ def _render_bar(device: str, bar: Bar, y: int, axis: Axis) -> str:
 
 
 def _render_ticks(axis: Axis, height: int) -> Iterator[str]:
-    """Dates over the columns, as many as fit, and the marks of left-out days."""
+    """Yield dates over the columns, as many as fit, and marks of left-out days."""
     free = -1
     previous = None
     for column, x in axis.place.items():

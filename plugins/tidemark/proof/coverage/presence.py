@@ -1,7 +1,7 @@
-"""Is a generation that the site has in the catalog? If not, why not. Pure.
+"""Decide whether a generation that the site has is in the catalog, and if not, why. Pure.
 
-*Present* (CONTRACT §1): readers read it, or they read a merged file whose lineage reaches it and whose account agrees
-(in = out + overwritten + deleted), and the file that readers read is what the ledger recorded.
+*Present* (CONTRACT §1): readers read it, or they read a merged file whose lineage reaches it and whose account agrees (in =
+out + overwritten + deleted), and the file that readers read is what the ledger recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A row of the catalog as proof needs it."""
+    """A catalog row with the columns that proof needs."""
 
     file_id: int
     path: str  # '' for merged
@@ -25,22 +25,22 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A file the site has, by its inventory. `extent`: (device, first, last) from its .resource, the site's unit."""
+    """A file that the site has, by its inventory. `extent`: (device, first, last) from its .resource, in the site's unit."""
 
     path: str
     size: int
     generation: int  # newest that a manifest carried, 0 while none did
     extent: tuple[tuple[str, int, int], ...]
-    landing: str  # manifest that last spoke of it
+    landing: str  # last manifest that names it
 
 
 @dataclass(frozen=True)
 class CatalogView:
     """What one receiver's catalog holds of one site, and what is known to be wrong.
 
-    `merged_over`: file_id → merged files made from it. `account`: merged file_id → what its account says is wrong, ''
-    where it agrees. `broken`: file_id → what is wrong with its bytes. `trouble`: path → why it is not in the catalog.
-    `late`: path → why its newest content is not read, though what it was before is: a settled file holds it back.
+    `merged_over`: file_id → merged files made from it. `account`: merged file_id → what is wrong with its account, '' where
+    it agrees. `broken`: file_id → what is wrong with its bytes. `trouble`: path → why it is not in the catalog. `late`: path
+    → why a settled file hides its newest content; its older content is read.
     """
 
     held: Mapping[int, Held] = field(default_factory=dict)
@@ -52,12 +52,12 @@ class CatalogView:
     late: Mapping[str, str] = field(default_factory=dict)
 
     def with_troubles(self, trouble: Mapping[str, str]) -> CatalogView:
-        """The same with other troubles."""
+        """Return the same view with other troubles."""
         return replace(self, trouble=trouble)
 
 
 def why_absent(expected: Expected, view: CatalogView) -> str:
-    """'' when the live generation is present, else the reason in words."""
+    """Return '' when the live generation is present, else the reason."""
     if expected.generation == 0:
         return view.trouble.get(expected.path, "the site lists it, but no landing has carried it yet")
     rows = [h for h in view.by_path.get(expected.path, ()) if h.generation == expected.generation]
@@ -71,9 +71,9 @@ def why_absent(expected: Expected, view: CatalogView) -> str:
 
 
 def why_unread(row: Held, view: CatalogView, seen: frozenset[int] = frozenset()) -> str:
-    """'' when readers read the content of `row`, itself or through every merged file that was made from it.
+    """Return '' when readers read the content of `row`, directly or through every merged file made from it.
 
-    A merge divides its sources' points among its outputs, so all of them must be there and agree.
+    A merge divides its sources' points among its outputs, so all of them must exist and agree.
     """
     if row.state == "live" and row.visible:
         return view.broken.get(row.file_id, "")
@@ -90,7 +90,7 @@ def why_unread(row: Held, view: CatalogView, seen: frozenset[int] = frozenset())
 
 
 def account_trouble(merged_id: int, points_in: int, points_out: int, overwritten: int, deleted: int) -> str:
-    """'' when a merge's account agrees."""
+    """Return '' when a merge's account agrees, else the reason."""
     if points_in == points_out + overwritten + deleted:
         return ""
     return (

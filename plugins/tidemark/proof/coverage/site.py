@@ -1,8 +1,7 @@
-"""Coverage of one site at a receiver on this machine: inventory, landings not loaded yet, gaps, the catalog, the bytes.
+"""Coverage of one site at a receiver on this machine: inventory, unloaded landings, gaps, the catalog, the bytes.
 
-What lies in landings is taken from their manifests, for landings that no load has taken yet; in loaded ones
-`find_altered_records` names manifests and receipts that are not what was loaded and answered. Which sites a receiver knows
-comes from the settings and from what manifests told (`sites_of`). Only for a receiver here.
+Files in unloaded landings are known from their manifests. `find_altered_records` finds manifests and receipts in loaded
+landings that are not what was loaded and answered. `sites_of` lists a receiver's sites, from the settings and the manifests.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ LOST = "it was whole, is not loaded, and is not at the receiver any more: the la
 def list_landed_parts(
     root: Path, site_id: str, loaded: Collection[str], unread: dict[str, str]
 ) -> list[tuple[Recorded, str, str]]:
-    """(record, path of the TsFile, source path of the part) of every file in landings that are not in `loaded`.
+    """Return (record, path of the TsFile, source path of the part) of every file in landings that are not in `loaded`.
 
-    `unread`: {path of a manifest that cannot be read: why}, filled here. PermanentError where they cannot be listed.
+    `unread`: {path of a manifest that cannot be read: why}, filled here. PermanentError if the landings cannot be listed.
     """
     found = []
     for landing, path in landings_of(root, site_id):
@@ -61,8 +60,8 @@ def list_landed_parts(
 
 
 def find_altered_records(root: Path, site_id: str, loaded: Sequence[Row], trusting: bool) -> Iterator[tuple[str, str]]:
-    """(landing, what is wrong) of `loaded` landings of a site whose papers somebody changed since. `loaded`: rows of
-    `loaded_landings`; `trusting`: a landing that nobody touched is not read."""
+    """Yield (landing, what is wrong) for `loaded` landings whose manifest or receipt was changed since. `loaded`: rows of
+    `loaded_landings`. `trusting`: skip landings with an unchanged sign."""
     for row in loaded:
         sign = int(row["folder_mtime"])
         if not (trusting and sign and sign == landing_sign(root, site_id, row["landing"])):
@@ -72,7 +71,7 @@ def find_altered_records(root: Path, site_id: str, loaded: Sequence[Row], trusti
 
 @dataclass(frozen=True)
 class Site:
-    """`unit`: ms, us or ns. `link`: the link of this ledger that feeds the receiver from it, '' where none does."""
+    """`unit`: ms, us or ns. `link`: the link of this ledger from the site to the receiver, '' without."""
 
     site_id: str
     name: str
@@ -82,21 +81,20 @@ class Site:
 
 @dataclass(frozen=True)
 class CoverageScope:
-    """What is the same for every site of a report. `broken`: location → what is wrong with its bytes."""
+    """What all sites of a report share. `broken`: location → what is wrong with its bytes."""
 
     receiver: str
     root: Path
     names: Mapping[str, str]  # {site id: name}
     broken: Mapping[str, str] = field(default_factory=dict)
-    left_out: str = "excluded by"  # how the reason begins that a link's patterns give
+    left_out: str = "excluded by"  # how a reason begins that comes from a link's patterns
     since: str | None = None
     until: str | None = None
     clock: float = 0.0  # now
 
 
 def cover_site(connection: Connection, scene: CoverageScope, site: Site, known: AsOf) -> SiteCoverage:
-    """Decide every cell of one site, of which `known` says until when it was listed. Raises UsageError where `since` or
-    `until` is no time."""
+    """Decide every cell of one site; `known`: when it was last listed. UsageError for a malformed `since` or `until`."""
     expected = {e.path: e for e in expected_files(connection, scene.receiver, site.site_id)}
     view = catalog_view(connection, scene.receiver, site.site_id, scene.broken, scene.names)
     trouble = dict(view.trouble)
@@ -140,7 +138,7 @@ def cover_site(connection: Connection, scene: CoverageScope, site: Site, known: 
 
 
 def _list_notes(apart: Mapping[str, str], view: CatalogView, scene: CoverageScope, never_ran: str) -> tuple[str, ...]:
-    """What a reader of the report must know though no cell shows it. `apart`: {path: why it is not expected}."""
+    """Return what no cell shows and a reader must know. `apart`: {path: why it is not expected}."""
     left_out = [path for path, why in apart.items() if why.startswith(scene.left_out)]
     older = sum(any(h.state == "live" for h in view.by_path.get(path, ())) for path in left_out)
     adopted = len(apart) - len(left_out)
@@ -155,8 +153,8 @@ def _list_notes(apart: Mapping[str, str], view: CatalogView, scene: CoverageScop
 
 
 def _lost_landings(connection: Connection, scene: CoverageScope, site: Site) -> Sequence[str]:
-    """Landings that this ledger's link made, that nobody loaded, and whose manifest is gone or cannot be looked at, where
-    no later one waits for them: then no paper here tells of them."""
+    """Return landings of this ledger's link that were not loaded and whose manifest is missing or unreadable. Used where no
+    later landing waits for them, so that the receiver does not report them."""
     loaded = {r["landing"] for r in run_report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)}
     made = sent_landings(connection, site.link, state="landed") if site.link else ()
     folder = scene.root / "landing" / site.site_id
@@ -167,7 +165,7 @@ def _lost_landings(connection: Connection, scene: CoverageScope, site: Site) -> 
 
 
 def _check_manifest(paper: Path) -> str:
-    """Why a manifest that should be there cannot be read, "" where it is there."""
+    """Return why a manifest that should be there cannot be read, "" where it is there."""
     try:
         paper.lstat()
     except FileNotFoundError:
@@ -178,7 +176,7 @@ def _check_manifest(paper: Path) -> str:
 
 
 def _never_ran(connection: Connection, site: Site) -> str:
-    """A link without a run has listed nothing: no cell is expected, and none is proved."""
+    """Return a note on a link without a run: it has listed nothing, so no cell is expected or proved."""
     link = get_link(connection, site.link) if site.link else None
     if not site.link or (link is not None and link.last_run):
         return ""
@@ -186,14 +184,14 @@ def _never_ran(connection: Connection, site: Site) -> str:
 
 
 def _has_changed(file: Expected, view: CatalogView) -> bool:
-    """Whether the site's file is not what the catalog took of it."""
+    """Whether the site's file differs in size from what the catalog has."""
     rows = view.by_path.get(file.path, ())
     return bool(rows) and max(rows, key=lambda h: h.file_id).size != file.size
 
 
 def _find_unexpected(scene: CoverageScope, site: Site, not_carried: Sequence[Expected]) -> dict[str, str]:
-    """Which of these the manifests that listed them told not to expect, with the reason: the link's own patterns leave
-    them out, or they were adopted."""
+    """Return path → reason for files that their manifests mark as not expected: the link's patterns exclude them, or they
+    were adopted."""
     told: dict[str, dict[str, str]] = {}
     for file in not_carried:
         if file.landing not in told:
@@ -202,15 +200,15 @@ def _find_unexpected(scene: CoverageScope, site: Site, not_carried: Sequence[Exp
             try:
                 added = read_manifest(scene.root, kept if (scene.root / kept).exists() else paper).added
             except (CorruptionError, PermissionDeniedError, OSError):
-                added = ()  # without the paper the file counts as expected
+                added = ()  # without its manifest the file counts as expected
             told[file.landing] = {entry.path: entry.reason for entry in added if entry.reason}
     return {file.path: told[file.landing][file.path] for file in not_carried if file.path in told[file.landing]}
 
 
 def _read_unloaded(connection: Connection, scene: CoverageScope, site: Site, gaps: list[str]) -> Iterator[Manifest]:
-    """Manifests on disk that a load has yet to take, in sequence; what cannot be read goes to `gaps`.
+    """Yield manifests on disk that are not loaded yet, in sequence; errors go to `gaps`.
 
-    One that was rejected, or that a load has gone past, tells nothing of what the site has: a copy of an old landing.
+    A rejected manifest, or one that the sequence has passed, is a copy of an old landing and says nothing of the site.
     """
     place = {"receiver": scene.receiver, "site": site.site_id}
     loaded = run_report(connection, "loaded_landings", **place)
@@ -234,7 +232,7 @@ def _read_unloaded(connection: Connection, scene: CoverageScope, site: Site, gap
 
 
 def _missing_landings(connection: Connection, scene: CoverageScope, site: Site) -> Sequence[str]:
-    """What the sequence says never came. A landing whose folder is being copied counts as not come."""
+    """Return landings missing from the sequence. A landing whose folder is still being copied counts as missing."""
     place = {"receiver": scene.receiver, "site": site.site_id}
     unloaded = run_report(connection, "unloaded_landings", **place)
     return [
@@ -243,7 +241,7 @@ def _missing_landings(connection: Connection, scene: CoverageScope, site: Site) 
 
 
 def root_here(app: App, receiver: ReceiverSettings) -> Path:
-    """The receiver's folder here. Raises UsageError where it is remote."""
+    """Return the receiver's folder. Raises UsageError where the receiver is remote."""
     root = app.receiver_root(receiver)
     if root is None:
         raise UsageError(
@@ -254,9 +252,9 @@ def root_here(app: App, receiver: ReceiverSettings) -> Path:
 
 
 def sites_of(app: App, connection: Connection, receiver: ReceiverSettings, wanted: str = "") -> list[Site]:
-    """The sites a receiver heard of and those whose links lead to it, by name; only `wanted` (name or UUID) where given.
+    """Return sites that a receiver knows and those with a link to it, by name; only `wanted` (name or UUID) if given.
 
-    Raises NotFoundError where nobody knows `wanted`.
+    Raises NotFoundError if `wanted` is unknown.
     """
     names = site_names(app, connection)
     units = {s.id: s.time_unit for s in app.settings.sites.values()}

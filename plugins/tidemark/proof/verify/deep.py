@@ -1,12 +1,11 @@
-"""`verify --deep`: every point of a site's sealed files, newest wins, against what readers see of them.
+"""`verify --deep`: compare every point of a site's sealed files, newest wins, with what readers see of them.
 
-What is compared are the files that lie at the site as they were acknowledged and are in the catalog. Of what the catalog
-shows besides there are two kinds:
+It compares files that are in the catalog and at the site, where they are as acknowledged. The catalog may show more:
 
-- content of a file that changed, or went, since the newest run (the receiver's inventory still has it), or whose newest
-  content is kept out: the next sync or an operator decides. What shows it alone is left out of the comparison; in a merged
-  file it says nothing of the values between its first and last time;
-- content of a file that the receiver knows as gone: what readers see for it alone is told by file, with the points.
+- A file changed or vanished since the newest run (the receiver's inventory still has it), or its newest content is kept out.
+  The next sync or an operator decides. Content that only such a file shows is not compared. In a merged file, values between
+  its first and last time are not compared.
+- The receiver knows that a file vanished. Points that readers see only because of it are reported per file.
 
 Memory holds one device at a time, at the site and at the receiver.
 """
@@ -41,7 +40,7 @@ from tidemark.stores.protocol import Store
 
 @dataclass(frozen=True)
 class Proof:
-    """Which site of which receiver, whose files lie below `root`. `live_only`: compare what `read --live-only` shows."""
+    """The site and receiver to compare. `root` holds the receiver's files. `live_only`: compare with `read --live-only`."""
 
     app: App
     receiver: ReceiverSettings
@@ -54,7 +53,7 @@ class Proof:
 
 @dataclass
 class Found:
-    """What was compared and found; `not_read`: file or series → why it could not be compared."""
+    """The results. `not_read`: file or series → why it could not be compared."""
 
     series: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -63,7 +62,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What readers see. `sources`: visible file → the source files of which it tells, by id; `devices` of all of them."""
+    """What readers see. `sources`: visible file → the (id, path) of the source files that it shows."""
 
     devices: Mapping[str, SeenDevice]
     sources: Mapping[int, Sequence[tuple[int, str]]]
@@ -72,7 +71,7 @@ class _Shown:
     same: frozenset[str]  # paths that are compared
 
     def origin_of(self, layer: Layer) -> Origin | None:
-        """What a layer tells of; None where it is left out."""
+        """Return which files a layer shows; None where it is not compared."""
         sources = self.sources.get(layer.file.file_id)
         if sources is None:
             return FOREIGN
@@ -93,7 +92,7 @@ class _Shown:
 
 
 def compare_points(proof: Proof, store: Store, source: SourceChecked, present: set[str]) -> Found:
-    """Compare every point of `present`, paths of the site that are the same there as acknowledged and in the catalog."""
+    """Compare every point of `present`: paths that are as acknowledged at the site and are in the catalog."""
     found, kept = Found(), _Kept()
     with proof.app.ledger.read() as connection:
         shown = _read_visible(connection, proof, source, frozenset(present))
@@ -132,7 +131,7 @@ def compare_points(proof: Proof, store: Store, source: SourceChecked, present: s
 
 
 class _Kept:
-    """Files that are gone at the site, with what readers see for them alone."""
+    """Files that vanished at the site, with the points that readers see only because of them."""
 
     def __init__(self) -> None:
         self._points: Counter[str] = Counter()
@@ -143,7 +142,7 @@ class _Kept:
         self._series.update(kept.keys())
 
     def list_differences(self, site: str) -> Iterator[Difference]:
-        """One a file, by path."""
+        """Yield one difference per file, by path."""
         for path, count in sorted(self._points.items()):
             of = f"{count:,} points in {self._series[path]:,} series"
             told = f"gone at the site and kept: readers see {of} that only this file has"
@@ -166,7 +165,7 @@ def _read_visible(connection: Connection, proof: Proof, source: SourceChecked, s
 def _trace_sources(
     connection: Connection, receiver: str, site_id: str, visible: Sequence[CatalogFile]
 ) -> Mapping[int, Sequence[tuple[int, str]]]:
-    """Of which source files (id, path) each visible file tells, itself or through all that it was merged from."""
+    """Return which source files (id, path) each visible file shows, directly or through all that it was merged from."""
     place = {"receiver": receiver, "site": site_id}
     paths = {int(r["file_id"]): r["path"] for r in run_report(connection, "catalog_held", **place) if r["role"] == "source"}
     made: dict[int, list[int]] = defaultdict(list)
@@ -188,6 +187,6 @@ def _trace_sources(
 
 
 def _select_layers(shown: _Shown, name: str) -> list[tuple[Layer, Origin]]:
-    """The layers of a device that are compared, each with what it tells of."""
+    """Return the layers of a device that are compared, each with its origin."""
     layers = shown.devices[name].layers if name in shown.devices else ()
     return [(layer, origin) for layer in layers if (origin := shown.origin_of(layer)) is not None]

@@ -1,7 +1,7 @@
-"""What `verify` found, one line a difference; and the site's own bytes against what was acknowledged.
+"""The differences that `verify` found, one line each; and the check of the site's own bytes.
 
-A line says whether it was repaired. `check_source` compares the site's files by digest, made where the bytes lie.
-What is sealed and unsent is a state of its own (`Unsent`).
+`check_source` compares the site's files with what was acknowledged, by digests computed at the site. Files that are sealed
+and unsent are a state of their own (`Unsent`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
 MISSING = "missing"  # acknowledged, and not in the catalog
 SOURCE = "source differs"  # the site's bytes changed under an unchanged size and time
 POINTS = "points differ"  # the same files, other points
-KEPT = "kept points"  # readers see what only a file has that is gone at the site
+KEPT = "kept points"  # readers see points that only a vanished file has
 _NEEDS_SOMEBODY = (PermanentError, CorruptionError)
 _AGAIN = "./tidemark doctor, then verify again"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`path`: the source path, or the place at the receiver where there is none. `repaired`: '' while nothing was done."""
+    """`path`: the source path, or the location at the receiver where there is none. `repaired`: what was done, or ''."""
 
     what: str
     site: str
@@ -45,8 +45,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Unsent:
-    """A file that is sealed at its site and was not sent. `bytes`: with its companions; `sealed_at`: since when it waits,
-    seconds since 1970; `overdue`: its link should have sent it."""
+    """A file that is sealed at its site and was not sent. `bytes`: with its companions. `sealed_at`: since when it waits,
+    seconds since 1970. `overdue`: its link should have sent it."""
 
     site: str
     path: str
@@ -60,7 +60,7 @@ UNSENT_SHOWN = 10_000
 
 
 def encode_unreachable(errors: Sequence[tuple[str, TidemarkError]]) -> dict[str, Any]:
-    """`unreachable` and `refused` of a report: what sites and nodes answered, first those that need somebody."""
+    """Return `unreachable` and `refused` of a report: the errors of sites and nodes, those that need a person first."""
     away = sorted(errors, key=lambda one: not isinstance(one[1], _NEEDS_SOMEBODY))
     needs = [error.hint or _AGAIN for _, error in away if isinstance(error, _NEEDS_SOMEBODY)]
     return {"unreachable": tuple((name, error.message) for name, error in away), "refused": needs[0] if needs else ""}
@@ -68,12 +68,12 @@ def encode_unreachable(errors: Sequence[tuple[str, TidemarkError]]) -> dict[str,
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """`checked`: digests compared (and series, when deep). `held`: files that a quarantine, an owner or the operator keeps
-    out; `pending`: files that changed or came since the newest run; `adopted`: files that another tool brought, which are
-    not compared; `unreachable`: sites that did not answer: not verified; `refused`: what to do where
-    one of them, the first, answered and needs somebody (a host key, a login); `not_read`: files and series that could not be
-    compared; `elsewhere`: sites whose source another Tidemark verifies; `proved`: files that were not verified at the source
-    when they were sent and are now; `unverified`: files that still are not."""
+    """`checked`: digests compared. `series`: series compared with `deep`. `held`: files that a quarantine, an owner or the
+    operator keeps out. `pending`: files that changed or arrived since the newest run. `adopted`: files that another tool
+    brought, which are not compared. `unreachable`: sites and nodes that were not verified. `refused`: what to do about the
+    first of them that answered and needs a person (a host key, a login). `not_read`: files and series that could not be
+    compared. `elsewhere`: sites whose source another Tidemark verifies. `proved`: files sent without a digest of the source
+    and verified there now. `unverified`: files still without one."""
 
     receiver: str
     checked: int = 0
@@ -89,12 +89,12 @@ class VerifyReport:
     unverified: int = 0
     unsent: tuple[Unsent, ...] = ()  # sealed at a site and not sent
     refused: str = ""
-    kept_files: int = 0  # files that are gone at their site and kept
+    kept_files: int = 0  # files that vanished at their site and are kept
 
     @property
     def exit_code(self) -> int:
-        """20 while a difference stands; 5 where a site was not verified, 6 where that needs somebody; 23 where a file is
-        held, was not read, or should have been sent; else 0."""
+        """20 for an unrepaired difference; 5 if a site was not verified, 6 if that needs a person; 23 if a file is held, was
+        not read, or should have been sent; else 0."""
         if any(not d.repaired for d in self.differences):
             return DIFFERENCES_FOUND
         if self.unreachable:
@@ -175,9 +175,9 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class SourceChecked:
-    """`same`: path → file, verified; `pending`: files that changed or came since the newest run, and those that went;
-    `other_mods`: differing files whose TsFile is the acknowledged one: only their deletions were written anew; `adopted`:
-    files known without ever being sent, of which there is no digest; `sealed`: paths of all sealed files there."""
+    """`same`: path → verified file. `pending`: files that changed, arrived or vanished since the newest run. `other_mods`:
+    different files whose TsFile is the acknowledged one: only their deletions were rewritten. `adopted`: files known without
+    being sent, which have no digest. `sealed`: paths of all sealed files there."""
 
     same: Mapping[str, SourceFile]
     differences: tuple[Difference, ...]

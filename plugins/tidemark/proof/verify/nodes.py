@@ -1,8 +1,8 @@
-"""The nodes' copies of what the catalog keeps, byte by byte: part of `verify`, with a cluster.
+"""Compare the nodes' copies of the catalog's files byte by byte: part of `verify`, with a cluster.
 
-Every copy is read at its node and compared by digest. What differs or is gone is named by node; a repair brings it from the
-receiver or from a node whose copy is right. A file that fewer nodes hold than a quorum is named too. A member that is only
-late is no difference: it catches up. Source: docs/decisions/0015.
+Every copy is read at its node and compared by digest. A different or missing copy is reported with its node. A repair copies
+the file from the receiver or from a node whose copy is right. A file that fewer nodes hold than a quorum is reported too. A
+late member is no difference: it catches up. Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tidemark.progress import Progress, Tick
 from tidemark.proof.verify.differences import DAMAGED, MISSING, Difference
 from tidemark.stores.protocol import Store
 
-_AT_ONCE = 512  # digests that are asked for at once
+_AT_ONCE = 512  # digests per request
 
 
 @dataclass
 class NodesChecked:
-    """`differences` with what was done about each; `checked`: copies that were read; `away`: (node, what it answered)."""
+    """`differences` with what was done about each. `checked`: copies that were read. `away`: (node, error)."""
 
     checked: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -39,7 +39,7 @@ class NodesChecked:
 
 @dataclass(frozen=True)
 class _NodeCopies:
-    """What is to be compared: pieces of live files, whose they are, who holds them as the ledger says, what moves."""
+    """What to compare: pieces of live files, their sites, their holders by the ledger, the moving slots."""
 
     pieces: Mapping[str, Piece]
     sites: Mapping[str, str]  # location → site id
@@ -51,8 +51,8 @@ class _NodeCopies:
 def verify_nodes(
     cluster: Cluster, names: Mapping[str, str], sites: Collection[str], store: Store | None, progress: Progress
 ) -> NodesChecked:
-    """Compare the copies of these sites' files (ids). `names`: site id → name; `store`: the receiver's, to repair, under its
-    load lease, which the caller holds then. Nodes that cannot be asked are named, the rest goes on."""
+    """Compare the copies of these sites' files (ids). `names`: site id → name. `store`: the receiver's, to repair; the
+    caller then holds its load lease. Nodes that cannot be asked are reported, the rest goes on."""
     found = NodesChecked()
     if store is not None:
         catch_up(cluster, store)
@@ -69,7 +69,7 @@ def verify_nodes(
                     good[location].append(node)
                 else:
                     wrong.append((node, location, _describe_mismatch(node, digest, look.pieces[location].sha256)))
-        except TidemarkError as away:  # whatever it is: the other nodes are verified
+        except TidemarkError as away:  # any error: the other nodes are verified
             found.away.append((node, away))
     for node, location, why in wrong:
         told = Difference(DAMAGED, names.get(look.sites[location], look.sites[location]), location, f"node {node}", why)
@@ -87,7 +87,7 @@ def _read_copies(cluster: Cluster, sites: Collection[str]) -> _NodeCopies:
         epoch = table_rows.current_epoch(connection, receiver)
         moves = move_rows.moves_of_epoch(
             connection, receiver, epoch, open_only=True
-        )  # of the first table no paper says what moves
+        )  # no file records the moves of the first table
     held = {at: tuple(row.node for row in copies.get(at, ()) if row.state == "held") for at in pieces}
     sizes = {at: max((row.size for row in copies.get(at, ()) if row.state == "held"), default=0) for at in pieces}
     return _NodeCopies(pieces, dict(_pair_with_sites(files)), held, sizes, frozenset(move.slot for move in moves))
@@ -116,7 +116,7 @@ def _describe_mismatch(node: str, digest: str | int | None, recorded: str) -> st
 def _find_shortages(
     cluster: Cluster, look: _NodeCopies, names: Mapping[str, str], store: Store | None, good: Mapping[str, list[str]]
 ) -> Iterator[Difference]:
-    """Files of which fewer than a quorum have a copy, as the ledger says; what moves is no difference."""
+    """Yield files of which fewer than a quorum hold a copy, by the ledger. Moving slots are no difference."""
     held = {at: dict.fromkeys(nodes, look.pieces[at].sha256) for at, nodes in look.copies.items()}
     still = [piece for piece in look.pieces.values() if look.moving.isdisjoint(piece.slots)]
     for piece in still:
@@ -134,7 +134,7 @@ def _find_shortages(
 def _repair_copy(
     cluster: Cluster, store: Store | None, told: Difference, node: str, piece: Piece, good: Mapping[str, list[str]]
 ) -> Difference:
-    """The difference with what was done about it; "" where nothing could be."""
+    """Repair a copy if `store` is given. Return the difference with what was done; `repaired` is "" if nothing was."""
     following = "./tidemark verify --repair" if store is None else "./tidemark cluster check"
     if store is not None:
         brought = bring_to_node(cluster, store, Delivery(node, {}, (piece,)), {piece.location: good[piece.location]})

@@ -1,8 +1,8 @@
-"""Points against points: what the site's own files say, newest wins, against what readers of the catalog see.
+"""Compare points: what the site's own files say, newest wins, with what readers of the catalog see.
 
-The comparison is pure. The rule is written once more here, apart from the catalog's reader: a mistake in one of the
-two shows. `SitePoints` gives the site's own points, device by device, from files that were verified against what was
-acknowledged. Files of a remote site are fetched into a temporary folder first.
+The comparison is pure. It implements the rule independently of the catalog's reader, so a mistake in one of the two shows.
+`SitePoints` reads the site's own points, device by device, from files that were verified against what was acknowledged.
+Files of a remote site are fetched into a temporary folder first.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ALL_TIMES: Span = (-(1 << 63), (1 << 63) - 1)
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one series in time order, as canonical text with their type. `layers[i]`: the number of the column, as
-    given, that point i comes from."""
+    """The points of one series in time order, as canonical text with their type. `layers[i]`: index of the column that point
+    i comes from."""
 
     times: NDArray[np.int64]
     texts: NDArray[np.object_]
@@ -43,9 +43,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Origin:
-    """Of which files a column of the catalog tells. `free`: (first, last) times at which it may tell of a file that was
-    changed, or went, since the newest run: nothing is said of its values there. `gone`: source path → times at which it may
-    tell of a file that the site has no more, as the receiver knows."""
+    """Which files a column of the catalog shows. `free`: (first, last) times at which it may show a file that changed or
+    vanished since the newest run; values there are not compared. `gone`: source path → times at which it may show a file
+    that the receiver knows as vanished."""
 
     free: tuple[Span, ...] = ()
     gone: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
@@ -59,15 +59,14 @@ FOREIGN = Origin((ALL_TIMES,))
 
 @dataclass(frozen=True)
 class Compared:
-    """`trouble`: '' where the catalog shows what the site has; `kept`: path of a file that is gone at the site → points that
-    are there for it alone."""
+    """`trouble`: '' where the catalog shows what the site has. `kept`: path of a vanished file → points only from it."""
 
     trouble: str
     kept: Mapping[str, int] = field(default_factory=dict)
 
 
 def newest_wins(columns: Sequence[Column]) -> Series:
-    """Columns of one series, lowest rank first: at one time the last of them counts."""
+    """Overlay columns of one series, lowest rank first: the last of equal times wins."""
     filled = [(number, c) for number, c in enumerate(columns) if len(c)]
     if not filled:
         return Series(np.empty(0, np.int64), np.empty(0, np.object_), np.empty(0, np.int64))
@@ -81,8 +80,8 @@ def newest_wins(columns: Sequence[Column]) -> Series:
 
 
 def compare_columns(source: Sequence[Column], catalog: Sequence[Column], origins: Sequence[Origin] = ()) -> Compared:
-    """Compare what the site has with what readers see; columns lowest rank first, `origins` those of `catalog`'s (none: all
-    `LIVE`)."""
+    """Compare what the site has with what readers see. Columns lowest rank first. `origins`: those of the `catalog` columns
+    (none: all `LIVE`)."""
     if _is_identical(source, catalog):
         return Compared("")
     mine, theirs = newest_wins(source), newest_wins(catalog)
@@ -120,7 +119,7 @@ def _mask_within(times: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.
 
 
 def _is_identical(source: Sequence[Column], catalog: Sequence[Column]) -> bool:
-    """The quick answer for two single columns of one type, bit for bit."""
+    """Compare two single columns of one type quickly, bit for bit."""
     if len(source) != 1 or len(catalog) != 1 or source[0].type is not catalog[0].type:
         return False
     mine, theirs = source[0], catalog[0]
@@ -163,11 +162,11 @@ class SitePoints:
         return sorted(self._by_device)
 
     def paths(self, device: str) -> Sequence[str]:
-        """The files that hold a device, lowest rank first."""
+        """Return the files that hold a device, lowest rank first."""
         return self._by_device[device]
 
     def read_columns(self, device: str) -> Mapping[str, list[Column]]:
-        """Measurement → its columns, deletions applied, lowest rank first."""
+        """Return measurement → its columns, deletions applied, lowest rank first."""
         found: dict[str, list[Column]] = defaultdict(list)
         for path in self._by_device[device]:
             opened = self._open_file(path)

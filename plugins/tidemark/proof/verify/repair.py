@@ -1,8 +1,8 @@
-"""What `verify --repair` does about a difference. Each repair is idempotent and is recorded with who asked for it.
+"""Repair what `verify --repair` found. Each repair is idempotent and is recorded with who asked for it.
 
-The acknowledged bytes are fetched from the site again and put in place only when their digest is the recorded one, so a
-source that rotted is never copied over a good file. A damaged merged file is withdrawn, so that readers read its sources
-at once, and derived again. What cannot be put back is marked for the next sync.
+The acknowledged bytes are fetched from the site again and put in place only if their digest is the recorded one, so a rotten
+source never overwrites a good file. A damaged merged file is withdrawn, so that readers read its sources at once, and made
+again. What cannot be restored is marked for the next sync.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PART = ".part"
 
 @dataclass(frozen=True)
 class Damage:
-    """A file at the receiver that may be wrong. `source`: where the site has the same bytes, '' where it has none."""
+    """A file at the receiver that may be wrong. `source`: its path at the site, '' if the site lacks the same bytes."""
 
     record: Recorded
     path: str  # the TsFile's source path, '' for a merged file
@@ -42,11 +42,11 @@ class Damage:
     file_id: int = 0
     database: str = ""
     size: int = 0  # bytes of a mods file that were acknowledged, where the record has none
-    kept: bool = False  # gone at its site, so that nobody has these bytes
+    kept: bool = False  # vanished at its site, so it cannot be fetched there
 
 
 class Repairs:
-    """Repairs at one receiver under its load's lease."""
+    """Repairs at one receiver under its load lease."""
 
     def __init__(self, app: App, receiver: ReceiverSettings, lease: Lease) -> None:
         self._app = app
@@ -55,7 +55,7 @@ class Repairs:
         self._derive: set[str] = set()
 
     def restore_file(self, damage: Damage, link: str, store: Store | None, source: SourceChecked | None) -> str:
-        """What was done, '' where nothing could be. `store`, `source`: the site's, where it can be asked."""
+        """Repair a file and return what was done, or ''. `store`, `source`: the site's, if it can be asked."""
         if damage.file_id and not damage.path:
             return self._withdraw_merged(damage, link, source)
         if store is None or not damage.source or not self._fetch_bytes(store, damage):
@@ -68,7 +68,7 @@ class Repairs:
         return "fetched again from the site"
 
     def restore_records(self, root: Path, site_id: str, landing: str) -> str:
-        """Write a loaded landing's manifest and receipt again, as the receiver kept them; '' where it has not got them."""
+        """Write a loaded landing's manifest and receipt again from the kept copies. Return '' if one is missing."""
         kept = (kept_manifest(site_id, landing), kept_receipt(site_id, landing))
         papers = [read_landed(root, path) for path in kept]
         with self._app.receiver_store(self._receiver) as store:
@@ -111,11 +111,11 @@ class Repairs:
             return "withdrawn: its sources are read, and it is derived again"
         paths = [r["path"] for r in made_from]
         if not link or source is None or not all(path in source.same for path in paths):
-            return ""  # it stands alone, and the site does not have all of its sources any more
+            return ""  # it is settled, and the site lacks some of its sources
         return self.send_again(link, paths, f"the merged file that stands alone for it is damaged: {damage.record.location}")
 
     def _fetch_bytes(self, store: Store, damage: Damage) -> bool:
-        """Put the site's bytes in place; False where they are not the recorded ones, or gone."""
+        """Put the site's bytes in place. False if they are missing or not the recorded ones."""
         record, part = damage.record, damage.record.location + PART
         size = record.size or self._find_size(store, damage)
         digest = hashlib.sha256()
@@ -126,7 +126,7 @@ class Repairs:
                 yield piece
 
         with self._app.receiver_store(self._receiver) as target:
-            # CRASH WINDOW: a `.part` beside the damaged file: the next repair writes it anew, nobody reads it.
+            # CRASH WINDOW: a `.part` next to the damaged file: the next repair writes it anew, nobody reads it.
             try:
                 target.remove([part])
                 target.write_part(part, 0, hash_pieces())
@@ -139,5 +139,5 @@ class Repairs:
         return True
 
     def _find_size(self, store: Store, damage: Damage) -> int:
-        """Bytes of a mods file, which the catalog does not record: what the site has, cut at what was acknowledged."""
+        """Return how many bytes of a mods file to read: the acknowledged size, else the size at the site."""
         return damage.size or (entry.size if (entry := store.stat(damage.source)) else 0)

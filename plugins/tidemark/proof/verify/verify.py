@@ -1,19 +1,17 @@
-"""`verify`: the site's bytes, what landed and the catalog, compared by digest; repaired on demand.
+"""`verify`: compare the site's bytes, the landed files and the catalog by digest, with `deep` by points; repair on demand.
 
-With `deep` they are compared by points too. Nothing remembered is trusted: every byte is read, at the site where it
-lies. What a quarantine or an owner keeps out is named as held, it is no difference. What changed or came since the
-newest run is counted as pending. Repairs: `repair`.
+Stored digests are not trusted: every byte is read where it lies. Files that a quarantine or an owner keeps out are listed as
+held, not as differences. Files that changed or arrived since the newest run are counted as pending. Repairs: `repair`.
 
-Landings whose files are not what they were (`find_lost_landings`, `find_changed_records`): those that a link made, that its
-receiver has not answered, and that are not there any more; and loaded ones in which somebody changed the manifest or
-the receipt. All later ones of the site wait for a lost one for ever. Where nobody brings its folder back, its
-manifest is made again from the ledger. Its files are then missing in it like any that a disk lost: where the
-receiver is here, verify fetches them from the site; else the load says in its receipt that they are missing, and the
-link's next run sends what the site still has.
+`find_lost_landings` finds unanswered landings of a link that are missing at its receiver. All later landings of the site
+wait for a lost one for ever. If nobody restores its folder, its manifest is made again from the ledger. Its files are then
+missing like any that a disk lost. Where the receiver is on this machine, verify fetches them from the site. Otherwise the
+load reports them as missing in its receipt, and the link's next run sends what the site still has. `find_changed_records`
+finds loaded landings whose manifest or receipt was changed.
 
-What is sealed at a site and was not sent is told by verify (`unsent_files`), which goes there in any case. What is
-to be sent is decided by the same function as in every run and plan (`sync.select.select_files.look`). Since when a
-file waits is told by this machine's clock where that can be: a site's clock may be off by days or years.
+`unsent_files` finds what is sealed at a site and was not sent. It selects files as every run and plan does
+(`sync.select.select_files.make_selection`). The waiting time is measured with this machine's clock where possible, since a
+site's clock may be off by days or years.
 """
 
 from __future__ import annotations
@@ -95,7 +93,7 @@ class _Tally:
 
 @dataclass(frozen=True)
 class _Work:
-    """One site of a receiver. `root` is None where the receiver is remote, `store` where the site cannot be asked."""
+    """One site of a receiver. `root` is None where the receiver is remote."""
 
     app: App
     receiver: ReceiverSettings
@@ -119,10 +117,10 @@ def verify(
     *,
     live_only: bool = False,
 ) -> VerifyReport:
-    """Verify every site of a receiver, or one (name or UUID). Sites that do not answer are named, the rest goes on.
+    """Verify every site of a receiver, or one (name or UUID). Sites that do not answer are reported, the rest goes on.
 
-    With `deep`, the points are compared that readers see, or with `live_only` those that `read --live-only` shows. Raises
-    NotFoundError for a site that nobody knows, LeaseHeldError where `repair` meets a running load.
+    `deep` also compares the points that readers see, or with `live_only` those of `read --live-only`. Raises NotFoundError
+    for an unknown site, LeaseHeldError if a load runs during `repair`.
     """
     with app.ledger.read() as connection:
         names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
@@ -164,11 +162,11 @@ def verify(
 
 
 def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | None, deep: bool) -> None:
-    """`store`: the receiver's, where differences at nodes are to be repaired."""
+    """Verify all sites, then the nodes. `store`: the receiver's, if differences at nodes are to be repaired."""
     for work in works:
         try:
             _verify_site(work, deep)
-        except PermissionDeniedError as closed:  # its folder below `landing/`, which its sender may close
+        except PermissionDeniedError as closed:  # its folder below `landing/`, whose rights its sender sets
             work.tally.unreachable.append((work.site.name, closed))
     if cluster is not None and works:
         first = works[0]
@@ -198,7 +196,7 @@ def _verify_site(work: _Work, deep: bool) -> None:
             for lost in find_lost_landings(
                 work.app, work.app.link_settings(work.site.link), repair=work.repairs is not None
             ):
-                _record_difference(work, lost, lost.repaired)  # its files are then looked for, and fetched where that can be
+                _record_difference(work, lost, lost.repaired)  # its files are checked below, and fetched if possible
             _verify_receiver(work, store, source)
             present = _find_present(work, source, acked)
             if deep and work.root is not None:
@@ -235,7 +233,7 @@ def _verify_source(work: _Work, source: SourceChecked) -> None:
 
 
 def _record_proved(work: _Work, source: SourceChecked) -> None:
-    """What was sent without a digest of the source, and was found there now with the one it has at the receiver."""
+    """Record files that were sent without a digest of the source and now have the receiver's digest at the source."""
     link = work.site.link
     with work.app.ledger.write() as connection:
         same = hold_rows.unverified_of(connection, link, list(source.same))
@@ -245,7 +243,7 @@ def _record_proved(work: _Work, source: SourceChecked) -> None:
 
 
 def _verify_receiver(work: _Work, store: Store | None, source: SourceChecked | None) -> None:
-    """What landed and what the catalog keeps of the site, byte by byte."""
+    """Check the landed files and the catalog's files of the site, byte by byte."""
     if work.root is None:
         return
     place = {"receiver": work.receiver.name}
@@ -257,7 +255,7 @@ def _verify_receiver(work: _Work, store: Store | None, source: SourceChecked | N
         _record_difference(work, other, other.repaired)
     damage = {d.record.location: d for d in (*_list_catalog_files(kept, source), *_list_landed_files(work, loaded))}
     checked = check_files(work.root, [d.record for d in damage.values()], {}, elsewhere)
-    with work.app.ledger.write() as connection:  # so that coverage knows what was found, however old the file looks
+    with work.app.ledger.write() as connection:  # coverage then uses these digests
         catalog = {d.record.location for d in damage.values() if d.where == "catalog"}
         put_file_checks(
             connection, work.receiver.name, [c for c in checked.fresh if c.location in catalog], database_time(connection)
@@ -296,8 +294,8 @@ def _list_landed_files(work: _Work, loaded: Sequence[Row]) -> list[Damage]:
 
 
 def _find_present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[str]:
-    """Paths whose acknowledged generation readers read; the others are named: held, pending, or missing."""
-    if work.root is None:  # what its receipts told
+    """Return paths whose acknowledged generation readers read. Record the others as held, pending or missing."""
+    if work.root is None:  # only its receipts are known
         told = ("refused", "quarantined")
         work.tally.held += [(r["path"], r["reason"]) for r in acked if r["reason"].startswith(told)]
         return set()
@@ -326,14 +324,14 @@ def _find_present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> s
             why = why or f"generation {r['generation']} was acknowledged and is not in the catalog"
             repaired = work.repairs.send_again(work.site.link, [path], why) if work.repairs else ""
             _record_difference(work, Difference(MISSING, work.site.name, path, "catalog", why), repaired)
-    for path in sorted(view.late.keys() & at_site):  # the next sync puts it right, or the operator; no repair is needed
+    for path in sorted(view.late.keys() & at_site):  # the next sync or the operator solves it, not a repair
         following = f"./tidemark sync {work.site.link}"
         _record_difference(work, Difference(MISSING, work.site.name, path, "catalog", view.late[path], next=following))
     return present
 
 
 def _note_held_files(work: _Work) -> None:
-    """Files of a site that another Tidemark sends, which came and are kept out of the catalog."""
+    """List files of a site that another Tidemark sends, which arrived and are kept out of the catalog."""
     if work.root is None:
         return
     with work.app.ledger.read() as connection:
@@ -345,7 +343,7 @@ def _note_held_files(work: _Work) -> None:
 
 
 def _is_on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:
-    """Whether the landing that carried the path is not loaded yet, known to a load or still to be found by one."""
+    """Whether the landing that carried the path is not loaded yet, whether or not a load has found it."""
     with work.app.ledger.read() as connection:
         links = run_report(connection, "path_at_links", site=work.site.site_id, path=path)
         landing = next((link["landing"] for link in links if link["link"] == work.site.link), "")
@@ -372,7 +370,7 @@ MADE_AGAIN = "its manifest was made again: what is not fetched from the site is 
 
 
 def find_lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[Difference]:
-    """One for each landing of `link` whose manifest is gone, made again where `repair`.
+    """Yield one difference for each landing of `link` whose manifest is missing. `repair`: make the manifest again.
 
     Raises UnreachableError and what else opening the receiver's store raises.
     """
@@ -383,15 +381,15 @@ def find_lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[D
     with app.receiver_store(app.receiver_settings(link.receiver)) as store:
         found = store.stat_many([_manifest_path(site, landing) for landing in waiting])
         lost = {one.landing for one, entry in zip(waiting, found, strict=True) if entry is None}
-        for landing in _read_unanswered(app, link) if lost else ():  # one may have been answered meanwhile, and taken away
+        for landing in _read_unanswered(app, link) if lost else ():  # one may be answered and removed by now
             if landing.landing in lost:
                 again = _remake_manifest(app, link, landing, store) if repair else ""
                 yield Difference(MISSING, site.name, landing.landing, "landing", LOST, again)
 
 
 def find_changed_records(root: Path, site: Site, loaded: Sequence[Row], repairs: Repairs | None) -> Iterator[Difference]:
-    """One for each paper in a loaded landing that is not what was loaded or answered; `repairs` puts it back from what the
-    receiver kept of it."""
+    """Yield one difference for each manifest or receipt in a loaded landing that was changed. `repairs` restores it from the
+    receiver's kept copy."""
     for landing, what in list(find_altered_records(root, site.site_id, loaded, trusting=False)):
         again = repairs.restore_records(root, site.site_id, landing) if repairs else ""
         yield Difference(DAMAGED, site.name, landing, "landing", what, again)
@@ -403,14 +401,14 @@ def _read_unanswered(app: App, link: LinkSettings) -> Sequence[SentLanding]:
 
 
 def _remake_manifest(app: App, link: LinkSettings, landing: SentLanding, store: Store) -> str:
-    """What was done; "" where the ledger does not know any more what the landing carried."""
+    """Make the manifest again and return what was done; "" where the ledger does not know all files of the landing."""
     site = app.site_settings(link.site)
     with app.ledger.read() as connection:
         contents, data = manifest_of(connection, link, site, landing)
-    if len(contents.files) != landing.files:  # a ledger that was rebuilt
+    if len(contents.files) != landing.files:  # the ledger was rebuilt
         return ""
     digest = hashlib.sha256(data).hexdigest()
-    with app.ledger.write() as connection:  # before anybody can answer it
+    with app.ledger.write() as connection:  # before a load can answer it
         run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
         place = {"link": link.name, "run_id": landing.run_id, "landing": landing.landing}
         journal.record_event(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
@@ -430,7 +428,7 @@ MOUNTED = (
 
 
 def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], list[tuple[str, TidemarkError]]]) -> None:
-    """Add what is not sent, or why nobody can say that, to what was `told` so far: (unsent, not verified)."""
+    """Add unsent files, or the reason why they are unknown, to the lists in `told`: (unsent, not verified)."""
     unsent, unverified = told
     try:
         found, lost = unsent_files(app, site, store)
@@ -444,9 +442,9 @@ def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], lis
 
 
 def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]:
-    """The files that the next run of the site's link would send, and those that wait for a compaction, by path; and why a
-    folder or disk of the site seems to be away, "" where none does. A listing that shows nothing new is the site's newest
-    whole one, and noted so. Raises what looking at a site raises."""
+    """Return the files that the next run of the site's link would send and those that wait for a compaction, by path; and
+    why a folder or disk of the site seems to be missing, "" where none does. A listing that shows nothing new is recorded as
+    the site's newest whole one. Raises what listing a site raises."""
     link = app.link_settings(site.link)
     began = app.clock()
     selection = make_selection(session.Site(app.ledger, link, app.site_settings(link.site), store), Options())
@@ -468,11 +466,11 @@ def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]
 
 
 def sealed_at(mtime: float, waiting: float | None, selected: float | None, clock: float) -> float:
-    """Since when a file waits to be sent, seconds since 1970. Pure.
+    """Return since when a file waits to be sent, seconds since 1970. Pure.
 
-    `waiting`: when a run met it and did not bring it; `selected`: when the newest run's whole listing began, which did not
-    show it as it is: it was sealed after that, whatever time (`mtime`) the site's clock gave it. One that lies ahead says
-    nothing.
+    `waiting`: when a run found the file and did not send it. `selected`: start of the newest run's whole listing, which did
+    not show the file as it is. So it was sealed later, whatever `mtime` the site's clock gave it. An `mtime` in the future
+    is ignored.
     """
     if waiting is not None:
         return min(waiting, clock)
@@ -481,6 +479,6 @@ def sealed_at(mtime: float, waiting: float | None, selected: float | None, clock
 
 
 def _has_nothing_new(selection: Selection) -> bool:
-    """Whether the ledger knew of everything that the listing showed."""
+    """Whether the ledger knew everything that the listing showed."""
     news: Sequence[object] = (*selection.items, *selection.seen, *selection.added, *selection.removed, *selection.forgotten)
     return selection.whole and not news

@@ -1,11 +1,8 @@
-"""Why is this file where it is? Rules from the most pressing state to the final ones. Pure.
+"""Explain why a file is where it is, by rules from the most pressing state to the final ones. Pure.
 
-The first rule that fits answers. `FileFacts` is all that the ledger says of one file, and `Finding` the shape of a
-rule's answer. The table of the rules stands here in its order. Rules over what its links know: held by the guard,
-told by a receipt, skipped, under way, left to the next run, waiting, adopted, gone. Rules over what its receivers
-know: a drop waits, refused, quarantined, given up, held back, landed, in the catalog, retired, never came. Each
-answers or says None. A file at a site that no run has listed yet gets what the next run will make of it
-(`explain_unlisted`).
+The first rule that fits answers; `_RULES` has their order. `FileFacts` is all that the ledger says of one file. Each rule
+returns a `Finding` or None. Some rules are about what the file's links know, others about what its receivers know. For a
+file that no run has listed yet, `explain_unlisted` says what the next run will do.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ def explain_pending_drop(story: FileFacts) -> Finding | None:
                 "the file stays in the catalog as it is; everything else goes on",
             )
         if story.late:
-            continue  # what it waits for is known better there
+            continue  # explain_held_back says more
         if row := story.find_trouble(kind, ("pending",)):
             by = json.loads(row["covered_by"])
             return Finding(
@@ -82,7 +79,7 @@ def explain_quarantined(story: FileFacts) -> Finding | None:
 
 
 def _advise_resend(story: FileFacts, row: Row) -> tuple[str, str] | None:
-    """(next, if you wait) of a held file that its link brings again by itself, None where nobody does."""
+    """Return (next, if you wait) for a held file that its link sends again by itself; None where it does not."""
     link = story.link
     if link is None or link["receiver"] != row["receiver"]:
         return None
@@ -114,7 +111,7 @@ def explain_given_up(story: FileFacts) -> Finding | None:
 
 
 def explain_held_back(story: FileFacts) -> Finding | None:
-    """It came, and a settled file stands before it."""
+    """Explain a file that arrived and that a settled file holds back."""
     if not story.late:
         return None
     link = story.link["link"] if story.link else ""
@@ -129,7 +126,7 @@ def explain_held_back(story: FileFacts) -> Finding | None:
 
 
 def explain_landed(story: FileFacts) -> Finding | None:
-    """A newer generation landed than the catalog holds."""
+    """Explain a file of which a newer generation landed than the catalog holds."""
     held = int(story.newest["generation"]) if story.newest else 0
     link = story.link
     if link is None or not link["landing"] or link["state"] != "acked" or int(link["generation"]) <= held:
@@ -184,7 +181,7 @@ def explain_in_catalog(story: FileFacts) -> Finding | None:
 
 
 def _explain_kept(story: FileFacts) -> Finding:
-    """It is gone at the site, and ranks below all that the site has."""
+    """Explain a file that vanished at the site and ranks below all that the site has."""
     drop = story.find_trouble("dropped", ("done",))
     since = f" (told by landing {drop['landing']}, {format_time(drop['at'])})" if drop else ""
     return Finding(
@@ -259,7 +256,7 @@ def explain_guard_hold(story: FileFacts) -> Finding | None:
     if link is None or link["item_state"] != "held":
         return None
     if link["state"] == "gone" or story.status is None or not story.status.facts.guard:
-        return None  # decided since
+        return None  # already decided
     return Finding(
         "drop waits for approval",
         f"it vanished at the site, and the guard holds drops back: {link['item_reason'] or story.status.facts.guard}",
@@ -269,7 +266,7 @@ def explain_guard_hold(story: FileFacts) -> Finding | None:
 
 
 def explain_receipt(story: FileFacts) -> Finding | None:
-    """Refused or quarantined by a receiver whose ledger is not this one."""
+    """Explain a file that a receiver with another ledger refused or quarantined."""
     link = story.link
     reason = (link["reason"] or "") if link else ""
     if link is None or link["state"] != "acked" or not reason.startswith(("refused", "quarantined")):
@@ -381,7 +378,7 @@ def explain_waiting(story: FileFacts) -> Finding | None:
 
 
 def explain_adopted(story: FileFacts) -> Finding | None:
-    """Known without ever being sent: generation 0 is acknowledged by `adopt` alone."""
+    """Explain a file known without being sent: only `adopt` acknowledges generation 0."""
     link = story.link
     if link is None or link["state"] != "acked" or int(link["generation"]) or story.newest is not None:
         return None
@@ -411,7 +408,7 @@ def explain_gone(story: FileFacts) -> Finding | None:
 
 
 def explain_file(story: FileFacts, events: tuple[str, ...] = ()) -> Explanation:
-    """The first rule that fits, with everything that is known as evidence."""
+    """Explain by the first rule that fits, with everything that is known as evidence."""
     told = next(answer for rule in _RULES if (answer := rule(story)) is not None)
     return Explanation(
         subject=story.path,
@@ -477,11 +474,11 @@ def _list_evidence(story: FileFacts) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """All that the ledger says of one path of one site; rows as the queries of that name give them.
+    """All that the ledger says of one path of one site. Rows are results of the reports that `subjects` runs.
 
-    `above`: merged files that stand for the newest source row; `late`: why its newest content is not read yet, though it
-    came. `names`: {site id: name}. `left_out`: how the reason begins that the link's patterns give. `remote`: receivers
-    whose catalog another Tidemark keeps.
+    `above`: merged files that hold the points of the newest source row. `late`: why its newest content arrived and is not
+    read yet. `names`: {site id: name}. `left_out`: how a reason begins that comes from the link's patterns. `remote`:
+    receivers whose catalog another Tidemark keeps.
     """
 
     path: str
@@ -531,7 +528,7 @@ class Finding:
 
 
 def explain_unlisted(store: Store, site: SiteSettings, path: str) -> Explanation | None:
-    """None where the site has no such file below its data folders."""
+    """Explain a file that no run has listed; None where the site has no such file below its data folders."""
     if store.stat(path) is None:
         return None
     folder = path.rpartition("/")[0]

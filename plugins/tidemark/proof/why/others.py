@@ -1,4 +1,4 @@
-"""Why is this run, landing, link, site or device as it is? Pure: from rows to words."""
+"""Explain a run, landing, link, site or device. Pure: from rows to words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.proof.status import LinkStatus, damage_note
 
 
 def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tuple[str, ...]) -> Explanation:
-    """A link, by its status. `skipped`: the files that no run sends as they are."""
+    """Explain a link by its status. `skipped`: files that no run sends in their present state."""
     f = status.facts
     reasons = Counter(one.reason for one in skipped.values())
     evidence = [f"{n} files skipped: {reason}" for reason, n in reasons.most_common(5)]
@@ -57,14 +57,14 @@ _LINK_WAIT = {
 
 
 def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, events: tuple[str, ...]) -> Explanation:
-    """One run. `status` is that of its link, whose newest run may be another."""
+    """Explain one run. `status` is that of its link, whose newest run may be another."""
     facts = [f"{i['files']} × {i['action']}: {i['state']}" + (f" ({i['reason']})" if i["reason"] else "") for i in items]
     facts.append(f"link {run['link']}, started {format_time(run['started'])}, step {run['step']}")
     held = sum(int(i["files"]) for i in items if i["state"] == "held")
     sync = f"./tidemark sync {run['link']}"
     state, cause, following, wait, final = "finished", "it did all it had to do", "", "", True
     if run["state"] in ("running", "failed") and status is not None and status.facts.run == run["run_id"]:
-        state, cause = status.state, status.reason  # of this second
+        state, cause = status.state, status.reason  # as of now
         following, wait, final = status.next if state != "running" else "", _LINK_WAIT[state], False
     elif run["state"] != "finished":
         state, cause = "failed", run["error"] or "it ended with an error"
@@ -79,8 +79,8 @@ def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, event
 
 
 def explain_landing(landing: str, rows: Sequence[Row], names: Mapping[str, str], taken_away: str = "") -> Explanation:
-    """One landing as its receivers and its sender in this ledger know it; at least one row. `taken_away`: its folder,
-    where that is not at the receiver any more though nothing of it was loaded."""
+    """Explain one landing from the rows of its receivers and its sender in this ledger; at least one row. `taken_away`: its
+    folder, where that is missing at the receiver before the landing was loaded."""
     facts = [
         f"{r['side']} {r['place']}: {r['state']}, sequence {r['sequence']} after {r['previous'] or 'nothing'}, "
         f"{r['files']} files, {r['bytes']} bytes, since {format_time(r['at'])}"
@@ -119,7 +119,7 @@ _LANDING = {
 
 
 def explain_site(site: str, links: Sequence[LinkStatus], counts: Sequence[Row], gaps: Sequence[str]) -> Explanation:
-    """A site: the most pressing of its links, or what its receivers hold back."""
+    """Explain a site by its most pressing link, or by what its receivers hold back."""
     facts = [f"link {s.facts.link} to {s.facts.receiver}: {s.state}" + (f" ({s.reason})" if s.reason else "") for s in links]
     for c in counts:
         parts = [f"{c[column]} {word}" for column, word in _OPEN.items() if c[column]]
@@ -147,7 +147,7 @@ _OPEN = {
 
 
 def _describe_held_back(c: Row) -> tuple[str, str, str, str] | None:
-    """(state, cause, next, if you wait) of what a receiver holds back of a site."""
+    """Return (state, cause, next, if you wait) of what a receiver holds back of a site; None: nothing."""
     if c["behind_gap"] or c["rejected"]:
         return "gap", c["reason"] or "a landing is missing", "./tidemark load", _LINK_WAIT["gap"]
     if c["unloaded"]:
@@ -176,7 +176,7 @@ def explain_device(
     names: Mapping[str, str],
     clashes: Sequence[Row] = (),
 ) -> Explanation:
-    """A device: who owns it, what readers see of it, what is refused, still on its way, or of two types."""
+    """Explain a device: its owner, what readers see of it, what is refused, not sent yet, or has two types."""
     facts = [
         f"owner at {c['receiver']}: site {names.get(c['site_id'], c['site_id'])} since {format_time(c['at'])} "
         f"({c['landing']})"

@@ -1,4 +1,4 @@
-"""What did somebody name? A link, a site, a run, a landing, a path, a device: looked up in that order, and read."""
+"""Look up what a name means (link, site, run, landing, path, device, in that order), and read the rows to explain it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tidemark.proof.why.others import explain_device, explain_landing, explain_l
 from tidemark.tsfiles.sealed import MODS_SUFFIXES
 
 _EVENTS = 8  # newest events shown
-_NAMES = 5_000  # of each sort, looked through for what was meant
+_NAMES = 5_000  # of each kind, compared with the given name
 
 
 @dataclass(frozen=True)
 class LookupContext:
-    """What every lookup needs. `roots`: folders of local stores, cut off from paths that somebody pastes whole; `here`:
-    receiver → its folder, of those on this machine."""
+    """What every lookup needs. `roots`: folders of local stores, cut off from pasted paths. `here`: receiver → its folder,
+    for receivers on this machine."""
 
     connection: Connection
     links: Mapping[str, LinkStatus]
@@ -40,7 +40,7 @@ class LookupContext:
 
 
 def explain_subject(desk: LookupContext, subject: str) -> Explanation | None:
-    """The answer for what `subject` names, None where the ledger knows nothing of that name."""
+    """Return the explanation of what `subject` names; None where the ledger does not know the name."""
     for look in (_lookup_link, _lookup_site, _lookup_run, _lookup_holder, _lookup_landing, _lookup_file, _lookup_device):
         answer = look(desk, subject)
         if answer is not None:
@@ -49,7 +49,7 @@ def explain_subject(desk: LookupContext, subject: str) -> Explanation | None:
 
 
 def suggest_names(desk: LookupContext, subject: str) -> list[str]:
-    """Names that somebody may have meant."""
+    """Return similar names that may have been meant."""
     known = {str(r["name"]) for r in run_report(desk.connection, "known_names", most=_NAMES)} | set(desk.links)
     ends = {name.rpartition("/")[2]: name for name in known}
     found = difflib.get_close_matches(subject, [*known, *ends], n=3, cutoff=0.5)
@@ -57,7 +57,7 @@ def suggest_names(desk: LookupContext, subject: str) -> list[str]:
 
 
 def bare_path(desk: LookupContext, subject: str) -> str:
-    """The path of the TsFile meant: without a local store's folder, a landing's folder or a companion's ending."""
+    """Return the path of the TsFile meant: without a local store's folder, a landing's folder or a companion's ending."""
     path = subject
     for root in desk.roots:
         path = path.removeprefix(root.rstrip("/") + "/")
@@ -128,7 +128,7 @@ def _lookup_landing(desk: LookupContext, subject: str) -> Explanation | None:
 
 
 def _find_missing_folder(desk: LookupContext, landing: str, rows: Sequence[Row]) -> str:
-    """The folder of a landing that is not loaded yet and is not at its receiver any more, '' where it is there."""
+    """Return the folder of a landing that is not loaded and is missing at its receiver; '' where it is there."""
     row = rows[0]
     status = desk.links.get(row["place"]) if row["side"] == "sender" else None
     root = desk.here.get(status.facts.receiver if status else row["place"])
@@ -143,7 +143,7 @@ def _lookup_file(desk: LookupContext, subject: str) -> Explanation | None:
     answers = [_explain_path(desk, r["site_id"], r["path"]) for r in found[:20]]
     if not answers:
         return None
-    answers.sort(key=lambda a: a.final)  # what is still open first
+    answers.sort(key=lambda a: a.final)  # open ones first
     first, rest = answers[0], answers[1:]
     others = tuple(f"also: {a.subject}: {a.state}" for a in rest)
     return Explanation(**{**vars(first), "evidence": (*first.evidence, *others)})
@@ -202,7 +202,7 @@ def _lookup_device(desk: LookupContext, subject: str) -> Explanation | None:
 
 
 def _lookup_series(desk: LookupContext, subject: str) -> Explanation | None:
-    """A series is explained by its device; nodes may be quoted, so each point that could end the device is tried."""
+    """Explain a series by its device. Nodes may be quoted, so every dot that could end the device is tried."""
     known = _query_rows(desk, "SELECT series FROM schema_series WHERE series = :name", subject)
     ends = [at for at, letter in enumerate(subject) if letter == "."][::-1]
     devices = (subject[:end] for end in ends if known)

@@ -1,7 +1,7 @@
-"""Give an IoTDB what the plan says, one record before and one after each effect. Running and recovering are one path.
+"""Carry out the plan at an IoTDB, with one record before and one after each effect. A restart takes the same path.
 
-What is about to be given stands as `giving` in the ledger before the server hears of it. Whoever finds it so later asks
-the server what it has; nothing is LOADed twice, nothing is believed.
+A file is recorded as `giving` before the server hears of it. A later load that finds such a record compares the server's
+points first. Nothing is LOADed twice.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from tidemark.receiver.iotdb.server import Span, load_into
 from tidemark.receiver.iotdb.session import RefusedError
 from tidemark.receiver.iotdb.staging import require_unchanged
 
-_REFUSALS = 10  # of single files in a row: then it is the server that takes none (its disk is full, it sees no path)
+_REFUSALS = 10  # of single files in a row: then the server is at fault (its disk is full, it cannot see the path)
 
 
 @dataclass
 class Done:
-    """What was given so far: files as they are, in points, found to be there; `deleted`: spans taken away."""
+    """What was done so far. `files`: LOADed unchanged. `points`: files sent as points. `found`: files that were there
+    already. `gone`: files removed. `deleted`: spans deleted."""
 
     files: int = 0
     points: int = 0
@@ -41,7 +42,7 @@ class Done:
 
 @dataclass
 class Giver:
-    """One load's hands. Every method but `sound_ones` records what it did."""
+    """Sends files to one server, with a record in the ledger of everything it does."""
 
     ledger: Ledger
     target: Target
@@ -51,10 +52,11 @@ class Giver:
     clock: Callable[[], float]
     done: Done
     made: set[tuple[str, bool]]
-    refusals: int = 0  # one after another
+    refusals: int = 0  # in a row
 
     def resolve_outcome(self, one: SourceStatus) -> SourceStatus:
-        """Ask what came of a file: `given` where the server now agrees, `new` where it has nothing of it."""
+        """Compare a file of unknown outcome with the server: `given` if it now agrees, `new` if it has none of the
+        points."""
         try:
             found = self.mender.compare_devices(one.file, one.devices)
         except RetryableError:
@@ -67,7 +69,7 @@ class Giver:
         return replace(one, state="given" if self.give_missing_points(one) else "unknown")
 
     def has_earlier_points(self, batch: Batch) -> bool:
-        """Whether the server has points where this load comes for the first time: somebody gave them to it."""
+        """Whether the server has points where this load sends files for the first time: somebody else wrote them."""
         devices = sorted({d.device for one in batch.files for d in one.devices})
         extents = [d for one in batch.files for d in one.devices]
         if not extents:
@@ -79,12 +81,12 @@ class Giver:
         return any(count_devices(self.mender.server, devices, span).values())
 
     def load_batch(self, batch: Batch) -> list[SourceStatus]:
-        """LOAD a batch as it is; what the server refused is returned as `unknown`, to be settled."""
+        """LOAD a batch unchanged. Refused files are returned as `unknown`, to be resolved."""
         files = self._sound_ones(batch)
         if not files:
             return []
         self._record_giving([one.file for one in files])
-        # CRASH WINDOW: written down and maybe LOADed: the next load asks the server (settle) before it gives them again.
+        # CRASH WINDOW: recorded and maybe LOADed: the next load compares with the server before it sends them again.
         try:
             self._create_database(batch)
             self.mender.stage.clear_folder()
@@ -99,16 +101,16 @@ class Giver:
                 return self._handle_refusal(files[0], refused)
             return [replace(one, state="unknown") for one in files]
         files = [one for one in files if one not in passed]
-        # CRASH WINDOW: LOADed, not written down: the same.
+        # CRASH WINDOW: LOADed, not recorded: the same.
         self._record_outcome([FileRow(one.file.file_id, "given", "file") for one in files], "iotdb.given", files)
         self.done.files += len(files)
         self.refusals = 0
         return self._retry_passed_over(passed, len(batch.files))
 
     def give_missing_points(self, one: SourceStatus) -> bool:
-        """Give what readers see of a file and the server lacks; whether the server agrees now."""
+        """Send what readers see of a file and the server lacks. Return whether the server agrees now."""
         self._record_giving([one.file])
-        # CRASH WINDOW: some of it may be there: the next load compares again and gives the rest.
+        # CRASH WINDOW: some of it may be there: the next load compares again and sends the rest.
         try:
             self._create_database(Batch(one.file.database, one.file.model == "table", (one,)))
             mended = self.mender.mend_file(one.file, one.devices, self._leaves_deletions(one.file))
@@ -121,7 +123,7 @@ class Giver:
         return True
 
     def delete_gone_points(self, gone: Gone) -> None:
-        """Make the server forget what only a file brought that left the catalog."""
+        """Delete from the server what only a file brought that left the catalog."""
         try:
             mended = self.mender.mend_file(gone.file, gone.devices, leaves=True)
         except RetryableError:
@@ -129,7 +131,7 @@ class Giver:
         except TidemarkError as trouble:
             self.hold_file(gone.file, trouble)
             return
-        # CRASH WINDOW: taken away, not written down: the next load finds nothing left to take away.
+        # CRASH WINDOW: deleted, not recorded: the next load finds nothing left to delete.
         self._record_outcome(
             [FileRow(gone.file.file_id, "gone")], "iotdb.gone", [SourceStatus(gone.file, gone.devices, "given")]
         )
@@ -137,7 +139,7 @@ class Giver:
         self.done.deleted += mended.deleted
 
     def hold_file(self, file: CatalogFile, trouble: TidemarkError) -> None:
-        """Write down why a file is not at the server; the next load tries again."""
+        """Record why a file is not at the server; the next load tries again."""
         self.hold_files([Held(file, trouble.message)], trouble.kind)
 
     def hold_files(self, held: Sequence[Held], kind: int) -> None:
@@ -150,25 +152,25 @@ class Giver:
             record_many(connection, "iotdb.held", [{**_event_fields(h.file), "reason": h.reason} for h in fresh])
 
     def _passed_over(self, files: Sequence[SourceStatus]) -> list[SourceStatus]:
-        """Files that an old server did not take though it says that it did: two of one name, of one time partition."""
+        """Return files that an old server skipped in spite of its success reply: two of one name, in one time partition."""
         if not self.mender.server.version.moves_files:
             return []
         left = {file.file_id for file in self.mender.stage.find_left_files([one.file for one in files])}
         return [one for one in files if one.file.file_id in left]
 
     def _retry_passed_over(self, passed: Sequence[SourceStatus], together: int) -> list[SourceStatus]:
-        """Those passed over are to be given one by one; one that was alone is held."""
+        """Return skipped files to be sent one by one. A file that was alone is held."""
         if passed and together == 1:
             self.hold_file(passed[0].file, PartialError("the server says that it took the file, and did not"))
             return []
         return [replace(one, state="unknown") for one in passed]
 
     def _leaves_deletions(self, file: CatalogFile) -> bool:
-        """Old servers take a file and not the deletions beside it: they are told those."""
+        """Whether the server loads a file without its deletions, as old ones do: these must be run as statements."""
         return self.mender.server.version.moves_files and bool(file.mods_location)
 
     def _sound_ones(self, batch: Batch) -> list[SourceStatus]:
-        """The files of a batch that are byte for byte what the load checked."""
+        """Return the files of a batch that are byte for byte what the load checked. The others are held."""
         found = []
         for one in batch.files:
             try:
@@ -182,7 +184,7 @@ class Giver:
         return found
 
     def _handle_refusal(self, one: SourceStatus, refused: RefusedError) -> list[SourceStatus]:
-        """An error is not "nothing happened": what is there is looked up before the file is held."""
+        """Compare a refused file with the server before it is held: an error does not mean that nothing happened."""
         found = self.mender.compare_devices(one.file, one.devices)
         if any(d.alike or d.other for d in found.values()):
             self.give_missing_points(one)
@@ -197,7 +199,7 @@ class Giver:
         return []
 
     def _create_database(self, batch: Batch) -> None:
-        """The database is made by its own name: LOAD would make one of its first nodes."""
+        """Create the database by its own name: LOAD would create one from its first nodes."""
         key = (batch.database, batch.table)
         if key in self.made:
             return

@@ -1,9 +1,8 @@
-"""Are the points that readers of the catalog see all at the server? Counted there by device.
+"""Count by device whether the server has all points that readers of the catalog see, and compare some bit for bit.
 
-A part of them is compared bit for bit. `count_open` counts what was given: every partition whose fence was raised
-since it was counted last, or that differed last time. A device's points are known from statistics where its files
-have no overlap and no deletion; else they are decoded. What differs by statistics is decoded before it is called
-wrong.
+`count_open` counts every partition that received files since its last count, or that differed then. A device's points are
+known from statistics if its files have no overlap and no deletion. Otherwise they are decoded. A difference from the
+statistics is confirmed by decoding before it is reported.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from tidemark.receiver.iotdb.session import RefusedError
 from tidemark.receiver.load.result import Trouble
 from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, overlay_points
 
-_DEVICES = 50  # of one question
+_DEVICES = 50  # of one query
 DIGEST_POINTS = 100_000  # compared value by value in one load; `verify --deep` compares what a site has with the catalog
 
 
 @dataclass(frozen=True)
 class Counted:
-    """`points` at the server; `compared`: of them, also value by value; `wrong`: device or table → what differs."""
+    """`points` at the server. `compared`: how many of them also by value. `wrong`: device or table → what differs."""
 
     points: int
     compared: int
@@ -42,7 +41,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Extents:
-    """{file_id: {device: its extent there}}"""
+    """{file_id: {device: its extent in the file}}"""
 
     held: Mapping[int, Mapping[str, CatalogDevice]]
 
@@ -51,8 +50,8 @@ class Extents:
 
 
 def known_points(seen: SeenDevice, extents: Extents, span: Span) -> int | None:
-    """A device's points within a span by its files' own statistics; None where those cannot know: files that overlap, have
-    deletions or reach out of the span."""
+    """Return a device's points within a span by its files' statistics; None if they do not suffice: files overlap, have
+    deletions or reach beyond the span."""
     layers = [(extents.extent_of(layer), layer.file.mods_location) for layer in seen.layers]
     inside = [(d, mods) for d, mods in layers if d.start <= span.end and span.start <= d.end]
     if any(mods or d.start < span.start or d.end > span.end for d, mods in inside):
@@ -64,14 +63,14 @@ def known_points(seen: SeenDevice, extents: Extents, span: Span) -> int | None:
 
 
 def seen_points(reader: CatalogReader, seen: SeenDevice, span: Span) -> int:
-    """A device's points within a span as readers see them: decoded."""
+    """Return how many points of a device readers see within a span, by decoding them."""
     sites = {layer.file.site_id for layer in seen.layers}
     start, end = dict.fromkeys(sites, span.start), dict.fromkeys(sites, span.end + 1)
     return sum(len(overlay_points(columns).times) for _, columns in reader.read_columns(seen, start, end))
 
 
 def count_devices(server: Answering, devices: Sequence[str], span: Span) -> dict[str, int]:
-    """Points of tree devices within a span at the server; one that it does not know has none."""
+    """Count points of tree devices within a span at the server; an unknown device has none."""
     found = dict.fromkeys(devices, 0)
     for some in (devices[at : at + _DEVICES] for at in range(0, len(devices), _DEVICES)):
         try:
@@ -90,7 +89,7 @@ def count_devices(server: Answering, devices: Sequence[str], span: Span) -> dict
 
 
 def count_table(server: Answering, database: str, name: str, span: Span) -> int:
-    """Points of a table within a span at the server, 0 where it has no such table."""
+    """Count points of a table within a span at the server; 0 if it has no such table."""
     table = table_of(server, database, name)
     if table is None or not table.fields:
         return 0
@@ -99,7 +98,7 @@ def count_table(server: Answering, database: str, name: str, span: Span) -> int:
 
 
 def count_database(mender: Mender, database: str, devices: Iterable[SeenDevice], extents: Extents, span: Span) -> Counted:
-    """Count the devices of one database within a span. What differs by statistics is decoded before it is called wrong."""
+    """Count the devices of one database within a span. A difference from the statistics is confirmed by decoding."""
     tree = [seen for seen in devices if seen.layers[-1].file.model != "table"]
     tables: dict[str, list[SeenDevice]] = {}
     for seen in devices:
@@ -139,7 +138,7 @@ def _note_wrong_count(
 def _compare_values(
     mender: Mender, devices: Sequence[SeenDevice], extents: Extents, span: Span, wrong: dict[str, str]
 ) -> int:
-    """Value by value, as many as fit into DIGEST_POINTS."""
+    """Compare value by value, as many points as fit into DIGEST_POINTS. Return how many were compared."""
     left = DIGEST_POINTS
     for seen in devices:
         size = sum(extents.extent_of(layer).points for layer in seen.layers)
@@ -167,8 +166,8 @@ def count_open(
     mender_of: Callable[[Sequence[CatalogFile]], Mender],
     troubles: list[Trouble],
 ) -> int:
-    """Count every partition that is open, or differed last time; the points counted. `mender_of`: for what lies around
-    these files."""
+    """Count every partition that is open, or differed last time; return the points. `mender_of`: makes a Mender around
+    files."""
     with app.ledger.read() as connection:
         rows = iotdb_rows.partitions_in(connection, target, ("open", "differs"))
     points = 0
@@ -192,7 +191,7 @@ def _count_partitions(
     rows: Sequence[PartitionRow],
     mender_of: Callable[[Sequence[CatalogFile]], Mender],
 ) -> Counted:
-    """The devices with files in these partitions, over the time of those files."""
+    """Count the devices with files in these partitions, over the time of those files."""
     with app.ledger.read() as connection:
         given = iotdb_rows.partition_files(connection, target, database, [row.partition for row in rows])
         files = catalog_rows.files_by_id(connection, given)
@@ -208,7 +207,7 @@ def _count_partitions(
         return Counted(0, 0, {})
     span = Span(min(d.start for d in concerned), max(d.end for d in concerned))
     seen: list[SeenDevice] = [mender.seen[name] for name in sorted(names & mender.seen.keys())]
-    if any(one.layers[-1].file.model == "table" for one in seen):  # a table is counted whole
+    if any(one.layers[-1].file.model == "table" for one in seen):  # a table is counted as a whole
         seen = [one for one in mender.seen.values() if one.layers[-1].file.database == database]
     return count_database(mender, database, seen, extents, span)
 
@@ -218,7 +217,7 @@ def _record_counts(
 ) -> None:
     reason = "; ".join(f"{name}: {why}" for name, why in sorted(counted.wrong.items()))[:2000] or None
     state = "differs" if reason else "equal"
-    # CRASH WINDOW: counted, not written down: the next load counts again.
+    # CRASH WINDOW: counted, not recorded: the next load counts again.
     with app.ledger.write() as connection:
         assert_held(connection, lease)
         done = [replace(row, state=state, reason=reason) for row in rows]

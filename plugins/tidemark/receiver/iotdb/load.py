@@ -1,9 +1,9 @@
-"""LOAD what the catalog took into the IoTDB that a receiver's settings name: once, in the right order, counted after.
+"""LOAD new catalog files into the IoTDB that a receiver's settings name, in the right order, and count afterwards.
 
-    what is not known → asked for · what left the catalog → planned (pure) → given, batch by batch → counted
+    resolve unknown outcomes → plan (pure) → send, batch by batch → delete what left the catalog → count
 
-The catalog comes first and never waits for the server: a server that is down, full or refuses a file leaves it for the
-next load. Source: CONTRACT §2 `iotdb`; research/iotdb.md §2; docs/iotdb.md.
+The catalog never waits for the server. If it is down, full or refuses a file, the next load tries again. Source: CONTRACT §2
+`iotdb`; research/iotdb.md §2; docs/iotdb.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Connect = Callable[[Server], Answering]
 
 
 def with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progress: Progress = ignore_progress) -> LoadResult:
-    """A load's result together with what its receiver's IoTDB was given; unchanged where the settings name none."""
+    """Add to a load's result what its receiver's IoTDB received; unchanged where the settings name none."""
     if not receiver.iotdb:
         return loaded
     given = load_iotdb(app, receiver, progress)
@@ -58,17 +58,17 @@ def with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progres
 
 
 def load_if_any(app: App, receiver: ReceiverSettings) -> IotdbResult | None:
-    """`load_iotdb` where the settings name a server, else None."""
+    """Call `load_iotdb` if the settings name a server, else return None."""
     return load_iotdb(app, receiver) if receiver.iotdb else None
 
 
 def load_iotdb(
     app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress, connect: Connect = Connected
 ) -> IotdbResult:
-    """Give the server everything of the catalog that it has not got, and count.
+    """Send the server everything of the catalog that it lacks, and count.
 
-    What is wrong with the server or a file is a trouble of the result. Raises UsageError for a remote receiver or without
-    `iotdb`, LeaseHeldError while another process gives.
+    Faults of the server or of a file are troubles of the result. Raises UsageError for a remote receiver or without `iotdb`,
+    LeaseHeldError while another process sends.
     """
     if not receiver.iotdb:
         raise UsageError(f"receiver {receiver.name} has no iotdb in the settings", subject=receiver.name)
@@ -95,7 +95,7 @@ def load_iotdb(
             raise
         except RetryableError as away:
             troubles.append(Trouble("iotdb", "", server.name, away.message, away.kind))
-        except TidemarkError as refused:  # the login, the version, one refusal after another: no more can be given
+        except TidemarkError as refused:  # login, version, or too many refusals: nothing more can be sent
             troubles.append(Trouble("iotdb", "", server.name, refused.message, refused.kind))
         finally:
             if answering is not None:
@@ -104,9 +104,9 @@ def load_iotdb(
 
 
 def server_of(receiver: ReceiverSettings) -> Server:
-    """Address and login of a receiver's IoTDB; the password is read from its file at the time of use.
+    """Return address and login of a receiver's IoTDB; the password is read from its file at each use.
 
-    Without a file it is `root`, that of a server whose password nobody changed. UsageError for a file that is not there.
+    Without a file it is `root`, IoTDB's default password. UsageError if the file cannot be read.
     """
     password = "root"
     if receiver.iotdb_password_file:
@@ -135,7 +135,7 @@ class _Work:
     cluster: Cluster | None
 
     def run(self, troubles: list[Trouble]) -> int:
-        """Everything in its order; the points that were counted. Troubles are told also when an error ends it."""
+        """Do everything in order and return the points counted. Troubles are added even if an error ends it."""
         stage = Stage(self.store, self.root, self.target.server, self.server.version.moves_files)
         try:
             with CatalogReader(self.root, make_fetcher(self.cluster)) as reader:
@@ -178,7 +178,7 @@ class _Work:
             giver.delete_gone_points(left)
 
     def _collect_statuses(self) -> tuple[list[SourceStatus], list[Gone]]:
-        """The files that are not at the server for sure, those around them that are, and those that left the catalog."""
+        """Collect the files that the server may lack, those around them that it has, and those that left the catalog."""
         with self.app.ledger.read() as connection:
             merged = iotdb_rows.open_merged(connection, self.target)
             wanted = [*iotdb_rows.open_files(connection, self.target), *merged]
@@ -209,8 +209,7 @@ class _Work:
         return Limits(version.format, version.has_tables, self.server.unit, units)
 
     def _devices_around(self, around: Sequence[CatalogFile]) -> dict[str, SeenDevice]:
-        """Devices as readers see them, by the name that files give them, where these files are: their databases, their
-        time partitions."""
+        """Return devices as readers see them, by their name in the files, in these files' databases and time partitions."""
         first = min((file.partition_from for file in around), default=0)
         last = max((file.partition_to for file in around), default=0)
         with self.app.ledger.read() as connection:
@@ -229,7 +228,7 @@ class _Work:
 
     @staticmethod
     def _is_new(batch: Batch, fences: set[tuple[str, int]]) -> bool:
-        """Whether any of it goes where nothing was given before, as far as this ledger knows."""
+        """Whether part of the batch goes where this ledger has sent nothing before."""
         return not {(one.file.database, one.file.partition_from) for one in batch.files} <= fences
 
     def _known_fences(self) -> set[tuple[str, int]]:
@@ -257,7 +256,7 @@ class _Work:
 def _status_of_file(
     file: CatalogFile, devices: tuple[CatalogDevice, ...], row: str, gone: Sequence[Gone], replaced: set[tuple[str, str]]
 ) -> SourceStatus:
-    """`giving` and `held`: nobody knows what the server has of it; of a merged file it may have some of the sources."""
+    """Return a file's status. For `giving` and `held` it is unknown; of a merged file the server may have some sources."""
     if row == "given":
         return SourceStatus(file, devices, "given")
     changed = (file.site_id, file.path) in replaced or _may_hold_gone_points(devices, gone)
@@ -279,7 +278,7 @@ def _by_device(gone: Sequence[Gone]) -> dict[str, list[CatalogDevice]]:
 
 
 def _has_work(app: App, target: Target) -> bool:
-    """Whether the server is to be asked or given anything at all."""
+    """Whether anything is to be compared, sent or counted."""
     with app.ledger.read() as connection:
         return bool(
             iotdb_rows.open_files(connection, target)

@@ -1,8 +1,8 @@
-"""What an IoTDB is given next: which files as they are, which only in points, which not. One pure decision.
+"""Decide what an IoTDB receives next: files that are LOADed unchanged, files sent as points, files held back. Pure.
 
-A server takes whatever is LOADed last for the newest (research/iotdb.md "What to know first" 10). So a file is given as
-it is only where nothing that outranks it was given before it; a file that comes late is given as the points of it that
-readers of the catalog see, and never overwrites newer ones. What nobody knows the outcome of is asked for first.
+A server lets the file LOADed last win (research/iotdb.md "What to know first" 10). So a file is LOADed unchanged only if the
+server has no overlapping file of higher rank. A late file is sent as those of its points that readers of the catalog see,
+and never overwrites newer ones. Files with an unknown outcome are compared with the server first.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _BATCH_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """A live source file of the catalog, and how the server stands to it.
+    """A live source file of the catalog, and whether the server has it.
 
-    new: it was never given · unknown: it was being given when the process or the line died, or the server answered with
-    an error · given: the server has it. `changed`: the server has an older generation of the same path.
+    new: it was never sent · unknown: the process or connection died while it was sent, or the server replied with an error ·
+    given: the server has it. `changed`: the server has an older generation of the same path.
     """
 
     file: CatalogFile
@@ -36,7 +36,7 @@ class SourceStatus:
 
 @dataclass(frozen=True)
 class Gone:
-    """A file that the server has and the catalog gave up, without any other file standing for its points."""
+    """A file that the server has and that left the catalog, and no other file holds its points."""
 
     file: CatalogFile
     devices: tuple[CatalogDevice, ...]
@@ -44,7 +44,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Batch:
-    """Files that do not meet each other and go in one LOAD; all of one database and model."""
+    """Files that do not overlap and go in one LOAD, all of one database and model."""
 
     database: str
     table: bool
@@ -53,7 +53,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Held:
-    """A file that this server cannot be given, and why."""
+    """A file that this server cannot receive, and why."""
 
     file: CatalogFile
     reason: str
@@ -61,8 +61,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Plan:
-    """In this order: `settle` (ask what came of it), `batches` (LOAD as they are), `points` (LOAD what readers see of
-    them), `gone` (take away what readers do not see any more)."""
+    """In this order: `unresolved` (compare with the server), `batches` (LOAD unchanged), `points` (send what readers see of
+    them), `gone` (delete what readers no longer see). `held`: files that stay out."""
 
     unresolved: tuple[SourceStatus, ...] = ()
     batches: tuple[Batch, ...] = ()
@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server can take. `format`: newest TsFile version; `unit`: of its times, '' where it does not say."""
+    """What the server can receive. `format`: newest TsFile version. `unit`: of its times, '' where unknown."""
 
     format: int
     tables: bool
@@ -82,7 +82,7 @@ class Limits:
 
 
 def plan_load(standings: Iterable[SourceStatus], gone: Sequence[Gone], limits: Limits) -> Plan:
-    """Decide everything at once. `standings`: all live sources of the databases and partitions concerned."""
+    """Make the whole plan at once. `standings`: all live sources of the affected databases and partitions."""
     fit: list[SourceStatus] = []
     held: list[Held] = []
     for one in sorted(standings, key=_sort_key):
@@ -113,7 +113,7 @@ def plan_load(standings: Iterable[SourceStatus], gone: Sequence[Gone], limits: L
 
 
 def why_unfit(file: CatalogFile, limits: Limits) -> str:
-    """Why the server cannot take a file, '' where it can."""
+    """Return why the server cannot receive a file, '' where it can."""
     unit = limits.units.get(file.site_id, "")
     if file.format > limits.format:
         return f"the server reads TsFiles up to version {limits.format}, this one has {file.format}"
@@ -127,7 +127,7 @@ def why_unfit(file: CatalogFile, limits: Limits) -> str:
 
 
 class _Index:
-    """Files by their devices and times, each with a number. Among thousands that follow each other it looks at few."""
+    """Files by their devices and times, each with a number. A search examines few of thousands of consecutive files."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[tuple[int, int, int, SourceStatus, int]]] = {}  # start, end, file_id: by start
@@ -140,7 +140,7 @@ class _Index:
             self._longest[device.device] = max(self._longest.get(device.device, 0), device.end - device.start)
 
     def find_overlapping(self, one: SourceStatus) -> list[tuple[SourceStatus, int]]:
-        """Files that hold one of its devices at times that overlap."""
+        """Return files that hold one of its devices at overlapping times."""
         found = {}
         for device in one.devices:
             held = self._held.get(device.device, [])
@@ -155,7 +155,7 @@ class _Index:
 
 
 def _must_win_over(other: SourceStatus, one: SourceStatus) -> bool:
-    """Whether `other`, which meets `one`, must win. Between sites ownership decides, which points know and files do not."""
+    """Whether `other`, which overlaps `one`, must win. Between sites ownership decides, point by point, not by file."""
     return other.file.site_id != one.file.site_id or _rank_key(other) > _rank_key(one)
 
 
@@ -168,7 +168,7 @@ def _sort_key(one: SourceStatus) -> tuple[str, tuple[int, ...], int]:
 
 
 def _cut_batches(files: Sequence[SourceStatus]) -> Iterable[Batch]:
-    """The files of a round by database and model, cut to the size of one LOAD."""
+    """Yield the files of a round by database and model, cut to the size of one LOAD."""
     groups: dict[tuple[str, bool], list[SourceStatus]] = {}
     for one in files:
         groups.setdefault((one.file.database, one.file.model == "table"), []).append(one)

@@ -1,9 +1,9 @@
-"""Points of a server beside those that readers see: what it lacks or has too much, and mending it.
+"""Compare a server's points with those that readers see, and send or delete the difference.
 
-For what cannot be LOADed as it is: late files, changed ones, those that left the catalog, deletions, and any whose
-LOAD nobody knows the outcome of. Of each the server gets the difference, point by point, exactly (`Mender`).
-Compared bit for bit, so that a comparison without a difference is the digest of both sides at once (`compute_difference`,
-mostly pure). It may die anywhere and is simply done again: what is there already is no difference any more.
+Used for files that cannot be LOADed unchanged: late and changed ones, those that left the catalog, deletions, and LOADs with
+an unknown outcome. The server gets exactly the difference, point by point (`Mender`). Values are compared bit for bit, so a
+comparison without a difference proves both sides equal (`compute_difference`). After a crash it is simply repeated: what is
+there already is no difference any more.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class TypeDiffersError(PermanentError):
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one device. `missing`: points that the server lacks or has with another value; `extra`: measurement → times
-    that only the server has."""
+    """The difference of one device. `missing`: points that the server lacks or has with another value. `extra`: measurement
+    → times that only the server has."""
 
     missing: Series = field(default_factory=dict)
     extra: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Difference:
 
 
 def compute_difference(device: str, ours: Series, theirs: Series) -> Difference:
-    """What differs between the catalog's columns of a device and the server's. Raises TypeDiffersError."""
+    """Compare the catalog's columns of a device with the server's. Raises TypeDiffersError."""
     missing, extra, alike, values = {}, {}, 0, 0
     for name in sorted({*ours, *theirs}):
         mine, other = ours.get(name), theirs.get(name)
@@ -84,14 +84,14 @@ def _compare_columns(mine: Column | None, other: Column | None) -> tuple[Column 
 
 
 def _comparable_values(column: Column) -> NDArray[np.generic]:
-    """Values that are equal where their bits are: NaN is NaN, 0.0 is not -0.0."""
+    """Return values that are equal if their bits are: NaN equals NaN, 0.0 differs from -0.0."""
     if column.type in (DataType.FLOAT, DataType.DOUBLE):
         return column.values.view(np.int32 if column.type is DataType.FLOAT else np.int64)
     return column.values
 
 
 def deletion_spans(extra: NDArray[np.int64], kept: Sequence[NDArray[np.int64]]) -> Iterator[Span]:
-    """Spans that cover all times of `extra` and none of `kept`; ascending times."""
+    """Yield spans that cover all times of `extra` and none of `kept`; both ascending."""
     if not len(extra):
         return
     others = np.unique(np.concatenate([*kept, np.empty(0, np.int64)]))
@@ -112,7 +112,7 @@ class Table:
 
 
 def table_of(server: Answering, database: str, name: str) -> Table | None:
-    """None where the server has no such table."""
+    """Return a table of the server; None if it has no such table."""
     try:
         told = server.rows(iotdb_server.table_columns(database, name), table=True)
     except RefusedError:
@@ -127,8 +127,8 @@ def table_of(server: Answering, database: str, name: str) -> Table | None:
 def server_points(
     server: Answering, device: str, span: Span, table: Table | None = None, measurement: str = "*"
 ) -> dict[str, Column]:
-    """The points of a device at the server within a span, by measurement. `table`: of a device of the table model;
-    `measurement`: only this one, of the tree model."""
+    """Return the points of a device at the server within a span, by measurement. `table`: for a device of the table model.
+    `measurement`: only this one, tree model only."""
     if table is not None:
         tags, fields, database = table.tags, table.fields, table.database
         told = _query_within(
@@ -149,8 +149,8 @@ def server_points(
 
 
 def _query_within(server: Answering, statement: Callable[[Span | None], str], span: Span, table: bool = False) -> Rows:
-    """A server reckons memory for every time partition of a span, and refuses one of many (a device with times far apart):
-    then all of the device is asked for, and the caller cuts it."""
+    """Query within a span. A server reserves memory for every time partition of the span and refuses very many. Then the
+    query runs without a span, and the caller cuts the result."""
     try:
         return server.rows(statement(span), table)
     except RefusedError as refused:
@@ -160,24 +160,24 @@ def _query_within(server: Answering, statement: Callable[[Span | None], str], sp
 
 
 def _measurement_of_column(name: str, device: str) -> str:
-    """The measurement of a column `<device>.<measurement>`; '' for one of a deeper device (0.12: `*` is many nodes)."""
+    """Return the measurement of a column `<device>.<measurement>`; '' for a deeper device (0.12: `*` matches many nodes)."""
     nodes = split_nodes(name)
     return nodes[-1] if ".".join(nodes[:-1]) == device else ""
 
 
 def table_name(device: str) -> str:
-    """The table of a canonical device of the table model."""
+    """Return the table of a canonical device of the table model."""
     return str(table_segments(device)[0])
 
 
 def database_name(device: str) -> str:
-    """The database of a canonical device of the table model."""
+    """Return the database of a canonical device of the table model."""
     return unquote_node(split_nodes(device)[0])
 
 
 @dataclass
 class Mended:
-    """`alike`: points that were there already; `written`: points the server was given; `deleted`: spans taken away."""
+    """`alike`: points that were there already. `written`: points that were sent. `deleted`: spans that were deleted."""
 
     alike: int = 0
     written: int = 0
@@ -186,7 +186,7 @@ class Mended:
 
 @dataclass
 class Mender:
-    """`seen`: devices as readers see them, by the name that files give them."""
+    """Makes a server agree with the catalog. `seen`: devices as readers see them, by the name that files give them."""
 
     server: Answering
     stage: Stage
@@ -196,14 +196,14 @@ class Mender:
     tables: dict[tuple[str, str], Table | None] = field(default_factory=dict)
 
     def compare_devices(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> dict[str, Difference]:
-        """What differs within the extents of a file's devices; devices without a difference too."""
+        """Compare a file's devices within their extents; the result also has devices without a difference."""
         return {d.device: self.compare_device(file, d.device, Span(d.start, d.end)) for d in devices}
 
     def mend_file(self, file: CatalogFile, devices: Sequence[CatalogDevice], leaves: bool = False) -> Mended:
         """Make the server agree within the extents of a file's devices.
 
-        `leaves`: points of this very file that readers see no more are taken away; else nothing is ever deleted. Raises
-        TypeDiffersError, PartialError where the server still disagrees, UnsupportedError where we cannot read the points.
+        `leaves`: delete points of this file that readers no longer see; otherwise nothing is ever deleted. Raises
+        TypeDiffersError, PartialError if the server still disagrees, UnsupportedError if we cannot read the points.
         """
         found = self.compare_devices(file, devices)
         done = Mended(alike=sum(one.alike for one in found.values()))
@@ -221,11 +221,11 @@ class Mender:
         return done
 
     def delete_unseen_points(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> int:
-        """Take away what this very file brought and readers do not see; the deletions that took."""
+        """Delete what this file brought and readers do not see. Return the number of deletions."""
         return self._delete_extra(file, devices, self.compare_devices(file, devices))
 
     def compare_device(self, file: CatalogFile, device: str, span: Span) -> Difference:
-        """What differs of one device within a span; `file` holds it."""
+        """Compare one device of `file` within a span."""
         table = self._cached_table(file, device)
         ours = self._read_catalog_columns(device, span)
         if file.model == "table" and table is None:
@@ -234,7 +234,7 @@ class Mender:
         found = compute_difference(device, ours, theirs)
         if not found.other or table is not None:
             return found
-        # 2.0.1-beta answers old values of aligned devices where files overlap and it is asked for all series at once
+        # 2.0.1-beta returns old values of aligned devices where files overlap, if all series are queried at once
         for measurement in found.missing.keys() & theirs.keys():
             theirs |= server_points(self.server, device, span, measurement=measurement)
         return compute_difference(device, ours, theirs)
@@ -278,22 +278,22 @@ class Mender:
         self.stage.clear_folder()
         path = self.stage.write_points(missing, aligned, tags)
         load_into(self.server, path, file.database, table)
-        self.tables.clear()  # it may have made one
+        self.tables.clear()  # the LOAD may have created one
 
     def _open_highest_file(self, device: str) -> TsFile:
-        """The highest file that holds a device."""
+        """Open the highest-ranked file that holds a device."""
         layer = self.seen[device].layers[-1]
         return TsFile(UntrustedFile(str(self.root), layer.file.location), layer.file.database)
 
     def _delete_extra(self, file: CatalogFile, devices: Sequence[CatalogDevice], found: Mapping[str, Difference]) -> int:
-        """Take away what the server has too much and `file` brought; the file's bytes say what it brought."""
+        """Delete points that only the server has and that `file` brought, as the file's bytes show."""
         much = {device: one.extra for device, one in found.items() if one.extra}
         if not much:
             return 0
         try:
             brought = TsFile(UntrustedFile(str(self.root), file.location), file.database)
         except (NotFoundError, FileNotFoundError, CorruptionError):
-            return 0  # counted all the same: `differs` says what is too much
+            return 0  # the count reports extra points as `differs`
         spans = {d.device: Span(d.start, d.end) for d in devices}
         count = 0
         with brought:
@@ -324,7 +324,7 @@ class Mender:
     def _delete_rows(
         self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], there: Mapping[str, Column]
     ) -> int:
-        """Tables delete whole rows: those of which every field leaves."""
+        """Delete rows of a table of which no field stays: a table can only delete whole rows."""
         kept = [np.setdiff1d(c.times, own.get(m, np.empty(0, np.int64)), assume_unique=True) for m, c in there.items()]
         table = self._cached_table(file, device)
         if not own or table is None:
@@ -337,7 +337,7 @@ class Mender:
         return count
 
     def _cached_table(self, file: CatalogFile, device: str) -> Table | None:
-        """None: the server has no such table, or has not all the tags that name the device, so nothing of it."""
+        """Return the device's table. None: the server lacks the table, or lacks tags of the device and so all its points."""
         if file.model != "table":
             return None
         key = (file.database, table_name(device))

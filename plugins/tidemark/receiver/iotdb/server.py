@@ -1,8 +1,8 @@
-"""An IoTDB as one load speaks with it: a session a model, made anew after one broke; its statements.
+"""An IoTDB as one load uses it: one session per model, reopened after a failure, and the statements by version.
 
-It says its version and its unit of time. What is said to a server, by its version, is pure: LOAD, databases, counts,
-points, deletions. Source: research/iotdb.md §2 (syntax by version), research/iotdb-real.md §5 (which options
-2.0.1-beta knows). Options that only some releases of a line know are never said: an unknown one is an error.
+`Connected` reads the server's version and time unit. Building statements (LOAD, databases, counts, points, deletions) is
+pure. Source: research/iotdb.md §2 (syntax by version), research/iotdb-real.md §5 (which options 2.0.1-beta accepts). Options
+that only some releases of a line accept are never used: an unknown option is an error.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Answering(Protocol):
 
     @property
     def unit(self) -> str:
-        """Of its times: ms | us | ns, '' where it does not say."""
+        """Unit of its times: ms | us | ns, '' where unknown."""
         ...
 
     def run(self, statement: str, table: bool = False) -> None:
-        """A statement without rows. RefusedError: the server's own word; OutcomeUnknownError: it may have happened."""
+        """Run a statement without rows. RefusedError: an error reply; OutcomeUnknownError: it may have run."""
         ...
 
     def rows(self, statement: str, table: bool = False) -> Rows:
-        """The rows of a question."""
+        """Run a query and return the rows."""
         ...
 
     def close(self) -> None: ...
 
 
 class Connected:
-    """A real server. Sessions are opened when they are needed; the first tells whether it is there."""
+    """A real server. Sessions are opened on first use; the first one shows whether the server is reachable."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -80,7 +80,7 @@ class Connected:
             raise
 
     def rows(self, statement: str, table: bool = False) -> Rows:
-        """A question may be asked again: a session that broke since its last use is made anew once."""
+        """Run a query. A query may be repeated, so a broken session is reopened once."""
         try:
             return self._open_session(table).rows(statement)
         except OutcomeUnknownError:
@@ -130,7 +130,7 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 @dataclass(frozen=True)
 class Version:
-    """What the server says it is. `text` is as it says it."""
+    """The server's version. `text` is its own wording."""
 
     text: str
     major: int
@@ -138,7 +138,7 @@ class Version:
 
     @classmethod
     def parse_version(cls, text: str) -> Version:
-        """PermanentError for what is no version, or one whose LOAD nobody here knows."""
+        """Parse a version. PermanentError if it is none, or older than 0.12."""
         found = _VERSION.search(text)
         version = cls(text, int(found[1]), int(found[2])) if found else cls(text, 0, 0)
         if (version.major, version.minor) < (0, 12):
@@ -157,15 +157,15 @@ class Version:
 
     @property
     def moves_files(self) -> bool:
-        """Whether LOAD takes the file away (it is given a copy then, never a link to ours) and leaves its deletions."""
+        """Whether LOAD removes the file and ignores its deletions. Such a server gets copies, never links to our files."""
         return self.major == 0
 
 
 def load_statements(version: Version, path: str, database: str, table: bool) -> list[str]:
-    """LOAD of a file or of all files below a folder, in the forms that servers of that version may understand: the next is
-    said where one is not (`is_syntax_error`). `path` as the server sees it."""
+    """Return the LOAD statements to try in turn for a file or all files below a folder. The next one is used if the server
+    does not understand one (`is_syntax_error`). `path` as the server sees it."""
     place = _quote_text(version, path)
-    if version.major == 0:  # 0.12.0 has no names for options yet
+    if version.major == 0:  # 0.12.0 has no option names
         level = _database_level(database)
         return [f"load {place} autoregister=true,sglevel={level},verify=true", f"load {place} true {level}"]
     if version.major == 1:
@@ -177,19 +177,19 @@ def load_statements(version: Version, path: str, database: str, table: bool) -> 
 
 
 def is_syntax_error(message: str) -> bool:
-    """Whether a refusal says that the statement was not understood, so that nothing of it was done."""
+    """Whether a refusal says that the statement was not understood, so nothing was done."""
     return "parsing SQL" in message or "mismatched input" in message
 
 
 def database_statement(version: Version, database: str, table: bool) -> str:
-    """Make a database. One that is there already is refused (`is_already_there`)."""
+    """Return the statement that creates a database. An existing one is refused (`is_already_there`)."""
     if table:
         return f"create database if not exists {quote_identifier(database)}"
     return f"set storage group to {database}" if version.major == 0 else f"create database {database}"
 
 
 def is_already_there(message: str) -> bool:
-    """Whether the refusal of a new database says that there is one already."""
+    """Whether the refusal of a new database says that it already exists."""
     said = ("already been created", "has been created", "already been set", "already exist")
     return any(words in message.lower() for words in said)
 
@@ -203,17 +203,17 @@ class Span:
 
 
 def counts_of(devices: Sequence[str], span: Span) -> str:
-    """Points of each series of tree devices within a span: one row, a column `count(<series>)` each."""
+    """Count the points of each series of tree devices within a span: one row, one column `count(<series>)` each."""
     return f"select count(*) from {', '.join(devices)} where {_time_condition(span)}"
 
 
 def points_of(device: str, span: Span | None, measurement: str = "*") -> str:
-    """One or every series of a tree device within a span (None: ever), a row a time."""
+    """Select one or every series of a tree device within a span (None: all times), one row per time."""
     return f"select {measurement} from {device}" + (f" where {_time_condition(span)}" if span else "")
 
 
 def table_counts(database: str, table: str, fields: Sequence[str], span: Span) -> str:
-    """Points of each field of a table within a span: one row."""
+    """Count the points of each field of a table within a span: one row."""
     told = ", ".join(f"count({quote_identifier(field)})" for field in fields)
     return f"select {told} from {quote_identifier(database)}.{quote_identifier(table)} where {_time_condition(span)}"
 
@@ -223,7 +223,7 @@ def table_columns(database: str, table: str) -> str:
 
 
 def table_points(device: str, tags: Sequence[str], fields: Sequence[str], database: str, span: Span | None) -> str:
-    """The fields of one device of a table within a span (None: ever). `tags`: names of all tag columns, in order."""
+    """Select the fields of one device of a table within a span (None: all times). `tags`: names of all tag columns."""
     told = ", ".join(["time", *map(quote_identifier, fields)])
     table = table_segments(device)[0] or ""
     named = f"{quote_identifier(database)}.{quote_identifier(table)}"
@@ -232,25 +232,25 @@ def table_points(device: str, tags: Sequence[str], fields: Sequence[str], databa
 
 
 def delete_statement(device: str, measurement: str, span: Span) -> str:
-    """Deletes the points of one tree series within a span."""
+    """Delete the points of one tree series within a span."""
     return f"delete from {device}.{measurement} where {_time_condition(span)}"
 
 
 def table_delete_statement(device: str, tags: Sequence[str], database: str, span: Span) -> str:
-    """Deletes the rows of one device of a table within a span."""
+    """Delete the rows of one device of a table within a span."""
     table = table_segments(device)[0] or ""
     asked = " and ".join([*_tag_conditions(device, tags), _time_condition(span)])
     return f"delete from {quote_identifier(database)}.{quote_identifier(table)} where {asked}"
 
 
 def counted_device(name: str) -> str:
-    """The device of a column `count(<device>.<measurement>)`."""
+    """Return the device of a column `count(<device>.<measurement>)`."""
     inner = name[name.index("(") + 1 : name.rindex(")")]
     return ".".join(split_nodes(inner)[:-1])
 
 
 def quote_identifier(identifier: str) -> str:
-    """An identifier of the table model's SQL; quotes keep its case."""
+    """Quote an identifier for the table model's SQL; quotes keep its case."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
@@ -269,12 +269,12 @@ def _time_condition(span: Span) -> str:
 
 
 def _database_level(database: str) -> int:
-    """Nodes of a database after `root`."""
+    """Return the number of nodes of a database after `root`."""
     return max(1, len(split_nodes(database)) - 1)
 
 
 def _quote_text(version: Version, text: str) -> str:
-    """A text in quotes. The old grammars know no quote inside of one."""
+    """Quote a text. PermanentError for a quote in it before 2.x: the old grammars cannot escape one."""
     if version.major < 2 and "'" in text:
         raise PermanentError(f"IoTDB {version.text} cannot be told a path with a quote: {text}", subject=text)
     return "'" + text.replace("'", "''") + "'"

@@ -1,8 +1,8 @@
-"""A session at an IoTDB: say a statement, ask a question and take the answer as columns.
+"""A session at an IoTDB: run a statement, or run a query and get the result as columns.
 
-Works with 0.12 … 2.x: the methods used are in all of them. After a lost connection nothing is known of the statement that
-was on its way: `UnreachableError` (it never left) and `OutcomeUnknownError` (it may have happened) tell the two apart.
-Source: `rpc.thrift` of IoTDB; research/iotdb-real.md §5 "one new session after a lost connection".
+Works with 0.12 … 2.x: all of them have the methods used. After a lost connection the outcome of a statement may be unknown.
+`UnreachableError`: it was never sent. `OutcomeUnknownError`: it may have run. Source: `rpc.thrift` of IoTDB;
+research/iotdb-real.md §5 "one new session after a lost connection".
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES
 
 CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 1_800.0  # a LOAD of many files answers when it is done
-_ROWS = 5_000  # of one answer; 0.12 lets a question name the fewer series the more rows it asks for
+ANSWER_SECONDS = 1_800.0  # a LOAD of many files replies only at its end
+_ROWS = 5_000  # of one reply; in 0.12 more rows per reply allow fewer series per query
 _PROTOCOL_V3 = 2
-_CLIENT = b"V_0_13"  # the newest that 0.13 and 1.0 know: they break over another; later ones treat it as their own
-_DONE = (200, 400)  # 400: would better be asked elsewhere next time, which is no failure
+_CLIENT = b"V_0_13"  # the newest that 0.13 and 1.0 accept; later servers treat it as their own
+_DONE = (200, 400)  # 400: another node should be asked next time, which is no failure
 _LOGIN_REFUSED = (600, 601, 602, 603, 800, 801, 803)  # 0.12 and 2.x number them differently
 _STORED = {
     DataType.BOOLEAN: ">b",
@@ -38,14 +38,14 @@ _STORED = {
 
 
 class RefusedError(PermanentError):
-    """The server answered a statement with an error. `code` is its own number."""
+    """The server replied to a statement with an error. `code` is the server's own number."""
 
     code: int = 0
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A column of an answer: `values` of the rows where `present`."""
+    """A column of a result: `values` of the rows where `present`."""
 
     name: str
     type: DataType
@@ -53,7 +53,7 @@ class Cells:
     present: NDArray[np.bool_]
 
     def decode_texts(self) -> list[str | None]:
-        """Row by row, as people read them; None where there is none."""
+        """Return one text per row, as people read it; None where the row has no value."""
         values = iter(self.values.tolist())
         told = (next(values) if there else None for there in self.present.tolist())
         return [
@@ -63,7 +63,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a question. `times` is empty where the answer has none of its own."""
+    """The rows of a query. `times` is empty where the result has no time column of its own."""
 
     times: NDArray[np.int64]
     cells: tuple[Cells, ...]
@@ -73,9 +73,9 @@ class Rows:
 
 
 class Session:
-    """A session; a context manager. `table`: of the table model's dialect (2.x).
+    """A session; a context manager. `table`: use the dialect of the table model (2.x).
 
-    Raises UnreachableError, OutcomeUnknownError, PermissionDeniedError (login), RefusedError (the server's own word).
+    Raises UnreachableError, OutcomeUnknownError, PermissionDeniedError (login), RefusedError (an error reply).
     """
 
     def __init__(self, server: Server, table: bool = False) -> None:
@@ -101,15 +101,15 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection; the server notices and forgets the session."""
+        """End the connection; the server then forgets the session."""
         self._wire.close()
 
     def run(self, statement: str) -> None:
-        """A statement without rows."""
+        """Run a statement without rows."""
         self.send_request("executeUpdateStatement", self._statement_fields(statement), statement)
 
     def rows(self, statement: str) -> Rows:
-        """All rows of a question."""
+        """Run a query and return all rows."""
         parts = list(self.iterate_parts(statement))
         if len(parts) == 1:
             return parts[0]
@@ -125,7 +125,7 @@ class Session:
         return Rows(np.concatenate([part.times for part in parts]), cells)
 
     def iterate_parts(self, statement: str) -> Iterator[Rows]:
-        """The rows of a question in pieces, at least one."""
+        """Run a query and yield the rows in pieces, at least one."""
         answer = self.send_request("executeQueryStatement", self._statement_fields(statement), statement)
         shape = _parse_shape(answer)
         yield _parse_rows(answer.get(7, {}), shape)
@@ -167,7 +167,7 @@ class Session:
         return [*words, Field(4, I32, _ROWS), Field(5, I64, _timeout_ms())]
 
     def send_request(self, method: str, request: Sequence[Field], what: str) -> dict[int, Any]:
-        """A call whose argument is one request and whose answer is a status, or holds one as its first field."""
+        """Call a method with one request. Return the reply, which is a status or has one as its first field."""
         answer: dict[int, Any] = self._call_server(method, [Field(1, STRUCT, request)], what)
         status = answer.get(1)
         if not isinstance(status, dict):
@@ -203,7 +203,7 @@ def _timeout_ms() -> int:
 
 
 def _parse_shape(answer: Mapping[int, Any]) -> list[tuple[str, DataType, int]]:
-    """Name, type and place of each column of an answer."""
+    """Return name, type and index of each column of a reply."""
     names = [name.decode() for name in answer.get(3, ())]
     types = [DataType[name.decode()] for name in answer.get(6, ())]
     places = {name.decode(): int(place) for name, place in answer.get(9, {}).items()}

@@ -1,7 +1,7 @@
-"""Files on their way into an IoTDB: looked at once more, given a name that the server may read, taken away afterwards.
+"""Stage files for an IoTDB: check them once more, give them names that the server may read, remove them afterwards.
 
-A damaged head is answered with an error while its points are inserted, damaged pages are not noticed at all
-(research/iotdb-real.md §5): so a file is handed over only while it is, byte for byte, what the load checked.
+IoTDB reports a damaged head only while it inserts the points, and damaged pages not at all (research/iotdb-real.md §5). So a
+file is staged only if it is, byte for byte, what the load checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = "staging/iotdb"
 
 
 def require_unchanged(root: Path, file: CatalogFile) -> None:
-    """Raises CorruptionError where the bytes are not those of the catalog, SourceVanishedError where they are gone."""
+    """Raise CorruptionError if the bytes are not those of the catalog, SourceVanishedError if they are missing."""
     wanted = [(file.location, file.sha256, file.size)]
     wanted += [(file.mods_location, file.mods_sha256, MOST_MODS)] if file.mods_location else []
     for location, digest, most in wanted:
@@ -45,10 +45,10 @@ def require_unchanged(root: Path, file: CatalogFile) -> None:
 
 
 class Stage:
-    """The folder of one load below the receiver's root that the server reads from."""
+    """The folder below the receiver's root from which the server reads the files of one load."""
 
     def __init__(self, store: Store, root: Path, server: str, copies: bool, clock: Callable[[], float] = time.time) -> None:
-        """`copies`: the server takes away what it is given, so it never gets a link to a file of the catalog."""
+        """`copies`: the server removes files that it loads, so it gets copies, never links to files of the catalog."""
         self._store = store
         self._root = root
         self._copies = copies
@@ -58,13 +58,13 @@ class Stage:
         self.folder = f"{FOLDER}/{hashlib.sha256(server.encode()).hexdigest()[:12]}"
 
     def clear_folder(self) -> None:
-        """Nothing is on its way; also what a load that died left."""
+        """Remove all staged files, also those that a crashed load left."""
         self._store.remove_tree(self.folder)
 
     def place_files(self, files: Sequence[CatalogFile]) -> str:
-        """A folder with these files under their own names, deletions beside; as the server names it.
+        """Stage these files under their own names, with their deletions. Return the folder as the server names it.
 
-        A TsFile is a second name of the catalog's own: nobody writes into one. Deletions are a copy: a server appends.
+        A TsFile is a hard link: nobody writes into one. Deletions are copied: a server appends to them.
         """
         names = {file.file_id: f"{self.folder}/{number}/{self._name_for_server(file)}" for number, file in enumerate(files)}
         self._placed = names
@@ -83,14 +83,14 @@ class Stage:
         return str(self._root / self.folder)
 
     def find_left_files(self, files: Sequence[CatalogFile]) -> list[CatalogFile]:
-        """Of what was placed last: what a server that takes files away did not take."""
+        """Return the files staged last that a server that removes loaded files did not load."""
         there = self._store.stat_many([self._placed[file.file_id] for file in files])
         return [file for file, entry in zip(files, there, strict=True) if entry is not None]
 
     def write_points(
         self, devices: Mapping[str, Mapping[str, Column]], aligned: Mapping[str, bool], tags: Mapping[str, Sequence[str]]
     ) -> str:
-        """A new TsFile of these points; its path as the server names it. `tags`: table → names of its tag columns."""
+        """Write a new TsFile of these points. Return its path as the server names it. `tags`: table → its tag columns."""
         self._store.make_folders([f"{self.folder}/points"])
         path = self._root / self.folder / "points" / "1-1-0-0.tsfile"
         segments = {d: table_segments(d) if is_table([d]) else tree_segments(d) for d in devices}
@@ -110,8 +110,8 @@ class Stage:
             ) from gone
 
     def _name_for_server(self, file: CatalogFile) -> str:
-        """As its site called it; a merged file as the catalog does. A server that takes files away keeps their names, passes
-        over a name that it has without a word, and lets the higher version win: there names rise from LOAD to LOAD."""
+        """Return the file's name at its site; for a merged file its name in the catalog. A server that removes files keeps
+        their names, silently skips a name that it has, and lets the higher version win: it gets rising version numbers."""
         if not self._copies:
             return (file.path or file.location).rpartition("/")[2]
         self._version = max(self._version + 1, int(self._clock() * 1000))

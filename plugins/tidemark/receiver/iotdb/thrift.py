@@ -1,8 +1,8 @@
-"""Where an IoTDB is, and its client protocol: Thrift's binary protocol, strict form, framed.
+"""The address of an IoTDB, and its client protocol: Thrift's binary protocol, strict form, framed.
 
-Only the part that Tidemark speaks. `Server` is address and login. A call is a method's name and numbered fields. An
-answer says the type of each of its fields, so it is read without the server's own description of itself, and one
-client serves 0.12 as well as 2.x (docs/decisions/0013).
+Implements only what Tidemark uses. `Server` is address and login. A call is a method's name and numbered fields. A reply
+states the type of each of its fields, so no interface file is needed, and one client serves 0.12 as well as 2.x
+(docs/decisions/0013).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Server:
-    """Where an IoTDB is and who asks. `password` is never shown."""
+    """The address of an IoTDB and the login. `password` is never shown."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """What the ledger and messages call it."""
+        """The server's name in the ledger and in messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -56,11 +56,11 @@ class Field(NamedTuple):
 
 
 class WireError(Exception):
-    """What came back is not what this protocol says: whoever answers there is no IoTDB, or the line is broken."""
+    """The reply does not follow this protocol: the peer is no IoTDB, or the data was damaged."""
 
 
 class Wire:
-    """One connection. `call` raises OSError where it is gone and WireError for bytes that are no answer."""
+    """One connection. `call` raises OSError if it is broken, and WireError for bytes that are no reply."""
 
     def __init__(self, host: str, port: int, connect_seconds: float, answer_seconds: float) -> None:
         self._socket = socket.create_connection((host, port), timeout=connect_seconds)
@@ -71,7 +71,7 @@ class Wire:
         self._socket.close()
 
     def call(self, method: str, arguments: Sequence[Field]) -> Any:
-        """The method's result: a number, or a struct as {field number: value} with strings as bytes."""
+        """Call a method and return its result: a number, or a struct as {field number: value} with strings as bytes."""
         self._socket.sendall(encode_call(method, arguments))
         (size,) = struct.unpack(">i", self._receive_exactly(4))
         if not 0 < size <= _LONGEST_ANSWER:
@@ -90,14 +90,14 @@ class Wire:
 
 
 def encode_call(method: str, arguments: Sequence[Field]) -> bytes:
-    """The frame of a call."""
+    """Return the frame of a call."""
     name = method.encode()
     message = struct.pack(">Ii", _CALL, len(name)) + name + struct.pack(">i", 0) + _encode_value(STRUCT, arguments)
     return struct.pack(">i", len(message)) + message
 
 
 def decode_reply(method: str, frame: bytes) -> Any:
-    """What a frame without its length says. WireError where it is no reply."""
+    """Decode a frame without its length. WireError if it is no reply."""
     reader = _Reader(frame)
     try:
         kind = reader.read_number(">I")
@@ -146,7 +146,7 @@ class _Reader:
         return self.data[self.at - size : self.at]
 
     def read_struct(self) -> dict[int, Any]:
-        """Field number → value."""
+        """Return field number → value."""
         found = {}
         while (kind := self.read_number(">b")) != STOP:
             number = self.read_number(">h")

@@ -1,13 +1,13 @@
-"""What becomes of each file of a landing: loaded, refused or held; and who owns a device. Pure.
+"""Decide what becomes of each file of a landing: loaded, refused or held; and which site owns a device. Pure.
 
-It is one decision over frozen values. `admit_files` is used by a load, by the release of a quarantined file and by the
-replay of a refused one. All three bring a file with its manifest entry, what `check.examine_file` found in it, and what
-the ledger knew before. Source: DESIGN §3 "One file's way", "A file is its content".
+`admit_files` is used by a load, by the release of a quarantined file and by the replay of a refused one. Each brings a file
+with its manifest entry, the result of `check.examine_file`, and what the ledger knew before. Source: DESIGN §3 "One file's
+way", "A file is its content".
 
-A device belongs to the site that first sent it (`claim_devices`): first come, first served, on the full device name. Exactly
-the file that holds a foreign device is refused. In the original the check was off from 0.12 on, and one conflict
-rejected a whole storage group (research/iotdb.md B7, B13). Source: seed 000 ("there can only be one data source for
-one device"), DESIGN §1 "device owner".
+A device belongs to the site that first sent it (`claim_devices`): first come, first served, on the full device name. Only a
+file that holds a foreign device is refused. In the original the check was off from 0.12 on, and one conflict rejected a
+whole storage group (research/iotdb.md B7, B13). Source: seed 000 ("there can only be one data source for one device"),
+DESIGN §1 "device owner".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tidemark.tsfiles.statistics import FileFacts
 
 @dataclass(frozen=True)
 class Origin:
-    """Where files come from: a site, its landing, and the folder (relative to the receiver's root) they lie in."""
+    """The source of files: a site, its landing, and the folder (relative to the receiver's root) that holds them."""
 
     receiver: str
     site_id: str
@@ -50,7 +50,7 @@ class Origin:
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, receiver: str, catalog_interval_ms: int) -> Origin:
-        """The origin of a landing's files where they landed."""
+        """Build the origin of a landing's files in their landing folder."""
         return cls(
             receiver=receiver,
             site_id=manifest.site_id,
@@ -65,7 +65,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A refused or quarantined generation whose TsFile is at hand: grown mods of it join it there."""
+    """A refused or quarantined generation whose TsFile the receiver has: grown mods join it there."""
 
     location: str  # of the TsFile, relative to the receiver's root
     file: LandedFile
@@ -74,8 +74,8 @@ class Waiting:
 
 @dataclass(frozen=True)
 class LedgerFacts:
-    """What the ledger knew before. `newest`: the newest source row of a path, live or not; `devices`: of those rows;
-    `settled`: those for which a merged file stands alone."""
+    """What the ledger knew before. `newest`: the newest source row of a path, live or not. `devices`: the devices of these
+    rows. `settled`: the rows whose points a settled merged file holds."""
 
     newest: Mapping[str, CatalogFile]
     devices: Mapping[int, tuple[CatalogDevice, ...]]
@@ -86,7 +86,7 @@ class LedgerFacts:
 
 @dataclass(frozen=True)
 class Load:
-    """A file that the catalog takes. `facts` is None where grown mods came alone; `replaces`: the row it replaces."""
+    """A file that enters the catalog. `facts` is None where grown mods came alone. `replaces`: the row it replaces."""
 
     file: LandedFile
     row: CatalogFile
@@ -106,8 +106,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Hold:
-    """A file that cannot be loaded. `location` is '' where nothing of it came; `resend`: sending all of it would help.
-    `awaits`: nothing is wrong with it: deletions of a settled file, which is asked for again."""
+    """A file that cannot be loaded. `location` is '' where none of its bytes arrived. `resend`: sending the whole file would
+    help. `awaits`: the file is sound; it has deletions of a settled file, which the site shall resend."""
 
     file: LandedFile
     reason: str
@@ -120,7 +120,8 @@ class Hold:
 
 @dataclass(frozen=True)
 class Admission:
-    """`placements` make the locations of all of it true; `known` are files whose generation was loaded before."""
+    """All outcomes. `placements` bring the bytes to the recorded locations. `known`: files whose generation is loaded
+    already."""
 
     loads: tuple[Load, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -133,7 +134,7 @@ Outcome = Load | Refusal | Hold
 
 
 def admit_files(origin: Origin, files: Sequence[tuple[LandedFile, Examined]], known: LedgerFacts, at: float) -> Admission:
-    """Decide every file of one origin. Devices claimed by an earlier file of it are owned for the later ones."""
+    """Decide every file of one origin. Devices claimed by an earlier file count as owned for the later ones."""
     owners = dict(known.owners)
     outcomes: list[Outcome] = []
     seen: list[LandedFile] = []
@@ -177,7 +178,7 @@ def _decide_file(origin: Origin, file: LandedFile, examined: Examined, known: Le
 
 
 def _grown_mods(origin: Origin, file: LandedFile, known: LedgerFacts, at: float) -> Outcome:
-    """Mods that travelled alone join the TsFile they belong to, wherever that is."""
+    """Join mods that arrived alone to their TsFile, wherever that is."""
     assert file.mods is not None  # manifests say so: receiver.load.landings.check_sound
     base = known.newest.get(file.path)
     if base is not None and base.state == "live" and base.sha256 == file.sha256:
@@ -211,7 +212,7 @@ def _catalog_row(origin: Origin, file: LandedFile, name: SourceName, facts: File
     assert file.tsfile is not None
     first = min((d.start for d in facts.devices), default=None)
     last = max((d.end for d in facts.devices), default=None)
-    if first is None or last is None:  # a file without points lies where its site kept it
+    if first is None or last is None:  # a file without points gets the partition of its site
         first = last = name.partition * origin.site_interval_ms * UNITS_PER_MS[origin.time_unit]
     partition = catalog_partition(first, origin.catalog_interval_ms, origin.time_unit)
     location = data_location(name.database, partition, origin.site_id, file.sha256, file.path)
@@ -247,7 +248,7 @@ def _hold_file(
 
 
 def _list_placements(origin: Origin, outcome: Outcome) -> Iterable[Placement]:
-    """Where the outcome's bytes go, from the folder they came in or from where an older generation waits."""
+    """Yield where the outcome's bytes go, from the landing folder or from where an older generation waits."""
     file = outcome.file
 
     def landed(part: Part) -> str:
@@ -277,21 +278,21 @@ class Owner:
 
 @dataclass(frozen=True)
 class Claimed:
-    """The file may load; `new` are devices that nobody owned, in name order."""
+    """The file may load. `new`: devices that nobody owned, in name order."""
 
     new: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The file may not load: `device`, the first by name, belongs to another site."""
+    """The file may not load. `device`: its first device, by name, that belongs to another site."""
 
     device: str
     owner: Owner
 
 
 def claim_devices(devices: Iterable[str], owners: Mapping[str, Owner], site_id: str) -> Claimed | Refused:
-    """Decide one file of `site_id` that holds `devices` (canonical names). `owners` knows at least those that are owned."""
+    """Decide for one file of `site_id` that holds `devices` (canonical names). `owners` has at least every owned one."""
     new = []
     for device in sorted(set(devices)):
         owner = owners.get(device)
@@ -303,7 +304,7 @@ def claim_devices(devices: Iterable[str], owners: Mapping[str, Owner], site_id: 
 
 
 def refusal_reason(refused: Refused, site_name: str, owner_name: str, receiver: str) -> str:
-    """What the sender and the operator read: owner, since when, and the command that takes the device over."""
+    """Build the reason for the sender and the operator: owner, since when, and the command that takes the device over."""
     since = datetime.fromtimestamp(refused.owner.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"device {refused.device} belongs to site {owner_name} ({refused.owner.site_id}) since {since}; to take it over: "

@@ -1,7 +1,7 @@
-"""Is a landed file what its manifest says, and can it be read? One file a task, in whatever process the engine gives.
+"""Check that a landed file is what its manifest says and can be read. One file per task, in the engine's process.
 
-TsFiles carry no checksums (research/iotdb.md "What to know first" 10): size and SHA-256 against the manifest come first,
-then structure and statistics. Nothing here changes anything; a task may run twice.
+TsFiles carry no checksums (research/iotdb.md "What to know first" 10). Size and SHA-256 are compared with the manifest
+first, then structure and statistics are checked. Nothing here changes anything; a task may run twice.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidemark.tsfiles.companions.mods import parse_mods
 from tidemark.tsfiles.statistics import FileFacts, check_and_describe
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
-_BLOCK = 1 << 18  # read into one place over and over, which stays in the cache of a core
+_BLOCK = 1 << 18  # one buffer is reused, so it stays in a core's cache
 
 
 @dataclass(frozen=True)
 class ExamineTask:
-    """`folder`: absolute and trusted, the receiver's; `below`: the folder in it with the landed files under their source
-    paths; `database`: from the source path."""
+    """`folder`: the receiver's root, absolute and trusted. `below`: the folder in it that holds the landed files under their
+    source paths. `database`: from the source path."""
 
     folder: str
     file: LandedFile
@@ -34,7 +34,7 @@ class ExamineTask:
     below: str = ""
 
     def locate_part(self, part: Part) -> UntrustedFile:
-        """Where a part lies."""
+        """Return the place of a part."""
         return landed_file(Path(self.folder), self.below, part)
 
     @property
@@ -44,10 +44,10 @@ class ExamineTask:
 
 @dataclass(frozen=True)
 class Examined:
-    """What a task found. `trouble` is empty for a sound file, else says what is wrong (`kind`: its exit code).
+    """The result of a task. `trouble` is '' for a sound file, else says what is wrong (`kind`: its exit code).
 
-    `facts` is None for troubled files and for mods that travel alone. `came`: whether any of its bytes are there.
-    `differs`: these are not the bytes that the manifest promised.
+    `facts` is None for faulty files and for mods that came alone. `came`: some of the bytes are there. `differs`: the bytes
+    are not those that the manifest promised.
     """
 
     path: str
@@ -60,7 +60,7 @@ class Examined:
 
 
 def examine_file(task: ExamineTask) -> Examined:
-    """Check one file with its companions. Raises RetryableError when the disk does not answer: that is no verdict."""
+    """Check one file with its companions. RetryableError if the disk does not answer: the file may be sound."""
     file = task.file
     try:
         for part in parts_of_file(file):
@@ -74,7 +74,7 @@ def examine_file(task: ExamineTask) -> Examined:
 
 @dataclass(frozen=True)
 class KeptTask:
-    """A data file of the catalog. `database`: that of its devices."""
+    """A data file of the catalog, and the database of its devices."""
 
     place: UntrustedFile
     database: str
@@ -85,7 +85,8 @@ class KeptTask:
 
 
 def describe_kept(task: KeptTask) -> FileFacts:
-    """What a data file holds, without comparing its digest. Raises CorruptionError; RetryableError: the disk is silent."""
+    """Return what a data file holds; its digest is not compared. CorruptionError; RetryableError: the disk does not
+    answer."""
     try:
         return check_and_describe(task.place, task.database)
     except OSError as broken:
@@ -97,7 +98,7 @@ def describe_kept(task: KeptTask) -> FileFacts:
 
 
 def _describe_file(task: ExamineTask) -> Examined:
-    """The facts of a file whose bytes are those that the manifest promised."""
+    """Return the facts of a file whose bytes are those that the manifest promised."""
     file = task.file
     try:
         if file.mods:
@@ -113,14 +114,14 @@ def _describe_file(task: ExamineTask) -> Examined:
     except OSError as broken:
         raise RetryableError(f"cannot read {task.folder}: {file.path}: {broken}", subject=file.path) from broken
     except MemoryError:
-        raise  # a limit of its task: whoever gave that says so
+        raise  # a limit of its task, reported by the engine
     except Exception as broken:
-        # A decoder stumbled over bytes it did not expect: the file goes to quarantine with that, the rest goes on.
+        # A decoder met bytes that it did not expect: the file goes into quarantine, the rest goes on.
         return _report_trouble(task, f"cannot be read: {type(broken).__name__}: {broken}", CorruptionError.kind)
 
 
 def _by_source_path(task: ExamineTask, message: str) -> str:
-    """The message without the folder where its file was read: it goes to the quarantine from there."""
+    """Replace paths of the receiver in the message by source paths: the file goes into quarantine from here."""
     for part in parts_of_file(task.file):
         message = message.replace(str(task.locate_part(part)), part.path)
     return message
@@ -135,27 +136,27 @@ def _is_there(place: UntrustedFile) -> bool:
     try:
         place.open_file().close()
     except (CorruptionError, OSError):
-        return False  # a symlink or a folder: examined already, and what it is stands in the trouble
+        return False  # a symlink or a folder: the trouble says so already
     return True
 
 
 def parts_of_file(file: LandedFile) -> list[Part]:
-    """The companions that travelled, the TsFile first."""
+    """List the parts that arrived, the TsFile first."""
     return [part for part in (file.tsfile, file.mods, file.resource) if part is not None]
 
 
 def mods_form(path: str) -> Literal["mods", "mods2"]:
-    """`mods` (text, up to 1.3) or `mods2` (2.x), by the name's end."""
+    """Return `mods` (text, up to 1.3) or `mods2` (2.x), by the name's end."""
     return "mods2" if path.endswith(".mods2") else "mods"
 
 
 def landed_file(root: Path, folder: str, part: Part) -> UntrustedFile:
-    """Where a part of a landing in `folder`, relative to the receiver's `root`, lies."""
+    """Return the place of a part of a landing in `folder`, relative to the receiver's `root`."""
     return UntrustedFile(str(root), f"{folder}/{landed_path(part.path)}" if folder else landed_path(part.path))
 
 
 def check_part(place: UntrustedFile, part: Part) -> None:
-    """Size and digest of one landed file; CorruptionError says how they differ."""
+    """Compare size and digest of one landed file with the manifest; CorruptionError says how they differ."""
     try:
         with place.open_file() as file:
             size = os.fstat(file.fileno()).st_size
@@ -174,7 +175,7 @@ def check_part(place: UntrustedFile, part: Part) -> None:
 
 
 def sha256_of(place: UntrustedFile, most: int) -> str:
-    """Hex digest. Raises as opening it; CorruptionError, before a byte is read, where it has more than `most` bytes."""
+    """Return the hex digest. Raises as opening does; CorruptionError, before reading, for more than `most` bytes."""
     with place.open_file() as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

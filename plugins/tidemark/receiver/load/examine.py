@@ -1,15 +1,14 @@
-"""What a load, a release and a replay have in common: bytes that are ours, files checked, decisions.
+"""Steps that a load, a release and a replay share: copy the bytes, check the files, decide.
 
-A release is of a file in quarantine, a replay of a refused one. Whose are the bytes of a landing? Those that a run
-of this ledger carried here are ours; all others are copied first (`copy_landing`). Who may write to a landing may keep a
-hard link or an open file of what is in it, and write to that when the landing is long loaded; neither mode nor owner
-stops an open file. So only inodes that were never anybody else's are checked, placed and read. A landing that
-somebody else carried is copied to `taken/<site id>/<landing>/`, where no edge writes, and all that follows works on
-the copy. Source: docs/decisions/0021.
+A release loads a file from quarantine, a replay loads a refused one. Files that a run of this ledger wrote into a landing
+are checked in place. All others are copied first (`copy_landing`). A sender may keep a hard link or an open file of what is
+in a landing and write to it after the load. Neither mode nor owner stops an open file. So only inodes that nobody else ever
+held are checked, placed and read. The copies lie in `taken/<site id>/<landing>/`, where no edge writes. Source:
+docs/decisions/0021.
 
-`examine_all` checks every file in the engine's processes. `ask_survivors` asks what became of vanished files'
-points. `decide_files` says what becomes of the checked files, by what the ledger knows now. A file that crashes its child
-or uses up its limit is held; only `quarantine release` opens it again.
+`examine_all` checks every file in the engine's processes. `ask_survivors` finds out what became of vanished files' points.
+`decide_files` decides with what the ledger knows now. A file that crashes its child process or exceeds its limit is held;
+only `quarantine release` opens it again.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _TOO_MUCH = ". Nothing says that it is damaged: ./tidemark quarantine release ch
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file, where it comes from, and what the check found in it."""
+    """A file, its origin, and the result of its check."""
 
     origin: Origin
     file: LandedFile
@@ -71,9 +70,9 @@ def local_root(app: App, receiver: ReceiverSettings) -> Path:
 
 
 def site_of(app: App, site: str) -> str | None:
-    """The UUID of a site given by name (settings, then the ledger) or by UUID; None for no site.
+    """Return the UUID of a site given by name (settings, then the ledger) or by UUID; None for ''.
 
-    UsageError for a name that several sites have: manifests tell a site's name, and nobody keeps one from telling another's.
+    UsageError for a name that several sites have: manifests carry the name, and a site may use another's name.
     """
     if not site:
         return None
@@ -97,18 +96,19 @@ def site_of(app: App, site: str) -> str | None:
 def examine_all(
     app: App, files: Sequence[tuple[Origin, LandedFile]], root: Path, engine: str, progress: Progress
 ) -> list[CheckedFile]:
-    """Check every file in the engine's processes; in the given order. Raises what is no verdict on a file (disk, engine)."""
+    """Check every file in the engine's processes. Results are in the given order. Raises errors that say nothing about a
+    file (disk, engine)."""
     tasks = [_examine_task(root, origin.folder, file, origin.data) for origin, file in files]
     results: dict[int, Examined] = {}
     for outcome in _check_engine(app, engine).run("load_check", tasks) if tasks else ():
         file = files[outcome.index][1]
         if outcome.error is None:
             results[outcome.index] = outcome.value
-        elif isinstance(outcome.error, CorruptionError | TaskLimitError):  # it crashed its child: nobody opens it again
+        elif isinstance(outcome.error, CorruptionError | TaskLimitError):  # it crashed its child process: it is held
             error = outcome.error
             trouble = error.message + (_TOO_MUCH if isinstance(error, TaskLimitError) else "")
             results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=error.kind)
-        elif type(outcome.error) is TidemarkError:  # a surprise: the reading of this file met it, so it is the file's
+        elif type(outcome.error) is TidemarkError:  # unexpected, and met while reading this file: the file is at fault
             trouble = f"cannot be read: {outcome.error.message.splitlines()[0]}"
             results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=CorruptionError.kind)
         else:
@@ -118,8 +118,8 @@ def examine_all(
 
 
 def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str, Found]:
-    """Path → what became of a vanished file's points, read in child processes of this machine. What cannot be read, or
-    is not what was loaded, is said, and raises nothing: that file stays as it is."""
+    """Return path → what became of a vanished file's points, read in child processes of this machine. An unreadable or
+    changed file raises nothing: the reason is in the result, and the vanished file stays as it is."""
     due = {one.gone.path: task for one in asked if (task := one.make_task(str(root))) is not None}
     found = {one.gone.path: Found(Survival.GONE) for one in asked if one.gone.path not in due}
     questions_due = [one for one in asked if one.gone.path in due]
@@ -134,10 +134,10 @@ def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str,
         found[path] = Found(None, trouble=outcome.error.message.splitlines()[0])
         ended += isinstance(outcome.error, TaskLimitError)
         if ended >= _MOST_ENDED:
-            break  # which ends the children
+            break  # this ends the child processes
     told = [(one, evidence[one.gone.path]) for one in questions_due if one.gone.path in evidence]
-    rested_on = [file for one, answer in told for file in one.rests_on(answer) if file.file_id]  # others this load digested
-    changed = changed_files(root, rested_on, {})  # all digested: what leaves for what they say is not read again
+    rested_on = [file for one, answer in told for file in one.rests_on(answer) if file.file_id]  # no id: just digested
+    changed = changed_files(root, rested_on, {})  # digest all: a file that leaves is never read again
     for one, answer in told:
         wrong = [changed[file.location] for file in one.rests_on(answer) if file.location in changed]
         found[one.gone.path] = Found(None, trouble=wrong[0]) if wrong else one.make_answer(answer)
@@ -145,23 +145,23 @@ def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str,
 
 
 def survival_limits(asked: Iterable[Question]) -> Limits:
-    """What comparing a file may take: in proportion to the bytes that were sent, for those need not be what they seem."""
+    """Return the limits of one comparison, in proportion to the bytes sent: their content cannot be trusted."""
     most = max((one.bytes for one in asked), default=0)
     seconds = 10 + most // _BYTES_A_SECOND
     return Limits(cpu_seconds=seconds, wall_seconds=3 * seconds, memory_bytes=_COMPARED_IN + 4 * most)
 
 
 _BYTES_A_SECOND = 4 << 20
-_COMPARED_IN = 640 << 20  # of address space, of which libraries reserve near the half
-_MOST_ENDED = 3  # comparisons of a landing that a limit ends: then the rest waits too, and the next site is not kept waiting
+_COMPARED_IN = 640 << 20  # address space; libraries reserve nearly half of it
+_MOST_ENDED = 3  # comparisons of a landing that a limit ended; the others are then skipped, so that the next site can go on
 _NOT_LOOKED = f"nobody looked: {_MOST_ENDED} others of its site took all that a comparison may take"
 
 
 def ask_survivors(
     app: App, root: Path, cluster: Cluster | None, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]
 ) -> dict[str, Found]:
-    """What became of all vanished files that are judged with these drops and loads, before they are recorded. Files that
-    only nodes have are fetched, where they can be."""
+    """Find out what became of all vanished files that are judged with these drops and loads, before they are recorded. Files
+    that only nodes have are fetched where possible."""
     with app.ledger.read() as connection:
         asked = list_questions(connection, origin, told, loads)
     recall_files(cluster, [file for one in asked for file in (one.gone, *one.made) if file.file_id], if_any=True)
@@ -169,9 +169,8 @@ def ask_survivors(
 
 
 def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile], data: Sequence[str]) -> None:
-    """These files of a landing in `folder` will be checked: that is done while whoever asks for it has other things to do.
-    `data`: their site's data folders. Where Spark is to check them it is not even looked for: a run whose files are sent
-    ends on a machine without Java, too."""
+    """Start checking files of a landing in `folder` in the background. `data`: their site's data folders. Does nothing where
+    Spark is to check them: a run that only sends must also end well on a machine without Java."""
     spark = app.settings.spark
     if spark.engine != "spark" and spark.min_points > 0:
         PoolEngine().begin_tasks("load_check", [_examine_task(root, folder, file, data) for file in files])
@@ -183,7 +182,7 @@ def _examine_task(root: Path, folder: str, file: LandedFile, data: Sequence[str]
 
 
 def decide_files(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:
-    """What becomes of the checked files of one origin, by what the ledger knows now."""
+    """Decide what becomes of the checked files of one origin, with what the ledger knows now."""
     devices = {d.device for c in checked if c.examined.facts for d in c.examined.facts.devices}
     with app.ledger.read() as connection:
         known = known_before(connection, origin, [c.file for c in checked], devices)
@@ -191,13 +190,13 @@ def decide_files(app: App, origin: Origin, checked: Sequence[CheckedFile], at: f
 
 
 def _check_engine(app: App, engine: str) -> Engine:
-    """Where nobody asks for Spark, the pool whatever the size: a check reads a file once, and on this machine's cores
-    Spark does that no faster and starts for ten seconds more."""
+    """Choose the engine: the pool, unless Spark is asked for. A check reads a file once, so Spark is no faster on one
+    machine and starts slower."""
     return choose_engine(app.settings.spark, engine, 0)
 
 
 def is_ours(app: App, origin: Origin, paper: FoundManifest, root: Path) -> bool:
-    """Whether a run of this ledger wrote the landing here, and nobody else may write to its folder."""
+    """Whether a run of this ledger wrote the landing, and nobody else may write to its folder."""
     with app.ledger.read() as connection:
         if not hold_rows.has_carried(connection, origin.receiver, origin.site_id, origin.landing, paper.sha256):
             return False
@@ -211,9 +210,9 @@ def _ours_alone(folder: Path) -> bool:
 
 
 def copy_landing(store: Store, root: Path, origin: Origin, files: Iterable[LandedFile], logs: Iterable[str] = ()) -> Origin:
-    """Copy these files with their companions, and pieces of schema `logs`, from where they lie to a folder of our own.
+    """Copy these files with their companions, and pieces of schema `logs`, into a folder that no edge can write.
 
-    Returns the origin of the copies. What is no regular file is not copied. Raises DiskFullError, PermissionDeniedError.
+    Returns the origin of the copies. Skips what is no regular file. Raises DiskFullError, PermissionDeniedError.
     """
     folder = _copy_folder(origin)
     store.remove_tree(folder)
@@ -229,18 +228,18 @@ def copy_landing(store: Store, root: Path, origin: Origin, files: Iterable[Lande
 
 
 def remove_copies(store: Store, origin: Origin) -> None:
-    """Remove the copies that nobody placed, where there are any."""
+    """Remove the copies that were not placed, if there are any."""
     if origin.folder == _copy_folder(origin):
         store.remove_tree(origin.folder)
 
 
 def sweep_taken(store: Store) -> None:
-    """Remove what a load that died had copied."""
+    """Remove copies that an interrupted load left."""
     store.remove_tree(TAKEN)
 
 
 def called_as_landed(root: Path, checked: Sequence[CheckedFile]) -> list[CheckedFile]:
-    """The same; what was no regular file where it landed is called that, where its copy is only missing."""
+    """Return the same files. Where a copy is missing because its original is no regular file, the trouble says that."""
     return [
         _as_landed(root, one) if one.examined.trouble and one.origin.folder == _copy_folder(one.origin) else one
         for one in checked

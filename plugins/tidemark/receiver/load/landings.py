@@ -1,20 +1,18 @@
-"""Landings at a receiver: found, read, put in sequence, answered, cleaned.
+"""Find a receiver's landings, read their manifests, put them in sequence, keep their answers, clean them up.
 
-A folder is a landing once `manifest.json` is in it. Before that it is still arriving and is not touched. Manifests
-come from elsewhere: nothing in one is believed before it is checked, and one that cannot be accepted is named with
-the reason (`check_sound`, `find_site_conflict`). Source: DESIGN §5, docs/formats/manifest.md.
+A folder is a landing once `manifest.json` is in it. Before that it is still arriving and is not touched. Manifests are
+untrusted. A manifest that cannot be accepted is reported with the reason (`check_sound`, `find_site_conflict`). Source:
+DESIGN §5, docs/formats/manifest.md.
 
-`order_arrivals` says in which order a site's landings load, and which may not; pure. A manifest carries its place in the
-site's sequence and the id of the landing before it (DESIGN §3 "Each end has its own ledger"). Landings load in
-sequence without a gap, whatever order they arrived in: sent, or carried on a disk.
+`order_arrivals` decides the order in which a site's landings load, and which may not; pure. A manifest carries its place in
+the site's sequence and the id of the landing before it (DESIGN §3 "Each end has its own ledger"). Landings load in sequence
+without a gap, in whatever order they arrived.
 
-`keep_manifest` and `keep_receipt` keep what a receiver answered where no edge writes (`formats.answered`): by each
-load for its landings, and at the first load of an older receiver for all that its ledger knows (`catch_up_answers`).
-It raises PermanentError for a ledger that is older than the receiver.
+`keep_manifest` and `keep_receipt` keep a landing's manifest and its answer where no edge can write (`formats.answered`).
+`catch_up_answers` adds missing ones from the ledger and refuses a ledger that is older than the receiver.
 
-`clean_landing` and `sweep_waiting` remove what nobody needs any more: a landing's bytes once it is answered, refused
-and held bytes once they are settled. Only after the record says so. A removal that a crash cut short is made by the
-next load. Manifest and receipt stay, and files that the manifest does not name stay.
+`clean_landing` and `sweep_waiting` remove bytes that nobody needs: a landing's bytes once it is answered, refused and held
+bytes once they are settled. The ledger records this first. The next load completes an interrupted removal.
 """
 
 from __future__ import annotations
@@ -71,13 +69,13 @@ from tidemark.tsfiles.sealed import was_mods_of
 from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 
 _MOST_BYTES = 1 << 60
-_LONGEST_NAME = 200  # bytes of a landing's name: its papers are kept under it with something behind
+_LONGEST_NAME = 200  # bytes of a landing's name: the names of its kept files add a suffix
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A landing folder with its manifest. `answered`: a receipt.json is there, whoever wrote it; `bulky`: other files are
-    there still."""
+    """A landing folder with its manifest. `answered`: it has a receipt.json of any origin. `bulky`: it has other files
+    too."""
 
     site_id: str
     landing: str
@@ -92,7 +90,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class FoundManifest:
-    """A manifest as it lies there: its bytes' digest, and either the manifest or what is wrong with it."""
+    """A manifest as found: the digest of its bytes, and either the manifest or what is wrong with it."""
 
     folder: Folder
     sha256: str
@@ -103,11 +101,10 @@ class FoundManifest:
 def landing_folders(
     root: Path, site_id: str | None = None, finished: Mapping[tuple[str, str], int] = MappingProxyType({})
 ) -> Iterator[Folder]:
-    """The landings below a receiver's root, of one site or of all, by name; symlinks and arriving folders passed over. One
-    that nobody may look into is there, and its manifest cannot be read; a site's folder of that kind is `odd_landings`'.
+    """Yield the landings below a receiver's root, of one site or of all, by name. Symlinks and arriving folders are skipped.
 
-    `finished`: (site, landing) → its sign. While that is the same nobody has touched it, and the folder is passed over
-    without being opened: answered landings stay for ever, as papers.
+    A landing that cannot be listed is yielded, a site that cannot be listed is not (`odd_landings`). `finished`: (site,
+    landing) → its sign (`formats.answered.landing_sign`). A landing with an unchanged sign is skipped without being opened.
     """
     for site in folder_names(root / "landing")[0]:
         if site_id is not None and site != site_id:
@@ -124,8 +121,8 @@ def landing_folders(
 
 
 def odd_landings(root: Path, site_id: str | None = None) -> list[tuple[str, str]]:
-    """Folders below `landing/` that no landing can be told of, relative to the root and readably, and why: those whose name
-    is not UTF-8, those of sites that cannot be listed."""
+    """List (path relative to the root, reason) of folders below `landing/` with names that are not UTF-8 or that cannot be
+    listed."""
     sites, odd = folder_names(root / "landing")
     found = [(f"landing/{name}", _NOT_TEXT) for name in odd if site_id is None]
     for site in sites if site_id is None else [site_id]:
@@ -139,7 +136,7 @@ _NOT_TEXT = "its name is not UTF-8: it is passed over; rename or remove it"
 
 
 def _list_landings(root: Path, site: str) -> tuple[list[str], list[str], str]:
-    """Of a site's folder: landings, names that are not UTF-8, and why it cannot be listed."""
+    """Return a site's landings, its names that are not UTF-8, and why it cannot be listed ('': it can)."""
     try:
         return *folder_names(root / "landing" / site), ""
     except PermanentError as closed:
@@ -147,8 +144,7 @@ def _list_landings(root: Path, site: str) -> tuple[list[str], list[str], str]:
 
 
 def read_found_manifest(root: Path, folder: Folder, path: str = "") -> FoundManifest:
-    """Read and check one manifest, or the one that is kept at `path` below the root; what is wrong stands in the answer,
-    since other landings go on."""
+    """Read and check one manifest, or its kept copy at `path` below the root. Errors are returned in `trouble`."""
     sha256 = ""
     try:
         data = UntrustedFile(str(root), path or f"{folder.path}/{MANIFEST}").read(MOST_PAPER)
@@ -161,7 +157,7 @@ def read_found_manifest(root: Path, folder: Folder, path: str = "") -> FoundMani
 
 
 def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
-    """The manifest itself when it fits its folder and its own rules; CorruptionError names the first that it breaks."""
+    """Return the manifest if it fits its folder and its own rules. CorruptionError names the first broken rule."""
     if manifest.site_id != folder.site_id or manifest.landing != folder.landing:
         raise CorruptionError(
             f"the manifest is that of landing {manifest.landing} of site {manifest.site_id}, it lies in the folder of "
@@ -199,10 +195,10 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
 
 
 def find_site_conflict(paper: FoundManifest, sites: Mapping[str, SiteRow]) -> str:
-    """What keeps a site's landing out, by what is known of this site and of `sites`, by id; '' where nothing does.
+    """Return why a landing contradicts what is known of its site and of `sites` (by id); '' if it does not.
 
-    A site's time unit may not change: its times would be read wrongly. The names of its data files begin with the first
-    characters of its id: another site of the same ones would write over them.
+    A site's time unit may not change: its times would be misread. Names of data files begin with the first characters of the
+    site's id. A second site with the same characters would overwrite them.
     """
     manifest, site = paper.manifest, sites.get(paper.folder.site_id)
     if manifest is not None and site is not None and site.time_unit != manifest.time_unit:
@@ -215,7 +211,7 @@ def find_site_conflict(paper: FoundManifest, sites: Mapping[str, SiteRow]) -> st
 
 
 def in_batches(papers: Sequence[FoundManifest], most: int) -> Iterator[list[FoundManifest]]:
-    """Following landings together, until they have `most` files."""
+    """Group consecutive landings until a group has `most` files."""
     batch: list[FoundManifest] = []
     files = 0
     for paper in papers:
@@ -229,7 +225,7 @@ def in_batches(papers: Sequence[FoundManifest], most: int) -> Iterator[list[Foun
 
 
 def _check_numbers(manifest: Manifest) -> None:
-    """Together they must fit where one does."""
+    """Check sizes and positions. Their sum must fit on a disk, too."""
     sizes = [part.size for file in manifest.files for part in (file.tsfile, file.resource, file.mods) if part]
     sizes += [log.part.size for log in manifest.schema] + [entry.size for entry in manifest.added]
     if min(sizes, default=0) < 0 or sum(sizes) >= _MOST_BYTES:
@@ -245,7 +241,7 @@ def _check_file(manifest: Manifest, path: str) -> None:
 
 
 def _list_names(place: Path) -> set[str] | None:
-    """What lies in a landing by name; None where that cannot be listed."""
+    """Return the names in a landing folder; None where it cannot be listed."""
     try:
         with os.scandir(place) as entries:
             return {entry.name for entry in entries}
@@ -257,7 +253,7 @@ def _list_names(place: Path) -> set[str] | None:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A whole landing that is not loaded yet, as its manifest describes it."""
+    """A complete landing that is not loaded yet, as its manifest describes it."""
 
     landing: str
     sequence: int
@@ -266,7 +262,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`state`: next (may load), waiting (a landing before it is missing), rejected (never loads as it is)."""
+    """`state`: next (may load), waiting (an earlier landing is missing), rejected (cannot load in its present state)."""
 
     arrival: Arrival
     state: str
@@ -274,10 +270,10 @@ class Verdict:
 
 
 def order_arrivals(arrivals: Iterable[Arrival], last_sequence: int, last_landing: str | None) -> list[Verdict]:
-    """One verdict an arrival of one site, in the order to load; `last_…` name its newest loaded landing (0, None before).
+    """Return one verdict per arrival of one site, in loading order. `last_…`: its newest loaded landing (0, None: none).
 
-    Of two different landings with one sequence number the one with the smaller id (made earlier) goes on, the other is
-    rejected: nothing tells which of them the site means, and its bytes stay where they are.
+    Of two landings with one sequence number, the one with the smaller id (made earlier) goes on. The other is rejected and
+    its bytes stay: nothing shows which of them the site means.
     """
     verdicts: list[Verdict] = []
     sequence, landing, gap = last_sequence, last_landing, 0
@@ -316,11 +312,11 @@ def _reason_broken_chain(arrival: Arrival, landing: str | None) -> str:
     )
 
 
-_LEFTOVER = (".part", ".part.blocks", ".tmp")  # of files that were left out of the landing, of papers that got no name
+_LEFTOVER = (".part", ".part.blocks", ".tmp")  # of files left out of the landing, and of files not yet renamed
 
 
 def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
-    """Remove the files that the manifest names, and leftovers of transfers; what it does not name stays."""
+    """Remove the files that the manifest names, and leftovers of transfers. Other files stay."""
     named = _named_files(manifest)
     found = list_names(store, [folder.path], RESOURCE)
     start = len(folder.path) + 1
@@ -336,19 +332,19 @@ def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
 
 
 def unnamed_files(root: Path, folder: Folder, manifest: Manifest) -> list[str]:
-    """Files in the landing that its manifest does not name, relative to it; they are left where they are."""
+    """List files in the landing that its manifest does not name, relative to it. They are not removed."""
     named = _named_files(manifest) | {MANIFEST, RECEIPT}
     found = _files_below(str(root / folder.path))
     return sorted(n for n in found if n not in named and not _is_leftover(n))
 
 
 def _is_leftover(path: str) -> bool:
-    """Of a transfer, or of a removal that was cut short: its files lie under another name by then."""
+    """Whether a path is left from a transfer, or from an interrupted removal, which renames files first."""
     return path.endswith(_LEFTOVER) or any(name.startswith(RAISED) for name in path.split("/"))
 
 
 def _files_below(place: str) -> Iterator[str]:
-    """Files and symlinks, relative to `place`; symlinks are not followed."""
+    """Yield files and symlinks, relative to `place`; symlinks are not followed."""
     waiting = [""]
     while waiting:
         above = waiting.pop()
@@ -361,13 +357,13 @@ def _files_below(place: str) -> Iterator[str]:
 
 
 def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> None:
-    """Remove bytes of refused files that were replayed and of held files that were released, dropped or superseded."""
+    """Remove the bytes of refused files that were replayed, and of held files that were released, dropped or superseded."""
     with ledger.read() as connection:
         refused = refusal_rows.refusals_to_sweep(connection, receiver)
         held = refusal_rows.quarantine_to_sweep(connection, receiver)
     if not refused and not held:
         return
-    # CRASH WINDOW: bytes gone, the row still names them: the next load removes nothing and clears the row.
+    # CRASH WINDOW: bytes removed, the row still names them: the next load removes nothing and clears the row.
     places = [(row.location, row.entry) for row in refused] + [(row.location, row.entry) for row in held]
     store.remove([path for location, entry in places for path in waiting_files(location, entry)])
     with ledger.write() as connection:
@@ -377,14 +373,14 @@ def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> 
 
 
 def waiting_files(location: str, entry: str) -> list[str]:
-    """All files that wait with one refused or held TsFile, relative to the receiver's root."""
+    """List all files that belong to one refused or held TsFile, relative to the receiver's root."""
     file, _ = decode_entry(entry)
     folder = waiting_folder(location, file)
     return [f"{folder}/{landed_path(part.path)}" for part in parts_of_file(file)]
 
 
 def waiting_folder(location: str, file: LandedFile) -> str:
-    """The folder below which a refused or held file lies under its source path."""
+    """Return the folder that holds a refused or held file under its source path."""
     return location.removesuffix("/" + landed_path(file.path))
 
 
@@ -393,12 +389,12 @@ def _named_files(manifest: Manifest) -> set[str]:
     return files | {landed_path(log.part.path) for log in manifest.schema}
 
 
-_BUNDLE = 256  # landings of before whose answers become durable together
+_BUNDLE = 256  # landings whose missing answers become durable together
 PART = ".part"
 
 
 def keep_manifest(root: Path, store: Store, folder: Folder, sha256: str) -> None:
-    """Keep a landing's manifest, before anything of it is recorded. CorruptionError where it is another than was read."""
+    """Keep a landing's manifest, before the landing is recorded. CorruptionError if it changed since it was read."""
     data = read_landed(root, f"{folder.path}/{MANIFEST}")
     if data is None or _sha256_of(data) != sha256:
         changed = f"landing {folder.landing}: its manifest changed while it was loaded"
@@ -412,10 +408,11 @@ def keep_receipt(store: Store, site_id: str, landing: str, text: str) -> None:
 
 
 def catch_up_answers(app: App, receiver: ReceiverSettings, root: Path, store: Store, lease: Lease) -> None:
-    """Keep what loads recorded and died before they kept it; at a receiver of before all that the ledger knows.
+    """Keep the answers that earlier loads recorded and did not keep. Without a format file in `answered/`: those of all
+    landings.
 
-    Raises PermanentError for a ledger that is older than the receiver: it does not know of an answer that is kept, or, at a
-    receiver of before, of data files.
+    Raises PermanentError for a ledger that is older than the receiver: it lacks an answer that is kept or, without a format
+    file, a data file.
     """
     begun, kept = has_begun(root), answered_landings(root)
     with app.ledger.read() as connection:
@@ -431,7 +428,7 @@ def catch_up_answers(app: App, receiver: ReceiverSettings, root: Path, store: St
     for start in range(0, len(due), _BUNDLE):
         _keep_answers(app, root, store, lease, due[start : start + _BUNDLE])
     if not begun:
-        # CRASH WINDOW: kept, and not said so: the next load keeps what is still missing and says it.
+        # CRASH WINDOW: kept, no format file: the next load keeps what is still missing and writes the format file.
         store.publish(BEGUN, encode_begun())
 
 
@@ -452,7 +449,7 @@ def _keep_answers(app: App, root: Path, store: Store, lease: Lease, rows: Sequen
 
 
 def _complete_receipt(connection: Connection, row: LandingRow) -> str:
-    """The receipt with the devices that the landing brought, which those of before do not tell."""
+    """Return the receipt with the devices that the landing claimed; a receipt of an older version lacks them."""
     _, text = landing_rows.receipt_of(connection, row.receiver, row.site_id, row.landing)
     receipt = Receipt(row.landing, row.sequence, row.manifest_sha256, row.loaded or row.found)
     if text:
@@ -464,8 +461,8 @@ def _complete_receipt(connection: Connection, row: LandingRow) -> str:
 
 
 def _require_known(app: App, receiver: ReceiverSettings, root: Path, loaded: Collection[tuple[str, str]]) -> None:
-    """A receipt in a landing says nothing by itself, but files of its manifest that lie among the data files do: nobody but
-    the receiver writes there."""
+    """Raise PermanentError if the ledger lacks data files of an answered landing. A receipt in a landing proves nothing, for
+    others may write it. Only the receiver writes among the data files."""
     for folder in landing_folders(root):
         if not folder.answered or (folder.site_id, folder.landing) in loaded:
             continue
@@ -485,7 +482,7 @@ def _older_than(receiver: ReceiverSettings, landing: str, what: str) -> Permanen
 
 
 def _data_files(root: Path, folder: Folder) -> Iterator[str]:
-    """Data files that the landing's manifest names."""
+    """Yield existing data files that the landing's manifest names."""
     manifest = read_found_manifest(root, folder).manifest
     for file in manifest.files if manifest else ():
         name = parse_source_path(file.path, manifest.data) if manifest else None

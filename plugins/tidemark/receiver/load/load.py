@@ -1,8 +1,8 @@
-"""Load landings into the catalog: find, check, own, place, record in one transaction a landing, answer, clean.
+"""Load landings into the catalog: find, check, own, place, record in one transaction per landing, answer, clean.
 
-Only for a receiver whose folder this process sees. Everything is idempotent: a load that died anywhere is continued by
-the next one, which finds the same landings unanswered. Nothing of the link's side is asked, only manifests: the sender's
-Tidemark may be another machine. Source: DESIGN §3, §5; CONTRACT §1 `load`.
+Works only for a receiver whose folder this process sees. Everything is idempotent: after a crash the next load finds the
+same landings unanswered and continues. It reads manifests only, never the sender's ledger: the sender's Tidemark may be
+another machine. Source: DESIGN §3, §5; CONTRACT §1 `load`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ from tidemark.receiver.load.work import (
 from tidemark.receiver.proved_files import note_proved
 from tidemark.settings.model import ReceiverSettings
 
-_CATCH_UP = 1 << 30  # bytes that a load brings to a late node; housekeeping brings all of it
-_BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file
+_CATCH_UP = 1 << 30  # bytes that a load copies to a late node; housekeeping copies the rest
+_BATCH_FILES = 512  # files checked in one batch: starting processes costs more than checking a file
 
 
 def load(
@@ -85,10 +85,9 @@ def load(
 ) -> LoadResult:
     """Load every landing of `receiver` (of one `site`, by name or UUID) that can be loaded.
 
-    `engine`: auto | pool | spark. What is wrong with a landing or a file is named in the result; the rest goes on. Raises
-    UsageError for a remote receiver, LeaseHeldError while another load runs, PermanentError for a ledger that is older than
-    the receiver, and, after the other sites were loaded, the error of a site whose landings could not be worked on (disk
-    full, no permission, ledger away).
+    `engine`: auto | pool | spark. The result reports faulty landings and files; the rest goes on. Raises UsageError for a
+    remote receiver, LeaseHeldError while another load runs, PermanentError for a ledger that is older than the receiver. An
+    error of this machine (disk full, no permission, ledger unreachable) stops its site and is raised after the other sites.
     """
     root = local_root(app, receiver)
     site_id = site_of(app, site)
@@ -113,14 +112,14 @@ def load(
             work.tally.troubles.append(Trouble("landing", odd, odd, why, PartialError.kind))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
         _note_finished(work)
-        catch_up(cluster, store, most=0)  # with the schema of what came
+        catch_up(cluster, store, most=0)  # also the schema of the new landings
     if failed:
         raise failed[0]
     return work.tally.make_result(receiver.name)
 
 
 def _load_sites(work: Work, found: Iterable[Folder]) -> list[TidemarkError]:
-    """Load site by site; an error stops its site alone: ours is returned, any other is named in the tally."""
+    """Load site by site. An error stops only its site. Errors of this machine are returned, others go into the tally."""
     folders: dict[str, list[Folder]] = {}
     for folder in found:
         folders.setdefault(folder.site_id, []).append(folder)
@@ -186,10 +185,8 @@ def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
 
 
 def _load_batch(work: Work, papers: Sequence[FoundManifest]) -> int:
-    """Check the files of some following landings together, then take landing after landing; returns how many were taken.
-
-    Fewer than given: the next of them failed by itself, whatever happened, and is named.
-    """
+    """Check the files of consecutive landings together, then load landing by landing. Return how many were loaded; if fewer
+    than given, the next landing failed by itself and is reported."""
     try:
         landings = [_begin_landing(work, paper) for paper in papers]
         files = [(one.origin, file) for one in landings for file in one.manifest.files]
@@ -199,7 +196,7 @@ def _load_batch(work: Work, papers: Sequence[FoundManifest]) -> int:
             give_up(work, papers[0], error)
             return 0
         require_theirs(error)
-        return _one_by_one(work, papers)  # which of them was it?
+        return _one_by_one(work, papers)  # to find the faulty one
     for number, one in enumerate(landings):
         try:
             _load_landing(work, one, [c for c in checked if c.origin is one.origin])
@@ -214,7 +211,7 @@ def _one_by_one(work: Work, papers: Sequence[FoundManifest]) -> int:
 
 
 def _answer_landing(work: Work, paper: FoundManifest) -> None:
-    """`_finish_landing` of a landing that was recorded just now: what fails is named, the landing is loaded."""
+    """Call `_finish_landing` for a landing recorded just now. A failure is reported only, for the landing is loaded."""
     try:
         _finish_landing(work, paper.folder, paper)
     except Exception as error:
@@ -222,7 +219,7 @@ def _answer_landing(work: Work, paper: FoundManifest) -> None:
 
 
 def _finish_loaded(work: Work, folder: Folder) -> None:
-    """What is still to do of a landing that is loaded; a failure is named."""
+    """Do what is left to do for a loaded landing. A failure is reported only."""
     try:
         _finish_landing(work, folder, None)
     except Exception as error:
@@ -235,7 +232,7 @@ def _note_unanswered(work: Work, folder: Folder, error: Exception) -> None:
 
 
 def _begin_landing(work: Work, paper: FoundManifest) -> Landing:
-    """Write down that the landing is being loaded, and its site."""
+    """Record the landing as loading, and its site. Copy its files where others may write to them."""
     manifest, receiver = paper.manifest, work.receiver
     assert manifest is not None
     row = row_of(work, paper, "loading", None)
@@ -275,7 +272,7 @@ _UNNAMED = "it lies in the landing but its manifest does not name it"
 def _record_landing(
     work: Work, one: Landing, admission: Admission, logs: Sequence[schema.KeptLog], strays: Sequence[str]
 ) -> None:
-    """The one transaction in which readers see the landing."""
+    """Run the one transaction that makes the landing visible to readers."""
     origin, manifest, at = one.origin, one.manifest, work.app.clock()
     found = ask_survivors(work.app, work.root, work.cluster, origin, drops_of_manifest(manifest, at), admission.loads)
 
@@ -301,9 +298,9 @@ def _record_landing(
 
 
 def _finish_landing(work: Work, folder: Folder, paper: FoundManifest | None) -> None:
-    """Answer a recorded landing and remove what it carried; does only what is still missing. `paper`: where it was read.
+    """Answer a recorded landing and remove its files. Do only what is still missing. `paper`: its manifest, if just read.
 
-    A folder that came again under the id of a loaded landing is answered the same way when its manifest is the same.
+    A folder that arrives again under the id of a loaded landing is answered the same way if its manifest is the same.
     """
     key = (folder.site_id, folder.landing)
     with work.app.ledger.read() as connection:
@@ -311,7 +308,7 @@ def _finish_landing(work: Work, folder: Folder, paper: FoundManifest | None) -> 
     fresh = paper is not None
     if fresh:
         keep_receipt(work.store, *key, receipt)
-        # CRASH WINDOW: kept, and the sender is not told: the next load tells it.
+        # CRASH WINDOW: kept, no receipt for the sender: the next load writes it.
     paper = paper or read_found_manifest(work.root, folder)
     if paper.trouble and not paper.sha256:
         raise CorruptionError(paper.trouble, subject=folder.path)
@@ -324,11 +321,11 @@ def _finish_landing(work: Work, folder: Folder, paper: FoundManifest | None) -> 
         if folder.answered and not fresh and (told is None or not same_answer(told, receipt.encode())):
             name_foreign_receipt(work, folder, _CHANGED)
         work.store.publish(f"{folder.path}/{RECEIPT}", receipt.encode())
-    # CRASH WINDOW: answered, bulky files still there: the next load removes them.
+    # CRASH WINDOW: answered, data files still there: the next load removes them.
     if folder.bulky:
         clean_landing(work.store, folder, paper.manifest)
     sign = landing_sign(work.root, *key)
-    if not list_altered(work.root, *key, manifest_sha256):  # nobody wrote there meanwhile
+    if not list_altered(work.root, *key, manifest_sha256):  # nobody wrote there in the meantime
         work.done[key] = sign
 
 
@@ -338,8 +335,8 @@ _CHANGED = "its receipt.json was not the answer that this receiver gave: it was 
 
 
 def _note_finished(work: Work) -> None:
-    """Remember the folders that need not be opened again, and the files that need not be digested before they are read.
-    Whoever dies before it does either once more."""
+    """Record the folders that need not be opened again, and the files that need no digest before they are read. After a
+    crash before this, the next load repeats that work."""
     if work.placed:
         note_proved(work.app, work.receiver.name, work.root, work.placed)
     if work.done:

@@ -1,7 +1,7 @@
-"""Where loaded, refused and quarantined files lie at the receiver, and how they get there.
+"""Give loaded, refused and quarantined files their places at the receiver.
 
-Placing is a hard link from the landing (a copy where the disk has none), or a rename of the copy that was taken of it: the
-bytes are durable under their place before the ledger speaks of it, and the landing still has them until the receipt is
+A file is placed by a hard link from the landing (a copy where the disk has no links), or by renaming the copy below
+`taken/`. The bytes are durable in their place before the ledger names it. The landing keeps its files until the receipt is
 written. Source: CONTRACT §3, DESIGN §3, docs/decisions/0021.
 """
 
@@ -20,11 +20,8 @@ PART = ".part"
 
 @dataclass(frozen=True)
 class Placement:
-    """The file at `source` gets the name `target` too, a copy that was taken only that one; both relative to the receiver's
-    root.
-
-    `optional`: a source that is not there is passed over (what came of a file for the quarantine may be incomplete).
-    """
+    """The file at `source` also gets the name `target`; a copy below `taken/` gets only that. Both are relative to the
+    receiver's root. `optional`: a missing source is skipped (a file for the quarantine may be incomplete)."""
 
     source: str
     target: str
@@ -34,10 +31,10 @@ class Placement:
 def place_files(store: Store, placements: Iterable[Placement]) -> None:
     """Make every placement durable under its target name, all in one bundle.
 
-    A target that is the source itself (one inode) stays. Any other is replaced, also one of the same size: it may have
-    rotted since it was placed, and the source was checked just now.
+    A target that is the same inode as its source stays. Any other is replaced, even one of the same size: it may have rotted
+    since, and the source was checked just now.
 
-    SourceVanishedError where neither the source nor the target of a placement that is not optional is there.
+    SourceVanishedError if a placement that is not optional has neither source nor target.
     """
     wanted = list({p.target: p for p in placements}.values())
     sources = store.stat_many([p.source for p in wanted])
@@ -55,8 +52,8 @@ def place_files(store: Store, placements: Iterable[Placement]) -> None:
     missing = [(p, size) for p, size in missing if not p.source.startswith(f"{TAKEN}/")]
     # CRASH WINDOW: links named .part without a record; the next load finds its landing unanswered and makes them again.
     _link_or_copy(store, missing)
-    # CRASH WINDOW: some have their final names, the ledger knows none of them: the next load finds them and goes on.
-    # Those in place are sealed once more: their names may not have reached the disk before an earlier load died.
+    # CRASH WINDOW: some have their final names, the ledger has none of them: the next load finds them and goes on.
+    # Files in place are sealed again: their names may not have reached the disk before an earlier load died.
     store.make_folders(sorted({p.target.rpartition("/")[0] for p in copies}))
     linked = [(p.target + PART, p.target) for p in (*(p for p, _ in missing), *placed)]
     store.seal_parts([*((p.source, p.target) for p in copies), *linked])
@@ -67,7 +64,7 @@ def _one_file(one: Entry, other: Entry) -> bool:
 
 
 def _link_or_copy(store: Store, placements: Sequence[tuple[Placement, int]]) -> None:
-    """Give each source its target's `.part` name too; a copy (size in bytes) where the disk knows no hard links."""
+    """Give each source its target's `.part` name too; copy it (size in bytes) where the disk has no hard links."""
     if store.properties.hard_links:
         try:
             store.link([(p.source, p.target + PART) for p, _ in placements])

@@ -1,9 +1,9 @@
-"""Write what was decided into the ledger: catalog, owners, refusals, quarantine, and all that one landing changes.
+"""Write decisions into the ledger: catalog, owners, refusals, quarantine, and all that one landing changes.
 
-It works in the caller's transaction, and it is the same for a load and for a rebuilt ledger (`record_landing`). The
-bytes of everything recorded here are durable under their places before (`place.place_files`). Readers see all of a landing
-or nothing of it. New files withdraw the merged files that they make wrong (`ledger.receiver.merges.unmerge`) in the
-same transaction. Source: DESIGN §3 "Running and recovering are one path", "Sources and merges".
+Works in the caller's transaction, for a load and for the rebuild of a ledger (`record_landing`). The bytes of everything
+recorded here are in their places already (`place.place_files`). Readers see all of a landing or nothing of it. New files
+withdraw the merged files that they make wrong (`ledger.receiver.merges.unmerge_files`) in the same transaction. Source:
+DESIGN §3 "Running and recovering are one path", "Sources and merges".
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SiteNames:
 
 
 def known_before(connection: Connection, origin: Origin, files: Iterable[LandedFile], devices: Iterable[str]) -> LedgerFacts:
-    """What `admit` must know of these paths and devices."""
+    """Return what `admit_files` must know of these paths and devices."""
     paths = [file.path for file in files]
     rows = catalog_rows.sources_of_paths(
         connection, origin.receiver, origin.site_id, paths, ("live", "retired", "reclaimed")
@@ -84,7 +84,7 @@ def known_before(connection: Connection, origin: Origin, files: Iterable[LandedF
 def write_admission(
     connection: Connection, origin: Origin, admission: Admission, names: SiteNames, at: float
 ) -> tuple[Answer, ...]:
-    """Record every outcome; returns the answers for the receipt, in path order. `at` in seconds since 1970."""
+    """Record every outcome. Return the answers for the receipt, in path order. `at` in seconds since 1970."""
     new_ids = _record_loads(connection, origin, admission.loads, at)
     replaced = [load.replaces for load in admission.loads if load.replaces is not None]
     catalog_rows.retire_files(connection, replaced, at)
@@ -99,7 +99,7 @@ def write_admission(
 
 
 def _record_loads(connection: Connection, origin: Origin, loads: Sequence[Load], at: float) -> list[int]:
-    """The files' new file_ids, in their order."""
+    """Record loaded files. Return their new file_ids, in the same order."""
     file_ids = catalog_rows.add_files(connection, [FileWithDevices(load.row, load.devices) for load in loads])
     owners = [OwnerRow(device, origin.site_id, at, origin.landing) for load in loads for device in load.claims]
     refusal_rows.put_owners(connection, origin.receiver, owners)
@@ -134,7 +134,7 @@ def _record_refusal(connection: Connection, origin: Origin, refusal: Refusal, na
 
 def _record_hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answer:
     file = hold.file
-    if hold.joins is not None or hold.awaits:  # beside the older TsFile, or instead of shorter deletions
+    if hold.joins is not None or hold.awaits:  # joins the older TsFile, or replaces shorter deletions
         older = [(file.path, file.generation)]
         refusal_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, older)
     refusal_rows.add_quarantine(
@@ -167,7 +167,7 @@ def _widen_tables(connection: Connection, origin: Origin, loads: Iterable[Load])
 
 
 def _find_waiting(connection: Connection, origin: Origin, paths: Iterable[str]) -> dict[str, Waiting]:
-    """Refused or held TsFiles that grown mods of these paths may join; the newest generation of each path."""
+    """Return path → the newest refused or held TsFile of it, which grown mods of this path may join."""
     wanted = set(paths)
     found: dict[str, Waiting] = {}
     for held in refusal_rows.read_quarantine(connection, origin.receiver):
@@ -181,7 +181,7 @@ def _find_waiting(connection: Connection, origin: Origin, paths: Iterable[str]) 
 
 
 def _record_events(connection: Connection, origin: Origin, admission: Admission, answers: Iterable[Answer]) -> None:
-    """One event a file, one a newly owned device."""
+    """Record one event per file, and one per newly owned device."""
     place = {"site_id": origin.site_id, "landing": origin.landing}
     loaded = [{**place, "path": o.file.path, "generation": o.file.generation} for o in admission.loads]
     claimed = [{**place, "path": device} for load in admission.loads for device in load.claims]
@@ -195,8 +195,8 @@ def _record_events(connection: Connection, origin: Origin, admission: Admission,
 
 @dataclass(frozen=True)
 class Recorded:
-    """`answers`, `pending` (path, reason) and what the site is asked for `again` go into the receipt; `clashes`: series that
-    got two types, a sentence each; `claimed`: devices that became the site's."""
+    """`answers`, `pending` (path, reason) and `again` (files to resend) go into the receipt. `clashes`: series that got two
+    types, one sentence each. `claimed`: devices that the site owns from now on."""
 
     answers: tuple[Answer, ...]
     pending: tuple[tuple[str, str], ...]
@@ -214,8 +214,8 @@ def record_landing(
     at: float,
     found: Mapping[str, Found] = NOTHING_FOUND,
 ) -> Recorded:
-    """Catalog, owners, troubles, schema, inventory and vanished files of one landing. `at` in seconds since 1970; `found`:
-    what `removal.survival` asked about was found to be, by path."""
+    """Record catalog, owners, troubles, schema, inventory and vanished files of one landing. `at` in seconds since 1970.
+    `found`: results of `removal.survival`, by path."""
     names = SiteNames({s.site_id: s.name for s in landing_rows.read_sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     clashes = schema.write_schema(connection, origin, logs, admission.loads)
@@ -241,7 +241,7 @@ def _inventory_change(manifest: Manifest) -> InventoryChange:
 
 
 def drops_of_manifest(manifest: Manifest, at: float) -> Iterator[DropRow]:
-    """The vanished files that a manifest tells, as rows that wait."""
+    """Yield the vanished files that a manifest reports, as pending rows."""
     for kind, vanished in (("superseded", manifest.superseded), ("dropped", manifest.dropped)):
         for v in vanished:
             yield DropRow(v.path, v.generation, kind, v.covered_by, manifest.landing, at)

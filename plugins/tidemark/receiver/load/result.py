@@ -1,4 +1,4 @@
-"""What a load did: counts, and every trouble by name."""
+"""What a load did: counts, and every trouble."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from tidemark.formats.landing import Receipt
 
 @dataclass(frozen=True)
 class Trouble:
-    """Something that did not load. `what`: landing | receipt | refused | quarantined | schema | iotdb.
-
-    `kind`: its exit code.
-    """
+    """Something that did not load. `what`: landing | receipt | site | refused | quarantined | schema | iotdb; `kind`: exit
+    code."""
 
     what: str
     landing: str
@@ -37,7 +35,7 @@ class Trouble:
 
 
 def summarize_troubles(troubles: Sequence[Trouble]) -> str:
-    """The first of them by name and reason, and how many more; '' where there is none."""
+    """Return the first trouble with path and reason, and how many more there are; '' where there is none."""
     if not troubles:
         return ""
     first = troubles[0]
@@ -47,8 +45,9 @@ def summarize_troubles(troubles: Sequence[Trouble]) -> str:
 
 @dataclass(frozen=True)
 class IotdbResult:
-    """What a receiver's IoTDB was given. `files`: LOADed as they are; `points`: of which it got what it lacked; `found`:
-    that it had already; `gone`: files that left it, by `deleted` deletions; `counted`: points that it then answered."""
+    """What a receiver's IoTDB received. `files`: LOADed unchanged. `points`: inserted because they were missing. `found`:
+    points that it had already. `gone`: files that left it, by `deleted` deletions. `counted`: points that it returned
+    afterwards."""
 
     server: str
     files: int = 0
@@ -71,9 +70,9 @@ class IotdbResult:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """`landings`: answered by this load; `loaded`, `quarantined`, `refused`: their files; `waiting`: landings behind a gap.
+    """`landings`: answered by this load. `loaded`, `quarantined`, `refused`: their files. `waiting`: landings behind a gap.
 
-    `pending`: (path, reason) of vanished files that wait; `clashes`: series that two sources give different types.
+    `pending`: (path, reason) of vanished files that wait. `clashes`: series that two sources give different types.
     """
 
     receiver: str
@@ -90,7 +89,7 @@ class LoadResult:
 
     @property
     def has_given(self) -> bool:
-        """Whether the receiver's IoTDB was given anything, or had to forget something."""
+        """Whether the receiver's IoTDB received or removed anything."""
         return self.iotdb is not None and bool(self.iotdb.files or self.iotdb.points or self.iotdb.gone)
 
     @property
@@ -137,7 +136,7 @@ class Tally:
         self.troubles.append(trouble)
 
     def count_landing(self, site_id: str, receipt: Receipt, clashes: Iterable[str], too_much: Collection[str] = ()) -> None:
-        """Count one landing's answers. `too_much`: paths that are quarantined because a limit ended their check."""
+        """Count one landing's answers. `too_much`: paths in quarantine because a limit ended their check."""
         kinds = {"refused": OwnershipError.kind, "quarantined": CorruptionError.kind, "schema": PartialError.kind}
         self.landings += 1
         for answer in receipt.answers:

@@ -1,7 +1,6 @@
-"""Load files that waited: refused ones whose devices are theirs now, quarantined ones that the operator releases.
+"""Load files that waited: refused ones whose devices are free now, quarantined ones that the operator releases.
 
-They go the way of a landing's files: checked again, decided, placed, recorded in one transaction. Only then are the bytes
-that waited removed.
+They are checked again, decided, placed and recorded in one transaction. Then the waiting bytes are removed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from tidemark.stores.protocol import Store
 
 @dataclass(frozen=True)
 class RetryContext:
-    """Where waiting files are worked on: a receiver whose load lease is held."""
+    """The context for loading waiting files: a receiver whose load lease is held."""
 
     app: App
     receiver: ReceiverSettings
@@ -53,17 +52,17 @@ class RetryContext:
 
 @dataclass(frozen=True)
 class Replayed:
-    """`loaded`: refused files that are loaded now; `failed`: (path, why) of those that nobody could look at."""
+    """`loaded`: refused files that are loaded now. `failed`: (path, why) of those that could not be checked."""
 
     loaded: tuple[RefusalRow, ...]
     failed: tuple[tuple[str, str], ...]
 
 
 def replay_refused(bench: RetryContext) -> Replayed:
-    """Load every refused file whose refusing device belongs to its own site now.
+    """Load every refused file whose refusing device now belongs to its own site or to no site.
 
-    One that meets another foreign device stays refused, for that device. Part of every load, so that a transfer of
-    ownership that died half-way is finished by the next one.
+    A file with another foreign device stays refused for that one. Every load does this, and so finishes a transfer of
+    ownership.
     """
     with bench.app.ledger.read() as connection:
         waiting = refusal_rows.read_refusals(connection, bench.receiver.name)
@@ -74,7 +73,7 @@ def replay_refused(bench: RetryContext) -> Replayed:
     for row in due:
         try:
             loaded += [row] if _replay_refusal(bench, row) else []
-        except Exception as error:  # whatever it is, it costs this file alone
+        except Exception as error:  # any failure stops only this file
             failed.append((row.path, message_of(require_theirs(error))))
     if due:
         sweep_waiting(bench.app.ledger, bench.store, bench.receiver.name, bench.lease)
@@ -82,10 +81,10 @@ def replay_refused(bench: RetryContext) -> Replayed:
 
 
 def recheck_waiting(bench: RetryContext, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
-    """Check a copy of a waiting file again and decide on it; nothing is recorded. Once it is placed, or held,
+    """Check a copy of a waiting file again and decide on it; nothing is recorded. After placing or holding it, call
     `remove_copies`.
 
-    A copy, because a file of before may have come here by a link from its landing.
+    A copy, because an older version may have linked the file from its landing.
     """
     file, data = decode_entry(row.entry)
     origin = copy_landing(bench.store, bench.root, _origin_of_waiting(bench, row, file, data), [file])
@@ -95,8 +94,8 @@ def recheck_waiting(bench: RetryContext, row: QuarantineRow | RefusalRow) -> tup
 
 @dataclass(frozen=True)
 class Shown:
-    """What waiting files show of vanished ones: `found` by their paths; `deletes`: what their site's newest loaded landing
-    said of drops, "" where its paper is not to be had and the next landing has to say."""
+    """What waiting files show about vanished ones. `found`: by path. `deletes`: the drop setting of their site's newest
+    loaded landing; "" where its kept manifest is missing, then the next landing decides."""
 
     found: Mapping[str, Found]
     deletes: str = ""
@@ -106,7 +105,7 @@ NOTHING_SHOWN = Shown(NOTHING_FOUND)
 
 
 def ask_about_vanished(bench: RetryContext, origin: Origin, admission: Admission) -> Shown:
-    """Of files whose bytes are in place."""
+    """Search vanished files' points in these files, whose bytes are in place."""
     found = ask_survivors(bench.app, bench.root, bench.cluster, origin, (), admission.loads)
     with bench.app.ledger.read() as connection:
         _, landing = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)

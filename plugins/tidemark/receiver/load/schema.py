@@ -1,8 +1,8 @@
-"""Keep the sites' schema logs and the series they and the files declare; name where two of them disagree.
+"""Keep the sites' schema logs and the series that they and the files declare; report where two of them disagree.
 
-Bytes of a log are appended durably first, its position is recorded with the landing. Nothing wrong with a schema log ever
-stops data: it is named in the result and the log goes on when its missing bytes come. Source: DESIGN §3, §5, seed 000
-("direct incremental synchronization"), research/iotdb.md §1.8.
+Bytes of a log are appended durably first, then its position is recorded with the landing. A faulty schema log never stops
+data. It is reported, and the log goes on when its missing bytes arrive. Source: DESIGN §3, §5, seed 000 ("direct incremental
+synchronization"), research/iotdb.md §1.8.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COPY_BLOCK = 4 << 20
 
 @dataclass(frozen=True)
 class KeptLog:
-    """A schema log after a landing's bytes were appended. `records`: those not recorded before; `trouble`: why not all."""
+    """A schema log after a landing's bytes were appended. `records`: new ones. `trouble`: why bytes are missing."""
 
     log: ReceivedLog
     records: tuple[SchemaRecord, ...] = ()
@@ -42,7 +42,7 @@ class KeptLog:
 
 
 def append_logs(ledger: Ledger, store: Store, root: Path, origin: Origin, manifest: Manifest) -> list[KeptLog]:
-    """Append what the landing brings to the logs kept at the receiver, and decode what is new. One entry a log."""
+    """Append the landing's pieces to the logs kept at the receiver, and decode what is new. One entry per log."""
     if not manifest.schema:
         return []
     with ledger.read() as connection:
@@ -58,7 +58,7 @@ def append_logs(ledger: Ledger, store: Store, root: Path, origin: Origin, manife
 
 
 def recall_logs(ledger: Ledger, store: Store, origin: Origin, manifest: Manifest) -> list[KeptLog]:
-    """What `append_logs` gave when this landing was loaded, from the logs as they are kept now. For a rebuilt ledger."""
+    """Return what `append_logs` returned when this landing was loaded, from the kept logs. For the rebuild of a ledger."""
     with ledger.read() as connection:
         known = schema_rows.received_logs(connection, origin.receiver, origin.site_id)
     kept: dict[str, KeptLog] = {}
@@ -75,7 +75,7 @@ def recall_logs(ledger: Ledger, store: Store, origin: Origin, manifest: Manifest
 
 
 def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog], loads: Iterable[Load]) -> tuple[str, ...]:
-    """Record positions and series; returns the clashes that came up with this landing, one sentence each."""
+    """Record positions and series. Return the clashes that are new with this landing, one sentence each."""
     schema_rows.put_received(connection, origin.receiver, origin.site_id, [kept.log for kept in logs])
     declared = declared_series(connection, origin, logs)
     observed = _of_files(loads)
@@ -94,7 +94,7 @@ def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog]
 
 
 def write_observed(connection: Connection, row: CatalogFile, facts: FileFacts) -> None:
-    """Record the series of a catalog file where nobody declared them before."""
+    """Record the series of a catalog file that nobody declared before."""
     write_unknown(connection, row.receiver, list(_series_of(row, facts, row.path or row.location, {})))
 
 
@@ -105,16 +105,16 @@ def write_unknown(connection: Connection, receiver: str, observed: Sequence[Seri
 
 
 def schema_answers(logs: Iterable[KeptLog]) -> tuple[Answer, ...]:
-    """What the receipt says of schema logs that did not come whole; those that did need no answer."""
+    """Return the receipt's answers about schema logs that are incomplete; a complete log needs none."""
     return tuple(Answer(k.log.path, k.log.epoch, "schema", k.trouble) for k in logs if k.trouble)
 
 
 def merge_series(
     before: Iterable[SeriesRow], declared: Iterable[SeriesRow], observed: Iterable[SeriesRow]
 ) -> tuple[list[SeriesRow], list[SeriesRow]]:
-    """(rows that changed, those of them that clash newly). Pure.
+    """Return (rows that changed, those of them with a new clash). Pure.
 
-    A schema log says what a series is; a file only where no log has. `before` holds every site's rows of the series.
+    A schema log declares a series; a file does so only where no log has. `before` holds every site's rows of the series.
     """
     rows = {(row.site_id, row.series): row for row in before}
     first = dict(rows)
@@ -143,7 +143,7 @@ def merge_series(
 
 
 def _is_still_clash(before: SeriesRow, now: SeriesRow) -> bool:
-    """Whether a clash found earlier is still one: nothing new was declared since."""
+    """Whether a clash found earlier remains: nothing new was declared since."""
     return before.type == now.type and before.state == now.state == "live"
 
 
@@ -153,7 +153,7 @@ def _known_clash(before: dict[tuple[str, str], SeriesRow], row: SeriesRow) -> se
 
 
 def declared_series(connection: Connection, origin: Origin, logs: Iterable[KeptLog]) -> list[SeriesRow]:
-    """What the new records of the logs make of the site's series, in the logs' order; one row a series."""
+    """Apply the new records of the logs, in order, to the site's series. One row per series."""
     rows: dict[str, SeriesRow] = {}
     for kept in logs:
         databases = [record.series for record in kept.records if record.kind == "create_database"]
@@ -179,7 +179,7 @@ def declared_series(connection: Connection, origin: Origin, logs: Iterable[KeptL
 
 
 def _matching_series(connection: Connection, origin: Origin, pattern: str) -> list[SeriesRow]:
-    """The site's rows that a deletion may mean, as recorded before."""
+    """Return the site's recorded rows that a deletion pattern may mean."""
     if "*" in pattern:
         return schema_rows.series_of_site(connection, origin.receiver, origin.site_id)
     rows = schema_rows.series_of(connection, origin.receiver, [pattern])
@@ -187,7 +187,8 @@ def _matching_series(connection: Connection, origin: Origin, pattern: str) -> li
 
 
 def _database_of_series(log_path: str, series: str, databases: Iterable[str]) -> str:
-    """The database of a series: the log's folder from 1.x on, else the longest one created in the log, else two nodes."""
+    """Return the database of a series: the log's folder from 1.x on, else the longest in the log, else the first two
+    nodes."""
     folders = log_path.split("/")[:-1]
     if len(folders) >= 2 and folders[-1].isdigit():
         return folders[-2]
@@ -196,7 +197,7 @@ def _database_of_series(log_path: str, series: str, databases: Iterable[str]) ->
 
 
 def _of_files(loads: Iterable[Load]) -> list[SeriesRow]:
-    """The series that loaded files declare, one row a type: the newest file of a series first, which speaks for it."""
+    """Return the series that loaded files declare, one row per type, the newest file first, which decides the type."""
     told: _Told = {}
     rows: list[SeriesRow] = []
     for load in sorted(loads, key=lambda load: load.row.rank, reverse=True):
@@ -242,7 +243,7 @@ def _append_log(store: Store, root: Path, origin: Origin, kept: KeptLog, part: L
         return replace(kept, trouble=f"schema log {part.path}: {broken.message}")
     location = schema_location(origin.site_id, part.path, part.epoch)
     if store.stat(location) is None:
-        store.publish(location, b"")  # so that the name itself is durable
+        store.publish(location, b"")  # makes the file's name durable
     skip = log.position - part.start
     source = f"{origin.folder}/{landed_path(part.part.path)}"
     # CRASH WINDOW: bytes appended, position not recorded: the next load writes them again at the recorded position.
@@ -251,7 +252,7 @@ def _append_log(store: Store, root: Path, origin: Origin, kept: KeptLog, part: L
 
 
 def _decode_records(store: Store, origin: Origin, kept: KeptLog) -> KeptLog:
-    """The whole records between what was decoded before and what is kept now."""
+    """Decode the complete records between the last decoded position and the end of the kept log."""
     log = kept.log
     form = form_of(log.path)
     if form is None or log.decoded >= log.position:

@@ -1,4 +1,4 @@
-"""A load under way: what it works with, what it writes down of a landing, and whose fault a failure is."""
+"""A load under way: its context, the rows it writes about a landing, and whether a failure stops the landing or the load."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _THE_DISKS = (errno.EROFS, errno.ESTALE, errno.ETIMEDOUT)
 
 @dataclass(frozen=True)
 class Work:
-    """A load of one receiver, which holds its lease."""
+    """The context of a load of one receiver, whose lease it holds."""
 
     app: App
     receiver: ReceiverSettings
@@ -50,11 +50,11 @@ class Work:
     lease: Lease
     engine: str
     progress: Progress
-    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began, of those not finished
+    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row when the load began, of unfinished ones
     cluster: Cluster | None
-    finished: Mapping[tuple[str, str], int]  # (site, landing) → its sign when nothing was left to be done there
-    done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
-    placed: list[CatalogFile] = field(default_factory=list)  # files that it placed as they were checked
+    finished: Mapping[tuple[str, str], int]  # (site, landing) → its sign when nothing was left to do in it
+    done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same for those that this load finished
+    placed: list[CatalogFile] = field(default_factory=list)  # files that this load checked and placed
     tally: Tally = field(default_factory=Tally)
 
 
@@ -69,10 +69,10 @@ class Landing:
 
 
 def require_theirs(error: Exception) -> Exception:
-    """`error`, where it came of what a landing holds and costs that landing alone; raises what is ours.
+    """Return `error` if a landing's content caused it, which stops that landing only. Raise it if this machine is at fault.
 
-    Ours: what this machine lacks, what its disks, its ledger and its nodes refuse, a lease that was lost. What lies in a
-    landing is its sender's, with its rights and its kind: that it can be neither read nor written is no fault of ours.
+    This machine's faults: its limits, what its disks, ledger and nodes refuse, a lost lease. Files in a landing have the
+    rights and kinds that their sender gave them. That they cannot be read or written is no fault of this machine.
     """
     if isinstance(error, CorruptionError | SourceVanishedError):
         return error
@@ -92,14 +92,14 @@ def require_theirs(error: Exception) -> Exception:
 
 
 def message_of(error: Exception) -> str:
-    """What a person reads of a failure that was no error of ours."""
+    """Return the text that a person reads of a failure."""
     if isinstance(error, TidemarkError):
         return error.message
     return f"{type(error).__name__}: {error}".strip(": ")
 
 
 def give_up(work: Work, paper: FoundManifest, error: Exception) -> None:
-    """A landing's own failure, whatever it is: named, and its bytes stay where they are. Raises what is ours."""
+    """Reject a landing after its own failure; its bytes stay where they are. Raises faults of this machine."""
     error = require_theirs(error)
     reason = message_of(error) if isinstance(error, TidemarkError) else f"it cannot be loaded: {message_of(error)}"
     kind = CorruptionError.kind if isinstance(error, CorruptionError) else PartialError.kind
@@ -107,7 +107,7 @@ def give_up(work: Work, paper: FoundManifest, error: Exception) -> None:
 
 
 def reject_landing(work: Work, paper: FoundManifest, reason: str, kind: int = CorruptionError.kind) -> None:
-    """Name a landing that cannot be accepted; its bytes stay where they are."""
+    """Report a landing that cannot be accepted; its bytes stay where they are."""
     folder = paper.folder
     work.tally.count_rejected(Trouble("landing", folder.landing, folder.path, reason, kind))
     before = work.rows.get((folder.site_id, folder.landing))
@@ -116,7 +116,7 @@ def reject_landing(work: Work, paper: FoundManifest, reason: str, kind: int = Co
 
 
 def defer_landing(work: Work, paper: FoundManifest, reason: str) -> None:
-    """Name a landing that waits for one before it."""
+    """Report a landing that waits for an earlier one."""
     folder = paper.folder
     work.tally.count_waiting(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
     before = work.rows.get((folder.site_id, folder.landing))
@@ -125,7 +125,7 @@ def defer_landing(work: Work, paper: FoundManifest, reason: str) -> None:
 
 
 def name_foreign_receipt(work: Work, folder: Folder, reason: str) -> None:
-    """Name a receipt that somebody else wrote; nothing else comes of it."""
+    """Report a receipt that somebody else wrote; it has no other effect."""
     work.tally.troubles.append(Trouble("receipt", folder.landing, f"{folder.path}/{RECEIPT}", reason, PartialError.kind))
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
@@ -133,7 +133,7 @@ def name_foreign_receipt(work: Work, folder: Folder, reason: str) -> None:
 
 
 def row_of(work: Work, paper: FoundManifest, state: str, reason: str | None) -> LandingRow:
-    """What the ledger keeps of a landing."""
+    """Build the ledger's row of a landing."""
     manifest, folder = paper.manifest, paper.folder
     return LandingRow(
         receiver=work.receiver.name,

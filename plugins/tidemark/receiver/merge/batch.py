@@ -1,13 +1,12 @@
-"""What one merge works under, counts and makes: leases, results, and the rows of its outputs.
+"""Leases, counts and results of one merge, and the catalog rows of its outputs.
 
-A lease for each partition of a database that one of its groups begins in (`MergeLeases`). Merges of other partitions
-go on beside it. A lease keeps two merges from making the same files, and says that nobody is at work on what lies in
-the partition's staging folder. That a group is published once, and only while its sources are what they were, the
-ledger's transaction holds by itself. So one lease is enough for a group of files that span partitions.
+`MergeLeases` holds one lease per partition of a database in which one of its groups begins. Merges of other partitions run
+in parallel. A lease keeps two merges from making the same files, and shows that no process works in the partition's staging
+folder. The ledger's transaction ensures that a group is published once, and only while its sources are unchanged. So one
+lease is enough for a group that spans partitions.
 
-`MergeResult` and `Tally` are what a merge did, for people and scripts, and the counts while it goes on. `outputs_of`
-makes of what the tasks of a group staged the rows of the catalog: places, devices, accounts. It is pure; the
-accounts of a group add up to all points of its sources.
+`outputs_of` turns the staged outputs of a group into catalog rows: places, devices, accounts. It is pure. The accounts of a
+group add up to all points of its sources.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ STAGING = "staging/merge"
 
 
 class Place(NamedTuple):
-    """A partition of a database, by its folder below `data/`."""
+    """A partition of a database, named by the database's folder below `data/`."""
 
     database: str
     partition: int
 
     @classmethod
     def of_group(cls, group: Group) -> Place:
-        """Where the group begins."""
+        """Return where the group begins."""
         files = [unit.file for unit in group.units]
         return cls(folder_name(files[0].database), min(file.partition_from for file in files))
 
     @property
     def folder(self) -> str:
-        """Where its merges stage what they make, each batch in a folder of its own."""
+        """The staging folder of its merges; each batch has a folder in it."""
         return f"{STAGING}/{self.database}/{self.partition}"
 
     def lease_name(self, receiver: str) -> str:
@@ -55,7 +54,7 @@ class Place(NamedTuple):
 
 
 class MergeLeases:
-    """Those of one merge. `refused`: who has the others."""
+    """The leases of one merge. `refused`: places that others hold."""
 
     def __init__(self, app: App, receiver: str, batch: str) -> None:
         self.held: dict[Place, Lease] = {}
@@ -66,7 +65,7 @@ class MergeLeases:
 
     @contextmanager
     def kept_alive(self) -> Iterator[MergeLeases]:
-        """Alive until the block ends, then given back."""
+        """Keep the leases alive until the block ends, then release them."""
         try:
             with self._leases.keep_all_alive(lambda: list(self.held.values())):
                 yield self
@@ -74,7 +73,7 @@ class MergeLeases:
             self._leases.release_all(list(self.held.values()))
 
     def acquire_free(self, places: Iterable[Place]) -> list[Place]:
-        """Those of `places` that were free and are ours from now on; who has one is asked for it once."""
+        """Acquire the free ones of `places` and return them. A place is tried only once."""
         asked = self.held.keys() | self.refused.keys()
         wanted = {place.lease_name(self._receiver): place for place in places if place not in asked}
         new = []
@@ -96,11 +95,10 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class MergeResult:
-    """`rows`: points in the merged files. `kept`: (subject, reason) of overlapping files, and of such that span partitions
-    of a cluster, that stay as they came.
+    """`rows`: points in the merged files. `kept`: (subject, reason) of groups that stay unmerged.
 
-    `failed`: (subject, error, exit code) of groups that a later merge tries again; `moved`: groups that changed again and
-    again while they were merged. What is kept, failed or moved is read as well as before.
+    `failed`: (subject, error, exit code) of groups that a later merge tries again. `moved`: groups whose sources kept
+    changing during the merge. Readers see all these files as before.
     """
 
     groups: int = 0
@@ -132,7 +130,7 @@ class MergeResult:
         }
 
     def _describe_trouble(self) -> dict[str, str]:
-        """What went wrong, and what to run next; nothing where nothing did."""
+        """Return the error and the next command; {} where nothing went wrong."""
         if self.failed:
             (subject, error, kind), *others = self.failed
             more = f" (and {len(others)} more)" if others else ""
@@ -145,7 +143,7 @@ class MergeResult:
 
 @dataclass
 class Tally:
-    """The counts of a merge that goes on."""
+    """The counts of a running merge."""
 
     groups: int = 0
     files_in: int = 0
@@ -154,23 +152,22 @@ class Tally:
     failed: list[tuple[str, str, int]] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)  # digests of groups that failed in this run
     moved: int = 0
-    fetched: dict[str, float] = field(default_factory=dict)  # locations that came from nodes for it: when it asked last
+    fetched: dict[str, float] = field(default_factory=dict)  # location fetched from a node → time of the last request
     waiting: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Output:
-    """A staged file and the row it becomes; the row's location is where the file goes."""
+    """A staged file and its catalog row. The row's location is where the file goes."""
 
     staged: Staged
     row: MergedFile
 
 
 def outputs_of(group: Group, outcomes: Sequence[MergeOutcome], name: str, at: float) -> list[Output]:
-    """The outputs of a group in the order of its tasks. `name` makes their names unique; `at` in seconds since 1970.
+    """Return the outputs of a group in the order of its tasks. `name` makes their names unique; `at` in seconds since 1970.
 
-    Points of series that left nothing to write are accounted for in the first output, so that over the group the accounts
-    add up to all points of its sources.
+    Points of series that left nothing to write go into the first output's account.
     """
     unplaced = sum((outcome.unplaced for outcome in outcomes), NOTHING)
     staged = [one for outcome in sorted(outcomes, key=lambda o: o.number) for one in outcome.staged]

@@ -1,14 +1,11 @@
-"""One device of a merge: which stretches are copied, which are decoded, and who wins.
+"""Merge one device: decide what is copied and what is decoded, and which point wins.
 
-Parts come in the order in which they go into the outputs. A stretch that no other one meets in time, and that no
-deletion touches, has nothing to merge: its chunks are copied, and the cost is that of its bytes. Everything between
-two copies is one piece, decoded and written anew; so what lies in many small chunks becomes large ones on the way
-(`receiver.windows`). What is copied comes as chunks, the rest as columns in which the newest file wins. Memory holds a
-piece.
+Parts come in the order in which they are written. A stretch that overlaps no other in time and that no deletion touches is
+copied as chunks. Everything between two copies is one piece, decoded and written anew as columns in which the newest file
+wins (`receiver.windows`). Memory holds one piece.
 
-Who wins, as arithmetic (`overlay_series`): the points of one series in several files laid over each other, with every point
-accounted for. Files come lowest rank first. Each file's deletions were applied to its own points before. A null is
-not there and overwrites nothing. `overlay_series` is pure.
+`overlay_series` lays the points of one series in several files over each other; pure. Files come lowest rank first. Each
+file's deletions were applied to its own points before. A null overwrites nothing. Every point is counted.
 
 Source: DESIGN §3 "Who wins", "Sources and merges"; research/spark-tsfile.md §3.4, §3.5.
 """
@@ -38,7 +35,7 @@ _LAST_TIME = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Holder:
-    """A file that holds the device: its deletions, the column of times where it is aligned there, and its series."""
+    """A file that holds the device: its deletions, its time column where it is aligned there, and its series."""
 
     file: TsFile
     deletions: Deletions
@@ -48,7 +45,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Part:
-    """What goes into the output of one partition next: `copied` chunks, or `columns`. No partition: nothing is left."""
+    """The next thing to write into one partition's output: `copied` chunks, or `columns`. No partition: nothing is left."""
 
     partition: int | None
     counts: Counts
@@ -66,12 +63,12 @@ class DeviceMerge:
 
     @property
     def is_aligned(self) -> bool:
-        """As the newest file has it."""
+        """As in the newest file."""
         return self.holders[-1].time is not None
 
     @cached_property
     def types(self) -> dict[str, DataType]:
-        """The measurements that have points in any file, in the order in which files have them."""
+        """Measurement → type, of all that have points in any file, in the order in which files have them."""
         found = {
             measurement: series.type
             for holder in self.holders
@@ -81,7 +78,7 @@ class DeviceMerge:
         return dict(sorted(found.items(), key=lambda item: item[0].encode("utf-16-be", "surrogatepass")))
 
     def iterate_parts(self) -> Iterator[Part]:
-        """All points of the device, in order of time: of an aligned device whole rows, else one series after the other.
+        """Yield all points of the device in time order: whole rows of an aligned device, else one series after another.
 
         Raises CorruptionError, UnsupportedError.
         """
@@ -95,7 +92,7 @@ class DeviceMerge:
                 yield from self._copy_piece(piece) or self._overlay_piece(piece, measurements)
 
     def _list_extents(self, number: int, holder: Holder, wanted: frozenset[str]) -> Iterator[Extent]:
-        """What a file holds of these measurements; where it is laid out as the output, as stretches that can be copied."""
+        """Yield what a file holds of these measurements; as stretches to copy, where its layout is that of the output."""
         series = {name: one for name, one in holder.series.items() if name in wanted}
         if self.is_aligned and holder.time is not None:
             for stretch in aligned_stretches(holder.file.path, holder.time, series):
@@ -115,7 +112,7 @@ class DeviceMerge:
         return not any(entry.start <= stretch.end and entry.end >= stretch.start for entry in concerned)
 
     def _copy_piece(self, piece: Piece) -> list[Part]:
-        """The piece as it stands; nothing where it is to be decoded."""
+        """Return the piece as copied chunks; [] where it must be decoded."""
         extent = piece.extents[0]
         if not piece.copied or extent.stretch is None:
             return []
@@ -126,11 +123,11 @@ class DeviceMerge:
         return [Part(extent.start // self.interval, Counts(points, points), copied=chunks)]
 
     def _overlay_piece(self, piece: Piece, measurements: Sequence[str]) -> Iterator[Part]:
-        """The piece decoded window by window, its layers over each other, cut by partition.
+        """Decode the piece window by window, overlay its layers, and cut them by partition.
 
-        Its points are counted by its files' statistics, which know chunks, not windows: what was overwritten or deleted
-        is told in one account behind all of it. What the windows gave is compared with them, or a point that none of them
-        gave would be told as overwritten.
+        Points are counted by the files' statistics, which cover chunks, not windows. So one last part carries all
+        overwritten and deleted counts. The decoded counts are compared with the statistics, because a point that no window
+        returned would otherwise count as overwritten.
         """
         held = [piece.points(number) for number in range(len(self.holders))]
         gone = Counts(sum(sum(points.values()) for points in held))
@@ -160,7 +157,7 @@ class DeviceMerge:
         yield Part(last, replace(gone, overwritten=gone.points_in - gone.deleted))
 
     def _check_counts(self, piece: Piece, held: Sequence[Mapping[str, int]], read: Mapping[tuple[int, str], int]) -> None:
-        """Each file gave the points that its statistics promise; fewer only where its own chunks overlap."""
+        """Check that each file returned as many points as its statistics say; fewer only where its own chunks overlap."""
         for number, points in enumerate(held):
             for measurement, told in points.items():
                 found = read[number, measurement]
@@ -170,12 +167,13 @@ class DeviceMerge:
                     raise CorruptionError(f"{place}: {problem}", hint="./tidemark verify --deep", subject=place)
 
     def _forget_columns(self, upto: int) -> None:
-        """The columns of an aligned device are through with what came until then."""
+        """Release the times of an aligned device up to `upto`; all its columns have read them."""
         for holder in self.holders:
             holder.file.forget_times(self.device, upto)
 
     def _read_layer(self, holder: Holder, measurement: str, span: tuple[int, int]) -> tuple[Column, int]:
-        """A file's points after its own deletions, and how many those took: counted, so that the account is a check."""
+        """Return a file's points after its own deletions, and how many points these removed. They are counted separately, so
+        that the account is a real check."""
         device, start, end = self.device, span[0], None if span[1] == _LAST_TIME else span[1] + 1
         column = holder.file.read_column(device, measurement, start, end)
         if not holder.deletions.of_series(device, measurement):
@@ -215,10 +213,9 @@ NOTHING = Counts()
 
 
 def overlay_series(columns: Sequence[Column], known: list[TimeOverlay] | None = None) -> Column:
-    """A series as readers see it: its points in each file after the file's own deletions, lowest rank first, all of one
-    type (ValueError).
+    """Return a series as readers see it. `columns`: its points per file after the file's own deletions, lowest rank first.
 
-    `known`: how columns of other series with the same times lay over each other; what is found out here is added.
+    ValueError if their types differ. `known`: overlays of other series with the same times; a new one is added here.
     """
     known = [] if known is None else known
     filled = [column for column in columns if len(column)]
@@ -233,7 +230,7 @@ def overlay_series(columns: Sequence[Column], known: list[TimeOverlay] | None = 
 
 
 def cut_by_partition(column: Column, interval: int) -> dict[int, Column]:
-    """The column by catalog partition, floor(time / interval); `interval` in the unit of its times."""
+    """Split the column by catalog partition, floor(time / interval). `interval` in the unit of its times."""
     if not len(column):
         return {}
     if (only := int(column.times[0]) // interval) == int(column.times[-1]) // interval:

@@ -1,11 +1,10 @@
-"""`tidemark merge`: files of a site that overlap become merged files, and readers see those instead; so do, on several
-nodes, files that span partitions.
+"""`tidemark merge`: turn overlapping files of a site into merged files, and on several nodes files that span partitions.
 
-    plan (from the ledger) → tasks (pool or Spark, into staging) → publish (rename, synced) → one transaction a group
+    plan (from the ledger) → tasks (pool or Spark, into staging) → publish (rename, synced) → one transaction per group
 
-Reading gives the same points before, between and after: a group is swapped in one transaction, and only while its sources
-are what they were when it was planned; else what was made is thrown away and planned anew. A run that died anywhere is
-cleaned up by the next one of the same database. Source: DESIGN §3 "Sources and merges", §7; CONTRACT §1 `merge`.
+Readers get the same points before, during and after. A group is swapped in one transaction, and only while its sources are
+what they were when it was planned. Otherwise the outputs are removed and the group is planned anew. The next run of the same
+database cleans up after a crash. Source: DESIGN §3 "Sources and merges", §7; CONTRACT §1 `merge`.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ from tidemark.receiver.merge.task import MergeOutcome, MergeTask
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
-_ROUNDS = 5  # how often a merge plans anew because loads came between, before it leaves the rest to the next one
+_ROUNDS = 5  # how often a merge plans anew after concurrent loads; the rest is left to the next one
 _INTENT = ".json"
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A merge: of all partitions that have something to merge, each under a lease of its own."""
+    """The context of a merge of all partitions that have something to merge, each under its own lease."""
 
     app: App
     receiver: ReceiverSettings
@@ -89,8 +88,8 @@ def merge(
 ) -> MergeResult:
     """Merge what overlaps at a receiver, or in one database, or only what touches one catalog partition.
 
-    `engine`: auto | pool | spark. Raises UsageError for a remote receiver, NotFoundError for a database the catalog does
-    not have, LeaseHeldError while other merges have all that was asked for of a database.
+    `engine`: auto | pool | spark. Raises UsageError for a remote receiver, NotFoundError for a database that the catalog
+    lacks, LeaseHeldError while other merges hold all partitions of the wanted database.
     """
     begun = time.monotonic()
     root = str(local_root(app, receiver))
@@ -130,7 +129,7 @@ def _check_database(app: App, receiver: ReceiverSettings, wanted: str | None) ->
 
 
 def _take_leases(work: _Work, places: Iterable[Place]) -> bool:
-    """Those of `places` that are free, and nothing is left in them of merges that died; whether any is new to us."""
+    """Acquire the free ones of `places` and clean up after crashed merges there. Return whether any is new."""
     new = work.leases.acquire_free(places)
     for place in new:
         _clean_up(work, place)
@@ -138,8 +137,7 @@ def _take_leases(work: _Work, places: Iterable[Place]) -> bool:
 
 
 def _report_refused(work: _Work, places: Iterable[Place]) -> None:
-    """What others have of `places` is named and left out; if it is all there is of the database that was asked for,
-    LeaseHeldError."""
+    """Report those of `places` that other merges hold. Raise LeaseHeldError if none of the wanted database is free."""
     told = {subject for subject, *_ in work.tally.failed}
     for place in sorted(set(places) & work.leases.refused.keys()):
         taken = work.leases.refused[place]
@@ -150,7 +148,7 @@ def _report_refused(work: _Work, places: Iterable[Place]) -> None:
 
 
 def _left_over(work: _Work) -> list[Place]:
-    """Where earlier merges left something."""
+    """List the places where earlier merges left files."""
     store, wanted = work.store, None if work.database is None else folder_name(work.database)
     return [
         Place(database, int(partition))
@@ -162,7 +160,7 @@ def _left_over(work: _Work) -> list[Place]:
 
 
 def _clean_up(work: _Work, place: Place) -> None:
-    """Remove what batches of a partition left behind; the lease says that none of them runs any more."""
+    """Remove what batches of a partition left. The lease shows that none of them still runs."""
     for batch in work.store.list_folder(place.folder):
         _clean_up_batch(work, f"{place.folder}/{batch}")
 
@@ -174,7 +172,7 @@ def _clean_up_batch(work: _Work, staged: str) -> None:
     with work.app.ledger.read() as connection:
         known = merge_rows.known_locations(connection, work.receiver.name, meant)
     _remove_outputs(work, [target for target in meant if target not in known])
-    # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
+    # CRASH WINDOW: targets removed, intents still there: the next run finds nothing left to remove.
     work.store.remove_tree(staged)
 
 
@@ -184,7 +182,7 @@ def _merge_in_rounds(work: _Work) -> None:
         plan = _plan_groups(work)
         places = [Place.of_group(group) for group in (*plan.groups, *(group for group, *_ in plan.kept))]
         if _take_leases(work, places):
-            plan = _plan_groups(work)  # others may have merged something before it was ours
+            plan = _plan_groups(work)  # others may have merged something before the lease was acquired
         _report_refused(work, places)
         for group, subject, reason in plan.kept:
             if Place.of_group(group) in work.leases.held:
@@ -196,7 +194,7 @@ def _merge_in_rounds(work: _Work) -> None:
         for portion in portions:
             moved |= _run_groups(work, portion, f"{work.batch}-{next(turns)}")
             if len(portions) > 1:
-                assert work.cluster is not None  # one portion is all without
+                assert work.cluster is not None  # without a cluster there is one portion
                 give_back(work.cluster, work.store, work.tally.fetched)
         if not moved:
             return
@@ -208,7 +206,7 @@ def _leased_groups(work: _Work, plan: Plan) -> list[Group]:
 
 
 def _plan_groups(work: _Work) -> Plan:
-    """What is to merge now of what was asked for."""
+    """Plan what is to merge now."""
     with work.app.ledger.read() as connection:
         files = merge_rows.mergeable_files(connection, work.receiver.name, work.database)
         devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
@@ -219,7 +217,7 @@ def _plan_groups(work: _Work) -> Plan:
 
 
 def _run_groups(work: _Work, groups: Sequence[Group], batch: str) -> bool:
-    """Merge the groups; whether any must be planned anew because the catalog moved on."""
+    """Merge the groups. Return whether any must be planned anew because the catalog changed."""
     app = work.app
     with app.ledger.read() as connection:
         sites = landing_rows.read_sites(connection)
@@ -242,7 +240,7 @@ def _run_groups(work: _Work, groups: Sequence[Group], batch: str) -> bool:
             if len(finished[number]) == waiting[number]:
                 moved |= not _conclude_group(work, groups[number], f"{batch}-{number}", finished.pop(number))
     except Exception:
-        for folder in folders:  # as the next run would: what is half-made takes room that somebody lacks
+        for folder in folders:  # as the next run would: partial outputs use disk space
             with suppress(TidemarkError):
                 _clean_up_batch(work, folder)
         raise
@@ -252,7 +250,7 @@ def _run_groups(work: _Work, groups: Sequence[Group], batch: str) -> bool:
 
 
 def _at_hand(work: _Work, group: Group) -> bool:
-    """Whether all files of a group are at the receiver, or came back from its nodes; if not, it is tried again later."""
+    """Whether all files of a group are at the receiver or could be fetched from its nodes; if not, the group fails."""
     try:
         files, at = [unit.file for unit in group.units], work.app.clock()
         came = {*recall_files(work.cluster, files, at=at), *work.tally.fetched}
@@ -264,7 +262,7 @@ def _at_hand(work: _Work, group: Group) -> bool:
 
 
 def _conclude_group(work: _Work, group: Group, name: str, outcomes: Sequence[Outcome]) -> bool:
-    """Publish a group all of whose tasks are done, or say why not. False: it must be planned anew."""
+    """Publish a group whose tasks are all done, or record why not. False: it must be planned anew."""
     for outcome in outcomes:
         if outcome.error is not None:
             _fail_group(work, group, outcome.error)
@@ -285,13 +283,13 @@ def _conclude_group(work: _Work, group: Group, name: str, outcomes: Sequence[Out
 
 
 def _publish_group(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome]) -> bool:
-    """`name` makes the outputs' names unique. False: the ledger moved on, and nothing is left of the outputs."""
+    """Publish a group. `name` makes the outputs' names unique. False: the ledger changed, and the outputs are removed."""
     at = work.app.clock()
     outputs = outputs_of(group, made, name, at)
     targets = [output.row.file.location for output in outputs]
     staging = outputs[0].staged.location.rpartition("/")[0]
     work.store.publish(f"{staging}/{name}{_INTENT}", json.dumps(targets).encode())
-    # CRASH WINDOW: some outputs have their final names, no row knows them: `_clean_up` finds them by the intent.
+    # CRASH WINDOW: some outputs have their final names, no row has them: `_clean_up` finds them by the intent.
     work.store.make_folders(sorted({target.rpartition("/")[0] for target in targets}))
     work.store.seal_parts([(output.staged.location, output.row.file.location) for output in outputs])
     sources = [unit.file for unit in group.units]
@@ -306,7 +304,7 @@ def _publish_group(work: _Work, group: Group, name: str, made: Sequence[MergeOut
     except NoQuorumError:
         _remove_outputs(work, targets)
         raise
-    # CRASH WINDOW: recorded, the intent still there: `_clean_up` sees that the catalog knows the outputs and keeps them.
+    # CRASH WINDOW: recorded, the intent still there: `_clean_up` sees that the catalog has the outputs and keeps them.
     if ids is None:
         _remove_outputs(work, targets)
         return False
@@ -318,18 +316,18 @@ def _publish_group(work: _Work, group: Group, name: str, made: Sequence[MergeOut
 
 
 def _remove_outputs(work: _Work, targets: Sequence[str]) -> None:
-    """Nobody has seen these outputs, and nobody will."""
+    """Remove outputs that no reader has seen."""
     remove_everywhere(work.cluster, targets)
     work.store.remove(targets)
 
 
 def _fail_group(work: _Work, group: Group, error: TidemarkError) -> None:
-    """A source that cannot be read stays apart until another generation comes. Files that are too much for a task are sound:
-    they are read as they came, like others that cannot be merged. Anything else is tried again."""
+    """Record a failed group. A group with an unreadable source stays unmerged until a new generation arrives. So does one
+    that exceeds a task's limits: its files are sound and are read unmerged. Any other failure is tried again."""
     subject = error.subject or group.units[0].file.location
     work.tally.given_up.add(group.digest)
     if isinstance(error, CorruptionError):
-        with work.app.ledger.write() as connection:  # whoever reads them looks for himself
+        with work.app.ledger.write() as connection:  # the next read digests them again
             places = [place for unit in group.units for place, _ in places_of(unit.file)]
             forget_file_checks(connection, work.receiver.name, places)
     if isinstance(error, CorruptionError | TaskLimitError):

@@ -1,10 +1,9 @@
-"""Which files a merge takes together, and in which pieces. Pure: catalog rows in, tasks out.
+"""Decide which files a merge takes together, and in which tasks. Pure: catalog rows in, tasks out.
 
-A **group** is files of one site and database that overlap, directly or through others, in the times of a device; everything
-in them goes into the merged files that will stand for them. A group is merged when readers still see one of its files, and
-always from sources: what was merged before is derived again. On several nodes a file that touches several catalog
-partitions is a group of its own, for its outputs lie each at the nodes of its slot. Source: DESIGN §3 "Sources and merges",
-§7; docs/cluster.md.
+A **group** is files of one site and database that overlap, directly or through others, in the times of a device. All their
+points go into the merged files that replace them. A group is merged while readers still see one of its files, and always
+from sources: earlier merged files are made anew. On several nodes a file that spans catalog partitions is a group of its
+own, because each output belongs to the nodes of its slot. Source: DESIGN §3 "Sources and merges", §7; docs/cluster.md.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from tidemark.receiver.merge.task import MergeTask, TaskSource
 from tidemark.untrusted_files import MOST_MODS
 
 NONE: Mapping[int, Mapping[str, str]] = MappingProxyType({})
-TASK_POINTS = 2_000_000  # a device is never split; what is left over makes a smaller task
-MOST_PARTS = 500  # partitions that a file alone is cut into at the most: each is an open file of the task
-COPY_SHARE = 8  # a point that is copied costs about that part of one that is decoded and written: 1/9, or 1/6 with its proof
+TASK_POINTS = 2_000_000  # a device is never split; the last task may be smaller
+MOST_PARTS = 500  # partitions that one file may be cut into; each is an open file of the task
+COPY_SHARE = 8  # copying a point costs about 1/8 of decoding and writing it
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Group:
 
     @property
     def rank(self) -> Rank:
-        """What the merged files count as: their highest source."""
+        """The rank of the merged files: that of their highest source."""
         return max(unit.file.rank for unit in self.units)
 
     @property
@@ -51,7 +50,7 @@ class Group:
 
     @property
     def work(self) -> int:
-        """Points to merge: those of devices that are only copied count for a share."""
+        """Points to merge. Points of devices that are only copied count for a share."""
         return sum(_device_costs(self).values())
 
     @property
@@ -60,14 +59,14 @@ class Group:
 
     @property
     def digest(self) -> str:
-        """Names these very sources: a new generation is another row with another id."""
+        """Identifies exactly these sources: a new generation is another row with another id."""
         return hashlib.sha256(",".join(str(file_id) for file_id in self.file_ids).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`groups` to merge; `kept`: (group, subject, reason) that must stay as they came, known without reading them;
-    `waiting`: (subject, reason) of groups with a settled file that is to be replaced first."""
+    """`groups` to merge. `kept`: (group, subject, reason) of groups that cannot be merged, known without reading them.
+    `waiting`: (subject, reason) of groups with a settled file that must be replaced first."""
 
     groups: tuple[Group, ...] = ()
     kept: tuple[tuple[Group, str, str], ...] = ()
@@ -81,15 +80,15 @@ def plan_merge(
     to_go: Mapping[int, Mapping[str, str]] = NONE,
     cut: bool = False,
 ) -> Plan:
-    """What is to merge among these files of one receiver, seen or hidden behind merged files.
+    """Plan the merges of these files of one receiver, both visible ones and those that merged files hide.
 
-    `tried`: digests of groups that are known to stay apart; `partition`: only groups that touch this catalog partition;
-    `to_go`: settled files that wait to be replaced → {late path: why}: merging would write down what is out of date;
-    `cut`: a source that overlaps nothing and spans partitions is a group, too.
+    `tried`: digests of groups known to stay unmerged. `partition`: only groups that touch this catalog partition. `to_go`:
+    settled files that wait to be replaced → {late path: why}; merging them would write outdated points. `cut`: a source that
+    overlaps nothing but spans partitions is a group, too.
     """
     places: dict[tuple[str, str, bool], list[Unit]] = defaultdict(list)
     for unit in units:
-        if not unit.file.kept or unit.file.marked:  # of what is gone at its site, not what may leave yet
+        if not unit.file.kept or unit.file.marked:  # vanished files only once they are marked: others may still leave
             places[unit.file.site_id, unit.file.database, unit.file.kept].append(unit)
     groups: list[Group] = []
     kept: list[tuple[Group, str, str]] = []
@@ -113,10 +112,8 @@ def plan_merge(
 
 
 def overlapping_groups(units: Sequence[Unit], cut: bool = False) -> list[Group]:
-    """Groups of two files or more, with `cut` also of one that spans partitions; by their lowest rank.
-
-    The files are of one site and database.
-    """
+    """Group overlapping files of one site and database: two or more, with `cut` also one that spans partitions. Sorted by
+    lowest rank."""
     leader = list(range(len(units)))
 
     def find(member: int) -> int:
@@ -146,11 +143,12 @@ def overlapping_groups(units: Sequence[Unit], cut: bool = False) -> list[Group]:
 
 
 def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) -> list[MergeTask]:
-    """The group's tasks, ordered by device: each a range of its devices, of about TASK_POINTS points to merge.
+    """Return the group's tasks, ordered by device: each a range of devices with about TASK_POINTS points to merge.
 
-    Devices that will be copied (`receiver.windows`) hardly count, so few that overlap do not make many small files of all.
+    Devices that are only copied (`receiver.windows`) hardly count, so a few overlapping devices do not split a group into
+    many small files.
 
-    `number`: the group's place in the batch; `staging`: folder below `root` for their outputs; `interval`: of catalog
+    `number`: the group's index in the batch. `staging`: folder below `root` for the outputs. `interval`: of catalog
     partitions, in the site's unit.
     """
     ranges: list[list[str]] = [[]]
@@ -189,7 +187,7 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
 
 
 def _device_costs(group: Group) -> dict[str, int]:
-    """Device → points to merge: of a device that lies in files without deletions, one after another, only a share."""
+    """Return device → points to merge; only a share for a device whose files do not overlap and have no deletions."""
     found: dict[str, list[tuple[CatalogDevice, bool]]] = defaultdict(list)
     for unit in group.units:
         for device in unit.devices:
@@ -209,7 +207,7 @@ def _task_sources(group: Group, holders: Iterable[int]) -> tuple[TaskSource, ...
 
 
 def _find_obstacle(group: Group) -> tuple[str, str] | None:
-    """(subject, reason) why the group cannot be merged, as far as the catalog knows."""
+    """Return (subject, reason) why the group cannot be merged, as far as the catalog knows."""
     for unit in group.units:
         if unit.file.undecodable:
             series = ", ".join(unit.file.undecodable[:3])
@@ -222,7 +220,7 @@ def _find_obstacle(group: Group) -> tuple[str, str] | None:
 
 
 def _spans_partitions(file: CatalogFile) -> bool:
-    """Whether the file is to be cut: merged files are of one partition."""
+    """Whether the file has to be cut. Merged files are always in one partition."""
     return file.role == "source" and file.partition_from != file.partition_to
 
 
@@ -235,8 +233,8 @@ def _by_rank(unit: Unit) -> tuple[Rank, int]:
 
 
 def portions_of(groups: Sequence[Group], most: int) -> list[list[Group]]:
-    """What is merged before more of it is fetched from nodes: as many bytes as the cache may have (`most`, 0: all), a group
-    at least."""
+    """Split the groups into portions that are fetched from nodes and merged in turn: as many bytes as the cache may have
+    (`most`, 0: all), at least one group."""
     portions: list[list[Group]] = []
     left = 0
     for group in groups:

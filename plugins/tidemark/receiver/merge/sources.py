@@ -1,6 +1,6 @@
-"""What the sources of a merge task hold of its devices, and whether one file can hold it all. Nothing is written here.
+"""Find out what the sources of a merge task hold of its devices, and whether one file can hold it all. Writes nothing.
 
-A device that one source alone has, without deletions, may be copied whole (`whole_devices`): it needs no object a series.
+A device that only one source has, without deletions, may be copied whole (`WholeDevice`), without an object per series.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark.tsfiles.write.copy_devices import Terms, WholeDevice
 
 @dataclass(frozen=True)
 class Source:
-    """A source while it is open."""
+    """An open source."""
 
     file: TsFile
     deletions: Deletions
@@ -31,7 +31,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Alone:
-    """A device that one source alone has, and nothing deletes from: it can be copied whole."""
+    """A device that only one source has and that has no deletions: it can be copied whole."""
 
     source: Source
     whole: WholeDevice
@@ -42,7 +42,7 @@ Held = Mapping[str, Alone | Sequence[Holder]]
 
 
 class RefusedError(Exception):
-    """The group cannot be merged as it is: subject and reason."""
+    """The group cannot be merged: subject and reason."""
 
     def __init__(self, subject: str, reason: str) -> None:
         super().__init__(subject, reason)
@@ -51,7 +51,7 @@ class RefusedError(Exception):
 
 
 def held_by(sources: Sequence[Source], devices: Iterable[str], interval: int) -> Held:
-    """Who holds each of these devices. `interval` of catalog partitions. Raises as `TsFile` does."""
+    """Return which sources hold each of these devices. `interval` of catalog partitions. Raises as `TsFile` does."""
     having: dict[str, list[Source]] = {device: [] for device in devices}
     for source in sources:
         for device in having.keys() & source.file.device_names():
@@ -66,7 +66,7 @@ def held_by(sources: Sequence[Source], devices: Iterable[str], interval: int) ->
 
 
 def tag_columns(sources: Sequence[Source]) -> dict[str, tuple[str, ...]]:
-    """Table → names of its tag columns, the longest list of all sources: a table gains tags at the end only."""
+    """Return table → names of its tag columns, the longest list of all sources: a table gains tags at the end only."""
     tables: dict[str, tuple[str, ...]] = {}
     for source in sources:
         for table, tags in source.file.tag_columns.items():
@@ -79,12 +79,12 @@ def tag_columns(sources: Sequence[Source]) -> dict[str, tuple[str, ...]]:
 
 
 def check_types(held: Held, database: str) -> None:
-    """One type a series, and in the table model one type a column: a TsFile holds no more."""
+    """Require one type per series, and per column in the table model: a TsFile cannot hold more. Raises RefusedError."""
     types: dict[tuple[str, str], tuple[DataType, str]] = {}
     for device, here in held.items():
         of_table = is_table((device,))
         if isinstance(here, Alone) and not of_table:
-            continue  # nothing else has its series
+            continue  # no other source has its series
         owner = f"{database}.{table_segments(device)[0]}" if of_table else device
         for measurement, of_type, path in _types_with_points(here):
             known, where = types.setdefault((owner, measurement), (of_type, path))
@@ -94,7 +94,7 @@ def check_types(held: Held, database: str) -> None:
 
 
 def _types_with_points(here: Alone | Sequence[Holder]) -> Iterator[tuple[str, DataType, str]]:
-    """(measurement, type, file) of the series that have points."""
+    """Yield (measurement, type, file) of the series that have points."""
     if isinstance(here, Alone):
         yield from ((name, of_type, here.source.file.path) for name, of_type in here.whole.types)
         return

@@ -1,9 +1,8 @@
-"""One merge task: the points of some devices from all their sources, newest wins, as new TsFiles in staging.
+"""One merge task: write the points of some devices from all their sources as new TsFiles in staging; the newest wins.
 
-Runs wherever an engine puts it, in a process of its own; reads the sources, writes below its staging folder and nothing
-else, so it may be run twice. Memory holds one piece of a device (`receiver.windows`). What may not be merged without
-changing a value or a type is refused by name, and nothing is written. Source: DESIGN §3 "Who wins", §7;
-research/spark-tsfile.md §3.4.
+Runs in a child process of any engine. It writes only below its staging folder, so it may run twice. Memory holds one piece
+of a device (`receiver.windows`). What cannot be merged without changing a value or a type is refused with the reason, and
+nothing is written. Source: DESIGN §3 "Who wins", §7; research/spark-tsfile.md §3.4.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A source file with its deletions ('' without); locations are relative to the receiver's root."""
+    """A source file with its deletions ('': none). Locations are relative to the receiver's root."""
 
     location: str
     mods_location: str
@@ -42,8 +41,8 @@ class TaskSource:
 class MergeTask:
     """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit.
 
-    `prove`: (location, SHA-256, bytes at most) of files that must still be what was loaded: between them the tasks of a
-    group prove all its sources, for what rotted on this disk would get a sound digest by being merged.
+    `prove`: (location, SHA-256, bytes at most) of files that must still be what was loaded. The tasks of a group together
+    prove all its sources: merging a rotten file would give it a sound digest.
     """
 
     group: int
@@ -58,13 +57,13 @@ class MergeTask:
 
     @property
     def subject(self) -> str:
-        """What errors call the task."""
+        """The name of the task in errors."""
         return f"merge of {len(self.sources)} files of {self.database}, {self.devices[0]} … {self.devices[-1]}"
 
 
 @dataclass(frozen=True)
 class Staged:
-    """An output, whole and synced at `location` (relative to the root). `devices`: (device, start, end, points)."""
+    """An output, complete and synced at `location` (relative to the root). `devices`: (device, start, end, points)."""
 
     location: str
     partition: int
@@ -78,7 +77,7 @@ class Staged:
 
 @dataclass(frozen=True)
 class MergeOutcome:
-    """What a task made. `unplaced`: points of series of which nothing was left to write; `refused`: (subject, reason)."""
+    """What a task made. `unplaced`: points of series with nothing left to write. `refused`: (subject, reason)."""
 
     group: int
     number: int
@@ -89,7 +88,7 @@ class MergeOutcome:
 
 @dataclass
 class _Output:
-    """A file of one partition while it is written; `device`: the one whose chunks it takes."""
+    """An output file being written, for one partition. `device`: the one whose chunks it receives now."""
 
     location: str
     writer: TsFileWriter
@@ -98,7 +97,7 @@ class _Output:
 
 
 class _Outputs(dict[int, _Output]):
-    """The outputs of a task by partition, each begun when it is first asked for. `unplaced`: points that none has."""
+    """The outputs of a task by partition, each created on first use. `unplaced`: counts that belong to no output."""
 
     def __init__(self, task: MergeTask, tables: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__()
@@ -108,7 +107,7 @@ class _Outputs(dict[int, _Output]):
 
     def __missing__(self, partition: int) -> _Output:
         task = self._task
-        # Of this try alone: a worker that was given up may still write when another has the task.
+        # Unique per attempt: an abandoned worker may still write while another has the task.
         location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
         place = Path(task.root, location)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -117,10 +116,10 @@ class _Outputs(dict[int, _Output]):
 
 
 def run_merge_task(task: MergeTask) -> MergeOutcome:
-    """Merge the task's devices; one output a catalog partition that has points.
+    """Merge the task's devices into one output per catalog partition that has points.
 
-    Raises CorruptionError (a source that cannot be read, an output that does not hold what was written) and RetryableError
-    (a source that is gone: the catalog moved on).
+    Raises CorruptionError (an unreadable source, an output that does not hold what was written) and RetryableError (a
+    missing source: the catalog has changed).
     """
     try:
         with limits_named(f"{task.root}/{task.staging}"), _prove_in_background(task) as proof, ExitStack() as opened:
@@ -136,14 +135,14 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
         ) from gone
     except RefusedError as refused:
         return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
-    except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
+    except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays unmerged
         return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
 
 
 @contextmanager
 def _prove_in_background(task: MergeTask) -> Iterator[Future[None]]:
-    """The sources are digested beside the merge, on another core where there is one. That a source is not what was loaded
-    is told instead of whatever the merge stumbled over in it."""
+    """Digest the sources during the merge, on another core if there is one. If the merge fails, a source that is not what
+    was loaded is reported instead of the merge's error."""
     with ThreadPoolExecutor(1) as beside:
         proof = beside.submit(_prove_sources, task)
         try:
@@ -174,7 +173,7 @@ def _open_source(task: MergeTask, source: TaskSource, opened: ExitStack) -> Sour
 
 
 def _merge_devices(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
-    """Nothing of it is whole before `proof` is at its end."""
+    """Merge all devices. No output is completed before `proof` has ended."""
     outputs = _Outputs(task, tables)
     total = NOTHING
     try:
@@ -203,7 +202,7 @@ def _merge_devices(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, 
 
 
 def _copy_device(outputs: _Outputs, device: str, alone: Alone) -> bool:
-    """Copy the device whole; False where its chunks are not as the index says, and those who read every form must look."""
+    """Copy the device whole. False where its chunks differ from the index: then the general reader must decode it."""
     copied = alone.source.file.read_whole_device(alone.whole)
     if copied is None:
         return False
@@ -214,7 +213,7 @@ def _copy_device(outputs: _Outputs, device: str, alone: Alone) -> bool:
 
 
 def _write_device(outputs: _Outputs, merge: DeviceMerge) -> None:
-    """The device's parts into the outputs of their partitions."""
+    """Write the device's parts into the outputs of their partitions."""
     for part in merge.iterate_parts():
         if part.partition is None:
             outputs.unplaced += part.counts
@@ -226,7 +225,7 @@ def _write_device(outputs: _Outputs, merge: DeviceMerge) -> None:
 
 
 def _write_part(output: _Output, merge: DeviceMerge, part: Part) -> None:
-    """Write the part; in an aligned device each chunk group has a chunk of every column, if only its mark."""
+    """Write the part. In an aligned device each chunk group has a chunk for every column, which may be only a mark."""
     writer = output.writer
     if output.device != merge.device:
         writer.begin_device(_device_segments(merge.device))
@@ -249,7 +248,7 @@ def _write_part(output: _Output, merge: DeviceMerge, part: Part) -> None:
 
 
 def _finish_output(task: MergeTask, partition: int, output: _Output) -> Staged:
-    """Close the output and compare what its own statistics say with what was meant."""
+    """Close the output and compare its own statistics with the merge's counts."""
     output.writer.close()
     facts = tally_file(UntrustedFile(task.root, output.location), task.database)
     counts = output.counts

@@ -1,7 +1,7 @@
-"""A glance that is worked on while it is still arriving, from a far end or from a process beside this one.
+"""A partial listing that is read while it still arrives, from a far end or from a child process.
 
-A listing of a million files is seconds of a processor's time. At a local site a child makes it, as the far end of an SSH
-connection would (`stores.agent.server`), while this process loads its modules and compares what has come with the ledger.
+At a local site a child process makes it, like the far end of an SSH connection (`stores.agent.server`). Meanwhile this
+process loads its modules and compares what has come with the ledger.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tidemark.stores.python.session import FarSession
 
 
 def list_in_child(root: str, folders: Sequence[str], by_name: str) -> Listing:
-    """`LocalStore(root).glance` by a child, still on its way: walking its entries waits for them, `missing` and `odd` for
-    the end. OSError where no process can be started."""
+    """Start `LocalStore(root).list_names` in a child process. Iterating the entries waits for them; `missing` and `odd` wait
+    for the end. Raises OSError if no process can be started."""
     frames = ArrivingFrames()
     coming = _from_child(ChildPipe(root), root, [check_folder(folder) for folder in folders], by_name)
     threading.Thread(target=frames.receive_frames, args=(coming,), name="early look", daemon=True).start()
@@ -29,7 +29,7 @@ def list_in_child(root: str, folders: Sequence[str], by_name: str) -> Listing:
 
 def _from_child(pipe: ChildPipe, root: str, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
     try:
-        pipe.read_line()  # its greeting; where it could not start, the session below finds its end
+        pipe.read_line()  # its greeting; if it could not start, the session below meets the end of the pipe
         with translate_os_errors(Where("", root), ""):
             yield from FarSession(pipe).stream_frames("list", folders, by_name, 0)
     finally:
@@ -37,7 +37,7 @@ def _from_child(pipe: ChildPipe, root: str, folders: Sequence[str], by_name: str
 
 
 class ArrivingFrames(Sequence[Frame]):
-    """Frames that one thread receives and others walk. Whoever waits gets the error that ended it early."""
+    """Frames that one thread receives and others iterate. A waiting thread raises the error that ended the listing."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -49,7 +49,7 @@ class ArrivingFrames(Sequence[Frame]):
         return Listing(PackedEntries(self), _AfterFrames(self, 0), _AfterFrames(self, 1), partial=True)
 
     def receive_frames(self, coming: Iterable[tuple[Any, bytes]]) -> None:
-        """Take in the frames of a listing, compressed, and what stands at its end."""
+        """Receive the compressed frames of a listing, and the missing folders and odd paths at its end."""
         try:
             for words, data in coming:
                 with self._news:
@@ -59,7 +59,7 @@ class ArrivingFrames(Sequence[Frame]):
                         missing, odd = words
                         self._rest = sorted(missing), sorted((path, why) for path, why in odd)
                     self._news.notify_all()
-        except Exception as error:  # whoever waits for the frames raises it
+        except Exception as error:  # raised in the threads that wait for frames
             with self._news:
                 self._error = error
                 self._news.notify_all()
@@ -69,7 +69,7 @@ class ArrivingFrames(Sequence[Frame]):
         return bool(self._rest or self._error)
 
     def wait_for_rest(self) -> tuple[list[Any], list[Any]]:
-        """(missing folders, odd paths), when everything has come."""
+        """Wait for the end. Returns (missing folders, odd paths)."""
         with self._news:
             self._news.wait_for(lambda: self._rest or self._error)
             if self._rest is None:
@@ -97,7 +97,7 @@ class ArrivingFrames(Sequence[Frame]):
         return self._frames[at]
 
     def _wait_for(self, at: int) -> Frame | None:
-        """The frame with that number, None after the last one."""
+        """Wait for the frame with that number; None after the last one."""
         with self._news:
             self._news.wait_for(lambda: at < len(self._frames) or self._rest or self._error)
             if at < len(self._frames):
@@ -107,12 +107,12 @@ class ArrivingFrames(Sequence[Frame]):
 
 
 def is_under_way(listing: Listing) -> bool:
-    """Whether more of it is still to come."""
+    """Whether the listing is still arriving."""
     return isinstance(listing.missing, _AfterFrames) and not listing.missing.has_arrived
 
 
 class _AfterFrames(Sequence[Any]):
-    """What stands at the end of a listing."""
+    """A sequence from the end of a listing: missing folders or odd paths. Access waits for the end."""
 
     def __init__(self, frames: ArrivingFrames, which: int) -> None:
         self._frames = frames

@@ -1,9 +1,6 @@
-"""Begin to look at a site while the rest of the program is still being loaded.
+"""Start listing a site in the background while the rest of the program still loads.
 
-A glance at a large site takes a second of the far end's time, loading our own modules and opening the ledger half of one of
-ours: both at once, where a command will want the glance in any case. It is older than the run's lease, so it must decide
-nothing by itself, and does not: it counts as partial, which makes whoever uses it look again, closer, at every folder in
-which something differs. Importing this module costs nothing; what went wrong early is told when the store is opened.
+The listing counts as partial (see the package). Importing this module loads little: it imports the rest when it is needed.
 """
 
 from __future__ import annotations
@@ -26,12 +23,12 @@ Opener = Callable[[StoreAddress], Store]
 
 class EarlyListing(Protocol):
     def make_opener(self, later: Opener) -> Opener:
-        """An opener that gives the store that was looked at, once; everything else, and all after it, is `later`'s."""
+        """Return an opener that returns the listed store once, and calls `later` for all other stores and later calls."""
         ...
 
 
 class RemoteListing:
-    """A remote store being opened and glanced at in the background."""
+    """A remote store that is opened and listed in the background."""
 
     def __init__(self, address: StoreAddress, folders: Sequence[str]) -> None:
         self._address = address
@@ -77,12 +74,12 @@ class RemoteListing:
         store, found, error = self._store, self._found, self._error
         self._store = self._found = self._error = None
         if error and not store:
-            raise error  # opening was tried as often as it would be now; a glance that failed is asked for again
+            raise error  # opening was retried already; a listing that failed is asked for again
         return PrefetchedStore(store, self._folders, found) if store and found else store
 
 
 class LocalListing:
-    """A local store being glanced at by a child."""
+    """A local store that a child process lists."""
 
     def __init__(self, address: StoreAddress, folders: Sequence[str]) -> None:
         from tidemark.sync.early_listing.arriving import list_in_child
@@ -103,7 +100,8 @@ class LocalListing:
 
 
 def begin_listing(settings: Settings, link: str, windows: bool = True) -> EarlyListing | None:
-    """Start looking at the link's site, where the settings know it and, with `windows`, the link's window is open."""
+    """Start listing the link's site; None if the settings lack it or, with `windows`, the link's window is closed. None also
+    for sites that are neither `file://` nor plain `sftp://`."""
     known = settings.links.get(link)
     site = settings.sites.get(known.site) if known else None
     if known is None or site is None or (windows and not is_open(known.window, known.timezone, time.time())):

@@ -1,4 +1,4 @@
-"""A store that was glanced at already: the same question gets that answer, once; everything else goes to the store."""
+"""A store that was listed already: the same `list_names` call gets that listing, once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class PrefetchedStore(RetryingStore):
-    """`found` may still be arriving, over a session of its own. A server that allows no second one is asked again when
-    the first is free."""
+    """A store with a listing. `found` may still arrive over a session of its own. If the server allows no second session,
+    the call is repeated when the first is free."""
 
     def __init__(self, store: Store, folders: Sequence[str], found: Listing) -> None:
         super().__init__(without_retries(store), TRIES if isinstance(store, RetryingStore) else 1)

@@ -1,6 +1,6 @@
-"""Which of the changed files travel, which vanished ones are told: one run's selection, decided.
+"""Decide one run's selection: which changed files are sent and which vanished files are reported.
 
-Pure. Everything it needs was read before (`select`): the changes, the extents, what the ledger acknowledged.
+Pure. `select_files` reads everything it needs: the changes, the extents, what the ledger acknowledged.
 Source: DESIGN §3, CONTRACT §2 (include, exclude, deletes).
 """
 
@@ -31,10 +31,10 @@ ADOPTED = "adopted: brought to the receiving end before Tidemark, by another too
 class Facts:
     """What was read for one selection.
 
-    `extents`: of changed files, from their .resource ((): unreadable); `known_extents`: of vanished files and of those
-    beside them, from the ledger; `same`: changed files whose digest is the acknowledged one all the same; `same_mods`:
-    whose mods' digest is; `approved`: drops that the operator let go; `unreadable`: .resource files that tell nothing,
-    and why.
+    `extents`: of changed files, from their .resource ((): unreadable). `known_extents`: of vanished files and of the live
+    files next to them, from the ledger. `same`: changed files whose digest is still the acknowledged one. `same_mods`:
+    those whose mods' digest is. `approved`: drops that the operator approved. `unreadable`: unreadable .resource
+    files, and why.
     """
 
     changes: Changes
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run will do, before anything is done. `files` are the sealed files behind the send and mods items."""
+    """What a run will do, before anything is done. `files`: the sealed files of the send and mods items."""
 
     items: tuple[RunItem, ...] = ()
     files: tuple[SealedFile, ...] = ()
@@ -59,13 +59,13 @@ class Selection:
     extents: Mapping[str, Extent] = field(default_factory=dict)
     added: tuple[InventoryEntry, ...] = ()
     removed: tuple[str, ...] = ()
-    held: tuple[tuple[str, int], ...] = ()  # path and generation: told as vanished from this run on, their drops wait
-    back: tuple[str, ...] = ()  # told so before, and listed again
+    held: tuple[tuple[str, int], ...] = ()  # path and generation: reported as vanished from this run on, their drops wait
+    back: tuple[str, ...] = ()  # reported as vanished by an earlier run, and listed again
     forgotten: tuple[str, ...] = ()  # vanished before they were ever acknowledged
     skipped: Mapping[str, str] = field(default_factory=dict)
     guard: str = ""  # why drops are held
-    lost: bool = False  # because a folder or disk of the site seems to be away: what is held may be there still
-    approved: bool = False  # drops go that the operator let go
+    lost: bool = False  # a folder or disk of the site seems to be missing: the held files may still exist
+    approved: bool = False  # it contains drops that the operator approved
     waiting: tuple[RunItem, ...] = ()  # sent once a compaction has ended
     whole: bool = True  # the listing showed all of the site
 
@@ -75,13 +75,13 @@ class Selection:
 
 
 def left_out_reason(link: LinkSettings) -> str:
-    """The reason in the ledger for files that the link's patterns exclude; other patterns, another reason."""
+    """Return the ledger's reason for files that the link's patterns exclude. Other patterns give another reason."""
     patterns = "\n".join(("include", *link.include, "exclude", *link.exclude))
     return f"excluded by the link's device patterns ({hashlib.sha256(patterns.encode()).hexdigest()[:8]})"
 
 
 def has_wanted_device(extent: Extent, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether a file is sent: whole, if any of its devices matches. Devices we cannot know count as matching."""
+    """Whether any device of a file matches, so that the whole file is sent. Unknown devices count as matching."""
     if not extent:
         return True
     return any(
@@ -96,9 +96,9 @@ def _is_file_wanted(file: SealedFile, facts: Facts, link: LinkSettings) -> bool:
 
 
 def choose_files(facts: Facts, link: LinkSettings, data: Sequence[str], options: Options) -> Selection:
-    """The selection of a run. Raises PlanOutOfDateError where a given plan does not fit the site any more."""
+    """Decide the selection of a run. Raises PlanOutOfDateError if a given plan does not fit the site."""
     changes = [_recognize_touched(change, facts) for change in facts.changes.changed]
-    if options.send_all_again:  # of the others nobody knows whether they changed: the next run looks
+    if options.send_all_again:  # it is unknown whether the others changed: the next run compares them
         changes = [change for change in changes if _is_asked(change.file.entry.path, options)]
     left_out = left_out_reason(link)
     seen: list[Seen] = []
@@ -145,7 +145,7 @@ def choose_files(facts: Facts, link: LinkSettings, data: Sequence[str], options:
 
 
 def exclude_paths(selection: Selection, paths: Collection[str]) -> Selection:
-    """The selection without files that changed again and again while they were linked: they wait for the next run."""
+    """Return the selection without `paths`, files that changed in every try to link them: the next run sends them."""
     return replace(
         selection,
         items=tuple(i for i in selection.items if i.path not in paths),
@@ -154,7 +154,7 @@ def exclude_paths(selection: Selection, paths: Collection[str]) -> Selection:
 
 
 def _recognize_touched(change: Change, facts: Facts) -> Change:
-    """A file whose digest is the acknowledged one was only touched; its deletions may still have grown."""
+    """Return the change as MODS or SAME if the file's digest is the acknowledged one, so that it was only touched."""
     path, row = change.file.entry.path, change.row
     if row is None or _mods_size(change.file) < row.mods_size:
         return change
@@ -168,7 +168,7 @@ def _recognize_touched(change: Change, facts: Facts) -> Change:
 def _decide_vanished(
     facts: Facts, sending: Sequence[SealedFile], link: LinkSettings, data: Sequence[str], options: Options
 ) -> tuple[list[RunItem], tuple[str, ...], Verdict]:
-    """(items told or held, paths that were never acknowledged and are forgotten, the guard's verdict)."""
+    """Return (items reported or held, never acknowledged paths to forget, the guard's verdict)."""
     rows = [row for row in facts.changes.vanished if _is_asked(row.path, options)]
     if not rows:
         return [], (), Verdict(())
@@ -191,7 +191,7 @@ def _decide_vanished(
 def _gone_item(row: KnownFile, by: tuple[str, ...], held: str) -> RunItem:
     return RunItem(
         path=row.path,
-        action=SUPERSEDE if by and not held else DROP,  # who approves lets a drop go
+        action=SUPERSEDE if by and not held else DROP,  # an approval releases drops
         state=HELD if held else PLANNED,
         generation=row.generation,
         covered_by=() if held else by,
@@ -222,7 +222,8 @@ def _make_seen(file: SealedFile, reason: str | None) -> Seen:
 
 
 def _seen_of_touched(change: Change) -> Seen:
-    """Mods that travel keep their acknowledged time until they have landed: a run that fails must see them again."""
+    """Return the ledger row of a touched file. Mods that are sent keep their acknowledged time until they have landed: after
+    a failed run they must differ again."""
     seen = _make_seen(change.file, None)
     known = change.row.mods_mtime if change.row else 0
     return seen if change.kind is Kind.SAME else seen._replace(mods_mtime=known)
@@ -233,7 +234,7 @@ def _mods_size(file: SealedFile) -> int:
 
 
 def _is_asked(path: str, options: Options) -> bool:
-    """Whether a run with these options concerns itself with `path`."""
+    """Whether `path` is in the scope of a run with these options."""
     if options.exactly is not None:
         return path in options.exactly
     if options.plan:
@@ -242,7 +243,8 @@ def _is_asked(path: str, options: Options) -> bool:
 
 
 def _require_plan(plan: Plan, selection: Selection) -> None:
-    """Refuse a plan that does not fit any more. What came to the site since is left to the next run."""
+    """Raise PlanOutOfDateError if the selection lacks something of the plan. Files that are not in the plan are left to
+    the next run."""
     sends = {i.path: item_bytes(i) for i in selection.items if i.action in (SEND, MODS)}
     gone = {i.path: i.action for i in selection.items if i.action in (DROP, SUPERSEDE)}
     wrong = [path for path, size in plan.send if sends.get(path) != size]

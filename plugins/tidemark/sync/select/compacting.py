@@ -1,11 +1,9 @@
-"""Time partitions in which a compaction is at work, or was cut short by a kill of the server: what waits until it has ended.
+"""Hold back changes in time partitions in which a compaction runs, or was cut short by a kill of the server. Pure.
 
-IoTDB gives outputs their names one after the other, and then removes the sources one after the other. In between a folder
-shows points twice or, where a kill fell, as long as the server is down. At its next start the server goes on, or takes the
-outputs back. So of such a partition nothing is told as vanished and nothing is sent that a compaction made. Files that were
-written go, and deletions of files that the receiver has.
-
-Pure.
+IoTDB names the outputs one after the other, and then removes the sources one after the other. In between, the folder
+shows points twice. After a kill it does so until the server starts again and either finishes or removes the outputs.
+So in such a partition no file is reported as vanished, and no output of a compaction is sent. Files written by ingestion
+are sent, and so are mods of files that the receiver has.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _WRITTEN = "-0-0" + SUFFIX  # how the name ends of a file that no compaction mad
 
 
 def partitions_at_work(entries: Iterable[Entry], data_folders: Sequence[str]) -> frozenset[Partition]:
-    """The partitions in one of whose folders something stands that a compaction leaves only while it works."""
+    """Return the partitions with a folder that holds a file which exists only while a compaction runs."""
     data = tuple(data_folders)
     folders = {entry.path.rpartition("/")[0] for entry in entries if shows_compaction(entry.path)}
     return frozenset(place[1:] for folder in folders if (place := parse_place(folder, data)))
@@ -33,16 +31,19 @@ def partitions_at_work(entries: Iterable[Entry], data_folders: Sequence[str]) ->
 def partitions_of_outputs_passed_over(
     skipped: Iterable[tuple[str, str]], data_folders: Sequence[str]
 ) -> frozenset[Partition]:
-    """The partitions of files that a compaction made, by their names, and that are passed over for whatever reason: what is
-    gone beside such a file may live on in it alone."""
+    """Return the partitions of skipped files that a compaction made, judged by their names. The points of a vanished file of
+    that partition may be in the skipped file alone."""
     paths = (path for path, _ in skipped if path.endswith(SUFFIX) and not path.endswith(_WRITTEN))
     names = (name for path in paths if (name := parse_source_path(path, data_folders)) and is_compacted(name.name))
     return frozenset((name.database, name.region, name.partition) for name in names)
 
 
 def new_outputs(found: Changes, data_folders: Sequence[str]) -> list[Change]:
-    """Changes whose content the receiver never had and whose name says that a compaction made it: a count above 0, or in
-    `sequence` the version of a late file under another creation time, as an insertion compaction leaves it."""
+    """Return the changes whose content the receiver never had and whose name says that a compaction made it.
+
+    Such a name has a count above 0. An insertion compaction leaves another form: in `sequence`, the version of a late file
+    under another creation time.
+    """
     late: dict[tuple[object, ...], set[int]] = defaultdict(set)
     gone = (name for row in found.vanished if (name := parse_source_path(row.path, data_folders)))
     there = (file.name for file in (*(c.file for c in found.changed), *found.live) if file.place.unsequence)
@@ -52,7 +53,7 @@ def new_outputs(found: Changes, data_folders: Sequence[str]) -> list[Change]:
 
     def is_output(file: SealedFile) -> bool:
         if file.entry.path.endswith(_WRITTEN) and (not late or file.place.unsequence):
-            return False  # nearly all files: kept quick
+            return False  # nearly all files end here: keep this test cheap
         name = file.name
         moved = not name.unsequence and late.get((*name[2:5], name.name.version), set()) - {name.name.created}
         return is_compacted(name.name) or bool(moved)
@@ -61,7 +62,7 @@ def new_outputs(found: Changes, data_folders: Sequence[str]) -> list[Change]:
 
 
 def hold_back(found: Changes, at_work: frozenset[Partition], data_folders: Sequence[str]) -> Changes:
-    """The changes without what waits for a compaction; that is passed over, with the reason."""
+    """Return the changes without those that wait for a compaction; these are added to `skipped` with the reason."""
     if not at_work:
         return found
     made = [c for c in new_outputs(found, data_folders) if partition_of(c.file.entry.path, data_folders) in at_work]
@@ -79,6 +80,6 @@ def hold_back(found: Changes, at_work: frozenset[Partition], data_folders: Seque
 
 
 def _is_new(change: Change) -> bool:
-    if change.kind is Kind.CONTENT and change.row is not None:  # the same content again: somebody asked for it
+    if change.kind is Kind.CONTENT and change.row is not None:  # the same content is sent again on request
         return not same_content(change.file.entry, change.row)
     return change.kind is Kind.NEW

@@ -1,9 +1,8 @@
-"""What changed at the site: the listing against the ledger, as one merge over two streams sorted by path.
+"""Find what changed at the site: merge the listing with the ledger's rows, both sorted by path. Pure.
 
-Pure. A site may have a million files of which ten are new, so the first pass (`compare_listing`) looks at every file once,
-keeps nothing of what is unchanged and takes no name apart: a folder whose files are all as acknowledged, each with its
-`.resource` and nothing else, is compared column by column and nothing is made of its files. Only the folders in which
-something differs are classified (`classify_changes`).
+A site may have a million files of which ten are new. So the first pass (`compare_listing`) reads every entry once, keeps
+nothing of unchanged files and parses no name. It compares a folder column by column if it holds only acknowledged files,
+each with its `.resource`. Only folders in which something differs are classified (`classify_changes`).
 Source: DESIGN §3 "A file is its content", "Vanished files"; seed 000 "File selection".
 """
 
@@ -24,7 +23,7 @@ from tidemark.tsfiles.sealed import Entry as AnyEntry
 
 
 class KnownFile(NamedTuple):
-    """A row of the ledger's `file` table as far as planning needs it. `state`: waiting | acked | held | gone."""
+    """The columns of the ledger's `file` table that planning needs. `state`: waiting | acked | held | gone."""
 
     path: str
     size: int
@@ -44,7 +43,7 @@ OUTSIDE = "its data folder is not in the settings any more: neither sent again n
 
 @dataclass
 class Compared:
-    """Outcome of the first pass. `differing`: listed TsFiles that are not simply unchanged, with their row if any."""
+    """Outcome of the first pass. `differing`: listed TsFiles that may have changed, with their row if any."""
 
     differing: dict[str, KnownFile | None] = field(default_factory=dict)
     absent: list[KnownFile] = field(default_factory=list)  # known (not gone), not in the listing
@@ -52,20 +51,20 @@ class Compared:
     prefixes: set[str] = field(default_factory=set)  # folders, with their slash, that hold any file
     listed: int = 0  # TsFiles in the listing, whatever their state
     known: int = 0  # rows that are not gone
-    outside: list[str] = field(default_factory=list)  # known, and below no data folder: nobody looked for them
+    outside: list[str] = field(default_factory=list)  # known, but below no data folder: they were not listed
 
 
 class Kind(enum.StrEnum):
-    """Why a sealed file is not simply unchanged."""
+    """How a sealed file differs from what was acknowledged."""
 
-    NEW = "new"  # never seen, or seen and never acknowledged, or back after it had gone
+    NEW = "new"  # never seen, or seen and never acknowledged, or back after it had vanished
     CONTENT = "content"  # size, time or inode differ from what was acknowledged
-    MODS = "mods"  # only its deletions grew, or were written anew: they travel alone
-    SAME = "same"  # other times or inode, or back again, the acknowledged digests: nothing travels
+    MODS = "mods"  # only its mods grew or were written anew: they are sent alone
+    SAME = "same"  # other times or inode, or back again, with the acknowledged digests: nothing is sent
 
 
 class Change(NamedTuple):
-    """A path whose content or companions are other than what was acknowledged."""
+    """A path whose content or companions differ from what was acknowledged."""
 
     kind: Kind
     file: SealedFile
@@ -74,9 +73,12 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Changes:
-    """`live`: sealed files beside them that are as acknowledged. `vanished`: rows whose file is really not there.
-    `unjudged`: rows we could not look at (unreadable folder, a companion of a compaction in work): neither changed nor
-    vanished. `waiting`: changes that go once a compaction has ended (`compacting`)."""
+    """What differs at the site.
+
+    `live`: unchanged sealed files of the same folders. `vanished`: rows whose file does not exist. `unjudged`: rows
+    that could not be compared (unreadable folder, a running compaction): neither changed nor vanished. `waiting`:
+    changes that are sent once a compaction has ended (`compacting`).
+    """
 
     changed: tuple[Change, ...] = ()
     live: tuple[SealedFile, ...] = ()
@@ -91,8 +93,8 @@ def compare_listing(
 ) -> Compared:
     """Merge the listing with the ledger's rows (columns of `KnownFile`); both ordered by path, in bytes.
 
-    `left_out` is the reason that files excluded by today's patterns carry: they count as unchanged while they are the
-    same. `everything` takes every listed TsFile for differing (send all again). Memory grows with what differs only.
+    `left_out`: the reason of files that the current patterns exclude; with the same content they count as unchanged.
+    `everything`: treat every listed TsFile as differing (send all again). Memory grows only with what differs.
     """
     out = Compared()
     known = _Rows(rows)
@@ -110,7 +112,7 @@ def compare_listing(
 
 
 def set_outside(compared: Compared, data_folders: Sequence[str]) -> None:
-    """Take what lies below no data folder out of what is absent: it was not looked for, so it has not vanished."""
+    """Move files below no data folder from `absent` to `outside`: they were not listed, so they have not vanished."""
     below = tuple(folder.rstrip("/") + "/" for folder in data_folders)
     compared.outside = [row.path for row in compared.absent if not row.path.startswith(below)]
     if compared.outside:
@@ -121,11 +123,8 @@ def set_outside(compared: Compared, data_folders: Sequence[str]) -> None:
 def classify_changes(
     compared: Compared, classified: Classified, odd: Sequence[str] = (), everything: bool = False
 ) -> Changes:
-    """Second pass: say what each difference is.
-
-    `classified`: the same listing's files in the folders in which something differs; `odd`: the paths that could not be
-    listed as they should.
-    """
+    """Classify each difference (second pass). `classified`: the listed files of the folders in which something differs.
+    `odd`: paths that could not be listed."""
     changed = [
         c for f in classified.sealed if f.entry.path in compared.differing for c in _classify_change(f, compared, everything)
     ]
@@ -144,7 +143,7 @@ def classify_changes(
 
 
 class _Rows:
-    """The ledger's rows, read ahead: a folder's are taken at once, and given back where they do not fit."""
+    """The ledger's rows with push-back: a folder's rows are popped at once, and given back if they do not match."""
 
     def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
         self._rows = iter(rows)
@@ -154,7 +153,7 @@ class _Rows:
         return self._back.popleft() if self._back else next(self._rows, None)
 
     def take_rows(self, count: int) -> list[Sequence[Any]]:
-        """The next `count` rows, fewer at the end."""
+        """Pop the next `count` rows, fewer at the end."""
         taken = [self._back.popleft() for _ in range(min(count, len(self._back)))]
         taken += islice(self._rows, count - len(taken))
         return taken
@@ -163,7 +162,7 @@ class _Rows:
         self._back.extendleft(reversed(rows))
 
     def rows_before(self, path: str) -> Iterator[Sequence[Any]]:
-        """The rows whose path comes before `path`."""
+        """Pop the rows whose path sorts before `path`."""
         while (row := self.next_row()) is not None:
             if row[0] >= path:
                 self.give_back([row])
@@ -176,8 +175,7 @@ class _Rows:
 
 
 def _all_unchanged(files: FolderFiles, known: _Rows, out: Compared) -> bool:
-    """Whether a folder holds what is acknowledged of it, each TsFile with its `.resource`, and nothing else. Its rows are
-    taken then, else none."""
+    """Whether a folder holds exactly its acknowledged TsFiles, each with its `.resource`. If so, pops its rows."""
     tsfiles = files.names[::2]
     if files.names[1::2] != [name + ".resource" for name in tsfiles] or not all(files.sizes[1::2]):
         return False
@@ -205,8 +203,8 @@ def _same_inodes(known: Sequence[int], listed: Sequence[int]) -> bool:
 
 
 def _compare_folder(files: FolderFiles, known: _Rows, left_out: str, everything: bool, out: Compared) -> None:
-    """Compare a folder's files one by one. Deletions whose TsFile is not there may be those of one that was renamed: what
-    is beside such a one does not tell whether it is unchanged."""
+    """Compare a folder's files one by one. Mods without their TsFile may belong to a TsFile that was renamed. A TsFile with
+    such a stem always counts as differing."""
     renamed = {stem_of(files.prefix + name) for name in lone_mods(files.names)}
     for entry, mods, plain in _list_tsfiles(files.iter_entries(), out):
         path = entry.path
@@ -227,10 +225,10 @@ def _compare_folder(files: FolderFiles, known: _Rows, left_out: str, everything:
 
 
 def _list_tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, Entry | None, bool]]:
-    """Every TsFile of the listing with its mods, where they hold any, and whether its companions are only the usual ones.
+    """Yield every listed TsFile with its mods, if not empty, and whether it has only the usual companions.
 
-    Whatever begins with a TsFile's path follows it directly in the order of bytes. Anything else makes its folder one
-    to be classified, so that it is told as skipped.
+    In byte order, all paths that begin with a TsFile's path follow it directly. The folder of any other file is marked for
+    classification, so that the file is reported as skipped.
     """
     current: Entry | None = None
     prefix = "\0"
@@ -240,7 +238,7 @@ def _list_tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Ent
         path = entry.path
         if path.startswith(prefix):
             if path.endswith(RESOURCE):
-                resource = entry.size != 0  # -1: a glance, which does not look at it
+                resource = entry.size != 0  # -1: a partial listing, which does not stat it
             elif path.endswith((".tsfile.mods", ".tsfile.mods2")):
                 plain = (
                     plain and not mods and entry.size <= COMPANION_BYTES
@@ -290,12 +288,12 @@ def _classify_change(file: SealedFile, compared: Compared, everything: bool) -> 
 
 
 def same_content(entry: AnyEntry, row: KnownFile) -> bool:
-    """Same size and whole-second mtime; an inode counts only where both sides have one (DESIGN §3)."""
+    """Whether size and whole-second mtime are equal, and the inode too if both sides have one (DESIGN §3)."""
     same_inode = not entry.inode or not row.inode or entry.inode == row.inode
     return entry.size == row.size and entry.mtime == row.mtime and same_inode
 
 
 def written_anew(mods: AnyEntry | None, known: int) -> bool:
-    """Whether mods were last written at another time than the acknowledged ones (`known`, 0 where that is not known).
-    IoTDB appends to them; at the same length they are other deletions then, or the same ones touched."""
+    """Whether mods have another mtime than the acknowledged ones (`known`, 0 if unknown). IoTDB appends to mods. With an
+    unchanged length they hold other deletions, or were only touched."""
     return mods is not None and bool(mods.size) and bool(known) and mods.mtime != known

@@ -1,9 +1,9 @@
-"""The link's quarantine: files whose bytes do not arrive as they are, and the operator's decisions.
+"""The link's quarantine: files whose bytes do not arrive unchanged, and the operator's decisions on them.
 
-A disk that flips bits, at either end, would otherwise cost the same tries in every run, for ever. Such a file is
-kept out of the link's runs, by name and with the block that differed, until its content is another one or the
-operator releases it (`decide_held`). A released file is sent by the link's next run. A dropped one is not sent as long as
-its content is this one. A decision that was made is not made again.
+A disk that flips bits, at either end, would otherwise cost the same tries in every run. Such a file is left out of the
+link's runs until its content changes or the operator releases it (`decide_held`). The record names the block that
+differed. The link's next run sends a released file. A dropped file is not sent while its content stays the same.
+A decision is final.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUARANTINED = "in quarantine as "
 
 
 def hold_corrupt(connection: Connection, work: Work, errors: Mapping[str, TidemarkError]) -> Mapping[str, str]:
-    """Put the files that failed by their bytes into quarantine: {path: why, with the ID}."""
+    """Put the files with a CorruptionError into quarantine. Returns {path: reason with the quarantine ID}."""
     paths = [path for path, error in errors.items() if isinstance(error, CorruptionError)]
     told = {}
     for item in run_rows.items_at(connection, work.run_id, paths):
@@ -44,7 +44,7 @@ def hold_corrupt(connection: Connection, work: Work, errors: Mapping[str, Tidema
 
 
 def kept_back(connection: Connection, link: str, found: Changes) -> Changes:
-    """The changes without files in quarantine whose content is the same still; those are passed over, and told."""
+    """Return the changes without files in quarantine whose content is unchanged; these are added to `skipped`."""
     held = {one.path: one for one in hold_rows.held_or_dropped(connection, link)}
     if not held:
         return found
@@ -61,20 +61,18 @@ def _is_same_content(change: Change, held: Held) -> bool:
 
 
 def is_one(held_id: str) -> bool:
-    """Whether an ID of `quarantine list` is a link's: `s` and a number."""
+    """Whether an ID of `quarantine list` belongs to a link: `s` and a number."""
     return held_id[:1] == "s" and held_id[1:].isdecimal() and len(held_id) < 20
 
 
 def list_held(app: App, connection: Connection, receiver: ReceiverSettings) -> list[dict[str, Any]]:
-    """What links to this receiver hold, as `quarantine list` shows it."""
+    """List the quarantined files of the links to this receiver, as `quarantine list` shows them."""
     return [_held_as_json(app, row) for row in hold_rows.held_files(connection) if _goes_to(app, row, receiver)]
 
 
 def decide_held(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> dict[str, Any]:
-    """`released`: the link's next run sends it; `dropped`: none does, as long as its content is this one.
-
-    A decision that was made is not made again. Raises NotFoundError where no link to this receiver holds it.
-    """
+    """Record the operator's decision on a quarantined file: `released` or `dropped` (see above). The same decision again
+    changes nothing. Raises NotFoundError if no link to this receiver holds the file, or if the other decision was made."""
     with app.ledger.write() as connection:
         row = hold_rows.held_as(connection, int(held_id[1:]))
         if row is None or row.state not in (HELD, state) or not _goes_to(app, row, receiver):

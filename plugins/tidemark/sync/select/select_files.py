@@ -1,12 +1,12 @@
-"""The steps select_files and transfer_deletes: list the site, decide, pin, record; tell what vanished.
+"""The steps select_files and transfer_deletes: list the site, decide, pin, record; count the deletions to report.
 
-`select_files` records its selection in one transaction, and that is the run's selection for good: a rerun goes by
-the record and never decides again. While nothing is recorded nothing is decided, and what an earlier try linked is
-removed first. `make_selection` is the same decision for a plan.
+`select_files` records its selection in one transaction. That selection is final: a rerun follows the record and never
+decides again. If nothing was recorded, a rerun first removes the links of the earlier try. `make_selection` makes the same
+decision for a plan.
 
-`transfer_deletes` says which vanished files this run tells the receiver. They travel in the manifest of the part
-that ends their partition, never before the files that cover them. Held drops of a run that the operator approved
-before its first landing are let go here; later the next run does it.
+`transfer_deletes` counts the vanished files that this run reports to the receiver. They are in the manifest of the part
+that ends their partition, never before the files that cover them. If the operator approved the run's held drops before
+its first landing, they are released here. After that, the next run releases them.
 
 Source: seed 000 "Sync data file" 2 to 5, DESIGN §3.
 """
@@ -41,11 +41,11 @@ from tidemark.tsfiles.sealed import NAMELESS, is_hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
 _HAS = ("acked", "held")  # states of a file whose content the receiver has
-TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
+TRIES = 5  # of a listing or a selection while a compaction moves files
 
 
 def select_files(work: Work, options: Options) -> Mapping[str, int]:
-    """Make and record the run's selection, or count the recorded one: {action: number of items}."""
+    """Make and record the run's selection unless it is recorded. Returns {action: number of items}."""
     with work.ledger.read() as connection:
         run = run_rows.get_run(connection, work.run_id)
     if run is None or run.inventory is None:
@@ -61,7 +61,7 @@ def select_files(work: Work, options: Options) -> Mapping[str, int]:
 
 
 def make_selection(site: Site, options: Options) -> Selection:
-    """What a run would do now; changes nothing."""
+    """Return what a run would do now. Changes nothing."""
     listing, found, view = _list_site(site, options.send_all_again)
     if not options.send_all_again and options.exactly is None:
         with site.ledger.read() as connection:
@@ -88,16 +88,16 @@ def make_selection(site: Site, options: Options) -> Selection:
 
 
 def _is_whole(listing: Listing, found: Changes, odd: Sequence[tuple[str, str]]) -> bool:
-    """Whether the listing showed all that the site has: no folder that nobody could list, none away with files we know, no
-    file that waits for a compaction."""
+    """Whether the listing showed the whole site: every folder was listed, no known file vanished below a missing data
+    folder, and no file waits for a compaction."""
     away = tuple(f"{folder.rstrip('/')}/" for folder in listing.missing)
     unlisted = any(why.startswith(UNLISTED) for _, why in odd)
     return not unlisted and not found.waiting and not any(row.path.startswith(away) for row in found.vanished)
 
 
 def _select_and_pin(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
-    """A selection, and the TsFiles of it that are linked: all, as many as `snapshot_bytes` allows, or none where the site
-    cannot link. The others will be read in place."""
+    """Make a selection and link its files. Returns it with the linked TsFiles; the others will be read in place. Links all
+    files, as many as `snapshot_bytes` allows, or none if the site cannot link."""
     if work.again and work.site.snapshot:
         snapshot.remove_snapshot(work.source, work.folders, work.run_id)
     for tries_left in reversed(range(TRIES)):
@@ -121,12 +121,12 @@ def _select_and_pin(work: Work, options: Options) -> tuple[Selection, frozenset[
 
 
 def _list_site(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
-    """A listing and its differences. A listing is no moment in time: where it matters it is looked twice.
+    """List the site and return the listing, its differences and what it showed. Raises RetryableError if it keeps changing.
 
-    A compaction makes its outputs before it removes its sources, and not always in their folder: what leaves `unsequence`
-    may come to `sequence`, which was listed before. So where something differs all folders of its time partition are looked
-    at, and where files vanished, or came from a compaction, they are listed until two looks agree: between these the site
-    was as they say. A partition in which a compaction is at work waits for the next run.
+    A listing is not a snapshot in time. A compaction makes its outputs before it removes its sources, and not always in
+    their folder: points that leave `unsequence` may come to `sequence`, which was listed before. So if something differs,
+    all folders of its time partition are classified. If files vanished or came from a compaction, the folders are listed
+    until two listings agree. A partition in which a compaction runs waits for the next run.
     """
     data = site.site.data
     for _ in range(TRIES):
@@ -150,7 +150,7 @@ def _list_site(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
 
 
 def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
-    """All folders of the time partitions in which something differs, in every data folder, those too that are not there."""
+    """Return all folders of the time partitions in which something differs, in every data folder, existing or not."""
     if not compared.folders:
         return set()
     folders = tuple(data)
@@ -164,12 +164,12 @@ def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
 
 
 def _list_and_compare(site: Site, everything: bool) -> tuple[Listing, Compared]:
-    """A listing, by a glance where not every file is wanted, against the ledger."""
+    """List the site, `.resource` files by name alone unless `everything` is set, and compare it with the ledger."""
     source, data = site.source, site.site.data
     listing = source.list_files(data) if everything else list_names(source, data, RESOURCE)
     try:
         return listing, _compare_with_ledger(site, listing, everything)
-    except UnreachableError:  # the glance was still arriving, and broke off
+    except UnreachableError:  # the listing arrives while it is compared, and the connection was lost
         listing = source.list_files(data)
         return listing, _compare_with_ledger(site, listing, everything)
 
@@ -183,7 +183,7 @@ def _compare_with_ledger(site: Site, listing: Listing, everything: bool) -> Comp
 
 
 def _require_folders(site: Site, listing: Listing) -> None:
-    """A site that has none of its folders and never had a file is a mistake, not a quiet site. Raises NotFoundError."""
+    """Raise NotFoundError if none of the site's data folders exists. For a site without known files this is a mistake."""
     if set(site.site.data) <= set(listing.missing):
         folders = ", ".join(site.site.data)
         raise NotFoundError(
@@ -194,8 +194,7 @@ def _require_folders(site: Site, listing: Listing) -> None:
 
 
 def _list_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[Listing, Compared]:
-    """List and compare the folders again in which something differs at a first glance: what is decided is decided by
-    files that were looked at."""
+    """List again in full, and compare, the folders in which the partial listing differs."""
     folders = compared.folders
     closer = site.source.list_files(sorted(folders))
     entries = entries_in(closer.entries, folders)
@@ -233,8 +232,8 @@ def _is_hidden(name: str) -> bool:
 
 
 def _read_extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], dict[str, str]]:
-    """Extents of the changed files, and the .resource files that tell nothing. Such a file is sent all the same: what it
-    holds is the receiver's to judge."""
+    """Return the extents of the changed files, and the unreadable .resource files with the reason. Such a file is sent all
+    the same: the receiver judges its content."""
     extents: dict[str, Extent] = {}
     unreadable: dict[str, str] = {}
     resources = site.source.read_many([c.file.resource.path for c in moving], [c.file.resource_bytes for c in moving])
@@ -251,7 +250,7 @@ def _read_extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Exten
 
 
 def _same_digest(site: Site, moving: Sequence[Change]) -> frozenset[str]:
-    """Changed files of unchanged size whose digest is the acknowledged one: touched, or restored from a backup."""
+    """Return the changed files of unchanged size with the acknowledged digest: touched, or restored from a backup."""
     if site.source.properties.tier is Tier.SFTP:
         return frozenset()  # a digest there costs as much as sending
     asked = [
@@ -264,7 +263,7 @@ def _same_digest(site: Site, moving: Sequence[Change]) -> frozenset[str]:
 
 
 def _same_mods(site: Site, changed: Sequence[Change]) -> frozenset[str]:
-    """Changed files whose mods, of unchanged size, were written another time and are the acknowledged ones all the same."""
+    """Return the changed files whose mods have another mtime but the acknowledged size and digest."""
     if site.source.properties.tier is Tier.SFTP:
         return frozenset()  # sending them costs as much
     asked = [
@@ -279,7 +278,7 @@ def _same_mods(site: Site, changed: Sequence[Change]) -> frozenset[str]:
 
 
 def _approved_drops(connection: Connection, link: str) -> frozenset[str]:
-    """The drops of the run that the operator approved."""
+    """Return the paths of the held drops of the run that the operator approved."""
     row = link_rows.get_link(connection, link)
     if row is None or not row.approved_run:
         return frozenset()
@@ -289,7 +288,7 @@ def _approved_drops(connection: Connection, link: str) -> frozenset[str]:
 def _record_selection(
     connection: Connection, work: Work, selection: Selection, made: tuple[frozenset[str], float | None]
 ) -> None:
-    """`made`: the linked TsFiles, and when the listing began, None where it was not whole."""
+    """Write the selection to the ledger. `made`: the linked TsFiles, and when the listing began (None: not whole)."""
     link, run_id, (pinned, listed) = work.link.name, work.run_id, made
     items = [
         i if i.action in (DROP, SUPERSEDE) else i._replace(state=PINNED if i.path in pinned else PLANNED)
@@ -330,7 +329,7 @@ def _record_selection(
 
 def _set_guard(connection: Connection, work: Work, selection: Selection, held: int) -> None:
     before = link_rows.get_link(connection, work.link.name)
-    assert before is not None  # open_run made it
+    assert before is not None  # `open_lease` added it
     if selection.guard:
         link_rows.set_link(connection, work.link.name, guard=selection.guard, guard_run=work.run_id)
         if before.guard != selection.guard:
@@ -343,7 +342,7 @@ def _set_guard(connection: Connection, work: Work, selection: Selection, held: i
 
 
 def transfer_deletes(work: Work) -> Mapping[str, int]:
-    """{"dropped", "superseded": to be told, "held": waiting for approve}."""
+    """Release approved drops and count: {"dropped", "superseded": to be reported, "held": waiting for approve}."""
     with work.write_under_lease() as connection:
         _release_approved(connection, work)
         counted = run_rows.count_items(connection, work.run_id)
@@ -360,10 +359,10 @@ def _release_approved(connection: Connection, work: Work) -> None:
     if link is None or run is None or run.inventory is None or link.approved_run != work.run_id:
         return
     if run_rows.sent_landings(connection, work.link.name, run_id=work.run_id):
-        return  # the inventory change is told already
+        return  # the inventory change is sent already
     held = frozenset(i.path for i in run_rows.read_items(connection, work.run_id, HELD) if i.action == DROP)
     inventory = json.loads(run.inventory)
-    away = held - link_rows.held_paths(connection, work.link.name, sorted(held))  # not told as gone yet
+    away = held - link_rows.held_paths(connection, work.link.name, sorted(held))  # not reported as vanished yet
     inventory["removed"] = sorted({*inventory["removed"], *held})
     inventory["count"] -= len(away)
     inventory["held"] = []

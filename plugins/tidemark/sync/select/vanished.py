@@ -1,22 +1,21 @@
-"""Vanished files: in which files one may live on (a hint), and may they be told (the guard). Pure.
+"""Vanished files: which files may hold their points (a hint), and whether they may be reported (the guard). Pure.
 
-A compaction takes files of one database, region and time partition and makes others of them. Names cannot tell
-whether a file that is gone was among them: an old file that spans the same times cannot be told from it. The
-receiver can tell: it holds the bytes of both, and its verdict does not ask for this hint (docs/decisions/0005). The
-hint (`find_covers`) says which word a plan and a manifest use, *superseded* or *dropped*, and which files a person should
-check. It frees a file from the limits only where the file that it points to is new in the same run.
+A compaction replaces files of one database, region and time partition by others. Names cannot show whether a vanished
+file was among its sources: an old file may span the same times. The receiver can: it holds the bytes of both, and its
+verdict does not use this hint (docs/decisions/0005). The hint (`find_covers`) decides which word a plan and a manifest
+use, *superseded* or *dropped*, and which files a person should check. It exempts a file from the limits only if the
+covering file is new in the same run.
 
 A site that lost its disk must not empty the centre (DESIGN §3 "Vanished files"). `judge_vanished` asks three questions, in
-this order. What the operator approved passes all of them, and transfers are never held back.
+this order. Files that the operator approved pass all of them. Transfers are never held back.
 
-1. Was it listed? Below a data folder that is missing, or has not even a folder in it, nothing is seen. What was
-   there is not told, whatever other files seem to hold it, and whatever the link's `deletes` says.
+1. Was the file listed? Below a data folder that is missing, or that contains no folder, nothing is seen. Files from
+   there are not reported, whatever other files seem to hold their points, and whatever the link's `deletes` says.
 2. Does the site seem lost otherwise: no TsFile at all, or, with `deletes = "apply"`, none in one data folder? Then
-   nothing is told but what new files of this very run explain: a compaction may have emptied that folder. With
-   `keep` it costs no point to tell the rest, and a server whose last late points were deleted empties its unsequence
-   folder, too.
-3. With `deletes = "apply"`: are more files gone than the link's limits, those left out that new files explain? A
-   file that the receiver has already explains nothing here: it may have spanned these times for years.
+   only files that new files of the same run explain are reported: a compaction may have emptied that folder. With
+   `keep`, a report deletes no points. A server whose last late points were deleted empties its unsequence folder, too.
+3. With `deletes = "apply"`: have more files vanished than the link's limits allow, not counting those that new files
+   explain? A file that the receiver has already explains nothing: it may have spanned these times for years.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tidemark.tsfiles.names import SourceName, may_hold
 
 
 class Gone(NamedTuple):
-    """A vanished file. `name` is None where its path cannot be taken apart; an empty extent is unknown, and touches none."""
+    """A vanished file. `name` is None if its path cannot be parsed. An empty extent is unknown and overlaps nothing."""
 
     path: str
     name: SourceName | None
@@ -46,10 +45,10 @@ class Live(NamedTuple):
 
 
 def find_covers(gone: Sequence[Gone], live: Sequence[Live]) -> Mapping[str, tuple[str, ...]]:
-    """For every vanished path the live ones in which it may live on, sorted; none for a drop.
+    """Map every vanished path to the sorted paths of live files that may hold its points; empty means a drop.
 
-    Such a file lies in the same database, region and partition, its name says that a compaction may have made it, and for
-    one device at least the times from its first to its last point meet those of the vanished file.
+    Such a file has the same database, region and partition. Its name says that a compaction may have made it. For at least
+    one device its time range overlaps that of the vanished file.
     """
     beside: dict[tuple[str, str, int], list[Live]] = defaultdict(list)
     for file in live:
@@ -80,11 +79,11 @@ SHARE_FROM = 20  # known files from which delete_limit_share counts (CONTRACT §
 
 @dataclass(frozen=True)
 class View:
-    """What one listing showed. `known`: files the ledger counts as present; `listed`: TsFiles found, open ones too.
+    """What one listing showed. `known`: files the ledger counts as present. `listed`: TsFiles found, open ones too.
 
-    `missing`: data folders that do not exist; `bare`: data folders without any file; `hollow`: those of them in which there
-    is no folder either, as where a disk is not mounted. They arouse suspicion only where vanished files lay below them: an
-    unsequence folder may be empty or not made yet.
+    `missing`: data folders that do not exist. `bare`: data folders without any file. `hollow`: those of them that contain
+    no folder either, like an unmounted disk. They count only if vanished files lay below them: an unsequence folder may be
+    empty or not made yet.
     """
 
     known: int
@@ -96,7 +95,7 @@ class View:
 
 @dataclass(frozen=True)
 class Limits:
-    """How many vanished files pass without a person's word."""
+    """How many vanished files pass without an approval."""
 
     apply: bool  # deletes = "apply"
     files: int
@@ -105,7 +104,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reason` is empty where nothing is held. `away`: what is held may be there still, on a disk that nobody saw."""
+    """The guard's answer: paths to report and paths to hold. `reason` is empty if nothing is held. `away`: the held files
+    may still exist, on a disk that was not seen."""
 
     told: tuple[str, ...]
     held: tuple[str, ...] = ()
@@ -116,8 +116,8 @@ class Verdict:
 def judge_vanished(
     gone: Sequence[str], view: View, limits: Limits, approved: Collection[str] = (), explained: Collection[str] = ()
 ) -> Verdict:
-    """Divide the vanished paths into those told now and those that wait for `approve`. `explained`: a file that is new in
-    this run may hold its points."""
+    """Divide the vanished paths into those reported now and those that wait for `approve`. `explained`: paths whose points
+    may be in a file that is new in this run."""
     unseen = (*view.missing, *view.hollow)
     asking = [p for p in gone if p not in approved and (p not in explained or not view.listed or _is_below(p, unseen))]
     lost = _looks_lost(asking, view, limits)

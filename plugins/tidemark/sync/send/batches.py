@@ -1,7 +1,7 @@
-"""How a run's files are cut: batches for the transfer engine, parts (landings) for readers (DESIGN §5, §6).
+"""Divide a run's files into batches for the transfer engine and parts (landings) for readers (DESIGN §5, §6). Pure.
 
-Pure. Both are cut on borders of partitions only, so that a compaction's outputs and the files they stand for come in
-one landing. A partition larger than a limit stays whole.
+Both end at borders of partitions only, so that a compaction's outputs and the files they replace are in one landing. A
+partition larger than a limit stays whole.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tidemark.sync.session import Partition, PartLimits
 
 
 class Weighed(NamedTuple):
-    """A path to send and its bytes, companions included."""
+    """A path to send and its size in bytes, companions included."""
 
     path: str
     size: int
 
 
 def cut_batches(files: Iterable[Weighed], key: Callable[[str], Partition], limits: PartLimits) -> Iterator[list[Weighed]]:
-    """Whole partitions, in their order, until a batch is large enough."""
+    """Yield batches of whole partitions, in order. A batch ends after the partition that reaches a limit."""
     batch: list[Weighed] = []
     size = 0
     ordered = sorted((key(file.path), file) for file in files)

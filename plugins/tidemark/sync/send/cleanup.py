@@ -1,6 +1,6 @@
-"""The first and the last step of a run: recover settles what a dead run left, cleanup takes away what is not needed.
+"""The first and the last step of a run: recover settles what a dead run left, cleanup removes the snapshot.
 
-Both are done again without harm. Cleanup removes the snapshot only after every landing of the run is recorded.
+Both may be repeated without harm. Cleanup removes the snapshot only after every landing of the run is recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _TIME = len("20260101T000000Z")  # of a run id
 
 
 def recover(work: Work) -> Mapping[str, int]:
-    """Settle landings between number and acknowledgement, take in receipts, drop links of runs that are no more."""
+    """Settle reserved landings, read receipts, and remove hard links of dead runs. Returns their counts. Raises
+    PermanentError if the ledger is older than the receiver."""
     settled = conclude_landings(work)
     require_known_landings(work)
     answers = read_receipts(work)
@@ -33,10 +34,10 @@ def recover(work: Work) -> Mapping[str, int]:
 
 
 def require_known_landings(work: Work) -> None:
-    """Every whole landing of this link at the receiver is in the ledger.
+    """Raise PermanentError if a complete landing of this link at the receiver is not in the ledger.
 
-    Raises PermanentError where one is not: an older ledger was put in place, and its next sequence number is taken. Run ids
-    sort by time, so only what is as new as the newest known landing is looked at.
+    Then an older ledger was restored, and its next sequence number is used already. Run ids sort by time, so only landings
+    as new as the newest known one are read.
     """
     with work.ledger.read() as connection:
         known = set(run_rows.landing_names(connection, work.link.name))
@@ -55,7 +56,7 @@ def require_known_landings(work: Work) -> None:
 
 
 def _decode_if_readable(data: bytes | None) -> Manifest | None:
-    """None for a landing that is arriving, and for a manifest that says nothing: every load names that one."""
+    """Decode a manifest. None for a landing without one, and for a corrupt one, which every load reports."""
     try:
         return None if data is None else decode_manifest(data)
     except CorruptionError:
@@ -63,10 +64,8 @@ def _decode_if_readable(data: bytes | None) -> Manifest | None:
 
 
 def cleanup(work: Work) -> Mapping[str, int]:
-    """Remove the snapshot, then end the run: {"pending": items left for later}.
-
-    Raises RetryableError while something of the run has not landed.
-    """
+    """Remove the snapshot, then end the run. Returns {"pending": items left for later}. Raises RetryableError while items of
+    the run have not landed."""
     require_all_sent(work)
     with work.ledger.read() as connection:
         counted = run_rows.count_items(connection, work.run_id)
@@ -82,7 +81,7 @@ def cleanup(work: Work) -> Mapping[str, int]:
     if sent and work.site.snapshot:
         snapshot.remove_snapshot(work.source, work.folders, work.run_id)
     left = sum(n for (_, state), n in counted.items() if state in (FAILED, VANISHED, HELD))
-    if sent or landings:  # what came of a part in which no file came whole
+    if sent or landings:  # remove a part in which no file was completed
         work.target.remove_tree(work.landing_folder(work.landing_of_part(len(landings) + 1)))
     with work.write_under_lease() as connection:
         run = run_rows.get_run(connection, work.run_id)
@@ -107,7 +106,7 @@ def cleanup(work: Work) -> Mapping[str, int]:
 
 
 def _remove_dead_links(work: Work) -> None:
-    """Links of runs of this ledger that are over, and of forsaken ones; those of another Tidemark stay."""
+    """Remove hard links of this ledger's other runs, and of forsaken runs. Those of another Tidemark stay."""
     others = snapshot.list_other_runs(work.source, work.folders, keep=work.run_id)
     if not others:
         return

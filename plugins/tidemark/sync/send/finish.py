@@ -1,16 +1,15 @@
 """The step finish, and the end of every part: reserve a sequence number, rename the manifest, acknowledge.
 
     reserve   one transaction: the landing's row (closing) with its sequence number and its manifest's digest
-    publish   manifest.json under its final name: from here on the landing is whole
-    land      one transaction: landing landed, files acknowledged, gone files told, schema positions moved
+    publish   manifest.json under its final name: from here on the landing is complete
+    land      one transaction: landing landed, files acknowledged, deletions recorded, schema positions moved
 
-A crash between any two is settled by `conclude_landing`, which is also what the normal way uses: running and recovering are
-one.
+`conclude_landing` settles a crash between any two of them. The normal path uses it too.
 
-Before a landing is whole its files are listed once more (`inspect_landing`): what lies in it that its manifest does not
-name, and what it names that is not there any more. Between a file's record and its manifest somebody may clear the
-receiver's landing folder, or unmount its disk. What was recorded as sent and is not there is sent again; a manifest
-never names it. What changes after the manifest is renamed is not seen here: the load finds it by digest.
+Before a landing is complete its files are listed once more (`inspect_landing`), to find files that its manifest does not
+name, and named files that are missing. Between a file's record and its manifest, another process may clear the
+receiver's landing folder or unmount its disk. A missing file is sent again; no manifest names it. Changes after the
+manifest is renamed are not seen here: the load finds them by digest.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from tidemark.tsfiles.names import RESOURCE
 
 
 def finish(work: Work) -> Mapping[str, int]:
-    """Close the run's last part: {"landings": landings of this run}. A run with nothing to tell makes none."""
+    """Close the run's last part, unless it is empty. Returns {"landings": landings of this run}."""
     conclude_landings(work)
     require_all_sent(work)
     with work.ledger.read() as connection:
@@ -63,8 +62,8 @@ def finish(work: Work) -> Mapping[str, int]:
 
 
 def require_all_sent(work: Work) -> None:
-    """Raises RetryableError where the run has no selection yet, or selected files are neither sent nor left out: such a
-    run must not end, whatever step somebody starts by hand."""
+    """Raise RetryableError if the run has no selection yet, or selected files are neither sent nor left out. Such a run must
+    not end, even if a person starts the step."""
     with work.ledger.read() as connection:
         run = run_rows.get_run(connection, work.run_id)
         counted = run_rows.count_items(connection, work.run_id)
@@ -79,10 +78,11 @@ def require_all_sent(work: Work) -> None:
 
 
 def close_part(work: Work, last: bool) -> None:
-    """Make a landing of all that was sent since the part before. Nothing happens where there is nothing to tell."""
+    """Make a landing of all items sent since the previous part, unless it would be empty. Raises RetryableError if sent
+    files are missing at the receiver; they are sent again."""
     with work.write_under_lease() as connection:
         reserved = _reserve_landing(connection, work, last)
-    # CRASH WINDOW: a number is reserved, no manifest is there; `conclude_landing` makes the same manifest again.
+    # CRASH WINDOW: a number is reserved, the manifest does not exist; `conclude_landing` makes the same manifest again.
     if reserved is not None and not conclude_landing(work, *reserved):
         landing, receiver = reserved[0].landing, work.receiver.name
         raise RetryableError(
@@ -94,7 +94,7 @@ def close_part(work: Work, last: bool) -> None:
 
 
 def conclude_landings(work: Work) -> int:
-    """Settle every landing of this link that a crash left closing; returns how many."""
+    """Settle every landing of this link that a crash left in the state closing. Returns how many."""
     with work.ledger.read() as connection:
         closing = run_rows.sent_landings(connection, work.link.name, state="closing")
     for landing in closing:
@@ -103,11 +103,10 @@ def conclude_landings(work: Work) -> int:
 
 
 def conclude_landing(work: Work, landing: SentLanding, paper: LandingManifest | None = None) -> bool:
-    """Bring a reserved landing to its end: read back its manifest, publish it where it is missing, acknowledge.
+    """Complete a reserved landing: read back its manifest, publish it if it is missing, acknowledge.
 
-    `paper`: what was reserved this moment; from the ledger otherwise, which gives the same.
-    False where it was withdrawn, as files that it was to name are gone: they are to be sent again.
-    Raises CorruptionError where another manifest than ours lies there.
+    `paper`: the manifest just reserved; None: read the same from the ledger. Returns False if files are missing and the
+    landing was withdrawn: they are to be sent again. Raises CorruptionError if the receiver has another manifest.
     """
     if paper is None:
         with work.ledger.read() as connection:
@@ -121,12 +120,12 @@ def conclude_landing(work: Work, landing: SentLanding, paper: LandingManifest | 
         if found.lost:
             withdraw_landing(work, landing, contents, found.lost)
             return False
-        if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
+        if digest != landing.manifest_sha256:  # the settings changed since it was reserved; it is not published yet
             with work.write_under_lease() as connection:
                 run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
-        if found.unnamed:  # before the landing is whole: from then on it is its receiver's, who loads it and writes there
+        if found.unnamed:  # only before the landing is complete: then its receiver loads it and writes there
             work.target.remove(found.unnamed)
-        # CRASH WINDOW: half files are gone, the landing is not whole; the rerun looks for them once more and goes on.
+        # CRASH WINDOW: partial files are removed, the landing is incomplete; the rerun lists it once more and goes on.
         work.target.publish(path, data)
     elif there != landing.manifest_sha256:
         raise CorruptionError(
@@ -134,18 +133,18 @@ def conclude_landing(work: Work, landing: SentLanding, paper: LandingManifest | 
             hint="does another Tidemark with this site's id send to this receiver? See ./tidemark doctor",
             subject=landing.landing,
         )
-    # CRASH WINDOW: the landing is whole, nobody here knows; the rerun reads the manifest back and goes on below.
+    # CRASH WINDOW: the landing is complete but not recorded; the rerun reads the manifest back and goes on below.
     with work.write_under_lease() as connection:
         _record_landed(connection, work, landing, contents)
-    # CRASH WINDOW: landed, links still there: cleanup removes what is left of the run's.
-    if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
+    # CRASH WINDOW: landed, hard links not removed: cleanup removes all that are left of the run.
+    if work.site.snapshot and not landing.last:  # cleanup removes those of the last part
         released = [path for item in contents.files for path in item.paths]
         snapshot.unpin_files(work.source, work.folders, landing.run_id, released)
     return True
 
 
 def _read_back(work: Work, path: str) -> str | None:
-    """The digest of what lies at `path`, None where nothing does."""
+    """Return the digest of the file at `path`, None if there is none."""
     try:
         return hashlib.sha256(work.target.read(path)).hexdigest()
     except SourceVanishedError:
@@ -154,7 +153,7 @@ def _read_back(work: Work, path: str) -> str | None:
 
 def _reserve_landing(connection: Connection, work: Work, last: bool) -> tuple[SentLanding, LandingManifest] | None:
     link = link_rows.get_link(connection, work.link.name)
-    assert link is not None  # open_run made it
+    assert link is not None  # `open_lease` added it
     before = run_rows.sent_landings(connection, work.link.name, run_id=work.run_id)
     part = len(before) + 1
     _assign_gone(connection, work, part)
@@ -183,10 +182,8 @@ def _reserve_landing(connection: Connection, work: Work, last: bool) -> tuple[Se
 
 
 def _assign_gone(connection: Connection, work: Work, part: int) -> None:
-    """Vanished files are told with the part that ends their partition, when all that covers them has landed.
-
-    One whose cover did not make it is held: it stays as it is at the receiver, and the next run decides anew.
-    """
+    """Put vanished files into this part if their partition has no unsent files. A file whose covering files were not sent is
+    held: it stays at the receiver, and the next run decides again."""
     gone = [i for i in run_rows.read_items(connection, work.run_id, PLANNED) if i.action in (DROP, SUPERSEDE)]
     if not gone:
         return
@@ -208,7 +205,7 @@ def _assign_gone(connection: Connection, work: Work, part: int) -> None:
 
 
 def _missing_covers(connection: Connection, work: Work, gone: list[RunItem]) -> Mapping[str, str]:
-    """{superseded path: why it cannot be told yet}."""
+    """Return {superseded path: why it cannot be reported yet}."""
     covers = sorted({path for item in gone for path in item.covered_by})
     arrived = {i.path for i in run_rows.items_at(connection, work.run_id, covers) if i.state in (SENT, LANDED)}
     acked = link_rows.acked_paths(connection, work.link.name, covers)
@@ -275,15 +272,15 @@ def _acked_row(item: RunItem, landing: str) -> Acked:
 
 
 class Found(NamedTuple):
-    """Paths at the receiver. `unnamed`: half files, temp files, whole files of items that broke off or were left out.
-    `lost`: what the manifest names and is not there, or is of another size."""
+    """Paths at the receiver. `unnamed`: partial files, temporary files, files of items that failed or were left out.
+    `lost`: files that the manifest names and that are missing or of another size."""
 
     unnamed: list[str]
     lost: frozenset[str]
 
 
 def inspect_landing(work: Work, landing: str, contents: Contents) -> Found:
-    """What lies in a landing's folder against what its manifest will name, by one listing."""
+    """Compare a landing's folder, by one listing, with the files that its manifest will name."""
     folder = work.landing_folder(landing)
     named = {f"{folder}/{path}": size for path, size in _named_files(contents)}
     unnamed, lost = [], set(named)
@@ -292,16 +289,14 @@ def inspect_landing(work: Work, landing: str, contents: Contents) -> Found:
             wanted = named.get(path)
             if wanted is None:
                 unnamed.append(path)
-            elif size in (wanted, -1):  # a glance leaves sizes of `.resource` files out
+            elif size in (wanted, -1):  # `list_names` gives no sizes of `.resource` files
                 lost.discard(path)
     return Found(unnamed, frozenset(lost))
 
 
 def withdraw_landing(work: Work, landing: SentLanding, contents: Contents, lost: frozenset[str]) -> None:
-    """Take back the number of a landing that nobody has read: what is lost is to be sent again, the rest waits for it.
-
-    CRASH WINDOW: one transaction; before it the rerun finds the same landing reserved and looks again.
-    """
+    """Withdraw a landing that is not published: lost files are sent again, the rest waits for them. CRASH WINDOW:
+    one transaction; before it the rerun finds the same landing reserved and inspects it again."""
     folder = work.landing_folder(landing.landing)
     again = [i for i in contents.files if any(f"{folder}/{landed_path(path)}" in lost for path in _travelled_paths(i))]
     linked = _linked_paths(work, again)
@@ -317,7 +312,7 @@ def withdraw_landing(work: Work, landing: SentLanding, contents: Contents, lost:
 
 
 def _named_files(contents: Contents) -> Iterator[tuple[str, int]]:
-    """(path below the landing, bytes) of all that its manifest names."""
+    """Yield (path below the landing, bytes) of all files that its manifest names."""
     for item in contents.files:
         sizes = {item.path: item.size, item.path + ".resource": item.resource_size, item.mods_path: item.mods_size}
         yield from ((landed_path(path), sizes[path]) for path in _travelled_paths(item))
@@ -331,7 +326,7 @@ def _travelled_paths(item: RunItem) -> tuple[str, ...]:
 
 
 def _linked_paths(work: Work, items: Sequence[RunItem]) -> frozenset[str]:
-    """Those that can be read by their links again; which of them were pinned is not recorded any more."""
+    """Return the paths of items whose hard links all exist: the record of which were pinned is overwritten once sent."""
     if not work.site.snapshot:
         return frozenset()
     paths = {path: item.path for item in items for path in _travelled_paths(item)}

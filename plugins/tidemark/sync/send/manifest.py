@@ -1,5 +1,5 @@
-"""The manifest of one landing, made from the ledger's rows. Pure: the same rows give the same bytes, so that a crash
-between reserving a sequence number and renaming the manifest is settled by making it again. docs/formats/manifest.md.
+"""Make the manifest of one landing from the ledger's rows (docs/formats/manifest.md). Pure: the same rows give the same
+bytes. So after a crash between reserving a sequence number and renaming the manifest, it is made again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tidemark.settings.model import LinkSettings, SiteSettings
 
 @dataclass(frozen=True)
 class Inventory:
-    """The run's inventory change as recorded at selection. `held`: path and generation of drops that wait from now on;
-    `approved`: it lets go drops that the operator approved;
-    `listed`: when the whole listing began that it is by, None where that was not whole."""
+    """The run's inventory change as recorded at selection. `held`: path and generation of drops that wait from now on.
+    `approved`: it releases drops that the operator approved. `listed`: when its listing began, None if that was not whole.
+    """
 
     added: tuple[InventoryEntry, ...] = ()
     removed: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Inventory:
 
 
 def read_inventory(text: str) -> Inventory:
-    """From `run.inventory`."""
+    """Decode the column `run.inventory`."""
     raw = json.loads(text)
     added = tuple(
         InventoryEntry(e["path"], e["size"], e["mtime"], tuple((d, a, b) for d, a, b in e["extent"]), e["reason"])
@@ -62,8 +62,8 @@ def read_inventory(text: str) -> Inventory:
 
 @dataclass(frozen=True)
 class Contents:
-    """What one landing carries: items of its part, schema pieces (first part), inventory (first part), and all items
-    that failed (last part)."""
+    """The contents of one landing: items of its part, schema pieces (first part), inventory (first part), and all failed
+    items (last part)."""
 
     items: Sequence[RunItem] = ()
     schema: Sequence[RunSchema] = ()
@@ -84,7 +84,7 @@ class Contents:
 
 
 def compose_manifest(landing: SentLanding, contents: Contents, link: LinkSettings, site: SiteSettings) -> Manifest:
-    """The manifest of a part, from the ledger's rows alone: the same rows give the same bytes."""
+    """Make the manifest of a part from its contents."""
     gone = sorted((i for i in contents.items if i.action in (DROP, SUPERSEDE)), key=lambda i: i.path)
     return Manifest(
         landing=landing.landing,
@@ -115,7 +115,7 @@ def compose_manifest(landing: SentLanding, contents: Contents, link: LinkSetting
 
 
 def landed_file(item: RunItem) -> LandedFile:
-    """The manifest's entry of a file that was sent."""
+    """Make the manifest's entry of a file that was sent."""
     alone = item.action == MODS
     mods = Part(item.mods_path, item.mods_size, item.mods_sha256 or "") if item.mods_path else None
     resource = None
@@ -129,19 +129,19 @@ def landed_file(item: RunItem) -> LandedFile:
         resource=resource,
         mods=mods,
         sha256=item.sha256 or "",
-        verified=item.verified or "target",  # nobody said that it was made at the source
+        verified=item.verified or "target",  # no record that its digest was made at the source
     )
 
 
 class LandingManifest(NamedTuple):
-    """What a landing carries, and its manifest's bytes."""
+    """The contents of a landing, and its manifest's bytes."""
 
     contents: Contents
     data: bytes
 
 
 def manifest_of(connection: Connection, link: LinkSettings, site: SiteSettings, landing: SentLanding) -> LandingManifest:
-    """What a landing carries as the ledger knows it: the same rows give the same bytes, as long as the settings do."""
+    """Read a landing's contents from the ledger and encode its manifest. The same rows and settings give the same bytes."""
     contents = _read_contents(connection, landing)
     return LandingManifest(contents, encode_document(compose_manifest(landing, contents, link, site)))
 
@@ -158,6 +158,6 @@ def _read_contents(connection: Connection, landing: SentLanding) -> Contents:
 
 
 def _inventory_of_part(text: str | None, first: bool) -> Inventory:
-    """The change goes with the first part; the count with every one."""
+    """Return the part's inventory: the change for the first part, the count alone for others."""
     inventory = read_inventory(text) if text else Inventory()
     return inventory if first else Inventory(count=inventory.count)

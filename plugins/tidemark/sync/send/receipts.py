@@ -1,10 +1,10 @@
-"""What the receiver answered: receipts of landings that were sent, read at the start of the next run.
+"""Read the receiver's receipts of landings at the start of the next run.
 
-A receipt says of every file whether it was loaded, refused (another site owns a device) or quarantined. A quarantined
-file of which the receiver lacks bytes is sent again, whole. One whose bytes came as promised is compared with the site's
-copy: where that differs now, it is a new generation and is sent; where it is the same, the corruption lies at the site,
-and the file stays, named. A schema log of which bytes are missing is sent from its start under a new epoch. Files that
-the receiver needs to replace a settled file are sent again, whole.
+A receipt says for every file whether it was loaded, refused (another site owns a device) or quarantined. A quarantined
+file is sent again, whole, if the receiver lacks bytes of it. If its bytes arrived as promised, the site's present copy is
+compared: a different copy is sent as a new generation; an equal copy is corrupt at the site and is reported. A schema log
+with missing bytes is sent from its start under a new epoch. Files that the receiver needs to replace a settled file are
+sent again, whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUTCOMES = ("loaded", "refused", "quarantined")
 
 
 def read_receipts(work: Work) -> Mapping[str, int]:
-    """Take in every answer that is there: {"answered": landings, "loaded", "refused", "quarantined": files}."""
+    """Read and record every receipt. Returns {"answered": landings, "loaded", "refused", "quarantined": files}."""
     with work.ledger.read() as connection:
         waiting = run_rows.sent_landings(connection, work.link.name, state="landed")
     total: Counter[str] = Counter()
@@ -62,7 +62,7 @@ def _decode_answer(landing: str, text: bytes) -> Receipt:
 
 
 def count_outcomes(answers: Iterable[Answer]) -> Mapping[str, int]:
-    """{outcome: files}."""
+    """Return {outcome: number of files}."""
     return Counter(answer.outcome for answer in answers)
 
 
@@ -74,10 +74,8 @@ def _read_receipt(work: Work, landing: SentLanding) -> bytes | None:
 
 
 def _to_resend(work: Work, receipt: Receipt) -> frozenset[str]:
-    """Quarantined files of which sending again would help: bytes are missing there, or the site's copy is another now.
-
-    Only the generation that is acknowledged counts: a newer one is on its way already.
-    """
+    """Return the quarantined files to send again: the receiver lacks bytes, or the site's copy differs now. Only
+    acknowledged generations count: a newer one is being sent already."""
     held = {a.path: a for a in receipt.answers if a.outcome == "quarantined"}
     if not held:
         return frozenset()
@@ -97,7 +95,7 @@ def _record_receipt(
     run_rows.set_landing(connection, landing.landing, state="answered", receipt=text)
     for answer in receipt.answers:
         if answer.outcome == "schema" and not answer.resend:
-            continue  # named in the receipt; the same bytes again would not help
+            continue  # reported in the receipt; sending the same bytes would not help
         if answer.outcome == "schema":
             link_rows.forget_schema_prefix(connection, link, answer.path)
             journal.record_event(
@@ -125,7 +123,7 @@ def _record_receipt(
 
 
 def send_again(connection: Connection, link: str, run_id: str, resend: Iterable[Resend]) -> None:
-    """What the receiver asks for, as far as it is still at the site and no newer generation has been sent since."""
+    """Mark the files that the receiver asks for, if the site still has them and no newer generation was sent."""
     asked = {one.path: one for one in resend}
     here = link_rows.acked_paths(connection, link, sorted(asked))
     for path, (_, _, generation) in link_rows.acked_digests(connection, link, sorted(here)).items():

@@ -1,14 +1,14 @@
-"""The step transfer_files: the bytes of the selected files into the open landing, batch by batch.
+"""The step transfer_files: send the selected files into the open landing, batch by batch.
 
-`pieces_of` says which files travel for an item of a run, companions first, and where each is read: the links of a
-pinned item, else the files themselves. A file counts as sent when its TsFile, `.resource` and mods are durable at
-the receiver, their digests agree with the source's, and the TsFile is still what was selected. Then that is
-recorded, many files in one transaction. What failed all its retries is left out and goes with the next run. What
-ends the run is an end that is down, a full disk, a lost lease or a closed window.
+`pieces_of` says which files are sent for an item, companions first, and where each is read: the hard links of a pinned
+item, else the files themselves. A file counts as sent when its TsFile, `.resource` and mods are durable at the
+receiver, their digests agree with the source's, and the TsFile is still the selected one. Many files are recorded in one
+transaction. A file that failed all its retries is left out and sent by the next run. The run ends early if an end is
+unreachable, or on a full disk, another host key, a lost lease or a closed window.
 
-Copies that lie at the receiver already take their place in a landing without crossing the wire (`reuse_copies`). The
-transfer finds a whole file under the final name, compares its digest with the source's and counts it as sent. Only
-copies whose digest was compared before come here, so that no final name ever holds something else.
+Copies at the receiver are put into a landing without crossing the wire (`reuse_copies`). The transfer finds the file under
+its final name, compares its digest with the source's and counts it as sent. The digests of these copies were compared
+before, so that a final name never holds other bytes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from tidemark.transfer.limits import LineShare
 
 RECORD_FILES = 2_000  # files in one record at most
 RECORD_SECONDS = 1.0
-TASKS = 32  # batches that an orchestrator is given at most
-TASK_FILES = 1_000  # and files in each of them at least
+TASKS = 32  # batches for an orchestrator, at most
+TASK_FILES = 1_000  # and the smallest limit of files in each
 HEADROOM_BYTES = 64 << 20  # left free at the receiver for manifests, receipts, the ledger
-CULPRITS = 3  # files that may each take a connection down before the link itself counts as sick
+CULPRITS = 3  # files that may each break a connection before the link itself counts as broken
 
 _ENDS_THE_RUN = (DiskFullError, HostKeyError, LeaseLostError)
 
 
 @dataclass
 class Arrived:
-    """Outcomes of one item's pieces as they come in."""
+    """The collected outcomes of one item's pieces."""
 
     digests: dict[str, str] = field(default_factory=dict)
     verified: str = "source"
@@ -57,10 +57,8 @@ class Arrived:
 
 
 def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
-    """Send what is still to send, of one of `task_batches` or of all; closes parts that are full.
-
-    Returns {"files", "bytes"} sent by this call.
-    """
+    """Send the unsent files of one of `task_batches`, or of all, and close full parts. Returns {"files", "bytes"} sent by
+    this call."""
     with work.ledger.read() as connection:
         todo = [Weighed(path, n) for path, n, state in run_rows.item_sizes(connection, work.run_id) if state in TO_SEND]
         if batch is not None:
@@ -82,7 +80,7 @@ def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
 
 
 def _require_ready(work: Work, todo: Sequence[Weighed], part: int) -> None:
-    """The window is open, the receiver keeps up, there is room. Raises what says otherwise."""
+    """Raise an error unless the window is open, the receiver keeps up with loading, and its disk has room."""
     require_window(work.link, work.clock())
     with work.ledger.read() as connection:
         waiting = run_rows.sent_landings(connection, work.link.name, state="landed")
@@ -97,7 +95,7 @@ def _require_ready(work: Work, todo: Sequence[Weighed], part: int) -> None:
 
 
 def _require_room(work: Work, todo: Sequence[Weighed], part: int) -> None:
-    """Raises DiskFullError where what is still to come does not fit; how far each file has come, the transfer looks at."""
+    """Raise DiskFullError if the missing bytes do not fit on the receiver's disk."""
     free, size = work.target.free_bytes("landing"), sum(f.size for f in todo)
     if free is None or free >= size + HEADROOM_BYTES:
         return
@@ -111,7 +109,7 @@ def _require_room(work: Work, todo: Sequence[Weighed], part: int) -> None:
 
 
 def _left_there(work: Work, todo: Sequence[Weighed], part: int) -> int:
-    """Bytes of these files that an earlier try left in the open part: gone on from, or freed by who begins anew."""
+    """Return the bytes of these files that an earlier try left in the open part. They are resumed, or freed by a restart."""
     landing = work.landing_of_part(part)
     with work.ledger.read() as connection:
         items = run_rows.items_at(connection, work.run_id, [f.path for f in todo])
@@ -122,7 +120,7 @@ def _left_there(work: Work, todo: Sequence[Weighed], part: int) -> int:
 
 
 def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> list[list[Weighed]]:
-    """The run's files, sent or not, in at most TASKS batches: the same cut however far the run is."""
+    """Return the run's files, sent or not, in few batches (see TASKS): the same ones whatever the run's progress."""
     files = [Weighed(path, size) for path, size, _ in run_rows.item_sizes(connection, run_id)]
     limits = PartLimits(
         batch_bytes=max(PartLimits.batch_bytes, sum(f.size for f in files) // TASKS),
@@ -132,7 +130,7 @@ def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> li
 
 
 class Sending:
-    """The open part: what was sent into it, since when. `total`: files and bytes to send; `line`: our place on it."""
+    """Sends files into the open part. `total`: files and bytes to send. `line`: our share of the receiver's bandwidth."""
 
     def __init__(self, work: Work, part: int, total: tuple[int, int], line: LineShare | None = None) -> None:
         self.work = work
@@ -172,7 +170,7 @@ class Sending:
         return not is_open(self.work.link.window, self.work.link.timezone, self.work.clock())
 
     def _send_items(self, todo: Sequence[RunItem]) -> list[Failed]:
-        """Send the items and record what became of them; returns the failures of an end that was not reachable."""
+        """Send the items and record their outcomes. Returns the failures because an end was not reachable."""
         landing = self.work.landing_of_part(self.part)
         travelling = {item.path: pieces_of(self.work, item, landing) for item in todo}
         pieces = {p.send.target_path: p for several in travelling.values() for p in several}
@@ -198,7 +196,7 @@ class Sending:
                 raise outcome.error
             elif isinstance(outcome.error, RetryableError):
                 down.append(outcome)
-                waiting[path] = -1  # not done: it is tried again, or the run ends
+                waiting[path] = -1  # no outcome: it is tried again, or the run ends
             else:
                 failed.setdefault(path, outcome)
             if waiting[path] == 0 and path not in failed:
@@ -230,10 +228,8 @@ class Sending:
         self.work.beat(self.files, self._total[0], self._wire, self._total[1])
 
     def _record_sent(self, items: Sequence[RunItem], arrived: Mapping[str, Arrived]) -> None:
-        """Record what is durable. A file that is not what was selected any more is left out instead.
-
-        CRASH WINDOW: durable, not recorded; the rerun finds the bytes at the receiver and sends nothing.
-        """
+        """Record files that are durable. A file that changed since the selection is recorded as vanished instead. CRASH
+        WINDOW: durable, not recorded; the rerun finds the bytes at the receiver and sends nothing."""
         if not items and not self._unrecorded_wire:
             return
         whole = [item for item in items if item.action != MODS]
@@ -279,8 +275,8 @@ class Sending:
             journal.record_many(connection, "file.failed", rows)
 
     def _without_culprit(self, todo: Sequence[RunItem], down: Sequence[Failed]) -> list[RunItem]:
-        """An end did not answer. Where it answers now, the file at which that began is the trouble: it is left out and
-        the others go on. Raises the error where the end is really down, or files take the link down again and again."""
+        """Find the file that broke a connection. If both ends answer now, leaves the first failed file out and returns the
+        other unsent items. Raises the error if an end is down, or after more than `CULPRITS` such files."""
         self._culprits += 1
         try:
             self.work.source.list_folder("")
@@ -302,7 +298,7 @@ TSFILE, RESOURCE, MODS_FILE = "tsfile", "resource", "mods"
 
 
 class Piece(NamedTuple):
-    """One file on the wire for an item."""
+    """One file to send for an item: its TsFile, `.resource` or mods."""
 
     item: RunItem
     role: str
@@ -310,7 +306,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
-    """What travels for an item, companions first: the links of a pinned one, the files themselves otherwise."""
+    """Return the files to send for an item, companions first: the hard links of a pinned item, else the files themselves."""
     folder = work.landing_folder(landing)
 
     def piece(role: str, path: str, size: int) -> Piece:
@@ -324,7 +320,7 @@ def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
 
 
 def source_of(work: Work, item: RunItem, path: str) -> str:
-    """Where one of the item's files is read at the source."""
+    """Return the path at the source where one of the item's files is read."""
     return work.folders.link_path(work.run_id, path) if item.state == PINNED else path
 
 
@@ -332,7 +328,7 @@ _PIECE = 1 << 20
 
 
 def reuse_copies(copies: KnownCopies, target: Store, wanted: Iterable[tuple[str, SendItem]]) -> None:
-    """Put the copy of each (source path, item) under the item's final name, where nothing lies there yet."""
+    """Write the copy of each (source path, item) to the item's final name, unless that exists."""
     if copies.store is None:
         return
     for path, item in wanted:

@@ -1,4 +1,4 @@
-"""Where a relay writes on a disk of this machine: parts and journals are open while their bytes come, nothing is held."""
+"""The target of a relay on a disk of this machine: parts and journals are open while their bytes come, unbuffered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DiskTarget:
         self._store = store
         self._handles: dict[int, int] = {}
         self._papers: dict[int, int] = {}
-        self._found: dict[int, bytes] = {}  # journals of jobs that none of their bytes came of
+        self._found: dict[int, bytes] = {}  # journals of jobs that received no byte yet
         self._synced: dict[int, int] = {}
         self._claimed: dict[int, int] = {}
         self._seen: dict[int, durable.Proof] = {}  # of small files that are written and closed
@@ -41,7 +41,7 @@ class DiskTarget:
                 self._disks.watch_disk(self._store.disk.locate(folder))
 
     def begin_job(self, job: Job, known: bytes) -> None:
-        """Opened when its first bytes come: many may be on their way."""
+        """Note the job. Its files are opened when its first bytes come, since many jobs may be begun."""
         self._synced[job.number] = self._claimed[job.number] = job.at
         if not job.small:
             self._found[job.number] = known
@@ -55,7 +55,7 @@ class DiskTarget:
             while left:
                 done = os.pwrite(handle, left, offset)
                 left, offset = left[done:], offset + done
-            if job.small and offset == job.item.size:  # hundreds of them are proved together: as many as may be open
+            if job.small and offset == job.item.size:  # hundreds are verified together: too many to keep open
                 self._seen[job.number] = durable.Proof.from_stat(os.fstat(handle))
                 os.close(self._handles.pop(job.number))
 
@@ -63,7 +63,7 @@ class DiskTarget:
         with translate_os_errors(self._store.where, job.part_path):
             if job.at - self._synced[job.number] >= SYNC_BYTES:
                 self._sync_part(job)
-            # CRASH WINDOW: the bytes lie in the part, the journal does not know: the rerun sends them again.
+            # CRASH WINDOW: the bytes are in the part, the journal does not claim them: the rerun sends them again.
             os.write(self._papers[job.number], job.claims[-1].encode_line())
         self.kept_bytes += job.at - self._claimed[job.number]
         self._claimed[job.number] = job.at
@@ -108,7 +108,7 @@ class DiskTarget:
         return {job: lost.get(job) or part_taken_error(job.item) for job in jobs if job not in sent}
 
     def abandon_jobs(self, jobs: Sequence[Job]) -> None:
-        """Raises what closing one says, as a disk far away may of bytes that it did not take, once all are closed."""
+        """Close all files of these jobs, then raise the first error. A network disk may report lost bytes at close."""
         trouble: TidemarkError | None = None
         for job in jobs:
             self._found.pop(job.number, None)
@@ -134,7 +134,7 @@ class DiskTarget:
                 durable.remove_quietly(place)
             paper = os.open(place, (_OPEN if ours else _NEW) | os.O_APPEND, 0o644)
             self._papers[job.number] = paper
-            if ours:  # what it claims behind that is cut
+            if ours:  # cut further claims
                 os.ftruncate(paper, len(journal))
             else:
                 os.write(paper, journal)
@@ -148,12 +148,12 @@ class DiskTarget:
         self._synced[job.number] = job.at
 
     def _discard_part(self, job: Job) -> None:
-        """The disk said that it lost bytes, which it says once: nobody may go on from them."""
+        """Remove a part of which the disk lost bytes. The disk reports it only once, so no try may resume from them."""
         durable.remove_quietly(self._store.disk.locate(job.part_path))
 
     def _unless_lost(self, jobs: Sequence[Job], sync: Callable[[], None]) -> dict[Job, TidemarkError]:
-        """Those of which the disk lost bytes or the name. No other sync would say so again: their parts are gone, and where
-        a whole disk said so, whatever else was written to it before."""
+        """Call `sync`. Returns the jobs of which the disk lost bytes or the name, with their error. No later sync would
+        report it again. If a whole disk failed, removes the parts of all unnamed jobs."""
         try:
             sync()
         except durable.SyncFailed as failed:
@@ -167,20 +167,20 @@ class DiskTarget:
         return self._store.disk.locate(job.part_path), self._store.disk.locate(job.item.target_path)
 
     def _is_unchanged(self, job: Job, places: dict[Job, tuple[bytes, bytes]]) -> bool:
-        """Nobody wrote to the part, nor put another one there, since its digest was made."""
+        """Whether the part is the file whose digest was made, and was not written to since."""
         return is_proven_file(places[job][:1], *self._proofs[job.number])
 
     def _has_its_name(self, job: Job, places: dict[Job, tuple[bytes, bytes]]) -> bool:
-        """What has the name now is the part that was proved."""
+        """Whether the file with the final name is the part that was verified."""
         return is_proven_after_rename(places[job][1], *self._proofs[job.number])
 
     def _open_part(self, job: Job) -> int:
         handle = self._handles.get(job.number, -1)
         if handle < 0:
             place = self._store.disk.locate(job.part_path)
-            if not job.at:  # a new file: whoever has the one of an earlier try open does not write into ours
+            if not job.at:  # a new file: a process that has the part of an earlier try open cannot write into ours
                 durable.remove_quietly(place)
             handle = os.open(place, _OPEN if job.at else _NEW, 0o644)
             self._handles[job.number] = handle
-            os.ftruncate(handle, job.at)  # what lies behind was not proved
+            os.ftruncate(handle, job.at)  # bytes behind that were not verified
         return handle

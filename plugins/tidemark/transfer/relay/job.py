@@ -1,15 +1,14 @@
-"""One file on its way through this machine: how far it has come, and what is known of its bytes.
+"""One file that passes through this machine: its progress, and the digests of its bytes.
 
-While the hash of the file from its start is known, a claim is of all bytes so far (offset 0), so nothing is hashed
-twice. A file that goes on from an earlier try gets claims of single blocks behind what was there.
+While the hash from the file's start is known, a claim covers all bytes so far (offset 0), so nothing is hashed twice. A
+file that is resumed gets claims of single blocks behind the bytes that earlier tries left.
 
-When all bytes came, the source is asked: for digests made there, or whether the file has not changed meanwhile. A
-digest there is made where the link wants one, and wherever times cannot show a change. The clocks of two machines
-may be 300 s apart. Where nobody digests at the source, a digest would cross again, under the same cap. So only a
-growing file is digested, and the first byte of a young one is asked for two seconds after its entry was read. What
-an earlier try left is compared by 16 samples of 16 KB each: size and whole seconds alone do not tell a file from one
-put in its place. A source on a disk of this machine also shows its change time (`editions_at`): who sets a
-modification time back moves it.
+When all bytes came, the source is asked for a digest, or whether the file is unchanged. A digest is made if the link
+wants one, and whenever times cannot show a change. The clocks of two machines may be 300 s apart. If the source cannot
+digest, all bytes would cross again under the same cap. So only a growing file is digested there, and the first byte of a
+young file is requested two seconds after its entry was read. The bytes that an earlier try left are compared by 16
+samples of 16 KB each, because size and whole seconds alone do not show that a file was replaced. A source on a disk of
+this machine also shows its change time (`editions_at`), which moves when a modification time is set back.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from tidemark.transfer.items import SendItem, TryAgain, Wire, source_changed_err
 class Job:
     number: int
     item: SendItem
-    entry: Entry  # of the source, when it was looked at
+    entry: Entry  # of the source, before its first byte was read
     small: bool  # one piece, without a journal
     claims: list[Block] = field(default_factory=list)  # in the journal
     at: int = 0  # the next byte
-    kept: int = 0  # where a next try would go on: the end of what is claimed
-    running: Any = field(default_factory=hashlib.sha256)  # of all bytes; None when some came by an earlier try
-    block: Any = None  # of those since the last claim, where `running` is None
+    kept: int = 0  # the end of the last claim: a next try would resume here
+    running: Any = field(default_factory=hashlib.sha256)  # hash of all bytes; None when some came by an earlier try
+    block: Any = None  # hash of the bytes since the last claim, if `running` is None
     edition: int | None = None  # of a source on a disk of this machine, before its first byte was read
     beside: PendingDigest | None = None  # the source's digest, being made while the bytes come
 
@@ -63,13 +62,13 @@ class Job:
         return self.item.size - self.at
 
     def resume_from(self, claims: Sequence[Block]) -> None:
-        """From what an earlier try left."""
+        """Resume from the claims of an earlier try."""
         self.claims = list(claims)
         self.at = self.kept = max((claim.end for claim in claims), default=0)
         self.running = None if self.at else self.running
 
     def receive_data(self, data: bytes | memoryview) -> None:
-        """The next bytes came."""
+        """Hash and count the next bytes."""
         self.at += len(data)
         if self.running is not None:
             self.running.update(data)
@@ -78,7 +77,7 @@ class Job:
             self.block.update(data)
 
     def claim_block(self) -> Block:
-        """What came is handed on: a line for the journal."""
+        """Claim the bytes since the last claim. Returns a line for the journal."""
         if self.running is not None:
             made = Block(0, self.at, self.running.copy().hexdigest())
         else:
@@ -89,7 +88,7 @@ class Job:
         return made
 
     def received_digest(self) -> str:
-        """Of all bytes as they came; "" where some came by an earlier try."""
+        """Return the digest of all received bytes; "" if some came by an earlier try."""
         return "" if self.running is None else str(self.running.hexdigest())
 
     def encode_journal(self) -> bytes:
@@ -97,10 +96,10 @@ class Job:
 
 
 def good_claims(claims: Sequence[Block], digests: Callable[[Sequence[Block]], Sequence[str | None]]) -> list[Block]:
-    """Those a next try can go on from: the longest file so far that is what was claimed, and blocks that follow on it.
+    """Return the claims that a try can resume from: the longest correct beginning, and the correct blocks that follow it.
 
-    `claims` in the order of the journal, `digests` of what is in the part now. Asks about few of them: a part that has
-    rotted in one place is good before it and bad behind.
+    `claims` are in the order of the journal. `digests` returns those of the part's present bytes. It is asked about few
+    claims: a part with one bad place is good before it and bad behind it.
     """
     from_start = sorted({claim.length: claim for claim in claims if claim.offset == 0}.values(), key=lambda c: c.length)
     good = from_start[: _first_bad(from_start, digests)][-1:]
@@ -119,14 +118,14 @@ def good_claims(claims: Sequence[Block], digests: Callable[[Sequence[Block]], Se
 
 
 def first_bad_block(claims: Sequence[Block], digests: Callable[[Sequence[Block]], Sequence[str | None]]) -> Block | None:
-    """The first bytes that are not what was claimed of them, as a block; None where all are."""
+    """Return the first bytes that differ from their claim, as a block; None if all are correct."""
     at = max((claim.end for claim in good_claims(claims, digests)), default=0)
     following = sorted(claim.end for claim in claims if claim.end > at)
     return Block(at, following[0] - at, "") if following else None
 
 
 def _first_bad(claims: Sequence[Block], digests: Callable[[Sequence[Block]], Sequence[str | None]]) -> int:
-    """How many of them, each holding the one before, are good: the last one is looked at first."""
+    """Return how many claims are good by binary search, last one first. Each claim contains the one before it."""
     low, high = 0, len(claims)  # the answer is within
     look = high - 1
     while low < high:
@@ -143,11 +142,9 @@ SAMPLES, SAMPLE_BYTES = 16, 1 << 14
 
 
 def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str | TryAgain]:
-    """For each the digest of what the source holds now; "" where it did not change and who read it need not read it again.
-
-    `started`: when the entries were looked at, by this machine's clock.
-    """
-    times = editions_at(wire.source, jobs)  # before the digests: what changes behind this look shows in them
+    """Return for each job the source's digest now; "" if it did not change and needs no digest; TryAgain if it changed.
+    `started`: when the entries were read, by this machine's clock."""
+    times = editions_at(wire.source, jobs)  # before the digests: a later change shows in them
     told = [_as_it_was(job, now) for job, now in zip(jobs, times, strict=True)]
     asked = [
         job for job, (same, sure) in zip(jobs, told, strict=True) if same and (not sure or _to_digest(wire, job, started))
@@ -167,7 +164,7 @@ def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str 
 
 
 def _made_there(wire: Wire, ranges: Sequence[Range]) -> Iterator[str | None]:
-    """Where nobody digests at the source the bytes cross again, under the same cap."""
+    """Yield the source's digests. If it cannot digest, the bytes cross again, under the same cap."""
     if not ranges or wire.proven_at_source or not wire.bucket.pace_bytes:
         yield from wire.source.digest_ranges(ranges) if ranges else ()
         return
@@ -183,10 +180,7 @@ def _made_there(wire: Wire, ranges: Sequence[Range]) -> Iterator[str | None]:
 
 
 def looks_the_same(wire: Wire, job: Job, end: int) -> bool:
-    """Whether the first `end` bytes of the part are the source's, by samples from all over them.
-
-    For a source that nobody digests at: its size and whole seconds alone do not tell a file from one put in its place.
-    """
+    """Whether samples of the first `end` bytes are equal in the part and the source, which cannot digest its files."""
     size = min(SAMPLE_BYTES, end)
     places = sorted({(end - size) * number // (SAMPLES - 1) for number in range(SAMPLES)})
     ends = ((wire.source, job.item.source_path), (wire.target, job.part_path))
@@ -195,8 +189,8 @@ def looks_the_same(wire: Wire, job: Job, end: int) -> bool:
 
 
 def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:
-    """What the times of each file say of it (`stores.agent.reader.edition`), where the source is a disk of this machine: who
-    sets an mtime back moves the ctime. None where there is nothing more to see than `identity`."""
+    """Return each file's times as one number (`stores.agent.reader.edition_of`) if the source is a disk of this machine.
+    Setting an mtime back moves the ctime. None for any other source: `identity` is all there is."""
     if not jobs or not isinstance(source, LocalStore):
         return [None] * len(jobs)
     with translate_os_errors(source.where, jobs[0].item.source_path, reading=True):
@@ -204,20 +198,20 @@ def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:
 
 
 def _as_it_was(job: Job, now: int | None) -> tuple[bool, bool]:
-    """Whether it may be the file that was begun with; whether the times can tell."""
+    """Return (it may be the file that the transfer began with, the times are proof of that)."""
     if job.edition is None or now is None or job.entry.size != job.item.size:
-        return True, True  # `identity` and `may_have_changed` speak alone
+        return True, True  # `identity` and `may_have_changed` decide alone
     return same_edition(job.edition, now)
 
 
 def may_be_written(wire: Wire, job: Job, started: float) -> bool:
-    """A file nobody digests for us, so young that a change right now might not show in its mtime of whole seconds: its
-    first byte is to be asked RACY_SECONDS after the look at it, whatever the clock over there says."""
+    """Whether a file that the source cannot digest is so young that a change might not show in its mtime. Its first byte
+    must be requested RACY_SECONDS after its entry was read, whatever the source's clock says."""
     return not wire.proven_at_source and job.entry.mtime >= started - CLOCKS_APART
 
 
 def _to_digest(wire: Wire, job: Job, started: float) -> bool:
-    if not wire.proven_at_source:  # that is to read all of it again: `may_be_written` waits instead
+    if not wire.proven_at_source:  # a digest would read all of it again: `may_be_written` makes it wait instead
         return job.entry.size != job.item.size  # but a growing file's mtime says nothing
     if wire.has_far_digests:
         return wire.options.digest_at_source or may_have_changed(job.item, job.entry, started - CLOCKS_APART)

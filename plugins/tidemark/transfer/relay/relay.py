@@ -1,13 +1,11 @@
-"""Carry files between any two stores through this machine: read as one stream, written as they come, verified, named.
+"""Copy files between any two stores through this machine: read as one stream, write as bytes come, verify, rename.
 
-One thread. What is asked of the source runs ahead over the borders of files (`stores.protocol.flow`). What is
-written at the target is on its way while more comes (`target`). Files whose bytes are all there are verified and
-named by batches of at most 512. A cut loses less than a block in all. Where both ends speak for themselves (python3
-and a local disk) `transfer.stream` is faster; the outcomes are the same.
+One thread. Read requests run ahead across files (`stores.protocol.read_stream`). Writes to the target are in flight while
+more bytes come (`target`). Complete files are verified and named in batches of at most 512. A cut loses less than a block
+in all. Between python3 and a local disk, `transfer.stream` is faster; the outcomes are the same.
 
-`TargetRoom` asks whether the target's disk has room: before the first byte of each file, and again and again while
-bytes come. A far disk is asked ten times less often, since each answer is waited for. Where nobody can say, all
-files have room.
+`TargetRoom` checks the target's free space: before the first byte of each file, and repeatedly while bytes come. A far
+disk is asked ten times less often, because each answer is waited for. If its free space is unknown, all files fit.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from tidemark.transfer.relay.job import (
 )
 from tidemark.transfer.relay.target import CallTarget, Target, target_of
 
-BATCH_FILES = 512  # proved and named at once
-BESIDES = {Tier.POSIX: 1024, Tier.SFTP: 256}  # bytes that cross with a small file of such a source: headers, answers
+BATCH_FILES = 512  # verified and named at once
+BESIDES = {Tier.POSIX: 1024, Tier.SFTP: 256}  # overhead bytes of a small file of such a source: headers, answers
 
 
 class Relay:
@@ -55,18 +53,18 @@ class Relay:
         self._items = items
         source = wire.source
         self._beside = source if wire.options.digest_at_source and isinstance(source, DigestingBeside) else None
-        self._target: Target = CallTarget(wire.target)  # until the end is spoken to
-        # A cut loses what is on its way (a quarter of a block), what has no claim and small files without their names
-        # (as much, and one more of them): less than a block in all.
+        self._target: Target = CallTarget(wire.target)  # until `iter_outcomes` connects
+        # A cut loses bytes in flight (a quarter of a block), bytes without a claim, and small files without their names
+        # (a quarter, and one file more): less than a block in all.
         self._step = max(1, wire.options.block_bytes // 8)
         self._batch = max(1, wire.options.block_bytes // 4)
         self._jobs: dict[int, Job] = {}  # with bytes to come
         self._journals: dict[int, bytes] = {}  # found at the target
-        self._whole: list[Job] = []  # all bytes written, not proved yet
+        self._whole: list[Job] = []  # all bytes written, not verified yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
         self._resumed = 0  # bytes that earlier tries left
         self._started = time.time()
-        self._looked = 0.0  # when all sources had been looked at, by `time.monotonic`
+        self._looked = 0.0  # when all source entries had been read, by `time.monotonic`
         self._room: TargetRoom | None = None
 
     @property
@@ -90,7 +88,7 @@ class Relay:
     # before the first byte
 
     def _prepare_jobs(self) -> Iterator[Outcome]:
-        """What is there already, what is gone or has no room; the rest becomes jobs."""
+        """Yield the outcomes of items that exist already, vanished or have no room; make jobs of the rest."""
         wire = self._wire
         there = find_already_there(wire, self._items)
         for item, digest in there.items():
@@ -117,7 +115,7 @@ class Relay:
                 self._jobs[job.number] = job
 
     def _resume_jobs(self, jobs: Sequence[Job]) -> None:
-        """Claims of this very source that the part bears out, and that the source still has."""
+        """Resume jobs from journals of the same source, as far as the part and the source both match the claims."""
         target, source = self._wire.target, self._wire.source
         papers = [path for job in jobs for path in (job.journal_path, job.part_path)]
         found = {path: entry for path, entry in zip(papers, target.stat_many(papers), strict=True) if entry is not None}
@@ -157,7 +155,7 @@ class Relay:
                 if job.bytes_left:
                     if late := self._fail_overdue(job):
                         yield late
-                        break  # what is on its way is this file's, and as slow; the others go on in a round of their own
+                        break  # bytes in flight are of this slow file; the other files go on in the next round
                     if self._wire.is_stopped() and job.kept == job.at:
                         break
                     continue
@@ -167,7 +165,7 @@ class Relay:
         yield from self._name_all()
 
     def _still_room(self, size: int) -> bool:
-        """False: the round ends, with all it has."""
+        """Whether `size` bytes fit. If not, sets `error`, and the round ends with what it has."""
         try:
             if self._room is not None:
                 self._room.consume_room(size, lambda: sum(job.bytes_left for job in self._jobs.values()))
@@ -191,7 +189,7 @@ class Relay:
             time.sleep(min(left, 0.1))
 
     def _pace_want(self, want: Want) -> Iterator[Want]:
-        """Who asks waits for the cap, not who takes what came: that has crossed already. So little is asked at once."""
+        """Split a want into small ones, and wait for the cap before each: bytes that came have crossed already."""
         bucket = self._wire.bucket
         at, left = want.offset, want.length
         most = left if want.small else self._bytes_of_paces(1) or left
@@ -204,11 +202,11 @@ class Relay:
                 return
 
     def _bytes_of_paces(self, count: int) -> int:
-        """Bytes of so many paces of a capped link; 0 where there is no cap."""
+        """Return the bytes of `count` paces of a capped link; 0: no cap."""
         return count * self._wire.bucket.pace_bytes
 
     def _receive_piece(self, job: Job, piece: Piece) -> None:
-        """Write and hash; a claim a step."""
+        """Write and hash the piece, and journal a claim for each step."""
         data = memoryview(piece.data)
         while data:
             taken = len(data) if job.small else min(len(data), self._step - (job.at - job.kept) % self._step)
@@ -223,14 +221,14 @@ class Relay:
                     return
 
     def _fail_overdue(self, job: Job) -> Failed | None:
-        """The outcome of a file that has had its time; the next run goes on from its claims."""
+        """Return the outcome of a file that is late, else None. The next run resumes from its claims."""
         deadlines, path, now = self._wire.deadlines, job.item.source_path, time.monotonic()
         deadlines.begin_file(path, now)
         error = deadlines.overdue_error(path, job.item.size, now)
         return self._wire.make_failed(job.item, error) if error is not None else None
 
     def _complete_job(self, job: Job) -> Iterator[Outcome]:
-        """All bytes of a file came."""
+        """Move a file whose bytes all came to the batch to be named, and name the batch if it is full."""
         self._wire.deadlines.end_file(job.item.source_path)
         del self._jobs[job.number]
         self._whole.append(job)
@@ -239,7 +237,7 @@ class Relay:
             yield from self._name_all()
 
     def _retry_job(self, job: Job, again: TryAgain) -> tuple[SendItem, TryAgain]:
-        """This try at the file did not get there."""
+        """End this try of the file; another may succeed."""
         del self._jobs[job.number]
         self._let_go([job])
         return job.item, again
@@ -250,7 +248,7 @@ class Relay:
                 job.beside.close()
         self._target.abandon_jobs(jobs)
 
-    # the proof
+    # verify and name
 
     def _name_all(self) -> Iterator[Outcome]:
         jobs = self._whole
@@ -267,7 +265,7 @@ class Relay:
         self._wire.target.remove(self._useless)
         self._useless.clear()
         lost = self._target.give_names(list(proved)) if proved else {}
-        # CRASH WINDOW: final names that nobody recorded; the rerun finds them by `find_already_there`.
+        # CRASH WINDOW: final names that are not recorded; the rerun finds them by `find_already_there`.
         self._whole = []
         self._let_go(jobs)
         for job, digest in proved.items():
@@ -276,7 +274,7 @@ class Relay:
     def _judge_digests(
         self, job: Job, at_target: str | TidemarkError | None, at_source: str | TryAgain
     ) -> str | TryAgain | TidemarkError:
-        """The digest of the file, which is what was wanted, at the source and at the target; else what is wrong."""
+        """Return the file's digest if it is as expected at the source and at the target; else the error."""
         if isinstance(at_target, TidemarkError):
             return at_target
         if isinstance(at_source, TryAgain):
@@ -291,14 +289,14 @@ class Relay:
         return self._what_differs(job, "target") or at_target if not (at_source or arrived) else at_target
 
     def _retry_from_start(self, job: Job, actual: str, expected: str) -> TryAgain:
-        """No block is to blame, so there is none to go on from."""
+        """Discard the journal: no single block is wrong, so there is none to resume from."""
         if job.small:
             return TryAgain(block_differs_error(job.item, "target", 0, job.item.size))
         self._useless.append(job.journal_path)
         return TryAgain(digest_differs_error(job.item, actual, expected))
 
     def _what_differs(self, job: Job, end: str) -> TryAgain | None:
-        """Names the first block that is not at that end what it was when it came."""
+        """Return the error that names the first block that differs at that end from what came; None if all are equal."""
         if job.small:
             return None
         store, path = (self._wire.source, job.item.source_path) if end == "source" else (self._wire.target, job.part_path)
@@ -311,11 +309,11 @@ class Relay:
         return lambda blocks: read_digests(self._wire, store, [Range(path, block.offset, block.length) for block in blocks])
 
 
-FAR_LOOKS = 10  # `rarely` of a far disk: a look waits for an answer
+FAR_LOOKS = 10  # `rarely` of a far disk: each check is a round trip
 
 
 class TargetRoom:
-    """Of the disk that the files below `folder` of the target go to. Where nobody can say, all have room."""
+    """Free space of the disk below `folder` of the target. If it is unknown, all files fit."""
 
     def __init__(self, wire: Wire, folder: str) -> None:
         self._wire = wire
@@ -326,7 +324,7 @@ class TargetRoom:
         self._head = None if free is None else HeadRoom(_Free(target), folder, reserve, rarely)
 
     def promise_room(self, item: SendItem, missing: int) -> None:
-        """`missing` bytes of a file are to come. Raises DiskFullError where it has no room."""
+        """Reserve room for `missing` bytes of a file. Raises DiskFullError if there is not enough."""
         if self._left is None:
             return
         if missing > self._left:
@@ -334,7 +332,7 @@ class TargetRoom:
         self._left -= missing
 
     def consume_room(self, size: int, missing: Callable[[], int]) -> None:
-        """`size` bytes are to be written, of the `missing` ones. Raises DiskFullError before the disk is full."""
+        """Account for `size` bytes to be written, of the `missing` ones. Raises DiskFullError before the disk is full."""
         if self._head is None:
             return
         try:
@@ -344,7 +342,7 @@ class TargetRoom:
 
 
 class _Free:
-    """What `HeadRoom` asks a disk, of any store."""
+    """The interface that `HeadRoom` needs of a disk, for any store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

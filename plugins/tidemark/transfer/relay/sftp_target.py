@@ -1,7 +1,7 @@
-"""Parts and journals of a relay at the far end of an SFTP session: requests of many files are on their way at once.
+"""The target of a relay over an SFTP session: requests of many files are in flight at once.
 
-A small file is opened, written, made durable, read back and closed without waiting for it; the proof of a large one is made
-by the store (read back, or by a tool there).
+A small file is opened, written, made durable, read back and closed without waiting for answers. The store digests a large
+file (read back, or by a tool there).
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ MOST_OPEN = 200  # parts and journals; servers allow a thousand, some fewer
 
 
 class SftpTarget:
-    """Small files are proved by reading them where the store has no other way; else by its digests. What crosses for it
-    counts. Not more than a quarter of a block is handed on and lost when the line is cut."""
+    """Writes parts and journals by pipelined SFTP requests.
+
+    Verifies small files by reading them back if the store `reads_back`, else by its digests. The bytes that are read back
+    count under the link's cap. When the connection is cut, at most a quarter of a block in flight is lost.
+    """
 
     def __init__(self, store: BulkWriting, wire: Wire) -> None:
         session = store.bulk_session()
@@ -47,7 +50,7 @@ class SftpTarget:
         self._store.make_folders(sorted({job.item.target_path.rpartition("/")[0] for job in jobs}))
 
     def begin_job(self, job: Job, known: bytes) -> None:
-        """Opened at once, so that its bytes need not wait for the answer, unless many are."""
+        """Open the job's files at once, unless many are open, so that its bytes need not wait for the answer."""
         self._begun.append((job, known))
         self._open_more()
         if not job.bytes_left:
@@ -59,7 +62,7 @@ class SftpTarget:
             self._open_until(job)
         part = self._parts[job.number]
         self._stream.write_part(part, data)
-        if part.trouble is not None and not job.small:  # else nobody would notice before the last byte
+        if part.trouble is not None and not job.small:  # else it would show only after the last byte
             raise self._store.explain_error(part.trouble, job.part_path)
         if job.small and part.offset == job.item.size:
             self._end_part(job)
@@ -67,7 +70,7 @@ class SftpTarget:
             self._open_more()
 
     def journal_claim(self, job: Job) -> None:
-        # CRASH WINDOW: a line about bytes that did not arrive: the rerun compares digests, and sends them again.
+        # CRASH WINDOW: the journal claims bytes that did not arrive: the rerun compares digests, and sends them again.
         self._stream.write_part(self._papers[job.number], job.claims[-1].encode_line())
         self._claimed.append((self._parts[job.number], self._at[job.number], job.at))
         self._at[job.number] = job.at
@@ -109,14 +112,14 @@ class SftpTarget:
                     self._stream.close_part(part)
 
     def close(self) -> None:
-        """Its handles were closed as they were abandoned."""
+        """Do nothing: `abandon_jobs` closed the handles."""
 
     def _open_more(self) -> None:
         while self._begun and self._stream.handles < MOST_OPEN:
             self._open_job(*self._begun.popleft())
 
     def _open_until(self, job: Job) -> None:
-        """Those before it wait for bytes that never come, or were asked for in another way: so more are open for a while."""
+        """Open jobs in order up to this one. Bytes of earlier jobs may never come, so more handles are open for a while."""
         while job.number not in self._parts:
             self._stream.await_handles(MOST_OPEN)
             self._open_job(*self._begun.popleft())
@@ -133,7 +136,7 @@ class SftpTarget:
             self._stream.write_part(self._papers[job.number], journal)
 
     def _in_stream(self, job: Job) -> bool:
-        """Its proof is on its way behind its bytes."""
+        """Whether the file is read back in the same stream, behind its writes."""
         return self._reads_back and job.small and job.item.size <= self._whole_read
 
     def _end_part(self, job: Job) -> None:

@@ -1,6 +1,6 @@
-"""Where a relay writes: parts and journals of many files. Of a store in general by its calls, a block at a time.
+"""The targets of a relay: write parts and journals of many files. `CallTarget` writes to any store, a block at a time.
 
-A store at the far end of an SFTP session can have many writes on their way: it has a target of its own (`SftpTarget`).
+A store over SFTP can have many writes in flight: it has its own target (`SftpTarget`), and so has a local disk.
 """
 
 from __future__ import annotations
@@ -20,42 +20,43 @@ from tidemark.transfer.relay.job import Job
 
 
 class Target(Protocol):
-    """Bytes of a job come in order, those of a small one at once. What raises concerns more than one job."""
+    """The writing end of a relay. Bytes of a job come in order, those of a small one in one call. An error that is raised
+    concerns more than one job."""
 
     @property
     def kept_bytes(self) -> int:
-        """What is known to be there with a claim of it, so that a next try goes on behind it."""
+        """Bytes that are written and claimed, so that a next try resumes behind them."""
         ...
 
     def expect_jobs(self, jobs: Sequence[Job]) -> None:
-        """These are about to come."""
+        """Prepare for these jobs."""
         ...
 
     def begin_job(self, job: Job, known: bytes) -> None:
-        """`job.at` bytes are there. `known`: the journal that lies there; it shall claim `job.claims` and no more."""
+        """Begin a job whose part has `job.at` bytes. `known`: the present journal; it is cut to claim only `job.claims`."""
         ...
 
     def write_data(self, job: Job, data: bytes | memoryview) -> None: ...
 
     def journal_claim(self, job: Job) -> None:
-        """What was written so far may be gone on from, by the last of `job.claims`."""
+        """Journal the last of `job.claims`, so that a next try can resume behind it."""
         ...
 
     def digest_parts(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
-        """All bytes of these were written: the digest of each part as it lies there, or why there is none."""
+        """Return the digest of each part as it is at the target, or its error. All bytes of the jobs were written."""
         ...
 
     def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
-        """Durable, under their final names; what only the sending needed is gone. Those that were not so, and why: a part
-        that is gone, or not the one that was proved, must not stand for it."""
+        """Make parts durable under their final names and remove their journals. Returns the jobs that failed, and why. A
+        part that vanished, or is not the one whose digest was made, must not get the name."""
         ...
 
     def abandon_jobs(self, jobs: Sequence[Job]) -> None:
-        """No more bytes of these will come."""
+        """Release what is open for these jobs: no more bytes of them will come."""
         ...
 
     def close(self) -> None:
-        """The round is over, and its jobs abandoned."""
+        """End the round. Its jobs were abandoned before."""
         ...
 
 
@@ -75,7 +76,7 @@ def _is_same_file(part: Entry | None, final: Entry | None) -> bool:
 
 
 class CallTarget:
-    """By the calls of any store: what comes is held until it is claimed, or all of it is there."""
+    """Writes by the calls of any store. It buffers bytes until they are claimed, or until a small file is complete."""
 
     def __init__(self, store: Store) -> None:
         self.kept_bytes = 0
@@ -93,7 +94,7 @@ class CallTarget:
             return
         self._synced[job.number] = job.at
         journal = job.encode_journal()
-        # What an old journal claims behind that is cut; one of another source is written anew.
+        # Further claims of an old journal are cut; a journal of another source is replaced.
         kept = len(journal) if known.startswith(journal) else 0
         self._papers[job.number] = self._store.write_part(job.journal_path, kept, [] if kept else [journal])
 
@@ -105,7 +106,7 @@ class CallTarget:
         self._store.write_part(job.part_path, job.at - sum(map(len, held)), held)
         if job.at - self._synced[job.number] >= SYNC_BYTES:
             self._sync_part(job)
-        # CRASH WINDOW: the bytes lie in the part, the journal does not know: the rerun sends them again.
+        # CRASH WINDOW: the bytes are in the part, the journal does not claim them: the rerun sends them again.
         paper = self._papers[job.number]
         self._papers[job.number] = self._store.write_part(job.journal_path, paper, [job.claims[-1].encode_line()])
         self.kept_bytes += sum(map(len, held))
@@ -113,7 +114,7 @@ class CallTarget:
     def _sync_part(self, job: Job) -> None:
         try:
             self._store.write_part(job.part_path, job.at, [], sync=True)
-        except TidemarkError:  # a disk says once that it lost bytes: nobody may go on from them
+        except TidemarkError:  # a disk reports lost bytes only once: no try may resume from them
             with suppress(TidemarkError):
                 self._store.remove([job.part_path])
             raise

@@ -1,9 +1,9 @@
-"""One connection of a transfer: asks ranges of a far end's files, hands on the frames that answer, in whatever order it can.
+"""One connection of a pull: requests ranges of a far end's files and passes on the frames that answer.
 
-Requests are sent by a thread of their own: who hands on frames may wait for the hand, and only it reads what would let a
-request that fills the far end's window go on. So the hand never waits for a line. Where the packet layer is ours
-(`stores.ssh.packets`) frames come straight from the connection's thread, else a thread of our own reads them through
-paramiko. Both put (carrier, frame) into one queue; (carrier, None) says that nothing more will come.
+A separate thread sends requests, so that the coordinating thread never waits for the network. The thread that receives
+frames may wait for the coordinator, and only its reading lets a request go on that fills the far end's window. With our
+own packet layer (`stores.ssh.packets`) frames come from the connection's thread, else a thread reads them through
+paramiko. Both put (connection, frame) into one queue; (connection, None) says that nothing more will come.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidemark.stores.ssh.sink import BulkSink, Frame
 from tidemark.transfer.stream.schedule import Kept, Span
 
 RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
-MOVES = 4096  # bytes that show that a line moves; signs of life of a server whose program hangs are fewer
+MOVES = 4096  # bytes that show that data moves; keepalives of a server whose program hangs are fewer
 
-Came = Union[tuple["Connection | None", Frame | None], "Opened"]  # of no carrier: a thread of ours has news for the hand
+Came = Union[tuple["Connection | None", Frame | None], "Opened"]  # no connection: another thread of ours has results
 
 
 class Asking:
-    """What the far end must be told of a file: its path, the bytes wanted of it, what it was when it was looked at."""
+    """What a request says of a file: its path, the bytes wanted of it, and its mtime and inode when it was listed."""
 
     __slots__ = ("inode", "mtime", "path", "wanted")
 
@@ -41,10 +41,8 @@ class Asking:
 
 
 class Opened(NamedTuple):
-    """A further connection with python3 at its end; no session where the server does not let us have one.
-
-    `error`: what must end the transfer instead (another host key, or a bug).
-    """
+    """A further connection with python3 at its end; no session if the server refused it. `error`: an error that must end the
+    transfer (another host key, or a bug)."""
 
     connection: SshConnection
     session: FarSession | None
@@ -91,16 +89,16 @@ class Connection:
         self.queue_ranges(b"".join(words))
 
     def queue_ranges(self, ranges: bytes) -> None:
-        """The far end is to read them."""
+        """Queue packed RANGE requests for the far end."""
         self._requests.put(ranges)
 
     def end_requests(self) -> None:
-        """Nothing more will be asked; the far end's last frame follows."""
+        """End the requests; the far end's last frame follows."""
         self._requests.put(None)
 
     @property
     def is_busy(self) -> bool:
-        """Something is asked of it that the schedule does not count."""
+        """Whether it has requests that the schedule does not count."""
         return False
 
     def is_excused(self) -> bool:
@@ -109,16 +107,16 @@ class Connection:
 
     @property
     def last_words(self) -> str:
-        """What its far end had to say before it was gone."""
+        """The last error output of the far end's program."""
         return self.session.pipe.last_words()
 
     def give_back(self, frame: Frame) -> None:
-        """Nothing of the frame's bytes is needed any more."""
+        """Return the frame's buffer for reuse."""
         if self._sink is not None and frame.slab:
             self._sink.free.put(frame.slab)
 
     def silent_seconds(self, now: float, asked: bool) -> float:
-        """Seconds for which nothing has come though something is asked; 0 when it is us who are slow to take it."""
+        """Return the seconds without an answer to a request; 0 if received frames wait for us."""
         moved = self._sink.received if self._sink is not None else self.bytes
         if moved != self._seen or not asked or (self._sink is not None and self._sink.waiting):
             self._seen, self._heard = moved, now
@@ -128,7 +126,7 @@ class Connection:
         return now - self._heard
 
     def close(self) -> None:
-        """End its session in the middle; a connection of its own too."""
+        """End its session at once, and its connection if `own`."""
         self._closing = True
         self._requests.put(None)
         if self._sink is not None:
@@ -172,8 +170,8 @@ def open_another(first: SshConnection, root: str) -> Opened:
     except HostKeyError as other:
         error = other
     except TidemarkError:
-        error = None  # refused, or the way is down: what is open goes on
-    except Exception as bug:  # the hand waits for this connection: it hears of it, and raises it
+        error = None  # refused or unreachable: the open connections go on
+    except Exception as bug:  # the coordinating thread waits for this connection, and raises it
         error = bug
     if session is None:
         connection.drop()

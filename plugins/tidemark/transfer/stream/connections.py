@@ -1,15 +1,14 @@
-"""The connections of a transfer: how many, how much is asked of each and when, which one is given up.
+"""Manage the connections of a transfer: how many to open, how much to ask of each, which one to give up.
 
-`Connections` works for the coordinating thread alone. What happens on connections comes to it through the queue `came`.
-Connections are opened while that pays, measured once a step: the bytes that each carries, and whether packets are
-lost on the way (`LineSpeed`). Lost packets in three steps, one after another, mean a line that loses packets: then
-there may be many connections, and all of them carry. A connection that is silent gets no new work, and after the
-link's time limit it is given up: what it was asked for waits again. What is asked of a sending connection is never
-more than a block, since a cut loses it.
+Only the coordinating thread uses `Connections`. Connections report through the queue `received`. Connections are opened
+while that pays. Each step measures the bytes of each connection, and whether packets are lost (`LineSpeed`). Packet loss in
+three consecutive steps means a lossy line: then there may be many connections, and all of them transfer. A silent
+connection is given up after the link's time limit, and its requests wait again. At most a block is asked of a sending
+connection, since a cut loses it.
 
-A server may let in fewer connections than the link's settings allow. sshd refuses what is too much (`MaxStartups`,
-limits of the account), and what is too much may be less a moment later. `Allowance` is how many it lets in: as many
-as there are once it refuses one, one more after a pause.
+A server may admit fewer connections than the link's settings allow. sshd refuses too many (`MaxStartups`, limits of the
+account), and its limit may change from moment to moment. `Allowance` is how many it admits: after a refusal as many as
+there are, and one more after a pause.
 """
 
 from __future__ import annotations
@@ -32,24 +31,22 @@ from tidemark.transfer.items import SendOptions, Wire
 from tidemark.transfer.stream.connection import Asking, Came, Connection, Opened, open_another
 from tidemark.transfer.stream.schedule import READY, SHORT_ROUND_TRIP, Kept, Schedule, chunk_bytes, next_connections
 
-FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
-FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
-AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
-FAR_AHEAD = 2 << 20  # on a long line: what sshd cannot send yet it keeps, and copies all of it for each 32 KB that join
-FEW = 4  # connections: up to so many share what is asked ahead evenly
-FILES_AHEAD = 2000  # and files, however small
-REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
-FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
-JUDGE_SECONDS = 1.0  # between two looks at how long files take
-MANY = READY + 1  # there are so many only where packets are lost: then all of them carry
+FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers of a connection, if one connection fills the line
+FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and if there may be many
+AHEAD = 8 << 20  # bytes asked ahead of a single connection; less if many share the end of the work
+FAR_AHEAD = 2 << 20  # on a long line: sshd copies all bytes that it cannot send yet for each 32 KB that are added
+FEW = 4  # connections: up to so many share the bytes asked ahead evenly
+FILES_AHEAD = 2000  # files asked ahead, however small
+REQUESTS_AHEAD = 1 << 19  # bytes of requests ahead: a far end whose answers are not read soon stops reading
+FIRST_CHUNK = 1 << 18  # on a long line, until its speed is known
+JUDGE_SECONDS = 1.0  # between two checks of the time that files take
+MANY = READY + 1  # so many are opened only if packets are lost: then all of them transfer
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
 
 
 class Connections:
-    """`make` gives the carrier for a connection with python3 at its end.
-
-    `sends`: what is asked goes onto its line, where a cut loses it; so that is never more than a block.
-    """
+    """The connections of one round. `make` makes a `Connection` from a connection with python3 at its end. `sends`:
+    requested bytes are sent by this end, and a cut loses them; so at most a block is requested."""
 
     def __init__(
         self,
@@ -69,23 +66,23 @@ class Connections:
         self._bucket = wire.bucket
         self._make = make
         self._sends = sends
-        self._door = threading.Lock()  # between us and who opens connections
+        self._door = threading.Lock()  # guards `_over` against threads that open connections
         self._over = False
         self._opening = 0
-        self._waiting: list[tuple[SshConnection, FarSession]] = []  # opened, for the case that one stream is not enough
-        self._many = False  # it is not
+        self._waiting: list[tuple[SshConnection, FarSession]] = []  # opened in case that one stream is not enough
+        self._many = False  # one stream is not enough
         self._allowance = Allowance(1)
         self._files_ahead = 1
         self._deadlines = wire.deadlines
         self._under_way: set[int] = set()  # files asked for
-        self._judged = 0.0  # when somebody last looked how long they take
+        self._judged = 0.0  # when their times were last checked
         self._count = 0
         self._speed = LineSpeed()
         self._last_words = ""  # of a far end that was lost
         self._slow: frozenset[int] = frozenset()
 
     def start_connections(self, options: SendOptions) -> None:
-        """Take the connections there are. Raises UnreachableError."""
+        """Start the open connections, and open one more on a long line. Raises UnreachableError."""
         self._block, self._digest = options.block_bytes, options.digest_at_source
         session = self._store.pool.pop_session()
         self._allowance = Allowance(max(1, options.connections) if self.is_long else 1)
@@ -118,12 +115,12 @@ class Connections:
         return FAR_FRAME if self.is_long else FRAME
 
     def top_up(self, carrier: Connection, stopped: Callable[[], bool]) -> None:
-        """Ask of `carrier` until enough is on its way."""
+        """Ask more of `carrier` until enough is in flight."""
         rate = self._speed.rate.get(carrier.number, 0.0)
         alone, sharing = FAR_AHEAD if self.is_long else AHEAD, len(self.active)
         ahead = max(alone / sharing ** (1 if sharing <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
-            ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
+            ahead = min(ahead, self._bucket.rate / 2)  # a request waits for the bucket, which must not take long
         if self._sends:
             ahead = min(ahead, self._block)
         while not stopped() and not carrier.ended:
@@ -145,11 +142,11 @@ class Connections:
                 self._bucket.consume_tokens(sum(span.weight + self._overhead_bytes(span.number) for span in spans))
 
     def _overhead_bytes(self, number: int) -> int:
-        """Bytes that cross with a span the way its contents do: who sends says what they are of, and asks for the name."""
+        """Return the bytes that cross with a span in the direction of its contents: records, paths and naming requests."""
         return RECORD.size + (2 * (RANGE.size + len(self._files[number].path)) + RECORD.size if self._sends else 0)
 
     def add_opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
-        """Raises what must end the transfer: HostKeyError."""
+        """Add an opened connection, or note its refusal. Raises HostKeyError, which must end the transfer."""
         self._opening -= 1
         if opened.error is not None:
             raise opened.error
@@ -173,7 +170,7 @@ class Connections:
             self.top_up(self.active[-1], stopped)
 
     def drop_connection(self, carrier: Connection) -> None:
-        """Give a connection up; what it was asked for waits again."""
+        """Give a connection up. Its requests wait again."""
         carrier.ended = True
         self._last_words = carrier.last_words or self._last_words
         carrier.close()
@@ -182,10 +179,8 @@ class Connections:
         self._schedule.drop_connection(carrier.number)
 
     def check_connections(self, stopped: Callable[[], bool]) -> list[Connection]:
-        """Look for silent connections, and once a step at the speed; the connections that were given up.
-
-        Raises UnreachableError when no connection is left.
-        """
+        """Give up silent connections and return them; measure the speed once a step. Raises UnreachableError when no
+        connection is left."""
         given_up = []
         now = time.monotonic()
         silent = {c: c.silent_seconds(now, self._schedule.outstanding_bytes(c.number) > 0) for c in self.active}
@@ -214,7 +209,7 @@ class Connections:
         return given_up
 
     def overdue_files(self) -> list[tuple[int, TidemarkError]]:
-        """Files that are under way for longer than a file may be."""
+        """Return (number, error) of files that are late."""
         now = time.monotonic()
         found: list[tuple[int, TidemarkError]] = []
         if now - self._judged < JUDGE_SECONDS:
@@ -233,7 +228,7 @@ class Connections:
         return found
 
     def check_idle(self, since: float) -> None:
-        """Nothing came since then. Raises UnreachableError when nothing is asked of anybody either, for too long."""
+        """Raise UnreachableError if nothing came since `since` for too long and no request is open."""
         asked = any(self._schedule.outstanding_bytes(carrier.number) or carrier.is_busy for carrier in self.active)
         if not asked and time.monotonic() - since > self._store.connection.limits.stall:
             raise UnreachableError(
@@ -243,7 +238,7 @@ class Connections:
             )
 
     def finish_sessions(self) -> None:
-        """Give the sessions that are at their last words back to the store, beside what follows; close the others."""
+        """End idle sessions and return them to the store, on a thread of their own; close the others."""
         ending: list[Connection] = []
         for carrier in list(self.active):
             if self._schedule.outstanding_bytes(carrier.number):
@@ -254,7 +249,7 @@ class Connections:
                 ending.append(carrier)
         self.active.clear()
         with self._door:
-            self._over = True  # whoever is still opening closes again
+            self._over = True  # a thread that is still opening a connection closes it
         self._store.pool.start_return(
             threading.Thread(target=self._give_back, args=(ending,), name="tidemark-end", daemon=True)
         )
@@ -288,7 +283,7 @@ class Connections:
         self._keep_unused()
 
     def _keep_unused(self) -> None:
-        """What was opened and not used, or not looked at any more."""
+        """Return opened connections that were not used to the store."""
         self._store.further += self._waiting
         self._waiting.clear()
         while not self.received.empty():
@@ -338,9 +333,9 @@ class Connections:
     def _measure_and_open(self, now: float) -> None:
         speed = self._speed
         speed.measure_step(now, self.active)
-        self._many = self._many or speed.loses_packets  # one that waits carries, too
+        self._many = self._many or speed.loses_packets  # waiting connections then transfer, too
         left = self._schedule.waiting_bytes / max(1.0, speed.total)
-        now_open = self._connection_count  # one whose handshake loses packets takes its time
+        now_open = self._connection_count  # with those that are opening, which takes long with packet loss
         window = speed.total * self.round_trip / max(1, len(self.active))
         wanted = next_connections(now_open, self._allowance.allowed_at(now), self.round_trip, speed.lossy, window, left)
         if wanted > now_open:
@@ -350,7 +345,7 @@ class Connections:
 
 @dataclass
 class Allowance:
-    """`most`: of the link's settings. Times are seconds of any clock that does not go back."""
+    """How many connections a server admits. `most`: the link's setting. Times are seconds of a monotonic clock."""
 
     most: int
     failures: int = 0  # refusals in a row
@@ -361,28 +356,28 @@ class Allowance:
         self._now = self.most
 
     def allowed_at(self, now: float) -> int:
-        """How many may be open or opening."""
+        """Return how many may be open or opening."""
         return self._now if self._now == self.most or now < self._again else self._now + 1
 
     def note_refusal(self, there: int, again: float) -> None:
-        """One was refused while `there` were open or opening; nobody asks for more before `again`."""
+        """Record a refusal while `there` were open or opening. No more are opened before `again`."""
         self.failures += 1
         self._now = max(1, min(self._now, there))
         self._again = again
 
     def note_admission(self, there: int, again: float) -> None:
-        """One more was opened: the next may be tried at `again`."""
+        """Record that one more was opened. The next may be tried at `again`."""
         self.failures = 0
         if there > self._now:
             self._now, self._again = min(there, self.most), again
 
 
 STEP_SECONDS = 0.25  # between two decisions about the number of connections
-LOSSY_STEPS = 3  # one after another are a line that loses packets; a queue that runs over does so once in a while
+LOSSY_STEPS = 3  # consecutive steps with loss mean a lossy line; a full queue loses packets once in a while
 
 
 class LineSpeed:
-    """`rate`: of each connection's number, bytes a second. `total`: of all, in the last step."""
+    """The measured speed. `rate`: {connection number: bytes a second}. `total`: of all in the last step."""
 
     def __init__(self) -> None:
         self.rate: dict[int, float] = {}
@@ -395,7 +390,7 @@ class LineSpeed:
 
     @property
     def loses_packets(self) -> bool:
-        """Again and again."""
+        """Whether packets were lost in `LOSSY_STEPS` consecutive steps."""
         return self._lossy_steps >= LOSSY_STEPS
 
     def is_due(self, now: float, round_trip: float) -> bool:

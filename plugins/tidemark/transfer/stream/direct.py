@@ -1,18 +1,16 @@
 """Send files of one node to another without their bytes passing through this machine.
 
-It is a push (`push`) whose reader is the source node. This end says what is sent and which files get names. It is
-told of every piece what was read and what became of it, and it judges as if it had read itself. The source's agent
-has the target's receiving program at the end of its own ssh (`stores.agent.forward`). It logs in there by a key that
-it is lent for that moment.
+It is a push (`push`) whose reader is the source node. This process decides what is sent and which files get names. The
+source reports what it read of each piece, and what the target answered. The source's agent runs the target's
+receiving program over its own ssh (`stores.agent.forward`). Its login there uses this process's key by agent forwarding.
 
-`KeyAgent` is an SSH agent of this process that a node may ask for one login at another. It signs; the key itself
-stays here. It is offered by agent forwarding to one session, for as long as the login takes. It names one key, the
-one that this process logged in with at the other node, and signs nothing but that user's login with it. Where the
-asking ssh says for which connection (OpenSSH 8.9 and later, `session-bind@openssh.com`), it signs for a connection
-to that host key alone. Older ssh versions do not bind the signature to the host.
+`KeyAgent` is an SSH agent in this process that signs one login of a node at another. The key stays here. The agent is
+forwarded to one session, for as long as the login takes. It lists one key, the one that this process logged in with at
+the other node, and signs only that user's login with it. If the asking ssh names its connection (OpenSSH 8.9 and later,
+`session-bind@openssh.com`), it signs only for a connection to that host key. Older ssh versions do not bind the
+signature to the host.
 
-`NoDirectPath` says that the source does not reach the target; its text is why. Source: draft-ietf-sshm-ssh-agent; RFC 4252
-§7; OpenSSH's PROTOCOL.agent and PROTOCOL (publickey-hostbound).
+Source: draft-ietf-sshm-ssh-agent; RFC 4252 §7; OpenSSH's PROTOCOL.agent and PROTOCOL (publickey-hostbound).
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from tidemark.transfer.stream.push_connection import Feed, PushConnection, Reade
 
 ALIAS = "tidemark-target"  # the target's name in the file of known hosts, whatever its address
 CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes128-ctr"
-ANOTHER_KEY = "Host key verification failed"  # ssh's words
+ANOTHER_KEY = "Host key verification failed"  # in ssh's error message
 
 
 class NoDirectPath(Exception):
@@ -72,7 +70,7 @@ class Direct(Push):
                 raise self._not_asked()
 
     def _was_read(self, number: int, offset: int, length: int, edition: int, prefix: bytes) -> None:
-        """It is on its way already: a piece of another edition is answered, and nobody waits for it any more."""
+        """Record a piece that the source read and sent. If it is of a changed file, give the file up for this try."""
         self._count_crossed([(number, length)])
         known = prefix if prefix != NOTHING else b""
         if self.schedule.waits_for(number) and not self._note_read(number, edition, offset + length, known):
@@ -84,9 +82,9 @@ class Direct(Push):
 
 
 class DirectConnection(PushConnection):
-    """Sends nothing but what is to be read, and which files are to get names."""
+    """A connection to the source that sends only what to read, and which files to name."""
 
-    said = ""  # of the line between the nodes, when it was lost
+    said = ""  # the error of the connection between the nodes, once it is lost
 
     @property
     def last_words(self) -> str:
@@ -105,16 +103,16 @@ class DirectConnection(PushConnection):
         self._send_frame(PIECES, numbers, [asked], memoryview(b""))
 
     def _deliver_frame(self, frame: Frame | None) -> None:
-        if frame is not None and frame.kind == FAILED:  # of the line between the nodes
+        if frame is not None and frame.kind == FAILED:  # the connection between the nodes
             self.said, frame = str(json.loads(bytes(frame.words))[1]), None
         super()._deliver_frame(frame)
 
 
 class DirectPath(PythonStore):
-    """The source, over a connection of its own, as the node that has `target` at the end of its ssh.
+    """The source over a connection of its own, with an open ssh from there to `target`.
 
-    Raises NoRoad where it does not reach it, HostKeyError where it meets another host key there than we do, UnreachableError
-    and what else opening a connection to either of them raises.
+    Raises NoDirectPath if the source does not reach the target, HostKeyError if it meets another host key there than we
+    do, UnreachableError and other errors of opening a connection to either of them.
     """
 
     def __init__(self, source: PythonStore, target: PythonStore) -> None:
@@ -129,7 +127,7 @@ class DirectPath(PythonStore):
         self.pool = self._forwarding
 
     def ensure_session(self, target: PythonStore) -> None:
-        """The line is there, or there again. `target`: as it is open now. Raises as at the beginning."""
+        """Open the session to the target again if it was lost. `target`: its open store. Raises as the constructor."""
         self._forwarding.target = target
         self.pool.return_session(self.pool.pop_session())
 
@@ -144,7 +142,7 @@ class _Forwarding(FarPool):
 
 
 def _reach_target(connection: SshConnection, root: str, target: PythonStore) -> FarSession:
-    """A session with the source's program once its ssh has the target's program at the other end."""
+    """Open a session with the source's program, and from there an ssh to the target's program. Raises as `DirectPath`."""
     host_key, key = target.connection.host_and_user_keys()
     login, limits = target.connection.login, connection.limits
     known = f"{ALIAS} {host_key.get_name()} {host_key.get_base64()}\n"
@@ -176,7 +174,7 @@ def _reach_target(connection: SshConnection, root: str, target: PythonStore) -> 
 
 
 def ssh_command(login: Login, limits: Limits, remote: str) -> list[str]:
-    """The source's ssh to the target, running `remote` there. "{known}" stands for the file of known hosts. Pure."""
+    """Return the source's ssh command that runs `remote` at the target. "{known}": the file of known hosts. Pure."""
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
@@ -207,7 +205,7 @@ _LONGEST = 1 << 18  # bytes of a request, as ssh-agent has it
 
 
 class KeyAgent:
-    """`key` for logins of `user` at the host with `host_key`. Give it to a session as its agent."""
+    """An SSH agent that uses `key` for logins of `user` at the host with `host_key`. Pass it to a session as its agent."""
 
     def __init__(self, key: paramiko.PKey, user: str, host_key: paramiko.PKey) -> None:
         self._key = key
@@ -216,11 +214,11 @@ class KeyAgent:
         self._open = True
 
     def __call__(self, channel: paramiko.Channel) -> None:
-        """Somebody there asks for the agent. Called by the connection's thread, which must not wait."""
+        """Serve an agent channel on a new thread: the calling thread of the connection must not wait."""
         threading.Thread(target=self._serve_channel, args=(channel,), name="tidemark-agent", daemon=True).start()
 
     def close(self) -> None:
-        """No more is signed."""
+        """Stop signing."""
         self._open = False
 
     def _serve_channel(self, channel: paramiko.Channel) -> None:
@@ -238,7 +236,7 @@ class KeyAgent:
 
 
 class AgentRequests:
-    """One that asks the agent, from its first request to its last."""
+    """The requests of one agent channel, from the first to the last."""
 
     def __init__(self, key: paramiko.PKey, user: str, host: bytes) -> None:
         self._key = key
@@ -247,7 +245,7 @@ class AgentRequests:
         self._bound: bytes | None = None  # the connection it asks for; b"": to another host, so for none
 
     def answer_request(self, request: bytes) -> bytes:
-        """To a request without its length. What cannot be read, is not known or not allowed is a failure."""
+        """Return the answer to a request without its length; FAILURE if it is malformed, unknown or not allowed."""
         message = paramiko.Message(request[1:])
         try:
             if request[0] == _IDENTITIES:
@@ -262,7 +260,7 @@ class AgentRequests:
 
     @property
     def _key_blobs(self) -> list[bytes]:
-        """The key as a server may know it; with its certificate first, where it has one."""
+        """The public key in the forms that a server may know, its certificate first if it has one."""
         certificate = getattr(self._key.public_blob, "key_blob", None)
         return [*([bytes(certificate)] if certificate else []), bytes(self._key.asbytes())]
 
@@ -276,7 +274,7 @@ class AgentRequests:
         return bytes(listed.asbytes())
 
     def _bind_session(self, host: bytes, connection: bytes, signature: bytes) -> bytes:
-        """The asking ssh proves that its connection is to `host`, which signed it."""
+        """Bind this channel to a connection that `host` signed. FAILURE if it is another host or another connection."""
         kind = paramiko.Message(host).get_text()
         key = paramiko.PKey.from_type_string(kind, host) if host == self._host else None
         known = key is not None and key.verify_ssh_sig(connection, paramiko.Message(signature))
@@ -298,7 +296,7 @@ class AgentRequests:
         return bytes(answer.asbytes())
 
     def _is_login(self, data: bytes, blob: bytes) -> bool:
-        """RFC 4252 §7: what is signed is a login of our user with this key, and nothing else."""
+        """Whether `data` is a login request of our user with this key, and nothing else (RFC 4252 §7)."""
         said = paramiko.Message(data)
         connection, kind = said.get_string(), said.get_byte()
         user, service, method = said.get_text(), said.get_text(), said.get_text()

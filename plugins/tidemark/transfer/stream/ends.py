@@ -1,4 +1,4 @@
-"""Which two ends speak for themselves, so that files stream between them, and the round of such a transfer."""
+"""Decide whether files can stream between two stores, and make the round of such a transfer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def can_stream(wire: Wire) -> bool:
-    """One end is a disk of this machine, the other has python3."""
+    """Whether one end is a disk of this machine and the other has python3."""
     ends = (type(wire.source), type(wire.target))
     return ends in ((PythonStore, LocalStore), (LocalStore, PythonStore))
 
 
 def open_stream(wire: Wire, items: Sequence[SendItem]) -> Pull | Push:
-    """One round (`transfer.attempts`) between two ends that `can_stream`."""
+    """Make one round (`transfer.attempts`) between two ends that `can_stream`."""
     source, target = wire.source, wire.target
     if isinstance(source, PythonStore) and isinstance(target, LocalStore):
         from tidemark.transfer.stream.pull import Pull  # one of the two is needed, and loading them takes time

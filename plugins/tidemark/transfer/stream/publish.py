@@ -1,15 +1,14 @@
-"""Give final names while more comes: a thread makes parts that arrived durable in batches and says so.
+"""Make complete parts durable and give them their final names, in batches on a thread, while more bytes come.
 
-What waits when it takes the next batch is one batch: one sync of the disk for many small files, then the names, then
-the folders. So a slow disk makes batches large, and a fast one adds no delay. A file whose companions are still
-under way waits for them (`NamesInOrder`): its name tells others that it is complete. Before a name is given the part
-is checked once more: whether it still is what was verified.
+All parts that wait form the next batch: one sync of the disk for many small files, then the names, then the folders. So
+a slow disk makes batches large, and a fast one adds no delay. A file waits until its companions are complete
+(`NamesInOrder`), since its name shows others that it is complete. Before a part gets its name, it is checked that it is
+still the file that was verified.
 
-Small files of a pull come many at a time: their parts are written and hashed, and their names given, in C where it
-can be built (`small_files.c`, class `SmallFiles`). That is twice as fast as file by file, since threads do not fight
-for the interpreter's lock. It is asked for from 200 files on; loading it takes as long as they do. What C did not
-do, for whatever reason, is done by `stores.agent.part_file` and `stores.agent.durable`, which say what is wrong. The
-results are the same.
+Many small files of a pull come at once. Their parts are written, hashed and named in C if it can be built
+(`small_files.c`, class `SmallFiles`), so that threads do not compete for the interpreter's lock. C is used from 200
+files on, because loading it takes as long as they do. Files that C could not do are done by `stores.agent.part_file` and
+`stores.agent.durable`, which report the error. The results are the same.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
 class Whole(NamedTuple):
-    """A part whose bytes were checked. `confirm` is asked before it is sealed and raises TryAgain, or another error."""
+    """A part whose bytes were checked. `confirm` is called before it is named and raises TryAgain or another error."""
 
     item: SendItem
     place: bytes  # of the final name, on the disk
     sha256: str
     large: bool
     confirm: Callable[[], None] | None = None
-    proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
+    proof: durable.Proof | None = None  # the stat of its part as long as its bytes are these
     syncs_failed: int = 0  # `Publisher.syncs_failed` before its first byte was written
     number: int = 0
 
@@ -61,18 +60,19 @@ class Whole(NamedTuple):
         return self.large or self.item.may_have_an_old_journal
 
     def part_and_name(self) -> tuple[bytes, bytes]:
-        """The places of its part and of its name."""
+        """Return the paths of its part and of its final name."""
         return part_at(self.place), self.place
 
 
 @dataclass
 class NamesInOrder:
-    """Whole files on their way to be sealed: one whose name others go on from (`….tsfile.resource`) comes behind those."""
+    """Complete files in the order of their naming: a file comes behind those whose names extend its own (`x.resource`
+    before `x`)."""
 
     ready: list[Whole] = field(default_factory=list)
-    _above: dict[int, int] = field(default_factory=dict)  # companions under way: the file they belong to
-    _behind: Counter[int] = field(default_factory=Counter)  # files with companions under way: how many
-    _held: dict[int, Whole] = field(default_factory=dict)  # whole, but its companions are not
+    _above: dict[int, int] = field(default_factory=dict)  # incomplete companions: the file they belong to
+    _behind: Counter[int] = field(default_factory=Counter)  # files with incomplete companions: how many
+    _held: dict[int, Whole] = field(default_factory=dict)  # complete, but its companions are not
 
     @classmethod
     def order_files(cls, files: Sequence[SendItem]) -> NamesInOrder:
@@ -94,7 +94,7 @@ class NamesInOrder:
             self.release_next(number)
 
     def release_next(self, number: int) -> None:
-        """The file is ready or failed: what is behind it may follow."""
+        """Note that a file is ready or failed, so that the file it belongs to may follow."""
         above = self._above.pop(number, None)
         if above is None:
             return
@@ -108,8 +108,8 @@ class NamesInOrder:
 
 
 class Publisher:
-    """`queue_files` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing
-    fails."""
+    """The thread that names files. One thread calls `queue_files`; outcomes go to `tell`. They keep the order of the queue
+    unless a file is to be confirmed or fails."""
 
     def __init__(
         self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None], small: SmallFiles | None = None
@@ -119,9 +119,9 @@ class Publisher:
         self._disk = disk
         self._where = where
         self._report = tell
-        self.syncs_failed = 0  # of the disk; what was written before one is brought again, and files are synced singly after
+        self.syncs_failed = 0  # of the disk; files written before one are sent again, and later ones are synced singly
         self.disks = durable.DiskHandles()
-        self._lost: dict[bytes, OSError] = {}  # parts that the disk lost bytes of, by place
+        self._lost: dict[bytes, OSError] = {}  # parts of which the disk lost bytes, by path
         self._bug: BaseException | None = None
         self._queue: queue.SimpleQueue[list[Whole] | tuple[int, PartFile] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run_batches, name="tidemark-seal", daemon=True)
@@ -131,11 +131,11 @@ class Publisher:
         self._queue.put(wholes)
 
     def queue_sync(self, handle: int, part: PartFile) -> None:
-        """fsync and close `handle`: bytes of a large file under way."""
+        """Queue an fsync and close of `handle`, of a large file that is incomplete."""
         self._queue.put((handle, part))
 
     def finish_publishing(self) -> None:
-        """Returns when all that was put is sealed or failed. Raises what nobody expected."""
+        """Wait until all queued files are named or failed. Raises an unexpected error of the thread."""
         self._queue.put(None)
         self._thread.join()
         self.disks.close()
@@ -189,7 +189,7 @@ class Publisher:
         except durable.SyncFailed as error:
             self._not_durable(sure, error)
         except OSError as error:
-            if len(sure) > 1:  # one of them is the trouble: each alone
+            if len(sure) > 1:  # one of them caused it: try each alone
                 for whole in sure:
                     self._publish_all([whole._replace(confirm=None)])
             else:
@@ -200,7 +200,7 @@ class Publisher:
                     self._report([self._wire.make_failed(item, os_error(error, self._where, item.target_path))])
 
     def _publish_batch(self, batch: Sequence[Whole]) -> list[Outcome]:
-        # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
+        # CRASH WINDOW: complete parts without final names, or some with; the rerun names them or finds them there.
         pairs = [whole.part_and_name() for whole in batch]
         durable.make_durable(pairs, self.syncs_failed > 0, self.disks)
         at_once = self._small.name_parts(pairs, [whole.proof for whole in batch])
@@ -220,7 +220,7 @@ class Publisher:
         return outcomes
 
     def _in_doubt(self, whole: Whole) -> bool:
-        """The disk may have lost bytes of it: they are not looked at but brought again."""
+        """Whether the disk may have lost bytes of the file. If so, removes its part and reports it as TryAgain."""
         error = self._lost.get(whole.place)
         if error is None and whole.syncs_failed == self.syncs_failed:
             return False
@@ -231,7 +231,7 @@ class Publisher:
         return True
 
     def _not_durable(self, batch: Sequence[Whole], error: durable.SyncFailed) -> None:
-        """`error.parts` are brought again; after a sync of the whole disk all that was written to it before."""
+        """Send `error.parts` again. After a failed sync of the whole disk, send everything written before it again."""
         self.syncs_failed += error.disk
         self._lost.update((whole.place, error) for whole in batch if part_at(whole.place) in error.parts)
         self._publish_all([whole._replace(confirm=None) for whole in batch])
@@ -252,7 +252,7 @@ class Publisher:
 
 
 def _is_unchanged(whole: Whole, pair: tuple[bytes, bytes]) -> bool:
-    """The part is the very file whose bytes were proven, or has its name from a try that failed behind that."""
+    """Whether the part is the file that was verified, or has its final name from a try that failed after the rename."""
     return whole.proof is None or is_proven_file(pair, whole.proof, bytes.fromhex(whole.sha256))
 
 
@@ -268,12 +268,12 @@ def _touched_error(item: SendItem) -> CorruptionError:
     )
 
 
-WORTH_IT = 200  # files from which on a transfer asks for the library: loading it takes as long as they do
-_SEEN = struct.Struct("=5q")  # what C tells of a file: whether it is done, and its proof
+WORTH_IT = 200  # files from which on a transfer uses the library: loading it takes as long as they do
+_SEEN = struct.Struct("=5q")  # the C code's result for a file: whether it is done, and its proof
 
 
 class Arrived(NamedTuple):
-    """A small file in a frame: where its part goes, and where its bytes are there."""
+    """A small file in a frame: the path of its part, and the offset and size of its bytes in the frame."""
 
     part: bytes
     at: int
@@ -281,8 +281,7 @@ class Arrived(NamedTuple):
 
 
 class Written(NamedTuple):
-    """`proof` of the part (see `stores.agent.durable.Proof`), or the error that kept it from being written. `digest`:
-    SHA-256."""
+    """A written part: its `proof` (`stores.agent.durable.Proof`) or the error of writing it, and its SHA-256."""
 
     digest: bytes
     proof: durable.Proof | None
@@ -290,13 +289,13 @@ class Written(NamedTuple):
 
 
 class SmallFiles:
-    """`quick`: there are many; else Python alone does it."""
+    """Writes and names many small files. `quick`: use the C library if it can be built, else Python alone."""
 
     def __init__(self, quick: bool) -> None:
         self._code = _load_library() if quick else None
 
     def write_parts(self, frame: memoryview, files: Sequence[Arrived]) -> list[Written]:
-        """Each file's part, whole; durable only once it is sealed. `frame`: of which their bytes are."""
+        """Write the part of each file from its bytes in `frame`. Does not make them durable."""
         code = self._code
         if code is None or frame.readonly or not files:
             return [_write_in_python(frame, file) for file in files]
@@ -325,8 +324,8 @@ class SmallFiles:
         return found
 
     def name_parts(self, pairs: Sequence[tuple[bytes, bytes]], proofs: Sequence[durable.Proof | None]) -> int:
-        """How many, from the first on, were what their proofs say as parts (first of a pair), have their names now, and are
-        the same there. Of the one behind them nothing is known: whoever asks looks. The folders are not synced."""
+        """Rename (part, final name) pairs that match their proofs before and after. Returns how many, from the first on. The
+        state of the next pair is unknown: the caller must check it. Does not sync the folders."""
         if self._code is None:
             return 0
         known = array("q")
@@ -353,7 +352,7 @@ def _array_address(numbers: array[int]) -> int:
 
 
 def _buffer_address(data: memoryview | bytearray) -> int:
-    """Of its first byte, as long as whoever asks holds it; 0 where there is none."""
+    """Return the address of its first byte; 0 if it is empty. Valid while the caller holds `data`."""
     return ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
 
 

@@ -1,14 +1,13 @@
-"""Bring files from a far end that has python3 to a disk of this machine, as fast as the wire.
+"""Fetch files from a far end that has python3 to a disk of this machine, as fast as the line.
 
-The coordinating thread of `session` writes what comes. A second thread reads large files back and verifies them
-(`verify`). A third gives final names (`publish`). A piece whose bytes differ in the part is asked for again, it
-alone, `retries` times a file.
+The coordinating thread of `session` writes the bytes. A second thread reads large files back and verifies them
+(`verify`). A third gives final names (`publish`). A piece that differs in the part is requested again, alone, `retries`
+times a file.
 
-What an earlier try left is compared while the missing bytes flow. The far end says the digest of each piece of it
-between them, and it is read back like what came. A piece that differs, rotten here or another one there, is then a
-missing one.
+Bytes that an earlier try left are compared while the missing bytes come. The far end sends the digest of each such piece
+in between, and the piece is read back like new bytes. A piece that differs, here or at the source, is then a missing one.
 
-The folders of a local target are made when the first file comes into them (`TargetFolders`).
+The folders of a local target are made when their first file comes (`TargetFolders`).
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from tidemark.transfer.stream.schedule import Span, uncovered_spans
 from tidemark.transfer.stream.session import PAUSE, Session
 from tidemark.transfer.stream.verify import VerifiedPart, Verifier
 
-COMPARED = 4 << 20  # bytes of a piece that is here already: what one byte that rotted costs
+COMPARED = 4 << 20  # bytes of a piece that is here already: so many are fetched again for one bad byte
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back
-TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
-NAME_SECONDS = 0.02  # and whole files are handed on to be named so often: waking a thread takes as long as several of them
+TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # received bytes are reported after so many, or so often
+NAME_SECONDS = 0.02  # complete files are queued for naming so often: waking a thread takes as long as several files
 
 
 @dataclass
@@ -53,18 +52,18 @@ class _Large:
     """A file of more than one piece."""
 
     identity: Identity
-    claims: Sequence[Block]  # of an earlier try, of what lies in its part
-    confirm: bool  # its times cannot show a change: digested again at the source before it is sealed
-    edition: int | None = None  # what the source's times said, by its own clock, when a piece was first read
+    claims: Sequence[Block]  # of an earlier try, about the bytes in its part
+    confirm: bool  # its times cannot show a change: digested again at the source before it is named
+    edition: int | None = None  # the source's times when its first piece was read, by the source's clock
     syncs_failed: int = 0  # of the disk, before its first byte
     repeated: int = 0  # pieces asked for again
     part: VerifiedPart | None = None  # once its first piece came
     kept: dict[int, int] = field(default_factory=dict)  # pieces of an earlier try that are compared: offset, end
-    other: set[int] = field(default_factory=set)  # those of them that differ: their bytes were asked for
+    other: set[int] = field(default_factory=set)  # offsets of those that differ: their bytes were asked for
 
 
 class _Small(NamedTuple):
-    """A whole file as it came: where in its frame, and what its record says of its digest."""
+    """A small file as it came: its place in the frame, and the digest of its record."""
 
     number: int
     at: int
@@ -84,10 +83,10 @@ class Pull(Session):
         self._sealer = Publisher(wire, target.disk, target.where, self._outcomes.put, self._small_files)
         self._folders = TargetFolders(target.disk, items, self._sealer.disks)
         self._prover = Verifier(lambda: self.line.received.put((None, None)))
-        self._leases_at = 0.0  # when the parts' leases were looked at
-        self._put_at = 0.0  # when whole files were handed on to be named
+        self._leases_at = 0.0  # when the parts' leases were checked
+        self._put_at = 0.0  # when complete files were queued for naming
         self._unproven: set[int] = set()  # all written, not all read back
-        self._untold = 0  # bytes that came, and when the caller was told last
+        self._untold = 0  # bytes not reported to the caller yet, and when it was last informed
         self._told_at = 0.0
 
     def receive_frame(self, carrier: Connection, frame: Frame) -> None:
@@ -118,7 +117,7 @@ class Pull(Session):
         self._untold += at
 
     def _report_bytes(self, now: float) -> None:
-        """To the caller's thread, which needs to wake for a few at a time alone."""
+        """Report bytes to the caller's thread, many at a time so that it wakes seldom."""
         self._outcomes.put(self._untold)
         self._untold, self._told_at = 0, now
 
@@ -138,12 +137,12 @@ class Pull(Session):
         return not any(not (self.is_stopping and self._is_behind(number)) for number in self._unproven)
 
     def _is_behind(self, number: int) -> bool:
-        """What an earlier try left of it is still being read: who is to stop does not wait, the next try begins so."""
+        """Whether bytes of an earlier try are still to be read back. A stop does not wait for that; the next try does it."""
         part = self._large[number].part
         return part is not None and part.is_behind
 
     def may_stop_now(self) -> bool:
-        """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
+        """Whether the last block after the wish to stop was received. More than that may be in flight."""
         return not self._edge.may_admit(self.line.frame_bytes)
 
     def close(self) -> None:
@@ -161,7 +160,7 @@ class Pull(Session):
             self._bug = self._bug or bug
 
     def _write_small(self, frame: memoryview, small: Sequence[_Small]) -> None:
-        """Whole files, of one frame."""
+        """Write the small files of one frame and queue them for naming."""
         placed: list[tuple[_Small, SendItem, bytes]] = []
         for one in small:
             item = self._files[one.number]
@@ -185,7 +184,7 @@ class Pull(Session):
                 self._file_complete(one.number, Whole(item, place, digest.hex(), False, None, seen, syncs_failed))
 
     def _is_same_edition(self, number: int, edition: int) -> bool:
-        """Whether this piece is of the file that the others are of; where times cannot tell, a digest will."""
+        """Whether this piece is of the same file version as the others. If times cannot show it, a digest will later."""
         large = self._large[number]
         same, sure = same_edition(edition if large.edition is None else large.edition, edition)
         if not same and large.identity.mtime != ANY:
@@ -204,7 +203,7 @@ class Pull(Session):
             if kind == KEPT:
                 if large.kept.get(offset) != span.end:
                     raise self._not_asked()
-                if offset not in large.other:  # else somebody was asked twice, and answers late
+                if offset not in large.other:  # else it is the late answer to a request that was made twice
                     part.keep_block(Block(offset, length, digest.hex()))
             else:
                 part.write_block(offset, data, kind, digest)
@@ -227,7 +226,7 @@ class Pull(Session):
                 self._on_verified(*self._prover.results.get_nowait())
 
     def _on_verified(self, number: int, trouble: Exception | None) -> None:
-        """What reading a part back found."""
+        """Process the result of reading a part back."""
         large = self._large.get(number)
         if large is None or large.part is None:
             return
@@ -241,7 +240,7 @@ class Pull(Session):
             raise trouble
 
     def _repeat_piece(self, number: int, other: Differs) -> None:
-        """Ask for the piece again whose bytes differ in the part."""
+        """Request a piece again that differs in the part. Fails the file after `retries` of them."""
         item, large = self._files[number], self._large[number]
         assert large.part is not None
         if other.offset in large.part.kept:
@@ -255,13 +254,16 @@ class Pull(Session):
         self._unproven.discard(number)
         self.kept_bytes -= end - offset
         self.schedule.repeat_span(number, offset, end)
-        self._prover.queue_part(number, large.part)  # at what else is here
+        self._prover.queue_part(number, large.part)  # to read back its other bytes
         for carrier in list(self.line.active):
             self.line.top_up(carrier, self._stop.is_set)
 
     def _not_kept(self, number: int, part: VerifiedPart | None, error: OSError) -> None:
         said = os_error(error, self.target.where, self._files[number].target_path)
-        if (part is not None and part.lost is not None) or error.errno in (errno.ESTALE, errno.ENOENT):  # taken away
+        if (part is not None and part.lost is not None) or error.errno in (
+            errno.ESTALE,
+            errno.ENOENT,
+        ):  # removed by another process
             self._retry_file(number, TryAgain(said))
         else:
             self._fail_file(number, said)
@@ -293,7 +295,7 @@ class Pull(Session):
         return confirm
 
     def _retry_file(self, number: int, again: TryAgain) -> None:
-        """What lies in its part is not what the source has: no journal for it."""
+        """Remove the journal, since the part differs from the source, and end this try of the file."""
         self.target.disk.remove([journal_of(self._files[number].target_path)])
         super()._retry_file(number, again)
 
@@ -306,14 +308,14 @@ class Pull(Session):
     # before the first byte
 
     def source_entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
-        """As their journals say, where each has one, without a round trip: the far end looks at every piece whether it is
-        still so. A file of which it is not costs a try."""
+        """Return the entries from the files' journals, without a round trip, if each has a journal; else ask the source. The
+        far end checks with every piece that the entry is still right. A file whose entry is not costs a try."""
         if not self.wire.options.retries:
             return super().source_entries(items)
         disk, found = Disk(self.target.where.root), list[Entry]()
         for item in items:
             journal = None
-            with suppress(OSError):  # which is told where the part is looked at
+            with suppress(OSError):  # `find_kept` reports it
                 journal = journal_at_hand(disk, item.target_path)
             if journal is None or journal.identity.wanted != item.size or journal.identity.mtime == ANY:
                 return super().source_entries(items)
@@ -336,7 +338,7 @@ class Pull(Session):
         return gaps
 
     def begin_large_file(self, number: int) -> None:
-        """What is claimed to be here counts once the source has the same, piece by piece."""
+        """Schedule the comparison of claimed bytes: each piece counts once the source has the same."""
         size = self._files[number].size
         kept = uncovered_spans(size, uncovered_spans(size, spans_of(self._large[number].claims)))
         pieces = {start: min(start + COMPARED, end) for offset, end in kept for start in range(offset, end, COMPARED)}
@@ -347,24 +349,24 @@ class Pull(Session):
 
 def _close_part(large: _Large) -> None:
     if large.part is not None:
-        with suppress(OSError):  # then it has no journal any more
+        with suppress(OSError):  # its journal is removed then
             large.part.close()
 
 
 class TargetFolders:
-    """`disks` watches each one that is made. For one thread."""
+    """The folders of a local target, made on demand. `disks` watches each of them. Not thread-safe."""
 
     def __init__(self, disk: Disk, items: Iterable[SendItem], disks: DiskHandles) -> None:
         self._disk = disk
         self._disks = disks
-        self._made: dict[str, bytes] = {}  # their places, with a slash
-        self._beside: dict[str, dict[str, None]] = {}  # folder → those in it that files go to; until one of them is made
+        self._made: dict[str, bytes] = {}  # their paths on the disk, with a slash
+        self._beside: dict[str, dict[str, None]] = {}  # parent → its folders that files go to, until one of them is made
         for item in items:
             folder = item.target_path.rpartition("/")[0]
             self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
 
     def locate_file(self, path: str) -> bytes:
-        """Where a file goes; its folder is there, and no symlink. Raises OSError."""
+        """Return the disk path of a file, and make its folder. Raises OSError, also if the folder is a symlink."""
         folder, _, name = path.rpartition("/")
         above = self._made.get(folder)
         if above is None:
@@ -377,13 +379,11 @@ class TargetFolders:
         return above + name.encode()
 
     def _make_beside(self, folder: str) -> None:
-        """Make it together with those beside it that files go to, so that what lies above is synced once for all of them.
-
-        What is in the way of another one is the trouble of the files that go there.
-        """
+        """Make a folder and its siblings that files go to, so that their parent is synced once for all of them. Ignores a
+        sibling that cannot be made: the error is reported for the files that go there."""
         places = []
         for other in self._beside.pop(folder.rpartition("/")[0], {}):
-            with suppress(OSError):  # a symlink is on the way
+            with suppress(OSError):  # a symlink is in its path
                 places.append(self._disk.locate(other))
         with suppress(FileExistsError, NotADirectoryError):
             make_folders(places)

@@ -1,8 +1,8 @@
-"""Send files of a disk of this machine to a far end that has python3, as fast as the wire.
+"""Send files of a disk of this machine to a far end that has python3, as fast as the line.
 
-The hand (`session`) says what is sent over which connection (`push_connection`); the far end checks, keeps and answers
-each piece (`stores.agent.writer`). Files that are whole there are told to take their names, companions first. Who reads may
-be another node instead (`direct`).
+The coordinating thread (`session`) decides what is sent over which connection (`push_connection`). The far end checks,
+writes and answers each piece (`stores.agent.writer`). Complete files get their names there, companions first. The reader
+may be another node instead (`direct`).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class _Pieces:
 
     identity: Identity
     gaps: list[tuple[int, int]]
-    kept: bool  # an earlier try left something
-    confirm: bool  # its times cannot show a change: digested again before it is sealed, whoever else digests
+    kept: bool  # an earlier try left bytes of it
+    confirm: bool  # its times cannot show a change: always digested again at the source before it is named
     repeated: int = 0  # pieces asked for again
 
 
 @dataclass
 class _Sealing:
-    """Whole files on their way to their names: asked of a connection, or waiting for one."""
+    """Complete files without names: naming is asked of a connection, or waits for one."""
 
-    digests: dict[int, str] = field(default_factory=dict)  # by number; "" where the far end's is waited for
+    digests: dict[int, str] = field(default_factory=dict)  # by number; "" if the far end will send it
     waiting: list[int] = field(default_factory=list)
     by: dict[int, int] = field(default_factory=dict)  # small file: the connection that has its part
 
@@ -77,7 +77,7 @@ class Push(Session):
         self.line = self._make_connections(feed)
         self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
-        self._editions: dict[int, int] = {}  # of large files, when they were looked at or first read
+        self._editions: dict[int, int] = {}  # of large files, when they were listed or first read
         self._wholes: dict[int, bytes] = {}  # digests of large files that went in order over one connection
         self._sealing = _Sealing()
 
@@ -100,7 +100,7 @@ class Push(Session):
         self._publish_complete(None)
 
     def on_connection_lost(self, carrier: Connection) -> None:
-        """What it was to seal is asked of another: whoever did it before is asked for the same again, and says so."""
+        """Ask another connection to name the files that this one was to name. Repeating a request is harmless."""
         assert isinstance(carrier, PushConnection)
         self._sealing.waiting += sorted(carrier.seals)
         carrier.seals.clear()
@@ -114,7 +114,7 @@ class Push(Session):
             self.target.remove(self.wire.litter)
             self.wire.litter.clear()
 
-    # who reads
+    # the reader
 
     def _make_connections(self, feed: Feed) -> Connections:
         return Connections(
@@ -161,7 +161,7 @@ class Push(Session):
         self.wire.add_spent((self._files[number].target_path, length) for number, length in pieces)
         self._outcomes.put(sum(length for _, length in pieces))
 
-    # what the far end says
+    # answers of the far end
 
     def _on_kept(self, carrier: PushConnection, number: int, span: tuple[int, int], digest: bytes) -> None:
         item, (offset, length) = self._files[number], span
@@ -187,7 +187,7 @@ class Push(Session):
         item = self._files[number]
         if kind == SOURCE:
             self._source_trouble(number, trouble, size)
-        elif trouble == DIFFERS:  # its journal says what is good: the next try brings the rest
+        elif trouble == DIFFERS:  # its journal says what is good: the next try sends the rest
             self._retry_file(number, TryAgain(block_differs_error(item, "target", *span)))
         elif trouble in _AGAIN:
             self._retry_file(number, TryAgain(self._at_target(number, trouble)))
@@ -203,7 +203,7 @@ class Push(Session):
     # names
 
     def _publish_complete(self, carrier: PushConnection | None) -> None:
-        """Ask for the names of what is whole: small files of who has their parts, others of whose answer made them so."""
+        """Ask for the names of complete files: small ones of the connection that has their part, others of `carrier`."""
         sealing = self._sealing
         for whole in self._order.pop_ready():
             sealing.digests[whole.number] = whole.sha256
@@ -224,7 +224,8 @@ class Push(Session):
             by.publish_files(seals)
 
     def _to_seal(self, number: int) -> Seal:
-        """With the digest it must have: made now where its pieces went over several connections, or may be of two files."""
+        """Make the naming request with the digest that the file must have. The source is digested then if its pieces went
+        over several connections or may be of two versions."""
         large, item = self._large.get(number), self._files[number]
         if large is None:
             return Seal(number, bytes.fromhex(self._sealing.digests[number]))
@@ -268,7 +269,7 @@ class Push(Session):
             self._outcomes.put([self.wire.make_sent(item, known or digest.hex())])
 
     def _repeat_piece(self, number: int, offset: int, length: int) -> None:
-        """Ask for the piece again that is not in the part what came."""
+        """Send a piece again that differs in the part. Fails the file after `retries` of them."""
         large = self._large[number]
         large.repeated += 1
         if large.repeated > self.wire.options.retries:
@@ -279,7 +280,7 @@ class Push(Session):
             self.line.top_up(carrier, self._stop.is_set)
 
     def _discard_journal(self, number: int) -> None:
-        """What lies in its part is not what the source has, and nobody knows where: no journal for it."""
+        """Have the journal of a large file removed: its part differs from the source at an unknown place."""
         if number in self._large:
             self.wire.litter.append(journal_of(self._files[number].target_path))
 
@@ -293,7 +294,7 @@ class Push(Session):
         kept = self._begin_parts({number: (known[number], True) for number in files})
         stale = {number for number, blocks in list(kept.items()) if not self._has_blocks(kept, number, blocks)}
         if self.is_stopping:
-            return {}  # what is there stays
+            return {}  # parts and journals stay
         kept.update(self._begin_parts({number: (known[number], False) for number in stale & kept.keys()}))
         for number, blocks in kept.items():
             item = self._files[number]
@@ -309,12 +310,12 @@ class Push(Session):
 
     def on_no_room(self, number: int) -> None:
         large = self._large.get(number)
-        if large is not None and not large.kept:  # its part was made to be looked at
+        if large is not None and not large.kept:  # `find_kept` made its part
             path = self._files[number].target_path
             self.wire.litter += [part_of(path), journal_of(path)]
 
     def _has_blocks(self, kept: dict[int, list[Block]], number: int, blocks: Sequence[Block]) -> bool:
-        """The source has these blocks. It fails, and is not kept, where it cannot be read."""
+        """Whether the source still has these blocks. If it cannot be read, fails the file and removes it from `kept`."""
         if self.is_stopping:
             return True
         try:
@@ -325,7 +326,7 @@ class Push(Session):
             return True
 
     def _begin_parts(self, files: dict[int, tuple[Identity, bool]]) -> dict[int, list[Block]]:
-        """What of each file's part is good; those whose part cannot be made are told."""
+        """Create or open the files' parts. Returns the good blocks of each; files whose part cannot be made fail."""
         asked = [(self._files[number].target_path, known, keep) for number, (known, keep) in files.items()]
         kept: dict[int, list[Block]] = {}
         for number, (trouble, found) in zip(files, self.target.begin_parts(asked), strict=True):

@@ -1,8 +1,8 @@
-"""One connection of a push: reads what the hand asks, sends it in frames, hands on what the far end answers.
+"""One connection of a push: reads the requested ranges, sends them in frames, and passes on the far end's answers.
 
-A thread of its own reads, hashes, encrypts and sends, so the hand never waits for a line. It reads by the same program
-that a far end reads with in a pull (`stores.agent.reader.RangeReader`); what it cannot read comes to the hand as an answer,
-too."""
+A thread of its own reads, hashes, encrypts and sends, so that the coordinating thread never waits for the network. It
+reads by the program of a far end in a pull (`stores.agent.reader.RangeReader`). Read errors are passed on as answers, too.
+"""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ from tidemark.transfer.stream.connection import Asking, Connection
 from tidemark.transfer.stream.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
-UNSENT = 249  # a trouble with a piece that this end says: the edge of the window came before it
-UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushConnection.unconfirmed`
+UNSENT = 249  # local error code of a piece: the end of the link's window came before it
+UNCONFIRMED = 253  # local error code of a seal: an error of the source, see `PushConnection.unconfirmed`
 
 
 class Seal(NamedTuple):
-    """A whole file that is to get its name. `digest`: what it must have, looked up by `confirm` where that is given."""
+    """A complete file to name. `digest`: the digest it must have; `confirm`, if given, is called for it instead."""
 
     number: int
     digest: bytes
-    confirm: Callable[[], bytes | None] | None = None  # None: the source is another one now. Raises TidemarkError
+    confirm: Callable[[], bytes | None] | None = None  # returns None if the source changed; raises TidemarkError
 
 
 class Feed(NamedTuple):
-    """What all connections of a push share."""
+    """The settings and callbacks that all connections of a push share."""
 
     root: str  # of the source
     reserve: int  # bytes that stay free at the far end
-    describe: Callable[[int, int], bytes]  # a FILE of these flags and its path
+    describe: Callable[[int, int], bytes]  # file number, flags: a FILE record and its path
     read: Callable[[int, int, int, bytes], bool]  # number, edition, end, digest up to there or b""; False: it is CHANGED
-    asked: Callable[[int, Sequence[Span]], Sequence[int]]  # of a connection; which of them are COPYs
-    passes: Callable[[int], bool]  # whether so many bytes may still go
-    crossed: Callable[[Sequence[tuple[int, int]]], None]  # (number, bytes) that are handed to a line
-    broke: Callable[[BaseException], None]  # what nobody expected
+    asked: Callable[[int, Sequence[Span]], Sequence[int]]  # connection, spans: numbers of the files that are COPYs
+    passes: Callable[[int], bool]  # whether so many bytes may still be sent
+    crossed: Callable[[Sequence[tuple[int, int]]], None]  # (number, bytes) given to a connection
+    broke: Callable[[BaseException], None]  # an unexpected error
 
 
 class Reader(Protocol):
-    """Who reads the files."""
+    """The end that reads the files."""
 
     def answer(self, asked: bytes) -> None:
-        """RANGEs, each followed by its path."""
+        """Read and send packed RANGEs, each followed by its path."""
         ...
 
 
@@ -88,7 +88,7 @@ class PushConnection(Connection):
         threading.Thread(target=self._run_requests, args=(reader,), name=f"tidemark-feed-{self.number}", daemon=True).start()
 
     def _open_reader(self, frame: int, digest: bool) -> Reader:
-        """Tells the far end what begins."""
+        """Begin the operation at the far end, and return the reader for it."""
         self.session.begin_operation("receive", frame, self._feed.reserve)
         return RangeReader(Disk(self._feed.root), self._send_pieces, frame, digest)
 
@@ -114,8 +114,9 @@ class PushConnection(Connection):
         return super().silent_seconds(now, asked or self.is_busy)
 
     def is_excused(self) -> bool:
-        """A far end may take long to make many bytes durable: its server is asked for a sign of life, but not for ever."""
-        if super().is_excused():  # the sign of life would come behind all that is on its way
+        """Whether it may be silent for longer: a far end may take long to make many bytes durable. Its server must answer a
+        keepalive, and the excuses in a row are limited."""
+        if super().is_excused():  # a keepalive's answer would come behind all bytes in flight
             return True
         answers = self._answered_bytes()
         self._excuses = self._excuses + 1 if answers == self._excused else 1
@@ -127,7 +128,7 @@ class PushConnection(Connection):
         return True
 
     def _answered_bytes(self) -> int:
-        """Bytes of them so far."""
+        """Return how many bytes of answers came."""
         return self._sink.received if self._sink is not None else self.bytes
 
     def close(self) -> None:
@@ -150,7 +151,7 @@ class PushConnection(Connection):
                 self.session.end_data()
         except (UnreachableError, OSError):
             self._deliver_frame(None)
-        except BaseException as bug:  # or its seals would be waited for until the end of all patience
+        except BaseException as bug:  # else its seals would be waited for until the stall limits end it
             self._feed.broke(bug)
             self._deliver_frame(None)
 

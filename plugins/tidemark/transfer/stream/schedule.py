@@ -1,11 +1,11 @@
-"""Which bytes to ask next, of which connection. Pure: told what arrived and what was lost, it says what to ask.
+"""Decide which bytes to ask next, of which connection. Pure: its input is what arrived and what was lost.
 
-Large files go in chunks, each connection going on with the file it is at (its digest then runs along, see
-`stores.agent.reader`); a connection without a file takes the largest waiting one, or joins another at its. Small files go in
-bundles, and get every fourth turn while large ones wait. When nothing waits any more, an idle connection asks again what the
-busiest one has not begun to send: what comes first counts. So no connection, however slow, decides when the last byte is
-there. Every byte is at any time in one place: waiting, asked of one connection or of two, or here. What an earlier try left
-is asked for its digest alone, every second turn: the first turn is of what is missing, which fills the line meanwhile.
+Large files are asked in chunks. A connection continues with its file, so that the digest runs along (see
+`stores.agent.reader`). A connection without a file gets the largest waiting one, or joins another connection's. Small files
+are asked in bundles, every fourth turn while large ones wait. When nothing waits, an idle connection asks again for what the
+busiest one has not begun to send; the first answer counts. So a slow connection does not delay the end. Every byte is in one
+state: waiting, asked of one or two connections, or here. Of bytes that an earlier try left only the digest is asked, every
+second turn: the first turn asks for missing bytes, which fill the line meanwhile.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 BUNDLE_FILES = 512  # at most, asked at once
-SMALL_TURN = 4  # of so many asks one is a bundle, while both kinds wait
-KEPT_AHEAD = 16  # spans asked of a connection for their digest alone: who is to stop waits for those, a long line not often
+SMALL_TURN = 4  # one of so many requests is a bundle, while both kinds wait
+KEPT_AHEAD = 16  # digest requests in flight of a connection: few, since a stop waits for them; enough for a long line
 LEAST_CHUNK = 128 << 10
 _EVERYTHING = 1 << 62  # bytes: no file is larger
 
@@ -33,12 +33,12 @@ class Span(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Bytes that answer it; an empty file counts as one."""
+        """Bytes of the answer; an empty file counts as one."""
         return self.length or 1
 
 
 class Kept(Span):
-    """Bytes that are here: what the source's digest of them is."""
+    """Bytes that are here, of which the source's digest is asked."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class Kept(Span):
 
 @dataclass(eq=False)
 class Asked:
-    """What of the spans asked at once has not come yet; the same asked of another connection, too, while both live."""
+    """The spans of one request that have not come yet. `twin`: the same request to another connection, while both live."""
 
     spans: deque[Span]
     twin: Asked | None = None
@@ -60,9 +60,9 @@ _NONE: deque[Asked] = deque()
 
 @dataclass
 class _Gaps:
-    """Of a large file."""
+    """The state of a large file."""
 
-    gaps: deque[tuple[int, int]]  # (offset, end) nobody was asked for
+    gaps: deque[tuple[int, int]]  # (offset, end) not asked for
     missing: int  # bytes that have not come
     came: list[tuple[int, int]]  # (offset, end) of what is here, in order, joined
 
@@ -75,15 +75,15 @@ class _Gaps:
 class Schedule:
     """Files by number. `add_small`, `add_large`, then `next_spans` and `record_arrival` until `is_finished`."""
 
-    _small: OrderedDict[int, int] = field(default_factory=OrderedDict)  # nobody was asked for: number, size
+    _small: OrderedDict[int, int] = field(default_factory=OrderedDict)  # not asked for: number, size
     _small_bytes: int = 0  # of those
     _large: dict[int, _Gaps] = field(default_factory=dict)
     _open_small: dict[int, int] = field(default_factory=dict)  # not come yet: number, size
     _asked: dict[int, deque[Asked]] = field(default_factory=dict)  # by connection, oldest first
-    _at: dict[int, int] = field(default_factory=dict)  # connection: the large file it is at
+    _at: dict[int, int] = field(default_factory=dict)  # connection: its current large file
     _turn: int = 0
     _owed: dict[int, int] = field(default_factory=dict)  # bytes outstanding, by connection
-    _kept: dict[int, deque[Kept]] = field(default_factory=dict)  # of large files: nobody was asked for their digest
+    _kept: dict[int, deque[Kept]] = field(default_factory=dict)  # of large files: digests not asked for
 
     def add_small(self, number: int, size: int) -> None:
         self._small[number] = self._open_small[number] = size
@@ -93,7 +93,7 @@ class Schedule:
         self._large[number] = _Gaps(deque(gaps), sum(map(_span_length, gaps)), uncovered_spans(_EVERYTHING, gaps))
 
     def add_comparison(self, number: int, spans: Iterable[tuple[int, int]]) -> None:
-        """What an earlier try left of a large file, (offset, end) each; it waits for the digests of these, too."""
+        """Add spans of a large file that an earlier try left, (offset, end) each, to ask for their digests."""
         self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
         self._kept[number] = deque(Kept(number, offset, end - offset) for offset, end in spans)
 
@@ -106,26 +106,24 @@ class Schedule:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of files that nobody was asked for."""
+        """Bytes that are not asked for."""
         return self._small_bytes + sum(large.waiting_bytes for large in self._large.values())
 
     @property
     def missing_bytes(self) -> int:
-        """Of files that are not here, asked for or not."""
+        """Bytes that have not come, asked for or not."""
         return sum(self._open_small.values()) + sum(large.missing for large in self._large.values())
 
     def outstanding_bytes(self, connection: int) -> int:
-        """Bytes asked of `connection` that have not come; an empty file counts as one."""
+        """Return the bytes asked of `connection` that have not come; an empty file counts as one."""
         return self._owed.get(connection, 0)
 
     def outstanding_spans(self, connection: int) -> int:
         return sum(len(asked.spans) for asked in self._asked.get(connection, _NONE))
 
     def next_spans(self, connection: int, chunk: int, slow: frozenset[int] = frozenset()) -> tuple[Span, ...]:
-        """About `chunk` bytes to ask of `connection` now; () when there is nothing for it.
-
-        Of a connection in `slow` even what it may be sending is asked again.
-        """
+        """Return about `chunk` bytes to ask of `connection` now; () if there is nothing to ask. Even what a connection in
+        `slow` may be sending already is asked again."""
         self._turn += 1
         spans = self._next_comparison(connection) if self._turn % 2 and self._turn > 1 else []
         if not spans and self._small and (self._turn % SMALL_TURN == 0 or not self._waiting_large()):
@@ -139,8 +137,8 @@ class Schedule:
         return tuple(asked.spans)
 
     def record_arrival(self, connection: int, number: int, offset: int, length: int) -> bool:
-        """Bytes came from `connection`, in the order asked. False: they came before from another, or nobody waits."""
-        compared = isinstance(self._pop_span(connection, number, length), Kept)  # then it was here, and may be no good since
+        """Record bytes from `connection`, in the order asked. Returns False if they came before or are not waited for."""
+        compared = isinstance(self._pop_span(connection, number, length), Kept)  # it was here, and may have proved bad since
         large = self._large.get(number)
         if compared or large is None:
             return self._open_small.pop(number, None) is not None
@@ -149,20 +147,20 @@ class Schedule:
         return new > 0
 
     def has_arrived_whole(self, number: int) -> bool:
-        """All bytes of the large file came, and it was neither completed nor given up."""
+        """Whether all bytes of a large file came that was neither completed nor given up."""
         return number in self._large and not self._large[number].missing
 
     def complete_file(self, number: int) -> None:
-        """All bytes of a large file are there. What was asked twice of it is still on its way."""
+        """Mark a large file as complete. Bytes that were asked twice may still come."""
         self._large.pop(number, None)
 
     def record_refusal(self, connection: int, number: int, length: int = 0) -> None:
-        """A trouble came instead of the file's next `length` bytes, 0: its next span. `drop_file` it, if it is waited
-        for."""
+        """Record an error instead of the file's next `length` bytes (0: its next span). The caller then calls `drop_file`
+        if the file is waited for."""
         self._pop_span(connection, number, length)
 
     def repeat_span(self, number: int, offset: int, end: int) -> None:
-        """Bytes of a large file that came are not good: they wait again, though it may have been complete."""
+        """Ask again for bytes of a large file that came but are bad, even if the file was complete."""
         large = self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
         good = uncovered_spans(_EVERYTHING, [*uncovered_spans(_EVERYTHING, large.came), (offset, end)])
         large.missing += sum(map(_span_length, large.came)) - sum(map(_span_length, good))
@@ -170,7 +168,7 @@ class Schedule:
         large.gaps.appendleft((offset, end))
 
     def drop_file(self, number: int) -> None:
-        """The file is given up; what still comes of it is not waited for."""
+        """Give the file up. Bytes of it that still come are not waited for."""
         self._large.pop(number, None)
         self._kept.pop(number, None)
         self._open_small.pop(number, None)
@@ -183,7 +181,7 @@ class Schedule:
                     asked.spans = kept
 
     def drop_connection(self, connection: int) -> None:
-        """The connection is gone: what it was asked for waits again, if it did not come from another nor will."""
+        """Remove a lost connection. Its requests wait again, unless another connection sent or will send the bytes."""
         self._at.pop(connection, None)
         self._owed.pop(connection, None)
         for asked in reversed(self._asked.pop(connection, deque())):
@@ -265,8 +263,8 @@ class Schedule:
         return None
 
     def _pop_span(self, connection: int, number: int, length: int) -> Span | None:
-        """Answers come in the order of the questions: cut the first span of the file, and say which. A length of 0: all
-        of it."""
+        """Cut `length` bytes (0: all) off the connection's first span of the file, and return that span. Answers come in
+        the order of the requests."""
         waiting = self._asked.get(connection, _NONE)
         if waiting and waiting[0].spans and waiting[0].spans[0][0] == number and waiting[0].spans[0][2] == length:
             first = waiting[0].spans.popleft()
@@ -297,18 +295,18 @@ def _total_weight(spans: Iterable[Span]) -> int:
 
 
 def chunk_bytes(rate: float, connections: int, waiting: int, most: int) -> int:
-    """How much to ask at once: a quarter second's worth for a connection of `rate` bytes a second, less towards the end."""
+    """Return how much to ask at once: a quarter second's bytes at `rate` bytes a second, less towards the end."""
     fair = max(LEAST_CHUNK, waiting // (2 * connections)) if connections > 1 else most
     return int(max(LEAST_CHUNK, min(most, rate / 4, fair)))
 
 
 def next_connections(now: int, most: int, round_trip: float, lossy: bool, window: float, seconds_left: float) -> int:
-    """How many connections there should be. `window`: bytes a connection has on its way, rate times round trip.
+    """Return how many connections there should be. `window`: bytes a connection has in flight, rate times round trip.
 
-    On a short round trip one stream fills the line, and on a long one that loses nothing: others would only fill the queue
-    on the way until it does; one more is ready, though. Where packets are lost the window of a stream stays small however
-    wide the line is, so there are many. What is left must be worth the round trips that opening takes, eight and the
-    starting of a process, and its own slow start.
+    One stream fills a line with a short round trip, and also a long line without loss. More would only fill queues until
+    packets are lost; but one more is kept ready. With packet loss the window of a stream stays small however wide the line
+    is, so there are many. The rest of the work must be worth the cost of opening: eight round trips, the start of a
+    process, and slow start.
     """
     if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < WORTH * round_trip:
         return now
@@ -322,7 +320,7 @@ SHORT_ROUND_TRIP = 0.01  # seconds
 
 
 def uncovered_spans(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of 0…size no (offset, end) of `spans` covers."""
+    """Return the (offset, end) gaps of 0…size that no span covers."""
     gaps, at = [], 0
     for offset, end in sorted(spans):
         if min(offset, size) > at:
@@ -334,7 +332,7 @@ def uncovered_spans(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[i
 
 
 def add_span(spans: list[tuple[int, int]], offset: int, end: int) -> int:
-    """Add (offset, end) to spans that are in order and do not touch one another; how many bytes are new."""
+    """Add (offset, end) to spans that are sorted and do not touch. Returns how many bytes are new."""
     before = sum(map(_span_length, spans))
     apart = [span for span in spans if span[1] < offset or span[0] > end]
     touching = [span for span in spans if not (span[1] < offset or span[0] > end)]

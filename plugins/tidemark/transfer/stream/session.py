@@ -1,9 +1,9 @@
-"""One round of a transfer that streams: what a pull and a push have in common.
+"""One round of a streaming transfer: the base of a pull and a push.
 
-One thread, the hand, owns everything: it takes what the connections bring, asks for more (`schedule`), and opens
-connections while that pays (`connections`). The caller's thread hands out what it tells. Nobody waits for a round trip:
-there is always more on its way than the line holds. Source: research/transfer-pull.md; research/transfer.md §5 "Connections
-by measurement", "Dynamic chunks".
+The coordinating thread owns all state. It receives what the connections bring, asks for more (`schedule`), and opens
+connections while that pays (`connections`). The caller's thread yields the outcomes. No thread waits for a round trip: more
+is in flight than the line holds. Source: research/transfer-pull.md; research/transfer.md §5 "Connections by measurement",
+"Dynamic chunks".
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.publish import NamesInOrder, Outcome, Whole
 from tidemark.transfer.stream.schedule import Schedule
 
-PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop
-GRACE = 5.0  # seconds for whoever is given up to end by itself
-LOOKING = 1.0  # and for one who only looks at what is there, and is to stop
+PAUSE = 0.1  # seconds between two checks of stalls, speed and the wish to stop
+GRACE = 5.0  # seconds for an abandoned coordinating thread to end by itself
+LOOKING = 1.0  # seconds for it to stop while it only checks what exists
 
 
 class Session:
-    """`items` are told as Sent, Failed or (item, TryAgain), unless the round ends before. For the files between two
-    stores of which one is at the far end of `line`; who inherits says what a frame means and how parts get their names."""
+    """One round between two stores, one of them at the far end of `line`. Yields Sent, Failed or (item, TryAgain) for each
+    item, unless the round ends before. Subclasses define what a frame means and how parts get their names."""
 
     halves = False
 
@@ -64,11 +64,11 @@ class Session:
         self._files: Sequence[SendItem] = ()  # by number
         self._order = NamesInOrder()
         self._outcomes: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
-        self._bug: BaseException | None = None  # what nobody expected; raised to the caller
-        self._stop = threading.Event()  # ask no more, take what was asked
-        self._edge = WindowEdge(wire.options.block_bytes)  # the caller said so
+        self._bug: BaseException | None = None  # an unexpected error, raised to the caller
+        self._stop = threading.Event()  # ask no more, receive what was asked
+        self._edge = WindowEdge(wire.options.block_bytes)  # reached when the caller asks to stop
         self._abandon = threading.Event()
-        self._looking = True  # at what is there; no byte was asked
+        self._looking = True  # still checks what exists; no byte was asked
         self._head_room: HeadRoom | None = None  # of a target that is a disk of this machine
 
     @property
@@ -76,7 +76,7 @@ class Session:
         return self._stop.is_set() or self._abandon.is_set()
 
     def iter_outcomes(self) -> Iterator[Outcome]:
-        """Runs the round. Bytes are told to the wire's `on_bytes`, in the caller's thread as the outcomes."""
+        """Run the round and yield its outcomes. Calls the wire's `on_bytes` in the caller's thread."""
         hand = threading.Thread(target=self._coordinate, name="tidemark-hand", daemon=True)
         hand.start()
         try:
@@ -90,12 +90,12 @@ class Session:
             hand.join(GRACE)
             if hand.is_alive():
                 self._cut_connections()
-                hand.join(GRACE)  # what holds it now is a disk of this machine
+                hand.join(GRACE)  # only a disk of this machine can delay it now
         if self._bug is not None:
             raise self._bug
 
     def _next_outcomes(self) -> list[Outcome] | int | None:
-        """None: the round is over. Who is to stop and does not, nor tells anything meanwhile, is cut off."""
+        """Wait for outcomes or a byte count; None: the round is over. Cuts the connections if a stop takes too long."""
         stopped, patience = 0.0, self._far.connection.limits.stall
         while True:
             if not stopped and (self._stop.is_set() or self.wire.is_stopped()):
@@ -110,54 +110,54 @@ class Session:
                 stopped = time.monotonic()
 
     def _cut_connections(self) -> None:
-        """Whoever waits for the far end hears that it is gone. What is there is gone on from."""
+        """Drop all connections, so that threads that wait for the far end go on. The next try resumes from what arrived."""
         for connection in {self._far.connection, *(carrier.connection for carrier in list(self.line.active))}:
             connection.drop()
 
-    # what a pull and a push do each in their way
+    # for subclasses
 
     def source_entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
-        """What the source has of these, of more than one piece each."""
+        """Return the source's entries of these large files, or their errors."""
         return ask_by_halves(self.wire.source.stat_many, [item.source_path for item in items])
 
     def find_kept(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
-        """The gaps (offset, end) in the parts of these files of more than one piece; those it lacks have failed."""
+        """Return {number: gaps (offset, end) in the part} for large files. Files that are missing in it have failed."""
         raise NotImplementedError
 
     def begin_large_file(self, number: int) -> None:
-        """A large file has room, and its gaps are scheduled; it may have none."""
+        """Begin a large file that has room, after its gaps, if any, are scheduled."""
         raise NotImplementedError
 
     def on_no_room(self, number: int) -> None:
-        """The file has no room."""
+        """React to a file that has no room."""
 
     def receive_frame(self, carrier: Connection, frame: Frame) -> None:
-        """What a connection brought."""
+        """Process a frame of a connection."""
         raise NotImplementedError
 
     def on_connected(self) -> None:
-        """There are connections, or one more."""
+        """React to new connections. It is also called when none was added."""
 
     def on_connection_lost(self, carrier: Connection) -> None:
-        """A connection was lost; the schedule knows."""
+        """React to a lost connection, after the schedule dropped it."""
 
     def may_stop_now(self) -> bool:
-        """It is to stop, and need not wait for what is still on its way."""
+        """Whether a round that is to stop need not wait for bytes in flight."""
         return False
 
     def has_published_all(self) -> bool:
-        """Nothing that was whole waits for its name."""
+        """Whether no complete file waits for its name."""
         return True
 
     def close(self) -> None:
-        """The hand's last word: everything open is closed, what is whole gets its name."""
+        """Close all that is open and name complete files. The coordinating thread calls it last."""
 
-    # the hand's thread
+    # the coordinating thread
 
     def _coordinate(self) -> None:
         line = self.line
         try:
-            self._prepare_files()  # asks through the session that the line takes then
+            self._prepare_files()  # uses the session that `line` takes afterwards
             self._looking = False
             if self.is_stopping:
                 return
@@ -194,7 +194,7 @@ class Session:
             ):
                 return
             if self.may_stop_now():
-                self._cut_connections()  # else what lies in the buffers on the way would still come
+                self._cut_connections()  # else bytes in the buffers on the way would still come
                 return
             with contextlib.suppress(queue.Empty):
                 came = line.received.get(timeout=PAUSE)
@@ -214,7 +214,7 @@ class Session:
                 looked = time.monotonic()
 
     def _on_frame(self, carrier: Connection | None, frame: Frame | None) -> None:
-        if carrier is None or carrier.ended:  # news from a thread of ours: `has_published_all` looks
+        if carrier is None or carrier.ended:  # results of another thread: `has_published_all` collects them
             return
         if frame is None:
             self.line.drop_connection(carrier)
@@ -245,7 +245,7 @@ class Session:
         )
 
     def _still_room(self, room: HeadRoom, size: int) -> None:
-        """Ends the round, with all it has, before the disk is full."""
+        """Raise DiskFullError before the disk is full. It ends the round with what it has."""
         try:
             room.claim_room(size)
         except NoRoom as none:
@@ -255,7 +255,7 @@ class Session:
         return no_room_left(self.wire, free, self.schedule.missing_bytes)
 
     def _file_complete(self, number: int, whole: Whole) -> None:
-        """All bytes are in the part and checked: it goes to be sealed, behind its companions."""
+        """Queue a file whose bytes are all written and checked for naming, behind its companions."""
         if whole.item.sha256 not in ("", whole.sha256):
             self._retry_file(number, TryAgain(digest_differs_error(whole.item, whole.sha256, whole.item.sha256)))
         else:
@@ -271,12 +271,12 @@ class Session:
             self._fail_file(number, os_error(OSError(trouble, os.strerror(trouble)), self._ends[0], item.source_path))
 
     def _record_bug(self, bug: BaseException) -> None:
-        """What nobody expected, in a thread of a connection."""
+        """Record an unexpected error of a connection's thread and abandon the round."""
         self._bug = self._bug or bug
         self._abandon.set()
 
     def _retry_file(self, number: int, again: TryAgain) -> None:
-        """This try at the file did not get there."""
+        """End this try of the file; another may succeed."""
         self._unschedule(number)
         self._outcomes.put([(self._files[number], again)])
         self._order.release_next(number)
@@ -285,7 +285,7 @@ class Session:
         self._unschedule(number)
         self._outcomes.put([self.wire.make_failed(self._files[number], error)])
         self._order.release_next(number)
-        if isinstance(error, DiskFullError):  # it ends the round, once what is on its way has its outcome
+        if isinstance(error, DiskFullError):  # it ends the round, once all bytes in flight have come
             self.error = self.error or error
             self._stop.set()
 
@@ -295,7 +295,7 @@ class Session:
     # before the first byte
 
     def _prepare_files(self) -> None:
-        """What is there already, what does not fit; the rest is scheduled."""
+        """Report files that exist already or do not fit, and schedule the rest."""
         there: dict[SendItem, str] = {}
         for items in by_weight(self.items):
             if self.is_stopping:
@@ -339,7 +339,7 @@ class Session:
             self.begin_large_file(number)
 
     def _measure_room(self, folder: str) -> int:
-        """Bytes that may be written to the target's disk."""
+        """Return how many bytes may be written to the target's disk."""
         target, reserve = self.wire.target, self.wire.options.reserve
         if isinstance(target, LocalStore):
             self._head_room = HeadRoom(target.disk, folder, reserve)
@@ -347,7 +347,7 @@ class Session:
         return 1 << 62 if free is None else max(0, free - reserve)
 
     def _has_room(self, number: int, missing: int, free: int) -> bool:
-        """False: the file was told to have no room, before its first byte."""
+        """Whether the file's missing bytes fit. If not, reports it as failed before its first byte."""
         if missing > free:
             self._outcomes.put(
                 [self.wire.make_failed(item := self._files[number], no_room_for(self.wire, item, missing, free))]

@@ -1,8 +1,8 @@
-/* Many small files at a time: written as parts, and given their names. For `small_files.py`, which has the same in Python.
+/* Write many small files as parts, and name them. For `publish.py`, which has the same in Python.
  *
- * A file is six system calls; each of them lets go of the interpreter's lock and has to get it back from the threads that
- * decrypt and receive. Here the lock is let go of once for all files of a frame. Every call that fails ends that file's turn:
- * Python does it again, its own way, and says what is wrong.
+ * A file takes six system calls. In Python each of them releases the interpreter's lock and competes for it with the threads
+ * that decrypt and receive. Here the lock is released once for all files of a frame. If a call fails, Python does that file
+ * again and reports the error.
  */
 #define _GNU_SOURCE /* O_PATH */
 #include <errno.h>
@@ -42,14 +42,14 @@ static int write_whole(int handle, const uint8_t *data, uint64_t size) {
     return 0;
 }
 
-/* The folder that the last file lay in, held open: the kernel then looks up a name alone, not a whole way for each call. */
+/* The folder of the last file, held open: the kernel then looks up only a name in each call, not a whole path. */
 typedef struct {
     const char *place;
-    size_t length; /* of its way, with the last slash */
+    size_t length; /* of its path, with the last slash */
     int handle;
 } Folder;
 
-/* The length of the way to `place`'s folder, which `folder` holds now; 0 where it cannot be opened. */
+/* Open the folder of `place` in `folder`. Returns the length of its path; 0 if it cannot be opened. */
 static size_t enter(Folder *folder, const char *place) {
     const char *slash = strrchr(place, '/');
     size_t length = slash == 0 ? 0 : (size_t)(slash - place) + 1;
@@ -69,8 +69,8 @@ static void leave(const Folder *folder) {
         close(folder->handle);
 }
 
-/* `places`: one after another, a NUL behind each. Bytes of file i: `size[i]` from `data + at[i]` on. `digests`: 32 bytes
- * each, where there is a `sha256`. A file that is there already is left alone. */
+/* Write the parts. `places`: paths, each followed by NUL. Bytes of file i: `size[i]` from `data + at[i]` on. `digests`: 32
+ * bytes each, if `sha256` is given. An existing file is left alone. */
 EXPORT void tm_write_parts(uint64_t count, const char *places, const uint8_t *data, const uint64_t *at, const uint64_t *size,
                            Sha256 sha256, uint8_t *digests, Seen *out) {
     Folder folder = {0, 0, -1};
@@ -90,7 +90,7 @@ EXPORT void tm_write_parts(uint64_t count, const char *places, const uint8_t *da
     leave(&folder);
 }
 
-/* One of `tm_give_names`: whether it was what `known` says, has its name now, and is the same there. */
+/* Rename one part. Returns whether it matched `known`, has its name now, and is the same file there. */
 static int give_name(Folder *folder, const char *part, const char *final, const Seen *known) {
     struct stat info;
     size_t name = enter(folder, part);
@@ -109,9 +109,9 @@ static int give_name(Folder *folder, const char *part, const char *final, const 
     return memcmp(&found, known, sizeof found) == 0;
 }
 
-/* `pairs`: part and final name of each, in one folder, a NUL behind either. A part that is what `known` says gets its name; it
- * must still be the same then, but for its ctime, which a rename moves. In order, up to the first that fails; returns how many
- * did not. */
+/* Rename parts. `pairs`: part and final name, in one folder, each followed by NUL. A part that matches `known` is renamed. It
+ * must match afterwards too, except for its ctime, which a rename moves. Stops at the first failure; returns how many
+ * succeeded. */
 EXPORT uint64_t tm_give_names(uint64_t count, const char *pairs, const Seen *known) {
     Folder folder = {0, 0, -1};
     uint64_t named = 0;

@@ -1,10 +1,10 @@
-"""Read parts back while they come, so that the digest a file gets its name by is one of the file, made before the name.
+"""Read parts back from disk while bytes come, so that a file is named only after the file on disk was digested.
 
-Of what comes nothing is hashed: it is written, and its record's claim is journaled. A thread of its own reads it back
-behind the writer, from the page cache, and compares at every piece's end; so a file is hashed once here, beside what still
-comes, and bytes that differ are those of a piece that can be asked for again. What an earlier try left is such a piece, too,
-once the source said what it has there. What somebody else writes behind that thread
-shows in the part's times (`stores.agent.durable.Proof`), and then all of it is read back once more, at the end.
+Bytes that come are not hashed: they are written, and the claim of their record is journaled. A second thread reads them
+back behind the writer, from the page cache, and compares the digest at the end of every piece. So a file is hashed once
+here, and a piece that differs can be requested again. Bytes of an earlier try are such pieces too, once the source sent
+their digests. A later write by another process shows in the part's times (`stores.agent.durable.Proof`). Then the whole
+part is read back once more at the end.
 """
 
 from __future__ import annotations
@@ -24,42 +24,39 @@ from tidemark.stores.agent.disk import Disk
 from tidemark.stores.agent.frames import BARE, BLOCK, PREFIX
 from tidemark.stores.agent.part_file import LOOKS, Differs, PartFile
 
-_SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two signs of life
+_SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two calls of `alive`
 BACK = 1 << 19  # bytes read back at once: a piece is two steps, and stays in the processor's cache
 
 
 class VerifiedPart(PartFile):
-    """The `.part` of a large file of a pull. `write_block` and `reopen_span` are one thread's (it writes), `verify_written`
-    another's (it reads).
-
-    `alive` is called now and then while much is read back.
-    """
+    """The `.part` of a large file of a pull. One thread calls `write_block` and `reopen_span`, another `verify_written`.
+    `alive` is called from time to time while many bytes are read back."""
 
     def __init__(self, disk: Disk, path: str, identity: Identity, alive: Callable[[], None] = lambda: None) -> None:
         self._alive = alive
-        self._door = threading.Lock()  # to what both threads look at
+        self._door = threading.Lock()  # guards what both threads use
         self._reading = threading.Lock()  # held while the handle is read from
         self._over = False
-        self._reach = 0  # here without a gap up to that
-        self._ends: dict[int, bytes] = {}  # end of a piece: what the file up to there must have; b"": what was read back
-        self._due: list[int] = []  # those the reader has not come to, a heap
+        self._reach = 0  # written without a gap up to this offset
+        self._ends: dict[int, bytes] = {}  # end of a piece: the digest of the file up to there; b"": not known yet
+        self._due: list[int] = []  # ends that the reader has not reached, a heap
         self._blocks: list[Block] = []  # claims of pieces of their own
         self._unread: deque[Block] = deque()
-        self.kept: set[int] = set()  # where pieces begin that an earlier try left
-        self._bare = False  # some of it is known by what was read back alone
-        self._bad = False  # bytes that differ wait to be sent again
+        self.kept: set[int] = set()  # offsets of pieces that an earlier try left
+        self._bare = False  # some pieces came without a digest of the source
+        self._bad = False  # a piece that differs waits to be sent again
         self._proven = ""  # its SHA-256, once it was read back whole
         self._buffer = memoryview(b"")
         self._unsigned = 0
-        super().__init__(disk, path, identity, None)  # which closes it where it fails
+        super().__init__(disk, path, identity, None)  # closes the part if it fails
 
     @property
     def is_complete(self) -> bool:
-        """All of it is written."""
+        """Whether all bytes are written."""
         return bool(self._reach == self.size)
 
     def verified_digest(self) -> str:
-        """Of the whole file, once it is proven; from any thread."""
+        """Return the SHA-256 of the whole file once it is verified, else "". Any thread may call it."""
         return self._proven
 
     def write_block(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
@@ -67,11 +64,11 @@ class VerifiedPart(PartFile):
         end = offset + len(data)
         if self._has_span(offset, end):
             return  # came before, from another connection
-        if kind == BARE and (offset > self._reach or not self._lease.held):  # then all is read again, against what came
+        if kind == BARE and (offset > self._reach or not self._lease.held):  # all is read again and compared with what came
             kind, digest = BLOCK, hashlib.sha256(data).digest()
         skipped = max(0, self._reach - offset)  # bytes here already, which may have been read back
         self._put_bytes(data[skipped:], offset + skipped)
-        # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
+        # CRASH WINDOW: bytes in the part that the journal does not claim: the rerun asks for this piece again.
         block = Block(offset, len(data), digest.hex()) if kind == BLOCK else Block(0, end, digest.hex())
         if kind == BARE:
             self._bare = True
@@ -88,7 +85,7 @@ class VerifiedPart(PartFile):
             self._add_span(offset, end)
 
     def keep_block(self, block: Block) -> None:
-        """A piece that an earlier try left, with the digest that the source has of it now."""
+        """Add a piece that an earlier try left, with the source's present digest of it."""
         if self._has_span(block.offset, block.end):
             return
         # CRASH WINDOW: compared or not, the journal claims what it claimed before; the rerun asks and reads again.
@@ -100,12 +97,12 @@ class VerifiedPart(PartFile):
 
     @property
     def is_behind(self) -> bool:
-        """Much that an earlier try left may still be to read back."""
+        """Whether pieces that an earlier try left are still to be read back. They may be large."""
         with self._door:
             return any(block.offset in self.kept for block in self._unread)
 
     def reopen_span(self, offset: int, end: int) -> tuple[int, int]:
-        """These bytes differ; returns the span that is to be put again: with them, all of the pieces they are in."""
+        """Mark bytes that differ as missing. Returns the span to write again: all pieces that contain such bytes."""
         with self._door:
             self._blocks, (offset, end) = _split_blocks(self._blocks, offset, end)
             self._unread = deque(block for block in self._unread if block.end <= offset or block.offset >= end)
@@ -123,7 +120,8 @@ class VerifiedPart(PartFile):
         return offset, end
 
     def verify_written(self, buffer: memoryview) -> bool:
-        """Read back what came since, by way of `buffer`; True when that was the rest, once. Raises Differs, OSError."""
+        """Read back, through `buffer`, what was written since the last call. Returns True once, when the whole file is
+        verified. Raises Differs, OSError."""
         with self._reading:
             self._buffer = buffer
             with self._door:
@@ -132,11 +130,11 @@ class VerifiedPart(PartFile):
                 return False
             if self.lost is not None:
                 raise self.lost
-            if self._proven:  # who asked for a look at each piece may have asked too often
+            if self._proven:  # one call is queued for each piece, which may be more than needed
                 return False
             if reach == self.size:
                 self._read_whole()
-            elif self.touched:  # then all of it is hashed at the end
+            elif self.touched:  # the whole file is hashed at the end
                 self._read_pieces()
             else:
                 self._read_reached(reach)
@@ -229,7 +227,7 @@ class VerifiedPart(PartFile):
 
 
 def _split_blocks(blocks: list[Block], offset: int, end: int) -> tuple[list[Block], tuple[int, int]]:
-    """The blocks outside of the span, which grows to the borders of those within."""
+    """Return the blocks outside the span, and the span extended to the borders of the blocks that it overlaps."""
     while True:
         within = [block for block in blocks if block.offset < end and block.end > offset]
         grown = min([offset, *(block.offset for block in within)]), max([end, *(block.end for block in within)])
@@ -239,14 +237,14 @@ def _split_blocks(blocks: list[Block], offset: int, end: int) -> tuple[list[Bloc
 
 
 class Verification(NamedTuple):
-    """What became of a part: proven, or the trouble (Differs, OSError; anything else is a bug)."""
+    """The result for a part: verified, or an error (Differs, OSError; anything else is a bug)."""
 
     number: int
     trouble: Exception | None
 
 
 class Verifier:
-    """The thread that reads back. It calls `alive` when there is something for `results`."""
+    """The thread that reads parts back. It calls `alive` after it put something into `results`."""
 
     def __init__(self, alive: Callable[[], None]) -> None:
         self.results: queue.SimpleQueue[Verification] = queue.SimpleQueue()
@@ -256,11 +254,11 @@ class Verifier:
         self._thread.start()
 
     def queue_part(self, number: int, part: VerifiedPart) -> None:
-        """More of it came."""
+        """Queue a part of which more bytes came."""
         self._queue.put((number, part))
 
     def finish_verifying(self) -> None:
-        """Returns when all that came was read back."""
+        """Wait until all queued parts were read back, and end the thread."""
         self._queue.put(None)
         self._thread.join()
 

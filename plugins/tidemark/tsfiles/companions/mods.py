@@ -1,12 +1,12 @@
-"""Deletions that IoTDB keeps beside a TsFile. An entry applies to its own TsFile only (DESIGN §3 "Who wins").
+"""Parse and apply the deletions that IoTDB keeps next to a TsFile. An entry applies to its own TsFile only (DESIGN §3).
 
 | file | IoTDB | entry |
 |---|---|---|
 | `.mods` | 0.9 … 1.x | a line `DELETION,path,offset,first,last`; without `first` up to 0.11 |
 | `.mods2` | 2.x | 1, first, last, path (tree); 0, first, last, table, rule on tags, columns (table) |
 
-Times are inclusive. The offset of the text form: only chunks that begin before it are meant. A path may hold `*` (one node)
-and `**` (one or more). A torn last entry is what a crash at the site left: not yet a deletion there either.
+Times are inclusive. The offset of the text form limits an entry to chunks that begin before it. A path may hold `*` (one
+node) and `**` (one or more). A torn last entry is left by a crash at the site, where it is no deletion either.
 Source: `LocalTextModificationAccessor`, `TreeDeletionEntry`, `TableDeletionEntry`, `TagPredicate` of IoTDB; the real data
 folders, where the server's own answers prove them.
 """
@@ -35,7 +35,7 @@ Tags = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class TagRule:
-    """Which devices of a table are meant: all those for which every part holds.
+    """Selects the devices of a table for which every part holds.
 
     `segments`: (position, value) that must be equal, position 1 is the first tag, None is null. `present`: positions
     that must not be null. `devices`: one of these (table and tags), empty for any.
@@ -72,7 +72,7 @@ class Deletion:
     before: int | None = None
 
     def affects_series(self, device: str, measurement: str) -> bool:
-        """Whether a series, by its canonical names, is meant at all."""
+        """Whether the entry affects a series, given by its canonical names, at any time."""
         if self.path:
             return pattern_matches(self.path, f"{device}.{measurement}")
         segments = table_segments(device)
@@ -81,7 +81,7 @@ class Deletion:
 
 
 class Deletions(tuple[Deletion, ...]):
-    """Those of one file. Among thousands of single series the ones of a series are found by its name."""
+    """The deletions of one file, indexed by series, since there may be thousands of entries for single series."""
 
     @cached_property
     def _by_series(self) -> dict[str, list[Deletion]]:
@@ -91,7 +91,7 @@ class Deletions(tuple[Deletion, ...]):
         return found
 
     def of_series(self, device: str, measurement: str) -> list[Deletion]:
-        """Those that affect a series, by its canonical names."""
+        """The deletions that affect a series, given by its canonical names."""
         others = [entry for entry in self._by_series.get("", ()) if entry.affects_series(device, measurement)]
         return self._by_series.get(f"{device}.{measurement}", []) + others
 
@@ -100,17 +100,17 @@ NO_DELETIONS = Deletions()
 
 
 def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") -> Deletions:
-    """The deletions of a `.mods` or `.mods2`, in order.
+    """The deletions of a `.mods` or `.mods2`, in order. Ignores a torn last entry.
 
-    CorruptionError for what is neither a whole entry nor a torn last one; UnsupportedError for an entry of a newer IoTDB:
-    its points must not come back by being passed over.
+    Raises CorruptionError for any other damaged entry. Raises UnsupportedError for an entry of a newer IoTDB, because
+    skipping it would bring deleted points back.
     """
     return Deletions(_parse_text(data, what) if form == "mods" else _parse_binary(data, what))
 
 
 def mask_deleted_points(deletions: Iterable[Deletion], times: NDArray[np.int64], chunk_offset: int = 0) -> NDArray[np.bool_]:
     """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header is at `chunk_offset`, are deleted."""
-    import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
+    import numpy as np  # not at the top: a load only parses deletions, and numpy would slow its start
 
     mask = np.zeros(len(times), np.bool_)
     for entry in deletions:
@@ -215,7 +215,7 @@ def _read_item_count(cursor: Cursor) -> int:
 
 
 def _trim_null_tags(device: Tags) -> Tags:
-    """Without null tags at the end: files leave them out."""
+    """Drop null tags at the end, as files do."""
     end = len(device)
     while end > 1 and device[end - 1] is None:
         end -= 1

@@ -1,6 +1,6 @@
-"""What a `.resource` says about its TsFile: which devices, from when to when. All layouts from 0.8 to 2.x.
+"""Parse a `.resource`: the devices of its TsFile and their intervals. All layouts from 0.8 to 2.x.
 
-It is cheap planning metadata, never trusted more than the file. Source: research/iotdb.md §5, `TsFileResource` and the
+It is cheap planning metadata, never trusted more than the TsFile. Source: research/iotdb.md §5, `TsFileResource` and the
 `timeindex` package of IoTDB; compared with the true ranges of all files of the real data folders.
 """
 
@@ -25,18 +25,18 @@ def read_extent(data: bytes, database: str = "", what: str = ".resource") -> Ext
     """The devices of a TsFile and their intervals, from the bytes of its `.resource`.
 
     `database` completes the names of table-model devices. A file-level index without devices gives
-    `(("**", first, last),)`; one with devices gives each of them the file's interval. A device without points is left
-    out. Raises CorruptionError where the bytes are no such index or end too early.
+    `(("**", first, last),)`. One with devices gives each of them the file's interval. A device without points is left
+    out. Raises CorruptionError if the bytes are no such index or end too early.
     """
     extent = _read_index(Cursor(data, what), database)
     return tuple(sorted((device, start, end) for device, (start, end) in extent.items() if start <= end))
 
 
 def read_mods_name(data: bytes, what: str = ".resource") -> str:
-    """The name of the file of deletions that the server goes by, '' where the `.resource` names none.
+    """The name of the file of deletions that the server uses, '' if the `.resource` names none.
 
-    0.12 renames a TsFile after a merge and goes on writing deletions under the name from before. Raises CorruptionError
-    where the bytes are no such index.
+    0.12 renames a TsFile after a merge and continues to write deletions under the earlier name. Raises CorruptionError
+    if the bytes are no such index.
     """
     cursor = Cursor(data, what)
     _read_index(cursor, "root")
@@ -50,12 +50,12 @@ def _is_versioned(data: bytes) -> bool:
 
 
 def _read_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
-    """Device → interval; the cursor stands behind it then."""
+    """Read the index: device → interval. Leaves the cursor behind it."""
     if not _is_versioned(cursor.data):
         return _old_index(cursor, database)
     cursor.read_exactly(1)
     extent = _INDEXES[cursor.read_u8()](cursor, database)
-    cursor.read_i64_pair()  # the highest and the lowest plan index: must be there, say nothing to us
+    cursor.read_i64_pair()  # the highest and the lowest plan index: required, but not used
     return extent
 
 
@@ -81,7 +81,7 @@ def _read_intervals(cursor: Cursor) -> list[tuple[int, int]]:
 
 
 def _read_device_index(cursor: Cursor, database: str, device_of: Callable[[Cursor, str], str]) -> dict[str, tuple[int, int]]:
-    """Intervals first, then each device with the number of its interval."""
+    """Read the intervals, then each device with the number of its interval."""
     intervals = _read_intervals(cursor)
     extent = {}
     for _ in intervals:
@@ -104,7 +104,7 @@ def _array_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
 
 
 def _old_file_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
-    """0.12's file index: all devices, then one interval for all."""
+    """0.12's file index: all devices, then one interval for them."""
     number = cursor.read_i32()
     if number < 0 or number * 4 > cursor.bytes_left():
         raise cursor.corruption_error(f"{number} devices announced where {cursor.bytes_left()} bytes are left")

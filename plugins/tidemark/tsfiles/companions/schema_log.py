@@ -1,12 +1,12 @@
-"""The log of a site's schema: which series were created, of what type, and which were deleted. All IoTDB versions.
+"""Parse the log of a site's schema: created series with their types, and deleted ones. All IoTDB versions.
 
 | file | IoTDB | framing |
 |---|---|---|
 | `mlog.txt` | 0.9 … 0.11 | a line a record, fields separated by commas, the first a number for the kind |
 | `mlog.bin` | 0.12 … 2.x | int32 length, the record (its first byte is the kind), int64 CRC-32 (0.12) or 0 (later) |
 
-A log grows at its end; a torn last record is left for the next look. Kinds that say nothing about series are read over;
-kinds this Tidemark does not know are returned as `unknown`, since the framing lets the next record be found.
+A log grows at its end. A torn last record is left for the next reading. Kinds that do not concern series are returned as
+`other`, and kinds that this Tidemark does not know as `unknown`, since the framing allows to find the next record.
 Source: research/iotdb.md §1.8, `PhysicalPlan` (0.12), `SchemaRegionPlanSerializer` (1.x, 2.x), the real data folders.
 """
 
@@ -30,11 +30,11 @@ _FRAME = 12  # int32 before and int64 after a record
 
 @dataclass(frozen=True, slots=True)
 class SchemaRecord:
-    """One thing a log says. Names are canonical.
+    """One record of a log. Names are canonical.
 
     `create`: `series` with `type`, `encoding`, `compression` (names as in IoTDB's SQL), `aligned`. `delete`: `series`, may
     be a pattern. `create_device`: `series` is a device of the table model. `create_database`, `delete_database`: `series`
-    is the database. `other`: known, says nothing about series. `unknown`: `detail` names it.
+    is the database. `other`: a known kind that does not concern series. `unknown`: `detail` names the kind.
     """
 
     kind: Kind
@@ -47,15 +47,15 @@ class SchemaRecord:
 
 
 def form_of(name: str) -> Form | None:
-    """The form of a file of the schema folder by its name; None where it is not a schema log."""
+    """The form of a file of the schema folder by its name, None if it is no schema log."""
     base = name.rpartition("/")[2]
     return "binary" if base == "mlog.bin" else "text" if base == "mlog.txt" else None
 
 
 def decode_log(data: bytes, form: Form, what: str = "schema log") -> tuple[list[SchemaRecord], int]:
-    """The records of `data`, which begins at a record, and where its last whole record ends (bytes from its head).
+    """Decode `data`, which begins at a record: (records, offset of the end of its last whole record).
 
-    CorruptionError where a record is whole but damaged: what comes after it cannot be trusted.
+    Raises CorruptionError if a whole record is damaged, because nothing after it can be trusted.
     """
     return _decode_text(data, what) if form == "text" else _decode_binary(data, what)
 
@@ -68,7 +68,7 @@ def _decode_binary(data: bytes, what: str) -> tuple[list[SchemaRecord], int]:
         if length <= 0:
             if any(data[at:]):
                 raise corruption_error(what, f"a record of {length} bytes", at)
-            break  # filled up with zeros: nothing is written there yet
+            break  # preallocated zeros: nothing is written there yet
         end = at + _FRAME + length
         if end > len(data):
             break
@@ -206,7 +206,7 @@ def _names_of_codes(data_type: int, encoding: int, compression: int) -> tuple[st
 
 
 def _name_of_code(codes: type[IntEnum], code: int) -> str:
-    """The name of a code; a code of a newer IoTDB is told as a number."""
+    """The name of a code; `#number` for a code of a newer IoTDB."""
     try:
         return codes(code).name
     except ValueError:

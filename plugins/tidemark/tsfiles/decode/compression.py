@@ -1,11 +1,10 @@
-"""Decompression of pages, to just the bytes that the page announces; what can be decoded at all.
+"""Decompress pages to exactly the size that they announce, and say which codings Tidemark decodes.
 
-Arrow's LZ4 and Snappy answer with a buffer of the size they are told, whatever they put into it. Behind the bytes of
-a block that stands for fewer is what the memory held before. So those blocks are asked for their size. Source:
-`IUnCompressor` of the TsFile library.
+Arrow's LZ4 and Snappy return a buffer of the requested size, even if a block fills less of it. The rest would be
+uninitialized memory. So the size of such a block is checked. Source: `IUnCompressor` of the TsFile library.
 
-`can_decode` says which types, encodings and compressions Tidemark reads, apart from the decoders: who only asks
-needs no numpy. Absent, since no server that writes them was there to test with: DIFF, BITMAP, REGULAR, FREQ, CAMEL.
+`can_decode` says which types, encodings and compressions Tidemark reads. It is apart from the decoders so that its
+callers need no numpy. Absent, for want of a server that writes them to test with: DIFF, BITMAP, REGULAR, FREQ, CAMEL.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ALWAYS_ALLOWED = 1 << 26
 
 
 def decompress_page(kind: Compression, data: bytes, size: int) -> bytes:
-    """`data` decompressed to exactly `size` bytes. Raises BadPageError, also where `size` cannot be true."""
+    """Decompress `data` to exactly `size` bytes. Raises BadPageError, also for a `size` beyond any compression ratio."""
     if size > max(_ALWAYS_ALLOWED, len(data) * _LARGEST_RATIO):
         raise BadPageError(f"a page of {len(data)} bytes cannot hold {size}")
     result = _DECOMPRESSORS[kind](data, size)
@@ -72,7 +71,10 @@ def _decompress_with_arrow(codec: str, data: bytes, size: int) -> bytes:
 
 
 def _decompress_lz4(data: bytes, size: int) -> bytes:
-    """A block does not say its size: its lengths are added up, or (without compiled code) one byte less must be too few."""
+    """Decompress an LZ4 block, which does not state its size.
+
+    Compiled code adds up its lengths. Without it, decompression to one byte less must fail.
+    """
     from tidemark.tsfiles.points.kernels import kernels
 
     result = _decompress_with_arrow("lz4_raw", data, size)
@@ -92,7 +94,7 @@ def _fits_size(codec: str, data: bytes, size: int) -> bool:
 
 
 def _decompress_snappy(data: bytes, size: int) -> bytes:
-    """A block begins with its size (a varint), which Snappy holds it to."""
+    """Decompress a Snappy block. It begins with its size (a varint), which Snappy checks."""
     try:
         told = Cursor(data, "SNAPPY").read_uvarint()
     except CorruptionError as cut:

@@ -1,7 +1,4 @@
-"""Which (type, encoding) Tidemark decodes, and how: every decoder here is exact or absent, none guesses.
-
-`compression` says which, for those who only ask.
-"""
+"""The decoder of each (type, encoding). Every decoder is exact or absent. `compression.can_decode` lists them."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ Decoder = Callable[[bytes, int], NDArray[Any]]
 def decode_values(data_type: DataType, encoding: Encoding, data: bytes, count: int) -> NDArray[Any]:
     """The `count` values of a page, with the dtype of `VALUE_DTYPES`.
 
-    Raises BadPageError where `data` does not hold exactly that many, KeyError where `compression.can_decode` is false.
+    Raises BadPageError if `data` does not hold exactly that many, KeyError if `compression.can_decode` is false.
     """
     return _DECODERS[data_type, encoding](data, count)
 
@@ -54,7 +51,7 @@ def _plain_booleans(data: bytes, count: int) -> NDArray[np.bool_]:
 
 
 def _plain_int32(data: bytes, count: int) -> NDArray[np.int32]:
-    """Zigzag varints: the bits of each value are gathered for all values at once."""
+    """Decode zigzag varints, all values at once."""
     if (compiled := kernels()) is not None:
         return compiled.decode_varints(data, count)
     raw = np.frombuffer(data, np.uint8)
@@ -75,7 +72,7 @@ def _plain_int32(data: bytes, count: int) -> NDArray[np.int32]:
 
 
 def _plain_binary(data: bytes, count: int) -> NDArray[Any]:
-    """Length as varint, bytes. Nearly all lengths are one byte: a plain loop over those is the quick way."""
+    """Decode values of a varint length and bytes. Nearly all lengths have one byte, so the loop treats those first."""
     found: list[bytes] = []
     cursor = Cursor(data, "PLAIN")
     at, end = 0, len(data)

@@ -1,6 +1,6 @@
-"""Bit-packed integers, TS_2DIFF and ZIGZAG, RLE, DICTIONARY, floats kept as scaled integers.
+"""Decode bit-packed integers, TS_2DIFF and ZIGZAG, RLE, DICTIONARY, and floats stored as scaled integers.
 
-Integers are packed with the most significant bit first; `unpack_integers` gives arrays.
+Integers are packed with the most significant bit first.
 
 TS_2DIFF is packs of: number and bit width of the differences, the smallest difference, the first value, the
 differences less the smallest, bit-packed. Arithmetic wraps at the type's width, as in Java. Source:
@@ -25,7 +25,7 @@ from tidemark.tsfiles.points.kernels import kernels
 
 
 def unpack_integers(data: bytes, width: int, count: int) -> NDArray[np.uint64]:
-    """`count` integers of `width` bits (0 to 64) from the head of `data`; the last byte may be filled up."""
+    """`count` integers of `width` bits (0 to 64) from the start of `data`. The last byte may be padded."""
     if not 0 <= width <= 64 or count < 0:
         raise BadPageError(f"{count} integers of {width} bits")
     if width == 0 or count == 0:
@@ -38,7 +38,7 @@ def unpack_integers(data: bytes, width: int, count: int) -> NDArray[np.uint64]:
 def extract_integers(data: bytes, positions: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The integers of `widths[i]` bits (0 to 64) that begin at bit `positions[i]`, which must lie in `data` (uint64[n]).
 
-    Nine bytes hold any of them: eight are taken as a word, what the ninth has is added below.
+    Nine bytes hold any of them: eight are read as a word, then the bits of the ninth are added.
     """
     padded = np.frombuffer(data + bytes(9), np.uint8)
     words = np.ndarray(len(data) + 1, ">u8", padded, strides=(1,))  # the word that begins at each byte
@@ -53,19 +53,19 @@ def extract_integers(data: bytes, positions: NDArray[np.int64], widths: NDArray[
 
 
 def decode_deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32, INT64, DATE, TIMESTAMP and times in TS_2DIFF."""
+    """Decode INT32, INT64, DATE, TIMESTAMP and times in TS_2DIFF."""
     return _decode_packs(Cursor(data, "TS_2DIFF"), count, dtype)
 
 
 def decode_float_deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """FLOAT (`dtype` int32) and DOUBLE (int64) in TS_2DIFF."""
+    """Decode FLOAT (`dtype` int32) and DOUBLE (int64) in TS_2DIFF."""
     cursor = Cursor(data, "TS_2DIFF")
     decimals, unscaled, raw = read_float_scale(cursor, count)
     return unscale_floats(_decode_packs(cursor, count, dtype), decimals, unscaled, raw)
 
 
 def _decode_packs(cursor: Cursor, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """All packs at once: a pack is some hundred values, too few to be worth an array operation of its own."""
+    """Decode all packs at once: a pack has some hundred values, too few for array operations of its own."""
     if (compiled := kernels()) is not None:
         return compiled.decode_deltas(cursor.read_exactly(cursor.bytes_left()), count, dtype)
     heads = _pack_heads(cursor, count, dtype.itemsize * 8)
@@ -87,7 +87,7 @@ def _decode_packs(cursor: Cursor, count: int, dtype: np.dtype[Any]) -> NDArray[A
 
 
 def _pack_heads(cursor: Cursor, count: int, bits: int) -> list[tuple[int, int, int, int, int]]:
-    """Of each pack: number of differences, their width, the smallest, the first value, where the differences lie."""
+    """The heads of all packs: (number of differences, bit width, smallest difference, first value, their offset)."""
     heads = []
     missing = count
     while cursor.bytes_left():
@@ -105,7 +105,7 @@ def _pack_heads(cursor: Cursor, count: int, bits: int) -> list[tuple[int, int, i
 
 
 def decode_zigzag(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32, INT64, DATE, TIMESTAMP in ZIGZAG: blocks of length, number, zigzag integers."""
+    """Decode INT32, INT64, DATE, TIMESTAMP in ZIGZAG: blocks of length, number, zigzag integers."""
     if (compiled := kernels()) is not None:
         return compiled.decode_zigzag(data, count, dtype)
     cursor = Cursor(data, "ZIGZAG")
@@ -173,7 +173,7 @@ def _one_run(block: Cursor, width: int, wanted: int, size: int) -> NDArray[np.ui
 
 
 def decode_int_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32, INT64, DATE, TIMESTAMP in RLE."""
+    """Decode INT32, INT64, DATE, TIMESTAMP in RLE."""
     return _as_signed(decode_runs(Cursor(data, "RLE"), count, dtype.itemsize), dtype)
 
 
@@ -183,7 +183,7 @@ def decode_boolean_runs(data: bytes, count: int) -> NDArray[np.bool_]:
 
 
 def decode_dictionary(data: bytes, count: int) -> NDArray[Any]:
-    """TEXT, STRING, BLOB: the different values, then their numbers in RLE."""
+    """Decode TEXT, STRING, BLOB in DICTIONARY: the distinct values, then their numbers in RLE."""
     cursor = Cursor(data, "DICTIONARY")
     size = cursor.read_varint()
     if not 0 <= size <= cursor.bytes_left():
@@ -198,9 +198,9 @@ def decode_dictionary(data: bytes, count: int) -> NDArray[Any]:
 
 
 def read_float_scale(cursor: Cursor, count: int) -> tuple[int, NDArray[np.bool_], NDArray[np.bool_]]:
-    """The head of FLOAT and DOUBLE in RLE and TS_2DIFF: decimals, which values are not scaled, which are raw bits.
+    """Read the head of FLOAT and DOUBLE in RLE and TS_2DIFF: decimals, which values are unscaled, which are raw bits.
 
-    Newer writers put bitmaps (least significant bit first) before the decimals where a value does not fit.
+    Newer writers put bitmaps (least significant bit first) before the decimals if a value does not fit.
     """
     decimals = cursor.read_uvarint()
     unscaled, raw = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -230,7 +230,7 @@ def unscale_floats(
 
 
 def decode_float_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """FLOAT (`dtype` int32) and DOUBLE (int64) in RLE."""
+    """Decode FLOAT (`dtype` int32) and DOUBLE (int64) in RLE."""
     cursor = Cursor(data, "RLE")
     decimals, unscaled, raw = read_float_scale(cursor, count)
     return unscale_floats(_as_signed(decode_runs(cursor, count, dtype.itemsize), dtype), decimals, unscaled, raw)

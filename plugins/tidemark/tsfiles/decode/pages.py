@@ -1,13 +1,12 @@
-"""From the chunks of one series to its points: decompress, decode, check against the statistics, choose by time.
+"""Decode the chunks of one series to points: decompress, decode, check against the statistics, select by time.
 
 A page of a plain series holds length of times, times, values. In an aligned device times have a chunk of their own.
 A page of a value column holds the number of rows, a bitmap of those that are not null (most significant bit first),
 values. Source: `PageReader`, `ValuePageReader`, `TimePageReader` of the TsFile library.
 
-A chunk of many small pages is decoded all at once: devices that flush often leave pages of a point or a few, and
-page by page each costs some ten microseconds, whatever it holds. `decode_small_pages` lets compiled code walk them. It
-takes sound ones of the usual encodings alone. Everything else is left to `ChunkReader`, which says what is wrong and
-where.
+Devices that flush often leave chunks of many pages with a few points each, and decoding them one by one is slow.
+`decode_small_pages` decodes such a chunk at once in compiled code. It accepts only sound pages of the usual encodings.
+`ChunkReader` decodes all others, and reports what is wrong and where.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _MOST_POINTS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Wanted times: start <= time < end, None is no bound."""
+    """A range of wanted times: start <= time < end, None is no bound."""
 
     start: int | None
     end: int | None
@@ -58,8 +57,9 @@ class ChunkReader:
         self._chunks_end = chunks_end
 
     def read_plain_chunk(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
-        """The points of a chunk of a series that is not aligned, a column a page or one of many small ones; pages outside
-        `span` are left out."""
+        """Yield the points of a chunk of a plain series, a column a page, or one column for many small pages.
+
+        Pages outside `span` are left out."""
         header, data = self._read_chunk(series, place, label, PLAIN_SERIES)
         together = decode_small_pages(header, data, place.statistics, span.start, span.end)
         if together is not None:
@@ -78,7 +78,7 @@ class ChunkReader:
             yield Column(series.type, times, values)
 
     def read_time_chunk(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
-        """The times of a chunk of the time column, an array a page."""
+        """The times of a chunk of the time column: (statistics, times) of each page."""
         header, of_data = self._read_chunk(series, place, label, TIME_COLUMN)
         of_chunk = list(parse_pages(self._file, header, of_data))
         self._check_points(header, place, of_chunk, label)
@@ -93,9 +93,9 @@ class ChunkReader:
     def read_value_chunk(
         self, series: Series, place: ChunkPlace, times: list[tuple[Statistics, Times]], span: Span, label: str
     ) -> Iterator[Column]:
-        """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page.
+        """Yield the points of a chunk of a value column, a column a page. `times`: the result of `read_time_chunk`.
 
-        A page without nulls gives the very array of its times, not a copy.
+        The column of a page without nulls has the same array of times, not a copy.
         """
         header, data = self._read_chunk(series, place, label, VALUE_COLUMN)
         found = list(parse_pages(self._file, header, data))
@@ -117,8 +117,9 @@ class ChunkReader:
             yield Column(series.type, of_page if count == len(of_page) else of_page[present], values)
 
     def _check_points(self, header: ChunkHeader, place: ChunkPlace, found: list[Page], label: str) -> None:
-        """The pages of a chunk hold the points that the index promises, at its times: none is lost where a page's length is
-        damaged, or where whoever wants other times passes the chunk over."""
+        """Raise CorruptionError unless the pages of a chunk have the points and the interval that the index states.
+
+        Otherwise a damaged page length, or a chunk that is skipped by its interval, could lose points unnoticed."""
         of_pages = [page.statistics or place.statistics for page in found if page.data is not None]
         told, within = sum([one.count for one in of_pages]), place.statistics
         if told != place.statistics.count:
@@ -128,7 +129,7 @@ class ChunkReader:
             raise corruption_error(self._file.path, f"{label}: pages of other times than the index says", header.offset)
 
     def _read_chunk(self, series: Series, place: ChunkPlace, label: str, column: int) -> tuple[ChunkHeader, bytes]:
-        """The header of a chunk that is as the index says and can be decoded, and the bytes of its pages."""
+        """Read a chunk: (header, bytes of its pages). Raises if it differs from the index or cannot be decoded."""
         header = read_header(self._file, place.offset, series, self._chunks_end)
         if header.column != column:
             raise corruption_error(
@@ -146,9 +147,9 @@ class ChunkReader:
 
 
 def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
-    """The times of a page, which must be those that the statistics announce.
+    """Decode the times of a page and check them against the statistics.
 
-    A plain series does not say how its times are encoded: TS_2DIFF unless the site's settings said PLAIN.
+    A plain series does not state the encoding of its times. It is TS_2DIFF unless the site's settings said PLAIN.
     """
     if statistics.count > _MOST_POINTS:
         raise BadPageError(f"a page of {statistics.count} points")
@@ -167,9 +168,9 @@ def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) 
 
 
 def _is_one_time(data: bytes, statistics: Statistics) -> bool:
-    """Whether this is just the one time of the statistics: late points come in hundreds of thousands of such pages.
+    """Whether `data` is TS_2DIFF of the single time of the statistics. A shortcut: late points make many such pages.
 
-    TS_2DIFF of one value: no differences, no bits, a smallest difference that is of none, the value.
+    TS_2DIFF of one value: no differences, no bits, a meaningless smallest difference, the value.
     """
     if statistics.count != 1 or statistics.start != statistics.end or len(data) != 24:
         return False
@@ -177,7 +178,7 @@ def _is_one_time(data: bytes, statistics: Statistics) -> bool:
 
 
 def _decode_page_values(header: ChunkHeader, coded: bytes, count: int, statistics: Statistics, label: str) -> NDArray[Any]:
-    """The values of a page. UnsupportedError where an encoding that can lose values has, or is written in an unknown way."""
+    """The values of a page. Raises UnsupportedError if an UNSURE encoding gives values that contradict the statistics."""
     values = decode_values(header.type, header.encoding, coded, count)
     if header.encoding not in UNSURE or not count:
         return values
@@ -192,7 +193,7 @@ def _decode_page_values(header: ChunkHeader, coded: bytes, count: int, statistic
 
 
 def _read_present_rows(header: ChunkHeader, page: Page, rows: int) -> tuple[NDArray[np.bool_], bytes]:
-    """Which rows of a page of a value column are not null, and its encoded values."""
+    """Read a page of a value column: (which rows are not null, its encoded values)."""
     cursor = Cursor(decompress_page(header.compression, page.data or b"", page.size), "page")
     announced = cursor.read_i32()
     if announced != rows:
@@ -203,7 +204,7 @@ def _read_present_rows(header: ChunkHeader, page: Page, rows: int) -> tuple[NDAr
 
 
 class _Located:
-    """Turns what decoding raises on garbage into a CorruptionError that names series and byte."""
+    """A context manager that turns errors of decoding into a CorruptionError with series and byte."""
 
     def __init__(self, path: str, offset: int, label: str) -> None:
         self._path, self._offset, self._label = path, offset, label
@@ -221,12 +222,12 @@ class _Located:
 
 
 _FEWEST_PAGES = 16
-_MOST_POINTS_A_PAGE = 1000  # of a page on average: those of more cost as much for what they hold as for being pages
-_PAGE_BYTES, _POINT_BYTES = 128, 32  # decompressed: no coding takes more
+_MOST_POINTS_A_PAGE = 1000  # on average: for larger pages the cost of a page no longer matters
+_PAGE_BYTES, _POINT_BYTES = 128, 32  # most decompressed bytes of any coding
 
 _DELTAS_32, _DELTAS_64, _GORILLA_32, _GORILLA_64, _GORILLA_FLOAT, _GORILLA_DOUBLE = range(6)
 _RUNS_32, _RUNS_64, _VARINTS, _PLAIN_8, _PLAIN_32, _PLAIN_64 = range(6, 12)
-_PATTERNS = (_RUNS_32, _RUNS_64)  # come as unsigned 64 bit patterns
+_PATTERNS = (_RUNS_32, _RUNS_64)  # decoded to unsigned 64 bit patterns
 
 _CODINGS = {
     (DataType.BOOLEAN, Encoding.RLE): _RUNS_32,
@@ -247,9 +248,9 @@ for _kind in INTEGERS:
 def decode_small_pages(
     header: ChunkHeader, data: bytes, told: Statistics, start: int | None, end: int | None
 ) -> Column | None:
-    """The points of the pages of `data` that may hold some with start <= time < end (None: no bound), as one column.
+    """Decode the pages of a plain series that may hold points with start <= time < end (None: no bound) to one column.
 
-    `header`: of a series that is not aligned; `told`: of the chunk, by the index. None: to be read page by page.
+    `told`: the statistics of the chunk in the index. None if the chunk must be decoded page by page.
     """
     compiled, coding = kernels(), _CODINGS.get((header.type, header.encoding))
     if compiled is None or coding is None or header.one_page:
@@ -277,7 +278,7 @@ def decode_small_pages(
 
 
 def _decompress_pages(kind: Compression, data: bytes, rows: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
-    """The bytes of the pages as they are decoded, and the rows with where each one is in those."""
+    """Decompress pages: (their joined bytes, the rows with each page's place in them)."""
     sizes = rows[:, PageRow.PAGE_BYTES]
     if sizes.sum() > len(rows) * _PAGE_BYTES + rows[:, PageRow.POINTS].sum() * _POINT_BYTES:
         raise BadPageError("more bytes than such pages have")
@@ -294,7 +295,7 @@ def _decompress_pages(kind: Compression, data: bytes, rows: NDArray[np.int64]) -
 
 
 def _as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Values of a type of themselves or of patterns."""
+    """Convert values, which may be 64 bit patterns, to a type."""
     if values.dtype == dtype:
         return values
     if dtype.kind == "b":

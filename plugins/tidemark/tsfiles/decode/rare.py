@@ -1,10 +1,9 @@
-"""RLBE and SPRINTZ: encodings that servers accept and hardly anybody sets. Value by value, in Python.
+"""Decode RLBE and SPRINTZ, two rarely used encodings, value by value in Python.
 
-SPRINTZ loses what does not fit its scheme and does not say which predictor wrote a page, and FLOAT in RLBE is written in two
-ways: what a page decodes to is compared with its statistics (`confirm_by_statistics`), and where that says no the page is
-refused, not guessed.
-Source: `IntRLBEDecoder`, `DoubleRLBEDecoder`, `IntSprintzDecoder`, `DoubleSprintzDecoder`, `LongFire`
-of the TsFile library, as 2.0.1 has them; proved by files of a server of 2.0.1-beta.
+SPRINTZ loses values that do not fit its scheme, and a page does not name its predictor. FLOAT in RLBE is written in two
+ways. So decoded values are compared with the page's statistics (`confirm_by_statistics`), and a page that differs is
+refused. Source: `IntRLBEDecoder`, `DoubleRLBEDecoder`, `IntSprintzDecoder`, `DoubleSprintzDecoder`, `LongFire` of the
+TsFile library, as 2.0.1 has them; proved by files of a server of 2.0.1-beta.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _TAIL = 0x80
 
 
 def decode_rlbe(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in RLBE: differences of one bit length, run by run.
+    """Decode INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in RLBE: runs of differences of one bit length.
 
-    A block: int32 number; then length of the differences (6 or 7 bits), number of them as Fibonacci code, differences. Those
-    of floats are floats and are added up as such, in order, as the server does, with its rounding.
+    A block: int32 number of values, then runs of: length of the differences (6 or 7 bits), their number as Fibonacci code,
+    the differences. Differences of floats are floats. They are added up in order, with the server's rounding.
     """
     size = dtype.itemsize * 8
     bits = BitReader(data)
@@ -48,14 +47,14 @@ def decode_rlbe(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
             number = _read_fibonacci(bits, end - len(found))
             if not 1 <= width <= size:
                 raise BadPageError(f"RLBE differences of {width} bits")
-            top = 1 << (size - 1) if width == size else 0  # the highest bit of the widest comes turned around
+            top = 1 << (size - 1) if width == size else 0  # at full width the highest bit is written inverted
             found += [bits.read_bits(width) ^ top for _ in range(number)]
         blocks.append(end)
     return _sum_blocks(np.array(found, f"u{dtype.itemsize}"), blocks, dtype)
 
 
 def _read_fibonacci(bits: BitReader, most: int) -> int:
-    """A number as a sum of Fibonacci numbers 1, 2, 3, 5 …, lowest first; two ones in a row end it."""
+    """Read a number as a sum of Fibonacci numbers 1, 2, 3, 5 …, lowest first. Two ones in a row end it."""
     value, before, current = 0, 1, 1
     now, following = bits.read_bits(1), bits.read_bits(1)
     while True:
@@ -71,7 +70,7 @@ def _read_fibonacci(bits: BitReader, most: int) -> int:
 
 
 def _sum_blocks(differences: NDArray[Any], blocks: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Running sums that begin anew with each block."""
+    """Running sums that restart at each block."""
     typed = differences.view(dtype if dtype.kind == "f" else differences.dtype)
     out = np.empty_like(typed)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -81,10 +80,10 @@ def _sum_blocks(differences: NDArray[Any], blocks: list[int], dtype: np.dtype[An
 
 
 def decode_sprintz(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in SPRINTZ with the predictor FIRE (IoTDB's default).
+    """Decode INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in SPRINTZ with the predictor FIRE (IoTDB's default).
 
-    Blocks of a first value and eight packed errors of prediction; what is left at the end of the page is RLE (integers) or
-    GORILLA (floats). The bits of floats are predicted as integers.
+    A block has a first value and eight packed prediction errors. The rest of the page is RLE (integers) or GORILLA
+    (floats). The bits of floats are predicted as integers.
     """
     size = dtype.itemsize * 8
     cursor = Cursor(data, "SPRINTZ")
@@ -115,7 +114,7 @@ def _decode_sprintz_tail(cursor: Cursor, number: int, dtype: np.dtype[Any]) -> N
 
 
 def _predict_block(first: int, codes: list[int], size: int) -> list[int]:
-    """The nine values of a block as bit patterns. Arithmetic of Java: it wraps, shifts keep the sign, division truncates."""
+    """The nine values of a block as bit patterns. As in Java, sums wrap, shifts keep the sign and division truncates."""
     half, whole = 1 << (size - 1), 1 << size
     shift, fraction = (2, 8) if size == 32 else (3, 16)
 
@@ -140,9 +139,9 @@ def _halve_towards_zero(value: int) -> int:
 
 
 def confirm_by_statistics(encoding: Encoding, data: bytes, values: NDArray[Any], statistics: bytes) -> NDArray[Any] | None:
-    """The values of a page of an UNSURE encoding that its statistics (as in the file) bear out; None where none do.
+    """The values of a page of an UNSURE encoding that agree with its statistics (as in the file); None if none do.
 
-    Later libraries than 2.0.1 write the differences of FLOAT in RLBE between its bits: exact, so told by exact agreement.
+    Libraries later than 2.0.1 write FLOAT in RLBE as differences of its bits. That is exact, so it must agree exactly.
     """
     if encoding != Encoding.RLBE:
         return values if _matches_statistics(values, statistics) else None
@@ -155,9 +154,9 @@ def confirm_by_statistics(encoding: Encoding, data: bytes, values: NDArray[Any],
 
 
 def _matches_statistics(values: NDArray[Any], statistics: bytes, nearly: bool = False) -> bool:
-    """Whether values have smallest, largest, first, last value and sum of the statistics; `nearly`: but for rounding.
+    """Whether values have the smallest, largest, first and last value and the sum of the statistics.
 
-    A value that was lost shows in the sum where it shows nowhere else. Sums are compared up to the rounding of doubles.
+    Sums are compared up to the rounding of doubles; they reveal a lost value. `nearly`: allow a relative error of 1e-3.
     """
     letter = {"i4": "i", "i8": "q", "f4": "f", "f8": "d"}[f"{values.dtype.kind}{values.dtype.itemsize}"]
     form = struct.Struct(f">4{letter}{'q' if letter == 'i' else 'd'}")
@@ -171,7 +170,7 @@ def _matches_statistics(values: NDArray[Any], statistics: bytes, nearly: bool = 
         slack = (1e-3 if nearly else 1e-12) * float(np.abs(wide).sum())
         if not np.isnan(told_sum) and not abs(float(wide.sum()) - told_sum) <= slack:
             return False
-    known = ~np.isnan(told) if values.dtype.kind == "f" else np.ones(4, np.bool_)  # a NaN says nothing of the others
+    known = ~np.isnan(told) if values.dtype.kind == "f" else np.ones(4, np.bool_)  # a NaN in the statistics is not compared
     if nearly:
         width = float(np.abs(told[known]).max(initial=0.0))
         return bool((np.abs(mine[known] - told[known]) <= 1e-3 * width).all())

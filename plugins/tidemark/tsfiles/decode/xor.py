@@ -1,7 +1,7 @@
-"""GORILLA, CHIMP and GORILLA_V1: each value is the one before it with some bits changed.
+"""Decode GORILLA, CHIMP and GORILLA_V1, which store each value as a bit difference from an earlier one.
 
-The writers end a page with a mark (the smallest integer, NaN): here the number of values is known, so real NaNs and
-smallest integers inside the data are kept (Java's reader stops at them), and the mark is only checked.
+The writers end a page with a mark (the smallest integer, NaN), and Java's reader stops at the first such value. Here the
+number of values is known, so NaNs and smallest integers inside the data are kept. The mark is only checked.
 Source: `GorillaDecoderV2`, `LongGorillaDecoder`, `LongChimpDecoder`, `IntChimpDecoder`, `SinglePrecisionDecoderV1`,
 `DoublePrecisionDecoderV1` of the TsFile library.
 """
@@ -20,7 +20,7 @@ _CHIMP_LEADING = (0, 8, 12, 16, 18, 20, 22, 24)
 
 
 class BitReader:
-    """Bits from the head of `data`, most significant first."""
+    """Reads bits from the start of `data`, most significant first."""
 
     __slots__ = ("at", "data", "end")
 
@@ -40,7 +40,7 @@ class BitReader:
 
 
 def decode_gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in GORILLA."""
+    """Decode INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in GORILLA."""
     if count == 0:
         return np.empty(0, dtype)
     if (compiled := kernels()) is not None:
@@ -55,7 +55,7 @@ def decode_gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any
     patterns = [value]
     leading = trailing = 0
     fresh = True
-    for _ in range(count):  # one more than is kept: the end mark
+    for _ in range(count):  # reads one value more than `count`: the end mark
         if take(1):
             if take(1):
                 leading = take(length_bits)
@@ -70,7 +70,7 @@ def decode_gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any
 
 
 def decode_chimp(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in CHIMP."""
+    """Decode INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in CHIMP."""
     if count == 0:
         return np.empty(0, dtype)
     if (compiled := kernels()) is not None:
@@ -107,7 +107,7 @@ def decode_chimp(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def decode_gorilla_v1(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """FLOAT and DOUBLE in GORILLA_V1 (IoTDB 0.8 … 0.10 wrote it; still a code of V3 and V4)."""
+    """Decode FLOAT and DOUBLE in GORILLA_V1 (written by IoTDB 0.8 … 0.10; also a code of V3 and V4)."""
     if count == 0:
         return np.empty(0, dtype)
     size = dtype.itemsize * 8
@@ -123,7 +123,7 @@ def decode_gorilla_v1(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[
                 if trailing < 0:
                     raise BadPageError("GORILLA_V1 bits that no writer makes")
                 value ^= take(significant) << trailing
-            else:  # as wide as the value before it, by its own zeros
+            else:  # uses the leading and trailing zeros of the value before
                 leading = size - value.bit_length()
                 trailing = (value & -value).bit_length() - 1 if value else size
                 width = max(0, size - leading - trailing)
@@ -134,7 +134,7 @@ def decode_gorilla_v1(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[
 
 
 def _from_ring(patterns: list[int], index: int, ring: int) -> int:
-    """The value kept last at `index` of the ring of the last `ring` values."""
+    """The newest value at position `index` of a ring buffer of `ring` values."""
     newest = len(patterns) - 1
     position = newest - ((newest - index) % ring)
     return patterns[position] if position >= 0 else 0
@@ -145,7 +145,7 @@ def _check_end(pattern: int, dtype: np.dtype[Any], name: str) -> None:
 
 
 def _check_mark(mark: NDArray[Any], dtype: np.dtype[Any], name: str) -> None:
-    """`mark`: the value after the last one of a page."""
+    """Raise BadPageError unless `mark`, the value after the last one of a page, is an end mark."""
     value = mark[0]
     ended = np.isnan(value) if dtype.kind == "f" else value == np.iinfo(dtype).min
     if not ended:

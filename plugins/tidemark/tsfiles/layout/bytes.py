@@ -1,8 +1,8 @@
-"""Reading a TsFile's bytes with every bound checked: garbage becomes a CorruptionError that says what and where.
+"""Read a TsFile's bytes with every bound checked: garbage raises a CorruptionError that says what and where.
 
-`Cursor` reads numbers and strings out of bytes; `FileBytes` reads a file's bytes by position, every range checked
+`Cursor` reads numbers and strings out of bytes. `FileBytes` reads a file's bytes by position and checks every range
 against its length. Integers are big-endian. `read_uvarint` is LEB128 of 32 bits, `read_varint` its zigzag form. Strings
-carry their length in bytes.
+have their length in bytes before them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAIR = struct.Struct(">qq")
 
 
 class EndsEarlyError(CorruptionError):
-    """The bytes end where more of them are announced: garbage, or the end of something that was cut off."""
+    """The bytes end before the announced length: they are garbage, or were cut off."""
 
 
 class Cursor:
@@ -38,11 +38,11 @@ class Cursor:
         self.what = what
 
     def corruption_error(self, problem: str, at: int | None = None) -> CorruptionError:
-        """The error to raise: what, what is wrong with it, where (byte of the file)."""
+        """The error to raise: `what`, the problem, and the byte of the file."""
         return corruption_error(self.what, problem, self.base + (self.position if at is None else at))
 
     def ends_early_error(self, problem: str) -> EndsEarlyError:
-        """The same where what is missing lies behind the last byte."""
+        """The error to raise if the missing bytes lie beyond the end."""
         told = self.corruption_error(problem)
         return EndsEarlyError(told.message, hint=told.hint, subject=told.subject)
 
@@ -104,16 +104,16 @@ class Cursor:
         return (value >> 1) ^ -(value & 1)
 
     def read_count(self, least: int) -> int:
-        """A number of items of at least `least` bytes each: never more than what is left can hold."""
+        """Read a number of items of at least `least` bytes each. Raises if the remaining bytes cannot hold them."""
         value = self.read_uvarint()
         if value * least > self.bytes_left():
             raise self.ends_early_error(f"{value} items announced where {self.bytes_left()} bytes are left")
         return value
 
     def read_var_string(self) -> str | None:
-        """A string with its length as varint, -1 for null."""
+        """Read a string with its length as varint, -1 for null."""
         start = self.position + 1
-        if start <= self.end and not (twice := self.data[start - 1]) & 0x81:  # a short one, as most are
+        if start <= self.end and not (twice := self.data[start - 1]) & 0x81:  # a short one, like most
             end = start + (twice >> 1)
             if end <= self.end and (text := self.data[start:end]).isascii():
                 self.position = end
@@ -122,14 +122,14 @@ class Cursor:
         return None if length == -1 else self._read_text(length)
 
     def read_var_name(self) -> str:
-        """A `read_var_string` that may not be null."""
+        """Read a string with its length as varint. Raises CorruptionError for null."""
         value = self.read_var_string()
         if value is None:
             raise self.corruption_error("a name is missing")
         return value
 
     def read_int_string(self) -> str | None:
-        """A string with its length as int32, -1 for null."""
+        """Read a string with its length as int32, -1 for null."""
         length = self.read_i32()
         return None if length == -1 else self._read_text(length)
 
@@ -142,7 +142,7 @@ class Cursor:
 
 
 def corruption_error(what: str, problem: str, at: int | None = None) -> CorruptionError:
-    """A CorruptionError of a file: `what` is its path (and the part concerned)."""
+    """A CorruptionError of a file. `what` is its path (and the part concerned), `at` the byte."""
     where = "" if at is None else f" (byte {at})"
     return CorruptionError(
         f"{what}: {problem}{where}",
@@ -151,15 +151,15 @@ def corruption_error(what: str, problem: str, at: int | None = None) -> Corrupti
     )
 
 
-_WHOLE = 4 << 20  # bytes that are cheaper read at once than in the many small pieces of an index
-_TAIL = 1 << 20  # of an index that stays in memory while its file is open: a merge has many open at once
+_WHOLE = 4 << 20  # up to this size one read is cheaper than the many small ones of an index
+_TAIL = 1 << 20  # largest index that is kept in memory: a merge has many files open at once
 
 
 class FileBytes:
     """A local file opened for reading at any position; a context manager. `size` is its length when it was opened.
 
-    A `path` is one that the user named, links and all; what others may have put there comes as an UntrustedFile.
-    `all_of_it`: the caller will look at every part, so a file that is not large is read at once.
+    A plain `path` may lead over symlinks: a user named it. Files that others can write must be given as UntrustedFile.
+    `all_of_it`: the caller reads every part, so a file that is not large is read at once.
     """
 
     def __init__(self, path: Path | str | UntrustedFile, all_of_it: bool = False) -> None:
@@ -174,14 +174,14 @@ class FileBytes:
             self.cache_from(0, _WHOLE)
 
     def cache_from(self, start: int, most: int = _TAIL) -> None:
-        """Read all from byte `start` on at once, where that is not more than `most`: many small pieces will be asked for."""
+        """Cache everything from byte `start` on, unless it is more than `most`. For callers that read many small pieces."""
         if 0 < self.size - start <= most:
             kept = os.pread(self._descriptor, self.size - start, start)
-            if len(kept) == self.size - start:  # else piece by piece, which says what is wrong
+            if len(kept) == self.size - start:  # else `read` finds that the file became shorter
                 self._kept, self._kept_from = kept, start
 
     def read(self, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`; CorruptionError where the file does not have them."""
+        """Read `length` bytes from `offset`. Raises CorruptionError if the file does not have them."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise corruption_error(self.path, f"{length} bytes wanted from byte {offset} of a file of {self.size} bytes")
         if offset >= self._kept_from:
@@ -197,7 +197,7 @@ class FileBytes:
         return b"".join(pieces) if len(pieces) != 1 else pieces[0]
 
     def read_up_to(self, offset: int, length: int, end: int) -> bytes:
-        """At most `length` bytes from `offset`, none at or after `end`."""
+        """Read at most `length` bytes from `offset`, none at or after `end`."""
         return self.read(offset, max(0, min(length, end - offset)))
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class FileBytes:
 
 
 def _open_regular_file(path: str) -> int:
-    """NONBLOCK: a FIFO must not hang us."""
+    """Open a regular file; returns its descriptor. O_NONBLOCK, so that a FIFO does not block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor

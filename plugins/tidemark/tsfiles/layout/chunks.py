@@ -1,8 +1,8 @@
-"""Chunks and their pages: the headers, and the page data as it lies in the file.
+"""Parse the headers of chunks and pages, and read page data undecoded.
 
 A chunk is: one byte of kind, name, length of its pages, type, compression, encoding; then the pages. A page is: length of
-its data, compressed length, statistics (only in a chunk of several pages), data; a page of length 0 ends there: it has no
-values. The same in V3 and V4. Source: `ChunkHeader`, `PageHeader` of the TsFile library.
+its data, compressed length, statistics (only in a chunk of several pages), data. A page of length 0 ends after the length:
+it has no values. The same in V3 and V4. Source: `ChunkHeader`, `PageHeader` of the TsFile library.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from tidemark.tsfiles.points.codes import COMPRESSIONS, DATA_TYPES, ENCODINGS, C
 _SEVERAL_PAGES, _ONE_PAGE = 1, 5
 _PAGES_OF = {_SEVERAL_PAGES: False, _ONE_PAGE: True}  # whether there is one page only
 _COLUMN_BITS = 0xC0
-_TOGETHER = 32 << 20  # bytes that are read at once, at most, to copy the chunks of a chunk group
+_TOGETHER = 32 << 20  # most bytes of a chunk group that are read at once
 
 
 class ChunkHeader(NamedTuple):
-    """`column` is PLAIN_SERIES, or TIME_COLUMN or VALUE_COLUMN in an aligned device; the pages lie at `data_offset`."""
+    """The header of a chunk. `column`: PLAIN_SERIES, or in an aligned device TIME_COLUMN or VALUE_COLUMN.
+
+    The pages begin at `data_offset`."""
 
     offset: int
     name: str
@@ -51,7 +53,7 @@ class ChunkHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`statistics` is None in a chunk of one page: the chunk's own count. `data` is None for a page without values."""
+    """A page. `statistics` is None in a chunk of one page: the chunk's apply. `data` is None for a page without values."""
 
     offset: int
     statistics: Statistics | None
@@ -60,7 +62,7 @@ class Page:
 
 
 def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
-    """The header at `offset`, which must be one of `series` and end with its pages before `chunks_end`."""
+    """Read the header at `offset`. It must be one of `series`, and its pages must end before `chunks_end`."""
     data = file.read_up_to(offset, 32 + len(name_bytes(series.name)), chunks_end)
     return _plain_header(data, offset, series, chunks_end) or _any_header(
         Cursor(data, file.path, offset), offset, series, chunks_end
@@ -70,9 +72,9 @@ def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -
 def read_stored_chunks(
     file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_end: int
 ) -> list[tuple[ChunkHeader, bytes]]:
-    """Chunks as they stand in the file: of each its header and all its bytes, header and pages. Errors as of `read_header`.
+    """Read chunks undecoded: (header, all bytes of header and pages) of each. Raises as `read_header`.
 
-    Chunks that were written together are read together.
+    Chunks that are close together are read at once.
     """
     offsets = [place.offset for _, place in parts]
     first, last = min(offsets), max(offsets)
@@ -94,7 +96,7 @@ def read_stored_chunks(
 
 
 def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader | None:
-    """A header that is just what its series says; None for any other, which `_any_header` reads or refuses."""
+    """Parse quickly a header that agrees with its series. None for any other, which `_any_header` parses or refuses."""
     name = name_bytes(series.name)
     at = 1 + len(name)
     size = shift = 0
@@ -121,7 +123,7 @@ def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> 
 
 @lru_cache(maxsize=4096)
 def name_bytes(name: str | None) -> bytes:
-    """A name with its length before it, as it stands in a header; None is a null tag."""
+    """Encode a name with its length before it, as headers have it. None is a null tag."""
     if name is None:
         return b"\x01"
     text = name.encode()
@@ -154,7 +156,7 @@ def _any_header(cursor: Cursor, offset: int, series: Series, chunks_end: int) ->
 
 
 def parse_pages(file: FileBytes, header: ChunkHeader, data: bytes) -> Iterator[Page]:
-    """The pages of a chunk in order, not decompressed; `data`: all their bytes."""
+    """Yield the pages of a chunk in order, not decompressed. `data`: all their bytes."""
     cursor = Cursor(data, file.path, header.data_offset)
     while cursor.bytes_left():
         offset = cursor.base + cursor.position

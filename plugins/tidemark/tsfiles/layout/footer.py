@@ -1,4 +1,4 @@
-"""Head and tail of a TsFile, and the file metadata its tail points to.
+"""Parse head and tail of a TsFile, and the file metadata that the tail points to.
 
 | part | V3 (0.12 … 1.x) | V4 (2.x) |
 |---|---|---|
@@ -29,7 +29,7 @@ _TAG = 0
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
-    """`roots`: index root node a table (V3 and tree model: whatever name); `tables`: table → names of its tag columns."""
+    """The file metadata. `roots`: the index root nodes, one a table in the table model. `tables`: table → tag columns."""
 
     version: int
     roots: tuple[Node, ...]
@@ -40,10 +40,10 @@ class FileMetadata:
 
 
 def read_footer(file: FileBytes) -> FileMetadata:
-    """The file metadata of a sealed TsFile.
+    """Read the file metadata of a sealed TsFile.
 
-    CorruptionError where head, tail or metadata are not whole; UnsupportedError for a sound file of a version before V3,
-    after V4, or an encrypted one.
+    Raises CorruptionError if head, tail or metadata are damaged. Raises UnsupportedError for a version other than V3 and
+    V4, and for an encrypted file.
     """
     if file.size < HEAD_LENGTH + TAIL_LENGTH + 1:
         raise corruption_error(file.path, f"{file.size} bytes are too few for a TsFile")
@@ -98,7 +98,7 @@ def _chunks_end(cursor: Cursor) -> int:
 
 
 def _tag_columns(cursor: Cursor) -> tuple[str, ...]:
-    """The names of a table's tag columns, in order; the other columns and their encodings are read over."""
+    """Read a table's schema and return the names of its tag columns, in order."""
     tags = []
     for _ in range(cursor.read_count(15)):
         name = cursor.read_int_string()
@@ -119,7 +119,7 @@ def _skip_bloom_filter(cursor: Cursor) -> None:
 
 
 def _read_properties(cursor: Cursor) -> dict[str, str | None]:
-    """Name → value up to the end. Their number is written as varint by some releases and as uvarint by others."""
+    """Read the properties: name → value. Some releases write their number as varint, others as uvarint."""
     found: dict[str, str | None] = {}
     if not cursor.bytes_left():
         return found

@@ -1,8 +1,8 @@
-"""The metadata index of a TsFile: a tree of nodes from devices to measurements to the metadata of their series.
+"""Walk the metadata index of a TsFile: a tree of nodes from devices to measurements to the metadata of their series.
 
 A node is: children (name, offset), the offset where the last child ends, one byte of type. Names are strings, or
-segments for the devices of V4. A child begins at its offset and ends where the next begins; it lies before its parent,
-so a walk always goes towards the head of the file and ends. Source: `MetadataIndexNode` of the TsFile library.
+segments for the devices of V4. A child begins at its offset and ends where the next begins. It lies before its parent,
+so every walk moves towards the head of the file and ends. Source: `MetadataIndexNode` of the TsFile library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Segments = tuple[str | None, ...]
 
 
 class Child(NamedTuple):
-    """A range of the file that a node points to, named by the first thing in it."""
+    """A range of the file that a node points to, with the name of its first entry."""
 
     name: Segments
     start: int
@@ -33,7 +33,7 @@ class Node(NamedTuple):
 
 
 def parse_node(cursor: Cursor, version: int, of_devices: bool) -> Node:
-    """The node at the cursor. `of_devices`: whether its names are devices (V4 writes those as segments)."""
+    """Parse the node at the cursor. `of_devices`: whether its names are devices (V4 writes those as segments)."""
     begin = cursor.base + cursor.position
     names: list[Segments] = []
     offsets: list[int] = []
@@ -50,12 +50,12 @@ def parse_node(cursor: Cursor, version: int, of_devices: bool) -> Node:
 
 
 def device_name(cursor: Cursor) -> Segments:
-    """The segments of a device in a V4 file."""
+    """Read the segments of a device in a V4 file."""
     return tuple([cursor.read_var_string() for _ in range(cursor.read_count(1))]) or ("",)
 
 
 class IndexWalk:
-    """Walks the index of one file. Reads no more bytes than a sound index could have, whatever the file says."""
+    """Walks the index of one file. Reads no more bytes than a sound index can have, even in a malicious file."""
 
     def __init__(self, file: FileBytes, version: int, chunks_end: int) -> None:
         self._file = file
@@ -64,7 +64,7 @@ class IndexWalk:
         self._allowance = 2 * (file.size - chunks_end)
 
     def iterate_devices(self, root: Node, depth: int = 0) -> Iterator[Child]:
-        """The devices below a node of devices: name, and where the node of their measurements lies."""
+        """Yield the devices below a node of devices: name, and the range of the node of their measurements."""
         if root.kind == LEAF_DEVICE:
             yield from root.children
             return
@@ -72,7 +72,7 @@ class IndexWalk:
             yield from self.iterate_devices(self._read_node(child, of_devices=True, depth=depth), depth + 1)
 
     def series_ranges(self, device: Child, depth: int = 0) -> Iterator[Child]:
-        """The ranges of the file that hold the series of a device, or of an inner node of its measurements."""
+        """Yield the ranges of the file that hold the series of a device, or of an inner node of its measurements."""
         node = self._read_node(device, of_devices=False, depth=depth)
         for child in node.children:
             if node.kind == LEAF_MEASUREMENT:
@@ -81,7 +81,7 @@ class IndexWalk:
                 yield from self.series_ranges(child, depth + 1)
 
     def read_child(self, child: Child) -> Cursor:
-        """The bytes a child stands for."""
+        """Read the bytes of a child. Raises CorruptionError for bytes outside the index or read too often."""
         if child.start < self._first or child.end > self._file.size:
             raise corruption_error(self._file.path, "the index points outside of itself", child.start)
         self._allowance -= child.end - child.start

@@ -1,4 +1,4 @@
-"""The metadata of one series in a TsFile: type, points, interval, and where its chunks lie.
+"""Parse the metadata of a series in a TsFile: type, points, interval, and the places of its chunks.
 
 Source: `TimeseriesMetadata`, `ChunkMetadata` and `Statistics` of the TsFile library.
 """
@@ -36,9 +36,9 @@ _STRINGS = {DataType.TEXT: 2, DataType.STRING: 4}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Points and interval of a page, chunk or series: `count` not null, `start` and `end` both inclusive.
+    """Statistics of a page, chunk or series: `count` points that are not null, from `start` to `end`, both inclusive.
 
-    `values`: what the type adds, as it stands in the file: smallest, largest, first, last value and sum of numbers.
+    `values`: the encoded statistics of values: smallest, largest, first, last value and sum of numbers.
     """
 
     count: int
@@ -48,14 +48,14 @@ class Statistics:
 
 
 class ChunkPlace(NamedTuple):
-    """Where the header of a chunk lies, and what is in the chunk."""
+    """The offset of a chunk's header, and its statistics."""
 
     offset: int
     statistics: Statistics
 
 
 class Series(NamedTuple):
-    """`is_time`: the column of times of an aligned device; all other series of such a device are columns of values."""
+    """The metadata of a series. `is_time`: it is the column of times of an aligned device."""
 
     name: str
     type: DataType
@@ -65,7 +65,7 @@ class Series(NamedTuple):
 
 
 def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
-    """Count and interval; what the type adds is kept as it stands."""
+    """Parse count and interval. The statistics of values stay encoded."""
     count = cursor.read_uvarint()
     start, end = cursor.read_i64_pair()
     fixed = _FIXED_STATISTICS.get(data_type)
@@ -78,18 +78,18 @@ def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
 
 
 def duplicate_series_error(path: str, device: str, name: str) -> CorruptionError:
-    """The error for a second series of one name: reading one of them would lose the other's points without a word."""
+    """The error for a second series of one name: reading only one would silently lose the other's points."""
     return corruption_error(path, f"{device} has two series that are called {name or 'its times'}")
 
 
 def parse_series(cursor: Cursor) -> Iterator[Series]:
-    """All series from the cursor to its end."""
+    """Parse all series from the cursor to its end."""
     while cursor.bytes_left():
         yield _short_series(cursor) or _one_series(cursor)
 
 
 def data_type(cursor: Cursor) -> DataType:
-    """The type code at the cursor; UnsupportedError for one this reader does not know."""
+    """Read the type code at the cursor. Raises UnsupportedError for an unknown one."""
     code = cursor.read_u8()
     kind = DATA_TYPES.get(code)
     if kind is None:
@@ -100,9 +100,9 @@ def data_type(cursor: Cursor) -> DataType:
 
 
 def _short_series(cursor: Cursor) -> Series | None:
-    """The series at the cursor where it has one chunk, a short name and statistics of a fixed length, as most have.
+    """Parse quickly a series with one chunk, a short name and statistics of a fixed length, like most.
 
-    None, and the cursor stays, for every other: `_one_series` reads those, and says what is wrong with them.
+    For any other return None and leave the cursor: `_one_series` parses it and reports what is wrong with it.
     """
     data, at = cursor.data, cursor.position
     try:
@@ -119,7 +119,7 @@ def _short_series(cursor: Cursor) -> Series | None:
                 high = data[position]
                 count = (count & 0x3FFF) | high << 14
                 position += 1
-            twice |= high & 0x80  # longer still
+            twice |= high & 0x80  # a longer count: not parsed here
         statistics_end = position + 16 + _FIXED_STATISTICS[kind]
         if flags & 0x3F or twice & 0x81 or length != 8:
             return None
@@ -142,7 +142,7 @@ def _one_series(cursor: Cursor) -> Series:
     if length > cursor.bytes_left():
         raise cursor.corruption_error(f"the chunks of {name!r} need {length} bytes where {cursor.bytes_left()} are left")
     end = cursor.position + length
-    several = bool(flags & 0x3F)  # the two bits above tell time and value columns, but not every writer sets them
+    several = bool(flags & 0x3F)  # the two bits above mark time and value columns, but not every writer sets them
     chunks = []
     while cursor.position < end:
         offset = cursor.read_i64()
@@ -155,17 +155,17 @@ def _one_series(cursor: Cursor) -> Series:
 
 
 def _require_sum(cursor: Cursor, name: str, told: Statistics, chunks: list[ChunkPlace]) -> None:
-    """The statistics of a series are those of its chunks together: whoever goes by them misses none."""
+    """Raise CorruptionError unless the statistics of a series are those of its chunks: planning relies on them."""
     held = [chunk.statistics for chunk in chunks if chunk.statistics.count]
     if sum(one.count for one in held) != told.count or any(one.start < told.start or one.end > told.end for one in held):
         raise cursor.corruption_error(f"the statistics of {name!r} are not those of its chunks")
 
 
 def time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
-    """The chunk of times that the chunk of values number `index` belongs to.
+    """The chunk of times for the chunk of values number `index`.
 
-    One for one in order where the value column has a chunk for each; else (a column that came later) the last chunk of
-    times before it in the file, since a chunk group begins with its times.
+    They correspond in order if there are equally many. Otherwise (a column that came later) it is the last chunk of times
+    before the chunk of values in the file, since a chunk group begins with its times.
     """
     if len(time.chunks) == len(series.chunks):
         return time.chunks[index]

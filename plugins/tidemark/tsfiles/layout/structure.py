@@ -1,7 +1,7 @@
-"""Whether a TsFile is whole: head, tail, metadata, the whole index, and the header of every chunk. No page is decoded.
+"""Check that a TsFile is whole: head, tail, metadata, the whole index, and the header of every chunk. Decodes no page.
 
-TsFiles carry no checksum: this finds truncation, mixed-up and overwritten parts; the bytes of the pages are proved by the
-digest made at the site (DESIGN §3). Source: research/iotdb.md §5.
+TsFiles have no checksum. This finds truncated, mixed-up and overwritten parts. The digest made at the site proves the
+bytes of the pages (DESIGN §3). Source: research/iotdb.md §5.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LONGEST_GAP = 1 << 16
 
 
 def check_structure(path: Path | str | UntrustedFile) -> int:
-    """The version byte (3 or 4) of a TsFile that is whole.
+    """Check that a TsFile is whole; returns its version byte (3 or 4).
 
-    Raises CorruptionError naming what is wrong and where, UnsupportedError for a sound file that Tidemark does not read
-    (V1, V2, encrypted, unknown codes), NotFoundError. Ends on any input, and reads each part of the file a bounded
-    number of times.
+    Raises CorruptionError with problem and byte, UnsupportedError for a sound file that Tidemark does not read (V1, V2,
+    encrypted, unknown codes), and NotFoundError. Ends on any input, and reads each part of the file a bounded number of
+    times.
     """
     with FileBytes(path, all_of_it=True) as file:
         metadata = read_footer(file)
@@ -38,13 +38,13 @@ def check_structure(path: Path | str | UntrustedFile) -> int:
 
 
 def walk_devices(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Iterator[Series]]]:
-    """The segments of every device of the file with its series, in the order of the index. One may come several times."""
+    """Yield each device's segments and its series, in the order of the index. A device may come several times."""
     for device, parts in walk_entries(file, metadata):
         yield device, (series for part in parts for series in parse_series(part))
 
 
 def walk_entries(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Iterator[Cursor]]]:
-    """The same with the entries of the series in the index, as they stand there, some at a time."""
+    """Yield each device's segments and the unparsed index entries of its series, several entries in one cursor."""
     walk = IndexWalk(file, metadata.version, metadata.chunks_end)
     for root in metadata.roots:
         for device in walk.iterate_devices(root):
@@ -52,14 +52,14 @@ def walk_entries(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segm
 
 
 def walk_series(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Series]]:
-    """Every series of the file with the segments of its device, in the order of the index."""
+    """Yield every series with the segments of its device, in the order of the index."""
     for device, found in walk_devices(file, metadata):
         for series in found:
             yield device, series
 
 
 def walk_chunks(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Series, ChunkHeader]]:
-    """Every chunk of the file with its series."""
+    """Yield the header of every chunk with its device's segments and its series."""
     for device, series in walk_series(file, metadata):
         for place in series.chunks:
             yield device, series, read_header(file, place.offset, series, metadata.chunks_end)
@@ -74,10 +74,10 @@ def place_of(segments: Segments, header: ChunkHeader) -> Place:
 
 
 def check_places(file: FileBytes, version: int, chunks: list[Place]) -> None:
-    """CorruptionError where two chunks of a file share bytes, or one lies in the chunk group of another device.
+    """Raise CorruptionError if two chunks share bytes, or one lies in the chunk group of another device.
 
-    Chunks of a group follow each other; before the first stands the device. So a device that the index calls by another
-    name is noticed, which no digest would where the site's own disk flipped the bit.
+    A chunk group begins with the name of its device. So a wrong device name in the index is found, even if the site's own
+    disk flipped the bit and the digest includes it.
     """
     chunks.sort(key=itemgetter(0))
     end, before = HEAD_LENGTH, None
@@ -94,7 +94,7 @@ def check_places(file: FileBytes, version: int, chunks: list[Place]) -> None:
 
 
 def _refuse_other_device(file: FileBytes, version: int, device: Segments, gap: tuple[int, int]) -> None:
-    """What lies in a gap before a chunk of `device` may be anything but the head of another device's group."""
+    """Raise CorruptionError if the gap before a chunk of `device` holds the head of another device's group."""
     start = max(gap[0], gap[1] - _LONGEST_GAP)
     cursor = Cursor(file.read(start, gap[1] - start), file.path, start)
     try:

@@ -1,12 +1,12 @@
-"""Points as arrays, and how points of several files lie over each other.
+"""Points as arrays, and the merge of points of several files by rank.
 
-Enter by `column.Column`, which readers give and writers take.
+Enter by `column.Column`, which readers return and writers accept.
 
     codes     the numbers that files write for types, encodings and compressions
-    kernels   the compiled decoders, built where a compiler is; everything works without them
-    overlay   what wins where, worked out once for all columns that have the same times
+    kernels   the compiled decoders, built if there is a C compiler; everything works without them
+    overlay   merge runs of times by rank, once for all columns with the same times
     column    a run of points of one series; the canonical text of values
 
-Imports `native` and nothing else of ours. `TIDEMARK_PURE=1` asks for numpy and Python alone. The C sources stand
-beside `kernels` and buy speed alone.
+Imports of this project only `native`. The C sources next to `kernels` are for speed alone: `TIDEMARK_PURE=1` selects
+numpy and Python.
 """

@@ -10,7 +10,7 @@ import enum
 
 
 class DataType(enum.IntEnum):
-    """Type of a series. VECTOR is the time column of an aligned device, it never holds values of its own."""
+    """The type of a series. VECTOR is the time column of an aligned device; it never holds values."""
 
     BOOLEAN = 0
     INT32 = 1
@@ -26,7 +26,7 @@ class DataType(enum.IntEnum):
 
 
 class Encoding(enum.IntEnum):
-    """How the values of a page are laid out before compression."""
+    """The encoding of the values of a page before compression."""
 
     PLAIN = 0
     DICTIONARY = 1
@@ -46,7 +46,7 @@ class Encoding(enum.IntEnum):
 
 
 class Compression(enum.IntEnum):
-    """How the pages of a chunk are compressed, one by one."""
+    """The compression of each page of a chunk."""
 
     UNCOMPRESSED = 0
     SNAPPY = 1
@@ -70,4 +70,4 @@ BINARY_TYPES = frozenset({DataType.TEXT, DataType.BLOB, DataType.STRING})
 
 
 class BadPageError(ValueError):
-    """The data of a page is not what its header says. Becomes a CorruptionError where file and byte are known."""
+    """The data of a page contradicts its header. Callers that know file and byte turn it into a CorruptionError."""

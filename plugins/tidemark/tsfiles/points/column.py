@@ -1,7 +1,7 @@
-"""A run of points of one series, as arrays: what readers give and writers take; and the canonical text of values.
+"""A run of points of one series as arrays, which readers return and writers accept, and the canonical text of values.
 
-`overlay_columns` lays runs over each other, the newest last. `format_values` is the canonical text of a value: what
-`read --tall` shows and what answers are compared by (CONTRACT §1).
+`overlay_columns` merges runs; at equal times the last wins. `format_values` gives the canonical text of values, which
+`read --tall` shows and by which answers are compared (CONTRACT §1).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ VALUE_DTYPES: dict[DataType, np.dtype[Any]] = {
 class Column:
     """The points of one series: `times[i]` (int64, the file's unit, strictly ascending) has `values[i]`.
 
-    `values` has the dtype of `VALUE_DTYPES[type]`: TEXT, STRING and BLOB are object arrays of `bytes` (TEXT is UTF-8 by
-    convention only, so bytes are kept), DATE is the stored int32 `yyyymmdd`, TIMESTAMP int64 in the file's unit. There
-    are no nulls: a point that is null does not exist.
+    `values` has the dtype of `VALUE_DTYPES[type]`. TEXT, STRING and BLOB are object arrays of `bytes` (TEXT is UTF-8 by
+    convention only). DATE is the stored int32 `yyyymmdd`, TIMESTAMP int64 in the file's unit. There are no nulls: a null
+    is no point.
     """
 
     type: DataType
@@ -51,7 +51,7 @@ class Column:
 
     @staticmethod
     def empty(data_type: DataType) -> Column:
-        """A column of no points."""
+        """A column without points."""
         return Column(data_type, np.empty(0, np.int64), np.empty(0, VALUE_DTYPES[data_type]))
 
     def select_where(self, keep: NDArray[np.bool_]) -> Column:
@@ -65,17 +65,16 @@ class Column:
         return self if low == 0 and high == len(self) else Column(self.type, self.times[low:high], self.values[low:high])
 
     def _count_before(self, time: int) -> int:
-        """How many points come before a time, also one that no point can have: numpy would compare it as a float."""
+        """The number of points before a time. A time beyond int64 is treated here, as numpy would compare it as a float."""
         if not _FIRST_TIME <= time <= _LAST_TIME:
             return 0 if time < _FIRST_TIME else len(self)
         return int(self.times.searchsorted(time))
 
 
 def overlay_columns(columns: Sequence[Column]) -> Column:
-    """One column of all points of `columns`, which come lowest rank first: where a time occurs twice the later column wins.
+    """Merge columns, which come lowest rank first, to one. If a time occurs twice, the later column wins.
 
-    All columns must have one type (ValueError otherwise: a type clash is for the caller to name). Source: DESIGN §3
-    "Who wins".
+    Raises ValueError if the columns have several types. Source: DESIGN §3 "Who wins".
     """
     if len({column.type for column in columns}) != 1:
         raise ValueError(f"overlay of {len(columns)} columns of types {sorted({c.type.name for c in columns})}")
@@ -87,7 +86,7 @@ def overlay_columns(columns: Sequence[Column]) -> Column:
 
 
 def format_values(data_type: DataType, values: NDArray[Any]) -> list[str]:
-    """One string a value; `values` as in a `Column`.
+    """Format each value as its canonical text. `values` is as in a `Column`.
 
     Integers and TIMESTAMP in decimal, booleans `true` and `false`, DOUBLE as Python's repr, FLOAT as numpy's str of the
     float32, TEXT and STRING as they are (bytes that are no UTF-8 as `\\xNN`), BLOB in lower-case hex, DATE `YYYY-MM-DD`.

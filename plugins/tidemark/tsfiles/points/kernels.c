@@ -1,9 +1,10 @@
-/* Decoders of TsFile pages, value by value, for what numpy cannot do as arrays. C11 of gcc and clang, the C library's headers alone.
+/* Decode TsFile pages value by value, for encodings that numpy cannot decode as arrays. C11 of gcc and clang; includes only
+ * headers of the C library.
  *
- * Every function takes the bytes of one page (`data`, `size`) and the number of values it must hold (`count`), writes
- * `count` values to `out` and returns 0, or one of the codes below; it never reads beyond `data + size` nor writes beyond
- * `out + count`, and ends after at most 8 * size + count steps. The same decoders in numpy and Python stand in decode_deltas.py,
- * decode_runs.py and decode_xor.py, which say where the formats come from; `compiled.py` builds and loads this file.
+ * Every decoder takes the bytes of one page (`data`, `size`) and the number of values it must hold (`count`), writes
+ * `count` values to `out` and returns 0, or one of the codes below. It never reads beyond `data + size` nor writes beyond
+ * `out + count`, and ends after at most 8 * size + count steps. The same decoders in numpy and Python are in
+ * decode/integers.py and decode/xor.py, which name the sources of the formats. `kernels.py` builds and loads this file.
  */
 #include <stdint.h>
 #include <string.h>
@@ -27,7 +28,7 @@ static inline uint64_t big_endian_64(const uint8_t *p) {
     return word;
 }
 
-/* The `width` bits (1 to 64) from bit `at` on, which lie inside of the data; most significant first. */
+/* The `width` bits (1 to 64) from bit `at` on, which must lie inside the data; most significant first. */
 static inline uint64_t bits_at(const uint8_t *data, uint64_t size, uint64_t at, unsigned width) {
     const uint64_t byte = at >> 3;
     const unsigned offset = (unsigned)(at & 7);
@@ -92,8 +93,8 @@ static inline int uvarint(const uint8_t *data, uint64_t size, uint64_t *at, uint
 DELTAS(tm_deltas_32, uint32_t, 32)
 DELTAS(tm_deltas_64, uint64_t, 64)
 
-/* TS_2DIFF the other way: blocks of one value and up to `block` differences. `out` has room for
- * (8 + 2 * size of a value) bytes a block and the size of a value for each difference; returns the bytes written. */
+/* Encode TS_2DIFF: blocks of one value and up to `block` differences. `out` has room for
+ * (8 + 2 * size of a value) bytes a block and the size of a value for each difference. Returns the bytes written. */
 #define ENCODE_DELTAS(NAME, UNSIGNED, SIGNED, WIDTH)                                                                    \
     EXPORT uint64_t NAME(const UNSIGNED *values, uint64_t count, uint32_t block, uint8_t *out) {                        \
         uint64_t at = 0, done = 0;                                                                                      \
@@ -160,7 +161,7 @@ GORILLA(tm_gorilla_64, uint64_t, 64, 6)
 
 static const int CHIMP_LEADING[8] = {0, 8, 12, 16, 18, 20, 22, 24};
 
-/* CHIMP; `out` is its own ring of the values before. */
+/* CHIMP; `out` also serves as the ring buffer of earlier values. */
 #define CHIMP(NAME, UNSIGNED, WIDTH, INDEX_BITS, LENGTH_BITS)                                                           \
     EXPORT int NAME(const uint8_t *data, uint64_t size, uint64_t count, UNSIGNED *out, UNSIGNED *end) {                 \
         Bits bits = {data, size, 0};                                                                                    \
@@ -254,7 +255,7 @@ EXPORT int tm_varints_32(const uint8_t *data, uint64_t size, uint64_t count, uin
     return at == size ? SOUND : WRONG_COUNT;
 }
 
-/* ZIGZAG: blocks of length, number, zigzag varints; bits beyond the type's width fall off. */
+/* ZIGZAG: blocks of length, number, zigzag varints. Bits beyond the type's width are dropped. */
 EXPORT int tm_zigzag(const uint8_t *data, uint64_t size, uint64_t count, uint64_t *out, uint32_t width) {
     const uint64_t mask = width == 64 ? ~(uint64_t)0 : 0xFFFFFFFFu;
     uint64_t at = 0, have = 0;
@@ -280,14 +281,14 @@ EXPORT int tm_zigzag(const uint8_t *data, uint64_t size, uint64_t count, uint64_
     return have == count ? SOUND : WRONG_COUNT;
 }
 
-/* Whether times ascend strictly: the one look at every value that a page of times must pass. */
+/* Whether times ascend strictly. */
 EXPORT int tm_ascend(const int64_t *times, uint64_t count) {
     int wrong = 0;
     for (uint64_t i = 1; i < count; i++) wrong |= times[i] <= times[i - 1];
     return wrong ? IMPOSSIBLE : SOUND;
 }
 
-/* What an LZ4 length has beyond the four bits of its token, which are all set: bytes up to one that is not 255. */
+/* The rest of an LZ4 length whose four bits in the token are all set: bytes up to the first that is not 255. */
 static inline int lz4_more(const uint8_t *data, uint64_t size, uint64_t *at, uint64_t *length) {
     for (uint8_t byte = 255; byte == 255; *length += byte) {
         if (*at >= size) return 0;
@@ -296,7 +297,7 @@ static inline int lz4_more(const uint8_t *data, uint64_t size, uint64_t *at, uin
     return 1;
 }
 
-/* Whether an LZ4 block stands for `count` bytes: sequences of literals and a copy of earlier bytes, the last without a copy. */
+/* Whether an LZ4 block decompresses to `count` bytes: sequences of literals and a copy, the last without a copy. */
 EXPORT int tm_lz4_holds(const uint8_t *data, uint64_t size, uint64_t count) {
     uint64_t at = 0, have = 0;
     while (at < size) {

@@ -1,9 +1,8 @@
-"""The compiled decoders (`kernels.c`), what writing and merging need (`kernels_write.c`), what copying does
-(`kernels_index.c`) and chunks of many small pages (`kernels_pages.c`), built where a compiler is.
+"""Call the compiled functions, built if there is a C compiler.
 
-They buy speed alone: what numpy cannot do as arrays (GORILLA, CHIMP, varints) is 50 to 100 times quicker, TS_2DIFF and RLE
-three to ten times. Everything works without them, in numpy and Python; `TIDEMARK_PURE=1` asks for that. Built at the first
-page that is coded (a second, once a machine) into the user's cache, under the digest of the source.
+`kernels.c` decodes, `kernels_write.c` serves writing and merging, `kernels_index.c` copying, and `kernels_pages.c` chunks
+of many small pages. They are for speed alone. Everything also works in numpy and Python, which `TIDEMARK_PURE=1` selects.
+They are built at first use, once a machine, into the user's cache under the digest of the source (`native`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from tidemark.native import load_library
 from tidemark.tsfiles.points.codes import BadPageError
 
-_SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c", "kernels_pages.c")  # one after another: one library
+_SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c", "kernels_pages.c")  # concatenated to one library
 _PROBLEMS = {1: "ends in the middle of a value", 2: "does not hold the values announced", 3: "no writer makes this"}
 
 _PAGE = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
@@ -72,7 +71,7 @@ _LEAST_PAGE = 19  # bytes of one with statistics
 
 
 class PageRow(IntEnum):
-    """The numbers in a row of `tm_pages` that are looked at."""
+    """The positions in a row of `tm_pages` that are used."""
 
     DATA = 2
     DATA_BYTES = 3
@@ -83,11 +82,11 @@ class PageRow(IntEnum):
 
 
 class Kernels:
-    """The functions of `kernels.c` on numpy arrays. Each raises BadPageError as the decoder in Python does."""
+    """The compiled functions on numpy arrays. Each decoder raises BadPageError as its counterpart in Python does."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._functions = {}
-        short = ctypes.PyDLL(library._name)  # for calls so short that to let go of the interpreter's lock costs more
+        short = ctypes.PyDLL(library._name)  # keeps the GIL: for calls that are shorter than releasing it
         for name, arguments in _SIGNATURES.items():
             function = getattr(short if arguments in _SHORT else library, name)
             function.argtypes = arguments
@@ -110,7 +109,7 @@ class Kernels:
         return out[:written].tobytes()
 
     def decode_gorilla(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The values, and the one after the last: the end mark."""
+        """(values, the end mark after them)."""
         return self._decode_with_end("GORILLA", "tm_gorilla", data, count, dtype)
 
     def decode_chimp(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -133,7 +132,7 @@ class Kernels:
         return out.view(np.int64) if width == 64 else out.astype(np.uint32).view(np.int32)
 
     def require_lz4(self, data: bytes, size: int) -> None:
-        """BadPageError where an LZ4 block does not stand for `size` bytes."""
+        """Raise BadPageError if an LZ4 block does not decompress to `size` bytes."""
         self._check_code("LZ4", self._functions["tm_lz4_holds"](data, len(data), size))
 
     def is_ascending(self, times: NDArray[np.int64]) -> bool:
@@ -143,7 +142,7 @@ class Kernels:
     def overlay_times(
         self, older: NDArray[np.int64], newer: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Two ascending runs of times as one (the newer wins), and the place of each value in both runs' values, joined."""
+        """Merge two ascending runs of times (the newer wins): (times, index of each value in the joined values of both)."""
         older, newer = np.ascontiguousarray(older), np.ascontiguousarray(newer)
         times, take = np.empty(len(older) + len(newer), np.int64), np.empty(len(older) + len(newer), np.uint32)
         ends = (older.ctypes.data, len(older), newer.ctypes.data, len(newer), times.ctypes.data, take.ctypes.data)
@@ -151,7 +150,7 @@ class Kernels:
         return times[:count], take[:count]
 
     def gather_values(self, older: NDArray[Any], newer: NDArray[Any], take: NDArray[np.uint32]) -> NDArray[Any]:
-        """The values that `overlay_times` chose; both of one dtype of 1, 4 or 8 bytes."""
+        """The values that `overlay_times` chose. Both runs have one dtype of 1, 4 or 8 bytes."""
         older, newer = np.ascontiguousarray(older), np.ascontiguousarray(newer)
         out = np.empty(len(take), older.dtype)
         function = self._functions[f"tm_gather_{older.dtype.itemsize * 8}"]
@@ -159,16 +158,16 @@ class Kernels:
         return out
 
     def mark_present(self, rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Which of `rows` are among `times` (both ascend, every time is a row): 0 or 1 each."""
+        """Mark by 1 which of `rows` are among `times` (both ascend, every time is a row), else 0."""
         rows, times = np.ascontiguousarray(rows), np.ascontiguousarray(times)
         out = np.empty(len(rows), np.uint8)
         self._functions["tm_present"](rows.ctypes.data, len(rows), times.ctypes.data, len(times), out.ctypes.data)
         return out
 
     def summarize_values(self, values: NDArray[Any]) -> tuple[Any, Any, Any]:
-        """Smallest and largest of int32, int64, float32 or float64 values (one at least), and their sum.
+        """(smallest, largest, sum) of int32, int64, float32 or float64 values, at least one.
 
-        A NaN is neither while there is a number. The sum is an int of int32 values, else a float.
+        Smallest and largest are NaN only if all values are. The sum of int32 values is an int, else a float.
         """
         values = np.ascontiguousarray(values)
         ends, total = np.empty(2, values.dtype), np.empty(1, np.int64 if values.dtype == np.int32 else np.float64)
@@ -178,7 +177,7 @@ class Kernels:
         return smallest, largest, total.item()
 
     def parse_series(self, entries: bytes) -> list[list[int]]:
-        """Entries of the index as the rows of `tm_series`; none where they are not read here."""
+        """Parse entries of the index to rows of `tm_series`. No rows if the entries have a form that it does not read."""
         most = len(entries) // _LEAST_ENTRY + 1
         rows = np.empty((most, _ROW), np.int64)
         found = self._functions["tm_series"](entries, len(entries), rows.ctypes.data, most)
@@ -187,21 +186,21 @@ class Kernels:
     def find_chunk_ends(
         self, data: bytes, base: int, entries: bytes, rows: Sequence[Sequence[int]], aligned: bool, sound: bytes
     ) -> list[int]:
-        """Where the chunks of `rows` end in `data`, by `tm_chunks`; none where one is not as its entry says."""
+        """The ends in `data` of the chunks of `rows`, by `tm_chunks`. Empty if a chunk differs from its entry."""
         table, ends = np.array(rows, np.int64), np.empty(len(rows), np.uint64)
         where = (data, len(data), base, entries, table.ctypes.data, len(rows))
         found = self._functions["tm_chunks"](*where, aligned, sound, ends.ctypes.data)
         return ends.tolist() if found else []
 
     def parse_pages(self, data: bytes, of_type: int) -> NDArray[np.int64]:
-        """The pages of a chunk of several as the rows of `tm_pages`; none where one has no points, or is not read here."""
+        """Parse a chunk of several pages to rows of `tm_pages`. No rows if a page has no points or an unsupported form."""
         rows = np.empty((len(data) // _LEAST_PAGE + 1, _ROW), np.int64)
         return rows[: self._functions["tm_pages"](data, len(data), of_type, rows.ctypes.data, len(rows))]
 
     def decode_points(
         self, data: bytes, rows: NDArray[np.int64], coding: int, dtype: np.dtype[Any]
     ) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
-        """Times and values of pages by `tm_points`; None where one is not as its row says."""
+        """Decode pages to (times, values) by `tm_points`. None if a page differs from its row."""
         rows = np.ascontiguousarray(rows)
         count = int(rows[:, PageRow.POINTS].sum())
         times, values = np.empty(count, np.int64), np.empty(count, dtype)
@@ -224,6 +223,6 @@ class Kernels:
 
 @lru_cache(maxsize=1)
 def kernels() -> Kernels | None:
-    """The compiled decoders; None without a C compiler, without a place for them, or with TIDEMARK_PURE=1."""
+    """The compiled functions. None without a C compiler or a safe cache folder, or with TIDEMARK_PURE=1."""
     made = load_library("tidemark.tsfiles.points", *_SOURCES)
     return None if made is None else Kernels(made)

@@ -1,15 +1,15 @@
-/* What copying reads of every series: its entry in the index, and the headers of its chunks. Built together with kernels.c, after
- * it. No function reads beyond the sizes given; what it does not expect it leaves to the readers in series.py and chunks.py, which
- * know more forms and say what is wrong.
+/* Parse index entries of series and headers of chunks, for copying. Compiled together with kernels.c, after it. No function
+ * reads beyond the given sizes. Unexpected forms are left to the parsers in series.py and chunks.py, which know more forms
+ * and report errors.
  */
 
 enum { OF_TYPE, FLAGS, NAME, NAME_BYTES, POINTS, FIRST, LAST, OFFSET, OFFSET_AT, ROW };
 enum { VECTOR = 6, TYPES = 12, NO_SUCH = -1 };
 
-/* Bytes that the statistics of a type add; of texts how many there are, less 10. */
+/* Bytes of value statistics by type; for text types the number of texts minus 10. */
 static const int8_t STATISTICS[TYPES] = {10, 24, 40, 24, 40, -8, 0, NO_SUCH, 40, 24, 0, -6};
 
-/* Points, first and last time into `row`, the rest read over. */
+/* Put points, first and last time into `row`, and skip the rest. */
 static int statistics(const uint8_t *data, uint64_t size, uint64_t *at, int64_t *row) {
     uint32_t count;
     if (!uvarint(data, size, at, &count) || size - *at < 16) return 0;

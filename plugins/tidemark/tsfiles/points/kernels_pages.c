@@ -1,6 +1,6 @@
-/* Small pages of a series that is not aligned, all of a chunk at once: where devices flush often a page holds a point or a few, and a
- * call each costs more than what it decodes. Built together with kernels.c and kernels_index.c, after both. No function reads beyond
- * the sizes given; what it does not expect it leaves to pages.py, which says what is wrong.
+/* Decode all small pages of a chunk of a plain series at once: devices that flush often write pages of a few points, and a call
+ * for each costs more than decoding. Compiled together with kernels.c and kernels_index.c, after both. No function reads
+ * beyond the given sizes. Unexpected forms are left to pages.py, which reports errors.
  */
 
 /* A row of a page, of ROW numbers as those of tm_series. */
@@ -27,7 +27,7 @@ EXPORT uint64_t tm_pages(const uint8_t *data, uint64_t size, uint32_t of_type, i
     return n;
 }
 
-/* Times of a page as pages.py takes them: TS_2DIFF, unless they are as many bytes as PLAIN has and that fits both ends. */
+/* Decode the times of a page as pages.py does: TS_2DIFF, unless they have the length of PLAIN and PLAIN gives both ends. */
 static int times_of_page(const uint8_t *data, uint64_t size, const int64_t *row, int64_t *times) {
     const uint64_t count = (uint64_t)row[POINTS];
     if (size == 8 * count && (int64_t)big_endian_64(data) == row[FIRST] && (int64_t)big_endian_64(data + size - 8) == row[LAST]) {

@@ -1,10 +1,10 @@
-/* What merging and writing look at value by value. Built together with kernels.c, after it. The arrays come from numpy: contiguous,
- * aligned, of the lengths given; no function reads or writes beyond them. The same in numpy stands in weave.py and
- * writer_statistics.py.
+/* Value by value functions for merging and writing. Compiled together with kernels.c, after it. The arrays come from numpy:
+ * contiguous, aligned, of the given lengths. No function reads or writes beyond them. The same functions in numpy are in
+ * points/overlay.py, write/pages.py and write/statistics.py.
  */
 
-/* Two strictly ascending runs of times laid over each other: `b` is the newer, and wins where both have a time. `times` has room
- * for n + m; take[k] says where the value of times[k] lies, i in `a` or n + j in `b`. Returns how many times there are. */
+/* Merge two strictly ascending runs of times: `b` is the newer, and wins if both have a time. `times` has room for n + m.
+ * take[k] is the place of the value of times[k]: i in `a` or n + j in `b`. Returns the number of times. */
 EXPORT uint64_t tm_weave(const int64_t *a, uint64_t n, const int64_t *b, uint64_t m, int64_t *times, uint32_t *take) {
     uint64_t i = 0, j = 0, k = 0;
     while (i < n && j < m) {
@@ -40,7 +40,7 @@ GATHER(tm_gather_8, uint8_t)
 GATHER(tm_gather_32, uint32_t)
 GATHER(tm_gather_64, uint64_t)
 
-/* Which of the rows at `rows` (n, ascending) have one of `times` (m, ascending, all of them rows): 0 or 1 each. */
+/* Mark by 1 which of `rows` (n, ascending) are among `times` (m, ascending, all of them rows), else 0. */
 EXPORT uint64_t tm_present(const int64_t *rows, uint64_t n, const int64_t *times, uint64_t m, uint8_t *present) {
     uint64_t j = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -51,7 +51,7 @@ EXPORT uint64_t tm_present(const int64_t *rows, uint64_t n, const int64_t *times
     return j;
 }
 
-/* Smallest and largest value, and the sum; a NaN is neither while there is a number. Some at a time, for the processor's sake.
+/* Smallest and largest value, NaN only if all are, and the sum. Several values at a time, so that the compiler can vectorize.
  * `count` is 1 or more; LOW and HIGH are beyond any number. */
 #define LANES 8
 #define SUMMARY(NAME, TYPE, SUM, LOW, HIGH)                                                                             \

@@ -1,6 +1,6 @@
-"""How runs of points lie over each other, worked out once and used for every column that has the same times.
+"""Merge runs of times by rank, once for all columns with the same times.
 
-In an aligned device most columns of a file share one array of times, so what wins where is asked once a device.
+In an aligned device most columns of a file share one array of times, so one merge serves the whole device.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ _GATHERED = (1, 4, 8)  # bytes of the values that compiled code moves
 
 @dataclass(frozen=True, eq=False)
 class TimeOverlay:
-    """`times` of all `runs` (each strictly ascending, the lowest rank first), each once, ascending.
+    """The merge of `runs` (each strictly ascending, lowest rank first): `times` has each time once, ascending.
 
-    `take`: for each of them the place of its value in the values of all runs, joined; None where the runs just follow
-    each other.
+    `take`: the index of each time's value in the joined values of all runs; None if the runs just follow each other.
     """
 
     runs: tuple[Times, ...]
@@ -33,11 +32,11 @@ class TimeOverlay:
     take: NDArray[Any] | None
 
     def fits_runs(self, runs: Sequence[Times]) -> bool:
-        """Whether it is the answer for these runs too."""
+        """Whether the merge of these runs is the same."""
         return len(runs) == len(self.runs) and all(map(same_times, runs, self.runs))
 
     def choose_values(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The values at `times`: of each run as many as it has times, all of one dtype."""
+        """The values at `times`. `values` has one array a run, all of one dtype."""
         if len(values) == 1:
             return values[0]
         if self.take is None:
@@ -49,7 +48,7 @@ class TimeOverlay:
 
 
 def overlay_times(runs: Sequence[Times]) -> TimeOverlay:
-    """Runs of times (none empty) laid over each other, lowest rank first: a time that occurs twice is the later run's."""
+    """Merge runs of times (none empty), lowest rank first. If a time occurs twice, the later run wins."""
     if len(runs) == 1:
         return TimeOverlay(tuple(runs), runs[0], None)
     if all(int(a[-1]) < int(b[0]) for a, b in itertools.pairwise(runs)):
@@ -58,14 +57,14 @@ def overlay_times(runs: Sequence[Times]) -> TimeOverlay:
     if len(runs) == 2 and compiled is not None and len(runs[0]) + len(runs[1]) < 1 << 32:
         return TimeOverlay(tuple(runs), *compiled.overlay_times(runs[0], runs[1]))
     times = np.concatenate(runs)
-    order = np.argsort(times, kind="stable")  # equal times stay in the order of ranks, so the last of them wins
+    order = np.argsort(times, kind="stable")  # equal times stay ordered by rank, so the last of them wins
     times = times[order]
     last = np.append(times[1:] != times[:-1], True)
     return TimeOverlay(tuple(runs), times[last], order[last])
 
 
 def same_times(left: Times, right: Times) -> bool:
-    """Whether two arrays are the same, mostly without looking at all of them."""
+    """Whether two arrays are equal. Tries identity, lengths and ends before it compares all elements."""
     if left is right:
         return True
     if len(left) != len(right) or (len(left) and (left[0] != right[0] or left[-1] != right[-1])):

@@ -1,17 +1,17 @@
 """TsFiles as a data source of Spark: `spark.read.format("tsfile")` and `df.write.format("tsfile")`.
 
-Enter by `source.register(spark)`; where `plugins/` is on the driver's PYTHONPATH the source registers itself.
+Enter by `source.register(spark)`. If `plugins/` is on the driver's PYTHONPATH, the source registers itself.
 
-    dataset    which TsFiles a path stands for, each with its deletions; the file that names them
-    survey     what a set of files holds by its statistics
-    scan_plan  what a scan reads and how it is cut into tasks; pure
-    options    the words of a scan and of a write; a time limit for bytes that are not trusted
-    arrow      points as Arrow arrays and back; rows of devices put together to batches
-    scan_read  the rows of one task, newest wins
-    sink       tasks stage whole files, the driver commits them all or none
-    source     the source that Spark sees
+    dataset    find the TsFiles of a path, each with its deletions; the manifest of a written folder
+    survey     summarize a set of files by their statistics
+    scan_plan  decide what a scan reads and split it into tasks; pure
+    options    the options of a scan and of a write; a time limit for unverified bytes
+    arrow      convert points to Arrow arrays and back; join rows of devices to batches
+    scan_read  read the rows of one task, newest wins
+    sink       stage whole files in tasks; the driver commits all or none
+    source     the data source that Spark calls
 
-pyspark is imported here and in `spark_jobs/` alone. Imports the rest of `tsfiles`. There is no filter push-down on
-purpose: in Spark 4.3.0 filters of one query cut the rows of the next (research/spark-tsfile.md, finding 1). What
-need not be read is said by options.
+Only this folder and `spark_jobs/` import pyspark. It imports the rest of `tsfiles`. There is no filter push-down on
+purpose: in Spark 4.3.0 filters of one query cut the rows of the next (research/spark-tsfile.md, finding 1). Options
+restrict what is read.
 """

@@ -1,8 +1,8 @@
-"""Points as Arrow arrays, rows of Arrow batches as devices and columns, and rows of devices put together to batches.
+"""Convert points to Arrow arrays, and rows of Arrow tables to devices and columns; join rows of devices to batches.
 
 `devices_of` gives the devices and columns that a TsFile is written from. `arrow_array` gives the columns that a scan
-gives to Spark, pandas or a Parquet file: exact, or an error. `concatenate_parts` puts devices together: of thousands of
-columns a device mostly has a few, and it costs what it has.
+returns to Spark, pandas or a Parquet file: exact, or an error. `concatenate_parts` joins devices. Of thousands of columns
+a device mostly has a few, and only those are converted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Names = tuple[str | None, ...]
 
 
 def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments, dict[str, Column]]]:
-    """The devices of some rows in the order a TsFile wants them, each with its points; nulls are no points.
+    """Yield the devices of some rows in the order of a TsFile, each with its points. Nulls are no points.
 
-    UsageError: a null time, device or a device outside of `root`, one device and time in two rows, a date or time that the
-    file's unit cannot hold.
+    Raises UsageError for a null time or device, a device outside `root`, two rows of one device and time, and a date or
+    time that the file's unit cannot hold.
     """
     rows = rows.rename_columns([written_name(name, options.table) for name in rows.column_names])
     times = _convert_times(rows.column("time"), options.unit, "time")
@@ -60,7 +60,7 @@ def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments
 
 
 def _group_rows(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDArray[np.int64]]:
-    """The devices in the file's order, and of each row the number of its device."""
+    """(devices in the file's order, index of each row's device)."""
     codes = np.zeros(len(rows), np.int64)
     if options.table and not options.tags:
         return [(options.table,)], codes
@@ -68,18 +68,18 @@ def _group_rows(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], 
     if not options.table and keys[0].null_count:
         raise UsageError("a row has no device", subject="device")
     found: list[Names] = [()]
-    waiting: list[Sequence[str | None]] = []  # words that are in `codes` and not in `found` yet
+    waiting: list[Sequence[str | None]] = []  # values of keys that are in `codes` and not in `found` yet
     for key in keys:
         known = [*key.dictionary.to_pylist(), None]
         mine = np.asarray(pc.fill_null(key.indices, len(known) - 1).to_numpy(zero_copy_only=False), np.int64)
-        if len(found) * math.prod(map(len, [*waiting, known])) >= 1 << 63:  # more tags than a number can tell apart
+        if len(found) * math.prod(map(len, [*waiting, known])) >= 1 << 63:  # the next code would overflow
             found, codes = _distinguish_names(found, waiting, codes)
             waiting = []
         codes = codes * len(known) + mine
         waiting.append(known)
     found, codes = _distinguish_names(found, waiting, codes)
     devices = [_parse_segments(names, options) for names in found]
-    ordered = sorted(set(devices), key=device_order)  # one device may be spelled in two ways
+    ordered = sorted(set(devices), key=device_order)  # a device may have two spellings
     places = {device: place for place, device in enumerate(ordered)}
     return ordered, np.array([places[device] for device in devices], np.int64)[codes]
 
@@ -87,7 +87,7 @@ def _group_rows(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], 
 def _distinguish_names(
     found: Sequence[Names], waiting: Sequence[Sequence[str | None]], codes: NDArray[np.int64]
 ) -> tuple[list[Names], NDArray[np.int64]]:
-    """The names that occur, those in `found` with one of each of `waiting` behind, and of each row the place of its own."""
+    """Decode `codes`: (distinct names: one of `found` plus one of each of `waiting`, index of each row's name)."""
     present, inverse = np.unique(codes, return_inverse=True)
     names = []
     for code in present.tolist():
@@ -126,7 +126,7 @@ def _refuse_duplicates(times: NDArray[np.int64], groups: NDArray[np.int64], name
 def _column_values(
     column: pa.ChunkedArray, kind: DataType, unit: str, name: str
 ) -> tuple[NDArray[np.generic], NDArray[np.bool_]]:
-    """The values of a column with something in place of nulls, and where there is a value."""
+    """(values with an arbitrary value in place of nulls, bool[n]: which are not null)."""
     there = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     if kind in BINARY_TYPES:
         return np.asarray(column.cast(pa.binary()).to_numpy(zero_copy_only=False), object), there
@@ -140,7 +140,7 @@ def _column_values(
 
 
 def _convert_times(column: pa.ChunkedArray, unit: str, name: str, nulls: bool = False) -> NDArray[np.int64]:
-    """Numbers as they are, instants in the file's unit; UsageError for a null and for an instant between two units."""
+    """Convert times: numbers stay, instants get the file's unit. Raises UsageError for finer ones and, by default, nulls."""
     if column.null_count:
         if not nulls:
             raise UsageError(f"a row has no {name}", subject=name)
@@ -160,7 +160,7 @@ def _convert_times(column: pa.ChunkedArray, unit: str, name: str, nulls: bool = 
 
 
 def _convert_dates(column: pa.ChunkedArray, name: str) -> NDArray[np.int32]:
-    """Dates as yyyymmdd, of the years 1000 to 9999 as IoTDB has them."""
+    """Convert dates to yyyymmdd. Raises UsageError outside the years 1000 to 9999, as IoTDB has them."""
     days = np.asarray(column.cast(pa.int32()).fill_null(0).to_numpy(), np.int64).astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     number = months.astype(np.int64)
@@ -191,14 +191,14 @@ _WIDEST = np.iinfo(np.int64).max // 1000
 
 
 def arrow_type(kind: DataType | None, unit: str) -> pa.DataType:
-    """The Arrow type of a column; None is canonical text. `unit`: ms, us, ns make instants of times, empty: numbers."""
+    """The Arrow type of a column; None is canonical text. With a `unit` (ms, us, ns) times are instants, else numbers."""
     if kind is None:
         return pa.string()
     return INSTANT if unit and kind == DataType.TIMESTAMP else ARROW_TYPES[kind]
 
 
 def as_type(column: Column, kind: DataType | None) -> Column:
-    """The column with its values in a wider type; None: as canonical text."""
+    """Convert a column to a wider type, or for None to canonical text."""
     if column.type == kind:
         return column
     if kind is None:
@@ -213,7 +213,7 @@ def as_type(column: Column, kind: DataType | None) -> Column:
 
 
 def arrow_array(column: Column, rows: NDArray[np.int64], unit: str) -> pa.Array:
-    """One value or null for each of `rows` (ascending times, of which those of the column are some)."""
+    """A value or null for each of `rows` (ascending times, which include the column's times)."""
     values = _arrow_values(column, unit)
     if len(rows) == len(column):
         return values
@@ -228,7 +228,7 @@ def arrow_array(column: Column, rows: NDArray[np.int64], unit: str) -> pa.Array:
 
 
 def arrow_times(times: NDArray[np.int64], unit: str) -> pa.Array:
-    """Times of a file: as they are, or as instants in UTC. With ns what is finer than a microsecond is cut off."""
+    """Convert times of a file to numbers (no unit) or to instants in UTC. ns are rounded down to microseconds."""
     if not unit:
         return pa.array(times)
     if unit == "ns":
@@ -255,7 +255,7 @@ def _arrow_values(column: Column, unit: str) -> pa.Array:
 def _arrow_texts(values: NDArray[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:  # bytes that are no UTF-8: as canonical text shows them
+    except pa.ArrowInvalid:  # bytes that are no UTF-8: canonical text escapes them
         return pa.array(points_column.format_values(DataType.TEXT, values), pa.string())
 
 
@@ -282,7 +282,7 @@ _CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of one device; columns that are not there are null."""
+    """Some rows of one device. Missing columns are null."""
 
     rows: int
     columns: Mapping[str, pa.Array]
@@ -292,17 +292,17 @@ class Part:
         return sum(array.nbytes for array in self.columns.values())
 
     def slice_rows(self, start: int, rows: int) -> Part:
-        """`rows` of its rows from `start` on, or as many as there are; nothing is copied."""
+        """At most `rows` rows from `start` on, without a copy."""
         return Part(min(rows, self.rows - start), {name: array.slice(start, rows) for name, array in self.columns.items()})
 
 
 def rows_at_once(columns: int, most: int) -> int:
-    """Rows of a batch of so many columns: `most`, fewer where they are very many, since its nulls are in memory too."""
+    """The most rows of a batch: `most`, or fewer for very many columns, since nulls use memory too."""
     return max(1, min(most, _CELLS // columns))
 
 
 def concatenate_parts(parts: Sequence[Part], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of all parts, one part behind the other. One part alone is not copied."""
+    """Concatenate the rows of all parts. A single part is not copied."""
     pieces: dict[str, list[pa.Array]] = {name: [] for name in schema.names}
     told = dict.fromkeys(schema.names, 0)
     rows = 0

@@ -1,9 +1,8 @@
-"""Which TsFiles a path stands for, in the order in which they win, each with the deletions beside it.
+"""Find the TsFiles of a path, ordered by rank, each with its deletions.
 
 A path is a TsFile, a glob, a folder with TsFiles at any depth (an IoTDB data folder, or just files), or a folder
-that `df.write.format("tsfile")` made. There its `_tidemark.json` alone says which files exist: what it does not name
-does not exist for readers. The file is replaced whole, so a reader sees the set before a commit or the set after it
-(docs/spark.md).
+that `df.write.format("tsfile")` made. In such a folder readers see only the files that `_tidemark.json` names. It is
+replaced atomically, so a reader sees the files before a commit or after it (docs/spark.md).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NO_DATABASE = "default"
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """`path` is absolute; `database`: that of its folder, else NO_DATABASE; `mods` may be empty."""
+    """A TsFile to read. `path` is absolute. `database`: that of its folder, else NO_DATABASE. `mods` may be empty."""
 
     path: str
     rank: Rank
@@ -39,18 +38,18 @@ class DataFile:
     mods: str = ""
 
     def read_deletions(self) -> Deletions:
-        """The deletions beside the file. Raises as `parse_mods`."""
+        """Read the file's deletions. Raises as `parse_mods`."""
         if not self.mods:
             return NO_DELETIONS
         return parse_mods(Path(self.mods).read_bytes(), "mods2" if self.mods.endswith(".mods2") else "mods", self.mods)
 
 
 def find_files(paths: Sequence[str]) -> list[DataFile]:
-    """The files of all `paths`, lowest rank first: where two hold one point the later wins.
+    """Find the files of all `paths`, lowest rank first. If two files hold one point, the later wins.
 
-    Rank is that of DESIGN §3 for files with IoTDB's names; any other file ranks below those, in the order given and by
-    name within a folder. Raises NotFoundError for a path that names nothing, UsageError for a remote one, for a receiver's
-    folder and for a receiver's data files.
+    Files with IoTDB's names rank as in DESIGN §3. Any other file ranks below those, in the order given and by name
+    within a folder. Raises NotFoundError for a path without files, and UsageError for a remote path, a receiver's folder
+    and a receiver's data files.
     """
     found: dict[str, DataFile] = {}
     for path in paths:
@@ -66,7 +65,7 @@ def find_files(paths: Sequence[str]) -> list[DataFile]:
 
 
 def local_path(path: str) -> str:
-    """An absolute path of this machine; `file:` URLs are taken."""
+    """Convert a path or `file:` URL to an absolute path. Raises UsageError for other URLs."""
     parts = urlsplit(path)
     if parts.scheme == "file":
         path = unquote(parts.path)
@@ -104,7 +103,7 @@ def _files_below(folder: Path, first: int) -> Iterator[DataFile]:
 
 
 def _is_sealed(at: str) -> bool:
-    """Whether a file without `.resource` has the tail of a TsFile: without both, IoTDB still writes it."""
+    """Whether a file ends with a TsFile's tail. Without tail and `.resource`, IoTDB still writes it."""
     with open(at, "rb") as file:  # noqa: PTH123
         if os.fstat(file.fileno()).st_size < SHORTEST:
             return False
@@ -113,7 +112,7 @@ def _is_sealed(at: str) -> bool:
 
 
 def _data_file(at: str, number: int, renamed: bool = True) -> DataFile:
-    """`renamed`: whether its deletions may stand under a name that it had before."""
+    """Make the DataFile of a path. `renamed`: whether its deletions may be under an earlier name."""
     folder, _, base = at.rpartition("/")
     name = parse_name(base)
     place = parse_place(folder, ("",))
@@ -129,13 +128,13 @@ def _data_file(at: str, number: int, renamed: bool = True) -> DataFile:
 
 
 def _mods_of_before(at: str) -> str:
-    """Deletions under an earlier name of a TsFile, where its `.resource` names them; '' else."""
+    """The deletions of a TsFile under an earlier name if its `.resource` names them, else ''."""
     resource = Path(at + ".resource")
     if not resource.exists() or resource.stat().st_size > COMPANION_BYTES:
         return ""
     try:
         named = str(resource.with_name(read_mods_name(resource.read_bytes(), str(resource)) or resource.name))
-    except (CorruptionError, ValueError):  # it tells nothing, or no name of a file
+    except (CorruptionError, ValueError):  # a damaged `.resource`, or one that names no file
         return ""
     return named if was_mods_of(named, at) and Path(named).exists() else ""
 
@@ -146,9 +145,10 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class DatasetManifest:
-    """`files`: name → facts, in rank order. `retired`: name → when it left (seconds since 1970), bytes kept for a grace.
+    """The content of `_tidemark.json`. `files`: name → facts, in rank order.
 
-    `version` is the highest version number given to a file; `created` the latest creation time in a name, in ms.
+    `retired`: name → removal time (seconds since 1970) of files whose bytes are kept for a grace period. `version`: the
+    highest version number given to a file. `created`: the latest creation time in a name, in ms.
     """
 
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class DatasetManifest:
 
 
 def read_dataset_manifest(folder: Path) -> DatasetManifest:
-    """The paper of a folder; an empty one where there is none. CorruptionError where it cannot be understood."""
+    """Read the manifest of a folder; an empty one if there is none. Raises CorruptionError if it cannot be parsed."""
     place = folder / PAPER
     try:
         raw = json.loads(place.read_bytes())

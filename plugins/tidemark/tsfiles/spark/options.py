@@ -1,11 +1,10 @@
-"""The words with which a scan is asked for and TsFiles are written, without Spark; a time limit.
+"""Parse the options of scans and writes, and limit the time of reading unverified bytes. Without Spark.
 
-`scan_options` are those of `spark.read.format("tsfile")`, `write_options` those of `df.write.format("tsfile")`
+`scan_options` parses those of `spark.read.format("tsfile")`, `write_options` those of `df.write.format("tsfile")`
 (docs/spark.md).
 
-`TimeLimit` is a limit of time for what this process does with bytes it does not trust: kill timers that no library
-can ignore. It is for processes that are somebody's to lose: a Spark worker, a child. What runs over is ended by the
-kernel (SIGXCPU, SIGALRM), and whoever started the process reports it as the failure of that task alone.
+`TimeLimit` sets kill timers that no library can ignore. It is for expendable processes such as a Spark worker. The
+kernel ends a process that exceeds the limit (SIGXCPU, SIGALRM), and its parent reports the failure of that task alone.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ CPU_SECONDS, WALL_SECONDS = 900, 1800
 
 
 class TimeLimit:
-    """While the block runs: at most so many seconds of CPU time more than the process has used, and of wall time, in which a
-    disk that does not answer is counted too. 0 is no limit.
+    """Limits the CPU time and the wall time of a block, in seconds. 0 is no limit. Wall time includes waiting for a disk.
 
-    A lower limit of CPU time that the process has already stays, and so does an alarm. Not nestable: the block's end takes
-    away what its beginning set.
+    A lower CPU limit of the process stays, and so does an alarm that is already set. Not nestable: the end of the block
+    removes the limits.
     """
 
     def __init__(self, cpu_seconds: int = CPU_SECONDS, wall_seconds: int = WALL_SECONDS) -> None:
@@ -82,7 +80,7 @@ SCAN_OPTIONS = (
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """What is asked for. `unit`: of the times, empty leaves them numbers; `limit`: what a device may take."""
+    """The options of a scan. `unit`: of the times; if empty they stay numbers. `limit`: for reading some devices."""
 
     paths: tuple[str, ...]
     wanted: Wanted
@@ -93,7 +91,7 @@ class ScanOptions:
 
 
 def scan_options(options: Mapping[str, str]) -> ScanOptions:
-    """The options of a reader, names in any case. UsageError names the one that is wrong and what is allowed."""
+    """Parse the options of a reader, names in any case. Raises UsageError with the wrong option and what is allowed."""
     given = lower_option_names(options, SCAN_OPTIONS)
     paths = (*parse_names(given.get("path", ""), single=True), *parse_names(given.get("paths", "")))
     if not paths:
@@ -120,7 +118,7 @@ def scan_options(options: Mapping[str, str]) -> ScanOptions:
 
 
 def lower_option_names(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """The options by their lower-case names. UsageError for one that nobody reads: a typing error must not pass."""
+    """The options by their lower-case and their documented names. Raises UsageError for an unknown option."""
     names_of = {name.lower(): name for name in known}
     for name in options:
         if name.lower() not in names_of:
@@ -131,7 +129,7 @@ def lower_option_names(options: Mapping[str, str], known: tuple[str, ...]) -> di
 
 
 def parse_names(text: str, single: bool = False) -> tuple[str, ...]:
-    """A list of names: a JSON list, else separated by commas; `single`: one name that may hold commas."""
+    """Parse a list of names: a JSON list, else separated by commas. `single`: one name that may contain commas."""
     if text.startswith("["):
         try:
             found = json.loads(text)
@@ -144,7 +142,7 @@ def parse_names(text: str, single: bool = False) -> tuple[str, ...]:
 
 
 def parse_choice(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """The value of an option with few values; the first is the default."""
+    """The value of an option with few `allowed` values, of which the first is the default."""
     value = given.get(name, allowed[0]).lower()
     if value not in allowed:
         wanted = ", ".join(word for word in allowed if word)
@@ -192,9 +190,9 @@ _COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What is written. `table` empty: tree model, devices in the column `device`; else `tags` are the tag columns.
+    """The options of a write. Without a `table`: tree model, devices in the column `device`. Else `tags` are tag columns.
 
-    `fields`: column → type. `unit`: of the times in the file. `grace`: seconds that replaced files keep their bytes.
+    `fields`: column → type. `unit`: of the times in the file. `grace`: seconds before replaced files are deleted.
     """
 
     folder: Path
@@ -210,7 +208,7 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str], schema: pa.Schema, overwrite: bool) -> WriteOptions:
-    """The options of a writer for rows of `schema`. UsageError names what is missing, unknown or has no type in a TsFile."""
+    """Parse the options of a writer for rows of `schema`. Raises UsageError for missing, unknown or unsupported ones."""
     given = lower_option_names(options, WRITE_OPTIONS)
     if not given.get("path"):
         raise UsageError("no path", hint='df.write.format("tsfile").mode("append").save("/data/merged")', subject="path")
@@ -236,13 +234,14 @@ def write_options(options: Mapping[str, str], schema: pa.Schema, overwrite: bool
 
 
 def written_name(name: str, table: str) -> str:
-    """A column as files name it: IoTDB gives columns of a table no case, and cannot ask for a measurement that its SQL would
-    take in back-quotes and its file has without."""
+    """The name of a column in files: lower case in a table, as IoTDB's, else the canonical measurement name.
+
+    IoTDB cannot query a measurement that needs back-quotes in its SQL and has none in the file."""
     return name.lower() if table else measurement_name(name)
 
 
 def _value_fields(schema: pa.Schema, keys: tuple[str, ...], table: str) -> dict[str, DataType]:
-    """The columns that hold values, by the names that they are written under, with their types."""
+    """The columns with values: name in the file → type. Raises UsageError for missing or unsuitable columns."""
     columns: dict[str, pa.DataType] = {}
     for one in schema:
         name = written_name(one.name, table)

@@ -1,8 +1,7 @@
-"""What a scan reads, and how it is cut into tasks: pure, from a survey.
+"""Decide what a scan reads and split it into tasks: pure, from a survey.
 
-A task is a range of whole devices of about `rows` rows at most, fewer where they have very many columns; a device with more
-is cut by time, where its chunks begin.
-No two tasks hold the same row, so each lays its files over each other by itself and nothing is shuffled.
+A task has whole devices with about `rows` rows at most, or fewer if there are very many columns. A longer device is
+split by time, at chunk boundaries. No two tasks hold the same row, so each task merges its files itself without a shuffle.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tidemark.tsfiles.spark.survey import Holding, Survey
 
 TALL = ("device", "measurement", "time", "type", "value")
 ROWS_OF_A_TASK = 2_000_000
-_FEWEST_TASKS = 8  # so that small scans keep several cores busy, too
+_FEWEST_TASKS = 8  # so that small scans use several cores too
 _SMALLEST_TASK = 100_000
 _CELLS_OF_A_TASK = 1 << 26  # its rows are in memory with all their columns
 
@@ -35,7 +34,7 @@ _WIDER = {
 
 @dataclass(frozen=True)
 class Cut:
-    """Which rows and columns: empty `columns` all, `devices` patterns of which one must match, start <= time < end."""
+    """The wanted rows and columns: all `columns` if empty, devices that match a pattern, start <= time < end."""
 
     columns: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -47,10 +46,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Shape:
-    """The columns of a result, in order. `tags`: tag column → its place in the device's name (1 is the first tag).
+    """The columns of a result, in order. `tags`: tag column → its position in the device's name (1 is the first tag).
 
-    `fields`: column → (measurement, type); type None: the types of its files have nothing exact in common, so its values
-    are canonical text. Columns that are neither are `time`, `device` or a word of `TALL`.
+    `fields`: column → (measurement, type). A type None means canonical text, since no type holds the values of all files
+    exactly. Other columns are `time`, `device` or those of `TALL`.
     """
 
     columns: tuple[str, ...]
@@ -61,14 +60,14 @@ class Shape:
 
     @property
     def measurements(self) -> frozenset[str] | None:
-        """The measurements that must be read; None: all of them, since no field is asked for by name."""
+        """The measurements that must be read; None: all of them, since the columns name no field."""
         named = frozenset(self.fields[name][0] for name in self.columns if name in self.fields)
         return named or None
 
 
 @dataclass(frozen=True)
 class ScanTask:
-    """`files` in rank order; `devices`: canonical name → the files (places in `files`) that hold it."""
+    """The input of one task. `files` are in rank order. `devices`: canonical name → indexes of its files in `files`."""
 
     files: tuple[DataFile, ...]
     devices: Mapping[str, tuple[int, ...]]
@@ -78,7 +77,7 @@ class ScanTask:
 
 
 def shape_of(survey: Survey, cut: Cut) -> Shape:
-    """The columns: `time`, `device` or the tags, then the fields by name; UsageError for one that is not there."""
+    """The columns: `time`, `device` or tags, then fields by name. Raises UsageError for unknown columns, NotFoundError."""
     if cut.tall:
         return Shape(TALL, table=survey.table, tall=True)
     tags = {name: place for place, name in enumerate(survey.tags, 1)} if survey.table else {}
@@ -98,19 +97,19 @@ def shape_of(survey: Survey, cut: Cut) -> Shape:
 
 
 def common_type(types: set[DataType]) -> DataType | None:
-    """The one type that holds all values exactly, None where there is none."""
+    """The type that holds the values of all `types` exactly, None if there is none."""
     if len(types) == 1:
         return next(iter(types))
     return _WIDER.get(frozenset(types))
 
 
 def is_text(kind: DataType | None) -> bool:
-    """Whether a column of this type is a column of strings."""
+    """Whether a column of this type holds strings."""
     return kind is None or (kind in BINARY_TYPES and kind != DataType.BLOB)
 
 
 def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
-    """The tasks of a scan, devices by name; none where nothing is meant. Files without the wanted columns are left out."""
+    """The tasks of a scan, devices by name. Empty if nothing matches. Files without the wanted columns are left out."""
     measurements = shape.measurements
     everything = sum(held.rows for holdings in survey.devices.values() for held in holdings)
     fits = max(1, _CELLS_OF_A_TASK // len(shape.columns))
@@ -144,7 +143,7 @@ def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
 
 
 def _unique_name(name: str, taken: Collection[str]) -> str:
-    return f"measurement.{name}" if name.lower() in taken else name  # Spark tells names apart without their case
+    return f"measurement.{name}" if name.lower() in taken else name  # Spark ignores the case of names
 
 
 def _overlaps_range(held: Holding, start: int | None, end: int | None) -> bool:
@@ -164,7 +163,7 @@ def _make_task(survey: Survey, holdings: Mapping[str, Sequence[Holding]], start:
 
 
 def _split_by_time(holdings: Sequence[Holding], cut: Cut) -> Iterator[tuple[list[Holding], tuple[int | None, int | None]]]:
-    """A long device in ranges of time, each with the files that touch it, cut where chunks begin."""
+    """Split a long device at chunk boundaries: yields (its holdings in a range of time, the range)."""
     begins = sorted(chunk for held in holdings for chunk in (held.chunks or ((held.start, held.rows),)))
     bounds: list[int] = []
     gathered = 0

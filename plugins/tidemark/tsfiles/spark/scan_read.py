@@ -1,7 +1,7 @@
-"""The rows of one scan task as Arrow batches: files laid over each other, deletions applied, newest wins per value.
+"""Read the rows of one scan task as Arrow batches: files merged, deletions applied, the newest value wins.
 
-A row of the wide shape is a device and a time at which a column that is asked for has a value. Memory holds one device
-(or one range of time of it) and a batch.
+A row of the wide shape is a device and a time at which a wanted column has a value. Memory holds one device (or one range
+of time of it) and a batch.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from tidemark.tsfiles.spark.options import TimeLimit
 from tidemark.tsfiles.spark.scan_plan import ScanTask, Shape
 
 BATCH_ROWS = 131_072
-_FEWEST = 4  # a batch has at least such a part of the rows that it may have
+_FEWEST = 4  # a batch has at least this fraction (a quarter) of its maximum of rows
 _DEVICES_AT_ONCE = 256
 _OPEN_FILES = 128
 
 
 class TaskReader:
-    """Reads tasks of one shape. `unit`: ms, us, ns make instants of times; `lenient`: what cannot be decoded is null.
-    `limit`: of some devices, up to one with many rows."""
+    """Reads tasks of one shape. `unit` (ms, us, ns): times become instants. `lenient`: undecodable values are null.
+
+    `limit` applies to some devices at a time, or to one with many rows."""
 
     def __init__(self, shape: Shape, unit: str = "", lenient: bool = False, limit: TimeLimit | None = None) -> None:
         self.shape = shape
@@ -57,12 +58,12 @@ class TaskReader:
         self._most = rows_at_once(len(self.schema), BATCH_ROWS)
 
     def read_task(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        """The task's rows, by device and time. Raises CorruptionError, UnsupportedError for what cannot be decoded."""
+        """Yield the task's rows by device and time. Raises CorruptionError, and UnsupportedError for undecodable values."""
         with _OpenFiles(task.files) as files:
             yield from _rebatch_rows(self._read_batches(task, files), self._most, self.schema)
 
     def _read_batches(self, task: ScanTask, files: _OpenFiles) -> Iterator[pa.RecordBatch]:
-        """The rows device by device; some devices at a time under one limit, which is off while the consumer works."""
+        """Yield the rows device by device. Some devices are read under one limit, which is off while the consumer works."""
         waiting = iter(task.devices.items())
         while True:
             ready: list[Part] = []
@@ -80,7 +81,7 @@ class TaskReader:
                 return
 
     def _assemble_batches(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
-        """The parts one after another; those that are large enough by themselves are not copied."""
+        """Join small parts to batches. Large parts are not copied."""
         few: list[Part] = []
         size = 0
         for part in parts:
@@ -113,10 +114,10 @@ class TaskReader:
     def _read_columns(
         self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, Deletions]]
     ) -> list[Column]:
-        """The points of a series in each file that has some, lowest rank first."""
+        """The points of a series from each file that has some, lowest rank first."""
         found = []
         for file, deletions in layers:
-            if name not in file.series_of(device)[1]:  # not in its list of names: a device may have thousands
+            if name not in file.series_of(device)[1]:  # a dict: `list_measurements` would sort thousands of names
                 continue
             try:
                 column = file.read_column(device, name, task.start, task.end, deletions)
@@ -155,16 +156,16 @@ class TaskReader:
 
 
 class _OpenFiles:
-    """The files of a task, those used last kept open."""
+    """The files of a task. The last used ones stay open."""
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self._files = files
         self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
 
     def open_layers(self, places: Sequence[int]) -> list[tuple[TsFile, Deletions]]:
-        """Those at `places`, all open until the next call, however many a device lies in."""
+        """Open the files at `places`, with their deletions. All stay open until the next call, even if there are many."""
         most, wanted = max(_OPEN_FILES, len(places)), set(places)
-        idle = [place for place in self._open if place not in wanted]  # those used longest ago first
+        idle = [place for place in self._open if place not in wanted]  # least recently used first
         for place in idle[: max(0, len(idle) + len(wanted) - most)]:
             self._open.pop(place)[0].close()
         for place in places:
@@ -200,7 +201,7 @@ def _tall_schema(unit: str) -> pa.Schema:
 
 
 def _merge_times(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Every time of any column, ascending; nearly always all columns have the same."""
+    """The union of the times of all columns, ascending. Nearly always all columns have the same."""
     first = times[0]
     if all(other is first or np.array_equal(other, first) for other in times[1:]):
         return first
@@ -209,7 +210,7 @@ def _merge_times(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _type_names(columns: Sequence[Column], times: NDArray[np.int64]) -> pa.Array:
-    """The type that each point has in the file it is taken from."""
+    """The name of each point's type in its own file."""
     kinds = [column.type for column in columns]
     if len(set(kinds)) == 1:
         return pa.repeat(kinds[0].name, len(times))
@@ -218,7 +219,7 @@ def _type_names(columns: Sequence[Column], times: NDArray[np.int64]) -> pa.Array
 
 
 def _rebatch_rows(batches: Iterator[pa.RecordBatch], most: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of `most` at most and a quarter of it at least; what is large enough is not copied."""
+    """Regroup rows into batches of at most `most` and at least a quarter of it, but for the last. Copies only small ones."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:

@@ -1,15 +1,14 @@
-"""The writing half of the format `tsfile`: each task stages whole files, the driver commits them all or none.
+"""Write the Spark format `tsfile`: each task stages whole files, and the driver commits all or none.
 
-A folder of TsFiles changes all at once. It is written aside, named by one replaced file, and left again after a
-grace:
+A folder of TsFiles changes atomically:
 
-    <folder>/_staging-<job>/…      what tasks write; nobody reads it
+    <folder>/_staging-<job>/…      files that tasks write; not read by anybody
     <folder>/<created>-<version>-0-0.tsfile
-    <folder>/_tidemark.json        the files that exist (`dataset`), replaced by rename
+    <folder>/_tidemark.json        the manifest of the existing files (`dataset`), replaced by rename
 
-Files get their names at the commit, with versions that grow. What was appended later wins at equal times, here and
-after a LOAD into IoTDB. Commits of one folder take turns by a lock on it. A job that is aborted leaves nothing that
-readers see.
+Files get their names at the commit, with increasing versions. So later appends win at equal times, here and after a
+LOAD into IoTDB. A lock serializes the commits of a folder. An aborted job leaves nothing that readers see. Replaced
+files are deleted after a grace period.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from tidemark.tsfiles.write.writer import TsFileWriter
 
 @dataclass
 class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
-    """What a task wrote."""
+    """The files that a task wrote."""
 
     files: list[StagedFile]
 
 
 class TsFileSink(DataSourceArrowWriter):  # type: ignore[misc]
-    """Rows in any order. Memory of a task: `options.rows` rows, which become one file each time they are gathered."""
+    """Writes rows in any order. A task holds at most about `options.rows` rows in memory, then writes them to a file."""
 
     def __init__(self, options: WriteOptions) -> None:
         check_target(options.folder)
@@ -78,7 +77,7 @@ class TsFileSink(DataSourceArrowWriter):  # type: ignore[misc]
         discard_staged(self._options.folder, self._job)
 
     def _stage_file(self, batches: Sequence[pa.RecordBatch], number: str) -> list[StagedFile]:
-        """One file of these rows, checked against its own statistics; none where no row has a value."""
+        """Write one file of these rows and check it against its own statistics. Empty if no row has a value."""
         options = self._options
         place = staging_folder(options.folder, self._job) / f"{number}.tsfile"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +118,7 @@ _FORGOTTEN = 7 * 86_400  # seconds after which the staging folder of a driver th
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A whole, durable file in the staging folder; `facts` go into the paper."""
+    """A whole, durable file in the staging folder. Its `facts` go into the manifest."""
 
     name: str
     size: int
@@ -127,12 +126,12 @@ class StagedFile:
 
 
 def staging_folder(folder: Path, job: str) -> Path:
-    """The folder where the tasks of a job write."""
+    """The folder into which the tasks of a job write."""
     return folder / f"{_STAGING}{job}"
 
 
 def check_target(folder: Path) -> None:
-    """UsageError where TsFiles lie that no paper names: a first commit would hide them from readers."""
+    """Raise UsageError if the folder has TsFiles but no manifest: a first commit would hide them from readers."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is no folder", subject=str(folder))
     if folder.is_dir() and not (folder / PAPER).exists() and next(folder.rglob(f"[!_.]*{SUFFIX}"), None) is not None:
@@ -143,10 +142,10 @@ def check_target(folder: Path) -> None:
 
 
 def commit_staged(folder: Path, job: str, staged: Sequence[StagedFile], overwrite: bool, grace: float) -> DatasetManifest:
-    """Make the staged files the folder's, beside those it has or in their place; the new paper.
+    """Add the staged files to the folder, or replace its files by them (`overwrite`). Returns the new manifest.
 
-    Nothing changes for readers before the paper is replaced. Files that leave keep their bytes for `grace` seconds, for
-    readers that have planned with them. CorruptionError where a staged file is not what its task wrote.
+    Nothing changes for readers before the manifest is replaced. Replaced files are deleted after `grace` seconds, for
+    readers that have planned with them. Raises CorruptionError if a staged file has not the size that its task wrote.
     """
     for file in staged:
         place = staging_folder(folder, job) / file.name
@@ -157,7 +156,7 @@ def commit_staged(folder: Path, job: str, staged: Sequence[StagedFile], overwrit
         before = read_dataset_manifest(folder)
         _remove_leftovers(folder, before)
         after, renames = _number_files(before, staged, overwrite, time.time())
-        # CRASH WINDOW: files with final names that no paper names; readers do not see them, the next commit sweeps them.
+        # CRASH WINDOW: files with final names that no manifest names. Readers ignore them, the next commit removes them.
         for old, new in renames:
             (staging_folder(folder, job) / old).rename(folder / new)
         _sync_folder(folder)
@@ -168,7 +167,7 @@ def commit_staged(folder: Path, job: str, staged: Sequence[StagedFile], overwrit
 
 
 def discard_staged(folder: Path, job: str) -> None:
-    """Forget what the tasks of a job wrote."""
+    """Remove the staged files of a job."""
     shutil.rmtree(staging_folder(folder, job), ignore_errors=True)
 
 
@@ -189,7 +188,7 @@ def _number_files(
 
 
 def _remove_leftovers(folder: Path, paper: DatasetManifest) -> None:
-    """Remove what commits that died left behind. Only under the lock: a living commit has unlisted files, too."""
+    """Remove the leftovers of interrupted commits. Only under the lock: a running commit has unlisted files too."""
     for path in folder.glob(f"[!_.]*{SUFFIX}"):
         if path.name not in paper.files and path.name not in paper.retired:
             path.unlink()
@@ -199,7 +198,7 @@ def _remove_leftovers(folder: Path, paper: DatasetManifest) -> None:
 
 
 def _delete_expired(folder: Path, paper: DatasetManifest, grace: float) -> DatasetManifest:
-    """Delete what left longer than `grace` ago. A file that is gone already is only forgotten."""
+    """Delete files that were replaced longer than `grace` seconds ago, and drop them from the manifest."""
     limit = time.time() - grace
     expired = [name for name, since in paper.retired.items() if since <= limit]
     if not expired:
@@ -218,7 +217,7 @@ def _replace_manifest(folder: Path, paper: DatasetManifest) -> None:
         file.write(paper.encode())
         file.flush()
         os.fsync(file.fileno())
-    # CRASH WINDOW: the old paper is still there: the commit did not happen, its files are swept by the next one.
+    # CRASH WINDOW: the old manifest is in force. The commit did not happen, and the next one removes its files.
     temporary.replace(folder / PAPER)
     _sync_folder(folder)
 

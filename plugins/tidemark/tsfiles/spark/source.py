@@ -1,10 +1,10 @@
 """`spark.read.format("tsfile")` and `df.write.format("tsfile")`: TsFiles as a Spark data source (docs/spark.md).
 
-Registered by itself where `plugins/` is on the PYTHONPATH of the driver (`pyspark_tsfile`), else by `register(spark)`.
-Planning reads statistics alone; a task reads its own devices, so nothing is shuffled.
+It registers itself if `plugins/` is on the PYTHONPATH of the driver (`pyspark_tsfile`), else call `register(spark)`.
+Planning reads statistics alone. Each task reads its own devices, so nothing is shuffled.
 
 There is no filter push-down on purpose: in Spark 4.3.0 the filters of one query stay with the data frame and cut the
-rows of the next (research/spark-tsfile.md, finding 1). What need not be read is said by options.
+rows of the next (research/spark-tsfile.md, finding 1). Options restrict what is read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _with_hints(method: Callable[P, T]) -> Callable[P, T]:
-    """Spark shows an error's text alone: what to do about it belongs there."""
+    """Append an error's hint to its message, since Spark shows the message alone."""
 
     @wraps(method)
     def telling(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,13 +58,13 @@ def _with_hints(method: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass
 class Partition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
-    """What one task reads; None: nothing."""
+    """The input of one Spark task. None: it reads nothing."""
 
     task: ScanTask | None
 
 
 class TsFileSource(DataSource):  # type: ignore[misc]
-    """The format `tsfile`. What planning found is kept: Spark carries this object from one planning step to the next."""
+    """The format `tsfile`. Spark uses one object for all planning steps, so it keeps the survey from one to the next."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -82,7 +82,7 @@ class TsFileSource(DataSource):  # type: ignore[misc]
     @_with_hints
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = scan_options(self.options)
-        found, self._survey = self._survey_once(asked), None  # or it would go to every task with the function that reads
+        found, self._survey = self._survey_once(asked), None  # else it would be pickled for every task
         return TsFileReader(asked, found, schema)
 
     @_with_hints
@@ -99,7 +99,7 @@ class TsFileSource(DataSource):  # type: ignore[misc]
 
 
 class TsFileReader(DataSourceReader):  # type: ignore[misc]
-    """Plans on the driver, reads in the workers; what is pickled to the workers is the shape alone."""
+    """Plans on the driver and reads in the workers. It is pickled for the workers without the list of tasks."""
 
     def __init__(self, asked: ScanOptions, found: Survey, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
@@ -121,7 +121,7 @@ class TsFileReader(DataSourceReader):  # type: ignore[misc]
 
 
 def _narrow_shape(shape: Shape, schema: pa.Schema, unit: str) -> Shape:
-    """The shape with the columns of a schema that the user gave. UsageError where it says what the files do not hold."""
+    """Restrict the shape to the columns of the user's schema. Raises UsageError for columns that the files do not have."""
     ours = TaskReader(shape, unit).schema
     for field in schema:
         place = ours.get_field_index(field.name)

@@ -1,6 +1,6 @@
-"""What a set of TsFiles holds by their statistics alone: devices, columns, intervals, rows. No page is read.
+"""Summarize a set of TsFiles by their statistics alone: devices, columns, intervals, rows. Reads no page.
 
-For planning a scan: what need not be opened, how many rows a device has, where its times can be cut.
+A scan is planned by it: which files to open, how many rows a device has, where its times can be split.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Holding:
 
 @dataclass
 class Survey:
-    """Files in rank order; device → its holdings in that order; table → tag columns. All of one model.
+    """The wanted part of a set of files, all of one model. `files` and the holdings of each device are in rank order.
 
-    `table`: the one table that is meant, empty for the tree model.
+    `table`: the wanted table, empty for the tree model. `tags`: its tag columns.
     """
 
     files: list[DataFile]
@@ -46,7 +46,7 @@ class Survey:
     devices: dict[str, list[Holding]] = field(default_factory=dict)
 
     def column_types(self) -> dict[str, set[DataType]]:
-        """Column → the types that its files give it."""
+        """Column → its types in the files."""
         types: dict[str, set[DataType]] = {}
         for columns in {holding.columns for holdings in self.devices.values() for holding in holdings}:
             for name, kind in columns:
@@ -56,7 +56,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which part of a data set is meant. `model`: tree, table, or empty where the files hold only one."""
+    """The wanted part of a data set. `model`: tree, table, or empty if the files hold only one."""
 
     model: str = ""
     database: str = ""
@@ -64,10 +64,10 @@ class Wanted:
 
 
 def survey_files(files: Sequence[DataFile], wanted: Wanted) -> Survey:
-    """What the files hold of the wanted part.
+    """Summarize the wanted part of the files.
 
-    Raises as `describe`, and UsageError where the files hold both models, several tables or databases, and `wanted` does
-    not say which.
+    Raises as `read_footer`, and UsageError if the files hold both models, several tables or several databases and
+    `wanted` does not choose one.
     """
     found = Survey(list(files))
     seen = _Seen()
@@ -85,7 +85,7 @@ def survey_files(files: Sequence[DataFile], wanted: Wanted) -> Survey:
 
 
 class _Seen:
-    """Which models, databases and tables the devices belong to."""
+    """Collects the models, databases and tables of the devices."""
 
     def __init__(self) -> None:
         self.models: set[str] = set()
@@ -93,14 +93,14 @@ class _Seen:
         self.databases: set[str] = set()
         self._declared: dict[
             tuple[str, str], dict[tuple[str, ...], str]
-        ] = {}  # database, table → tags, a file that has them
+        ] = {}  # (database, table) → tags → the first file with these tags
 
     def note_declared_tags(self, file: DataFile, tables: Mapping[str, tuple[str, ...]]) -> None:
         for table, tags in tables.items():
             self._declared.setdefault((file.database, table), {}).setdefault(tags, file.path)
 
     def tags_of(self, table: str) -> tuple[str, ...]:
-        """The tag columns of the one table that is meant: a table gains tags at the end only, else UsageError."""
+        """The tag columns of the wanted table. Raises UsageError unless files differ only in tags appended at the end."""
         found = self._declared.get((next(iter(self.databases), ""), table), {})
         longest = max(found, key=len, default=())
         for tags, path in found.items():
@@ -120,7 +120,7 @@ class _Seen:
             self.models.add("tree")
 
     def require_one_table(self, wanted: Wanted) -> str:
-        """The one table, or empty for the tree model; UsageError where there are several to choose from."""
+        """The table, or empty for the tree model. Raises UsageError if there are several to choose from."""
         for option, found in (("model", self.models), ("database", self.databases), ("table", self.tables)):
             if len(found) > 1:
                 choice = ", ".join(sorted(found))

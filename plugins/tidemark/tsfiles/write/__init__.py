@@ -1,14 +1,14 @@
-"""TsFiles of V4: written from points, or copied from files as they stand.
+"""Write TsFiles of V4 from points, or copy devices and chunks of other files undecoded.
 
 Enter by `writer.TsFileWriter`.
 
-    values        the encodings of one page: TS_2DIFF and PLAIN
-    tally         what a file holds by its index alone
-    copy_devices  devices that are copied whole
+    values        encode the values of one page: TS_2DIFF and PLAIN
+    tally         summarize a file by its index alone
+    copy_devices  find and read devices that can be copied whole
     statistics    the statistics of pages, chunks and copies
-    pages         how a device is cut into chunks and pages
-    writer        the file and its index
+    pages         split a device into chunks and pages, and encode them
+    writer        write the file and its index
 
-Imports `tsfiles.layout`, `tsfiles.points`, `tsfiles.decode`, `tsfiles.reader`. A closed file is durable under its
-name. One that was not closed leaves nothing under it. Memory holds one device and the index.
+Imports `tsfiles.layout`, `tsfiles.points` and `tsfiles.decode`. A closed file is durable under its name. A file that
+was not closed leaves nothing under it. Memory holds one device and the index.
 """

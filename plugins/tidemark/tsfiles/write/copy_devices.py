@@ -1,8 +1,8 @@
-"""Devices that are copied whole: all their chunks and their entries in the index as they stand, without an object for each.
+"""Copy whole devices: all their chunks and index entries as bytes, without an object for each.
 
-For merges, where most devices are in one file alone: what a copy costs then is reading and writing its bytes. Needs the
-compiled readers of entries and headers (`kernels_index.c`). What they do not take (no compiler, sparse columns, chunks that
-overlap, names that are not canonical, …) is copied stretch by stretch or decoded, by those who read every form.
+For merges, where most devices are in one file only. Needs the compiled parsers of entries and headers
+(`kernels_index.c`). Devices that they do not support (no compiler, sparse columns, overlapping chunks, names that are not
+canonical, …) are copied stretch by stretch or decoded (`reader`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tidemark.tsfiles.layout.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLU
 from tidemark.tsfiles.points.codes import COMPRESSIONS, DATA_TYPES, ENCODINGS, Compression, DataType, Encoding
 from tidemark.tsfiles.points.kernels import kernels
 
-_TOGETHER = 32 << 20  # bytes of a device that are read at once, at most
-_SPREAD = 1 << 12, 32  # bytes from its first chunk to its last at most, and more of them a point: more is not its own
+_TOGETHER = 32 << 20  # most bytes of a device that are read at once
+_SPREAD = 1 << 12, 32  # most bytes from first to last chunk, plus so many a point: beyond it lie chunks of other devices
 _SEVERAL = 0x3F  # bits of an entry's first byte: whether the series has several chunks
-_SHORT_NAME = 64  # bytes, with the one of its length
+_SHORT_NAME = 64  # bytes, including the byte of its length
 _MOST_SERIES = 256  # what one node of the index holds
 
 
 class Row(NamedTuple):
-    """A series or one of its chunks, as `tm_series` gives it. `_at`: places in the entries."""
+    """A series or one of its chunks, as `tm_series` returns it. Names with `_at` are offsets in the entries."""
 
     of_type: int
     flags: int  # the first byte of the entry; -1: a chunk of a series of several
@@ -44,7 +44,9 @@ class Row(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """When a device may be copied whole: chunks of at least `rows` times (or one alone), all in one catalog partition."""
+    """The conditions for copying a device whole: chunks of at least `rows` times (or a single one) in one partition.
+
+    `interval`: the length of a time partition of the catalog."""
 
     rows: int
     interval: int
@@ -52,7 +54,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WholeDevice:
-    """A device by its `entries` in the index of one file. `chunks`: their rows in file order; `types` by measurement."""
+    """A device by its `entries` in the index of one file. `chunks`: their rows in file order. `types`: by measurement."""
 
     entries: bytes
     chunks: Sequence[Row]
@@ -67,8 +69,9 @@ Piece = tuple[int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class CopiedDevice:
-    """Its bytes as the file has them from byte `base` on. `pieces`: (begin, end, whether a chunk group begins), the parts
-    of `data` that go into another file."""
+    """The bytes of a device, which begin at byte `base` of its file.
+
+    `pieces`: (begin, end, whether a chunk group begins) of the parts of `data` to copy."""
 
     device: WholeDevice
     data: bytes
@@ -77,14 +80,14 @@ class CopiedDevice:
 
 
 def find_whole_device(entries: bytes, of_table: bool, terms: Terms) -> WholeDevice | None:
-    """What the index of a file says of a device, whose series are all in `entries`; None where it is not copied whole."""
+    """Parse a device whose series are all in `entries`. None if it cannot be copied whole under these terms."""
     compiled = kernels()
     found = _group_by_series([*map(Row._make, compiled.parse_series(entries))]) if compiled is not None else []
     if not found or len(found) > _MOST_SERIES or not all(_adds_up(rows) for rows in found):
         return None
     aligned = found[0][0].of_type == DataType.VECTOR
     types = _measurement_types(entries, [rows[0] for rows in found], of_table, aligned)
-    columns = [rows[1:] or rows for rows in found]  # the chunks of each: a single one is in the row of its series
+    columns = [rows[1:] or rows for rows in found]  # the chunks of each series: a single one is in the row of its series
     leading = columns[:1] if aligned else columns
     if types is None or not all(_one_after_another(chunks, terms.rows) for chunks in leading):
         return None
@@ -99,9 +102,9 @@ def find_whole_device(entries: bytes, of_table: bool, terms: Terms) -> WholeDevi
 
 
 def read_whole_device(file: FileBytes, device: WholeDevice, chunks_end: int) -> CopiedDevice | None:
-    """The device's chunks as they stand in the file; None where they are far apart or not as the index says.
+    """Read the device's chunks undecoded. None if they are far apart or differ from the index.
 
-    CorruptionError where the file is too short for them.
+    Raises CorruptionError if the file is too short for them.
     """
     compiled, last = kernels(), device.chunks[-1]
     base = device.chunks[0].offset
@@ -116,7 +119,7 @@ def read_whole_device(file: FileBytes, device: WholeDevice, chunks_end: int) -> 
 
 
 def _group_by_series(rows: Sequence[Row]) -> list[list[Row]]:
-    """The row of each series, and behind it those of its chunks where it has several."""
+    """Group the rows by series: the row of the series, then those of its chunks if it has several."""
     found: list[list[Row]] = []
     for row in rows:
         if row.flags < 0:
@@ -127,7 +130,7 @@ def _group_by_series(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _adds_up(rows: Sequence[Row]) -> bool:
-    """Whether a series has points, and just those of its chunks."""
+    """Whether a series has points, and count and interval are those of its chunks."""
     whole = rows[0]
     if not whole.flags & _SEVERAL:
         return whole.points > 0
@@ -140,7 +143,7 @@ def _adds_up(rows: Sequence[Row]) -> bool:
 def _measurement_types(
     entries: bytes, series: Sequence[Row], of_table: bool, aligned: bool
 ) -> tuple[tuple[str, DataType], ...] | None:
-    """The measurements; None where there are none, or one is not under its canonical name or out of order."""
+    """The measurements with their types. None if there are none, or one is out of order or not under its canonical name."""
     found = []
     before = b""
     for place, row in enumerate(series):
@@ -161,7 +164,7 @@ def _measurement_types(
 
 @lru_cache(maxsize=4096)
 def _canonical_name(data: bytes, of_table: bool) -> str | None:
-    """A measurement's name where it is the canonical one, and sorts as its bytes do (beyond U+FFFF Java sorts otherwise)."""
+    """A measurement's name; None unless it is canonical and sorts as its bytes do (beyond U+FFFF Java sorts otherwise)."""
     try:
         name = data.decode()
     except UnicodeDecodeError:
@@ -171,7 +174,7 @@ def _canonical_name(data: bytes, of_table: bool) -> str | None:
 
 
 def _one_after_another(chunks: Sequence[Row], least: int) -> bool:
-    """Whether chunks follow each other in time and in the file, none too small to be copied but a single one."""
+    """Whether chunks follow each other in time and in the file and have `least` points. A single chunk may be smaller."""
     if len(chunks) == 1:
         return chunks[0].points > 0
     apart = all(a.last < b.first and a.offset < b.offset for a, b in itertools.pairwise(chunks))
@@ -179,7 +182,7 @@ def _one_after_another(chunks: Sequence[Row], least: int) -> bool:
 
 
 def _side_by_side(columns: Sequence[Sequence[Row]]) -> bool:
-    """Whether each chunk of times (the first column) has one of every column between itself and the next, and points."""
+    """Whether each chunk of times (first column) is followed by one chunk of every column, and one of these has points."""
     times, *values = columns
     for place, begin in enumerate(times):
         end = times[place + 1].offset if place + 1 < len(times) else 1 << 63
@@ -191,19 +194,18 @@ def _side_by_side(columns: Sequence[Sequence[Row]]) -> bool:
 
 
 def _find_chunk_end(file: FileBytes, chunk: Row, chunks_end: int) -> int:
-    """Where a chunk ends, by its header; 0 where that does not say it."""
+    """The end of a chunk by its header, 0 if the header does not state it."""
     begin = chunk.offset + 1 + chunk.name_bytes
     size = 0
     for at, byte in enumerate(file.read_up_to(begin, 5, chunks_end)):
         size |= (byte & 0x7F) << 7 * at
         if byte < 0x80:
-            return begin + at + 4 + size  # between both: type, compression, encoding
+            return begin + at + 4 + size  # type, compression and encoding lie between length and pages
     return 0
 
 
 def _join_chunks(device: WholeDevice, base: int, ends: Sequence[int]) -> list[Piece]:
-    """Chunks that follow each other without a gap. A chunk group begins with the first, in an aligned device with each
-    chunk of times."""
+    """Join adjacent chunks to pieces. A chunk group begins with the first chunk, or with each chunk of times."""
     found: list[Piece] = []
     for row, end in zip(device.chunks, ends, strict=True):
         begin = row.offset - base
@@ -216,7 +218,7 @@ def _join_chunks(device: WholeDevice, base: int, ends: Sequence[int]) -> list[Pi
 
 
 def move_entries(copied: CopiedDevice, starts: Sequence[int]) -> bytes:
-    """The entries where piece n begins at byte `starts[n]` of the file; their flags tell times from values."""
+    """The index entries of a copy in which piece n begins at byte `starts[n]`. Sets the flags of time and value columns."""
     device = copied.device
     entries = bytearray(device.entries)
     where = iter(zip(copied.pieces, starts, strict=True))
@@ -233,7 +235,7 @@ def move_entries(copied: CopiedDevice, starts: Sequence[int]) -> bytes:
 
 @lru_cache(maxsize=1)
 def _decodable_table() -> bytes:
-    """[type][compression][encoding]: 1 where the reader decodes it without looking at statistics."""
+    """[type][compression][encoding]: 1 if the reader decodes it without comparing statistics."""
     table = bytearray(16 * 16 * (max(DATA_TYPES) + 1))
     for of_type, compression, encoding in itertools.product(DATA_TYPES, COMPRESSIONS, ENCODINGS):
         kind = DataType.INT64 if of_type == DataType.VECTOR else DATA_TYPES[of_type]

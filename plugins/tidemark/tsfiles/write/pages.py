@@ -1,8 +1,8 @@
-"""How the writer cuts a device into chunks and pages, and the bytes of one chunk.
+"""Split a device into chunks and pages, and encode them.
 
-A device with many rows or large values becomes several chunk groups, so that a reader never needs more than one chunk in
-memory. In an aligned device time and values are cut at the same rows; a page or chunk of a column without any value
-there is only its mark. Source: `ChunkWriterImpl`, `TimeChunkWriter`, `ValueChunkWriter` of the TsFile library.
+A device with many rows or large values becomes several chunk groups, so that a reader needs only one chunk in memory. In
+an aligned device time and values are split at the same rows. A page or chunk without values has only its header.
+Source: `ChunkWriterImpl`, `TimeChunkWriter`, `ValueChunkWriter` of the TsFile library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEVERAL_PAGES, _ONE_PAGE = 1, 5
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk as it goes into the file, coded here or copied. `column`: TIME_COLUMN, VALUE_COLUMN or PLAIN_SERIES."""
+    """A chunk to write, encoded here or copied. `column`: TIME_COLUMN, VALUE_COLUMN or PLAIN_SERIES."""
 
     name: str
     type: DataType
@@ -47,7 +47,7 @@ _Page = tuple[bytes, Statistics]  # no bytes: a page without values
 
 
 def make_compressor(kind: Compression) -> Compressor:
-    """The function that compresses a page; UNCOMPRESSED, SNAPPY, LZ4 and ZSTD are written."""
+    """The function that compresses a page: UNCOMPRESSED, SNAPPY, LZ4 or ZSTD."""
     if kind == Compression.UNCOMPRESSED:
         return bytes
     import pyarrow as pa
@@ -57,7 +57,7 @@ def make_compressor(kind: Compression) -> Compressor:
 
 
 def page_cuts(rows: int, sizes: NDArray[np.int64] | None) -> list[int]:
-    """Where pages begin, and at the end `rows`. `sizes` (bytes of each row) only where rows differ: texts and blobs."""
+    """The row at which each page begins, and finally `rows`. `sizes`: bytes of each row, None unless texts or blobs."""
     if sizes is None:
         return [*range(0, rows, PAGE_ROWS), rows]
     ends = np.cumsum(sizes)
@@ -71,7 +71,7 @@ def page_cuts(rows: int, sizes: NDArray[np.int64] | None) -> list[int]:
 
 
 def chunk_cuts(cuts: Sequence[int], sizes: NDArray[np.int64] | None) -> list[list[int]]:
-    """The pages of each chunk as their cuts: at most CHUNK_PAGES and about CHUNK_BYTES a chunk."""
+    """Group the page cuts by chunk: at most CHUNK_PAGES pages and about CHUNK_BYTES a chunk."""
     chunks: list[list[int]] = []
     current = [cuts[0]]
     weight = 0
@@ -87,14 +87,14 @@ def chunk_cuts(cuts: Sequence[int], sizes: NDArray[np.int64] | None) -> list[lis
 
 
 def series_chunks(name: str, column: Column, kind: Compression) -> Iterator[Chunk]:
-    """The chunks of a series of its own (not aligned)."""
+    """Yield the chunks of a plain series (not aligned)."""
     sizes = _value_sizes(column) if column.type in BINARY_TYPES else None
     for cuts in chunk_cuts(page_cuts(len(column), sizes), sizes):
         yield _series_chunk(name, column, cuts, kind)
 
 
 def row_times(columns: Mapping[str, Column]) -> NDArray[np.int64]:
-    """The rows of an aligned device: every time at which a column has a value, ascending."""
+    """The times of an aligned device's rows: every time at which a column has a value, ascending."""
     runs: list[NDArray[np.int64]] = []
     for times in sorted((column.times for column in columns.values()), key=len, reverse=True):
         if not any(same_times(times, run) for run in runs):
@@ -107,9 +107,9 @@ def row_times(columns: Mapping[str, Column]) -> NDArray[np.int64]:
 
 
 def aligned_chunks(times: NDArray[np.int64], columns: Mapping[str, Column], kind: Compression) -> Iterator[list[Chunk]]:
-    """The chunk groups of an aligned device with rows at `times`: the time chunk, then one of every column.
+    """Yield the chunk groups of an aligned device with rows at `times`: the time chunk, then one chunk of every column.
 
-    A column without points gets the mark of a chunk without values in each.
+    A column without points in a group gets a chunk without values.
     """
     sizes = _row_sizes(times, columns)
     for cuts in chunk_cuts(page_cuts(len(times), sizes), sizes):
@@ -120,7 +120,7 @@ def aligned_chunks(times: NDArray[np.int64], columns: Mapping[str, Column], kind
 
 
 def mark_chunk(name: str, data_type: DataType, kind: Compression) -> Chunk:
-    """The chunk of a column of an aligned device that has no value in a chunk group: only its header."""
+    """The chunk of an aligned column without values in a chunk group: only a header."""
     return _encode_chunk(name, data_type, VALUE_COLUMN, [], kind)
 
 
@@ -141,7 +141,7 @@ def _time_chunk(times: NDArray[np.int64], cuts: Sequence[int], kind: Compression
 
 
 def _value_chunk(name: str, column: Column, rows: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
-    """`rows`: the times of the device, which hold those of the column."""
+    """Encode a value chunk. `rows`: the times of the device, which include those of the column."""
     pages: list[_Page] = []
     first = int(np.searchsorted(column.times, rows[cuts[0]]))
     if first == len(column) or column.times[first] > rows[cuts[-1] - 1]:
@@ -161,7 +161,7 @@ def _value_chunk(name: str, column: Column, rows: NDArray[np.int64], cuts: Seque
 
 
 def _mark_present(rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Which of `rows` are among `times`, which begin with those of these rows: 0 or 1 each."""
+    """Mark by 1 which of `rows` are among `times`, else 0. `times` begins at these rows and may reach beyond them."""
     mine = times[: len(rows)]
     if same_times(rows, mine):
         return np.ones(len(rows), np.uint8)
@@ -173,7 +173,7 @@ def _mark_present(rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[
 
 
 def _all_rows(rows: NDArray[np.int64], times: NDArray[np.int64]) -> bool:
-    """Whether every one of `times` is one of `rows`."""
+    """Whether `rows` include all `times`."""
     if (compiled := kernels()) is not None:
         return int(np.count_nonzero(compiled.mark_present(rows, times))) == len(times)
     return bool(np.isin(times, rows, assume_unique=True).all())

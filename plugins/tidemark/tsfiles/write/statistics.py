@@ -1,6 +1,6 @@
-"""Statistics as files hold them: of the points of a page, and of what several pages, chunks or copied chunks hold together.
+"""Compute the statistics of pages, combine those of pages and chunks, and encode them.
 
-Count, first and last time, and what the type adds. Numbers are big-endian.
+Statistics are count, first and last time, and values that depend on the type. Numbers are big-endian.
 Source: `Statistics` and its subclasses of the TsFile library, seen in the real data folders.
 """
 
@@ -32,7 +32,7 @@ _EXTENT = struct.Struct(">qq")
 
 
 def page_statistics(data_type: DataType, times: NDArray[np.int64], values: NDArray[Any]) -> Statistics:
-    """Of the points of one page or more. `values` is ignored for VECTOR."""
+    """The statistics of points. `values` is ignored for VECTOR."""
     count = len(times)
     if not count:
         return Statistics(0, 0, 0, _empty_summary(data_type))
@@ -40,7 +40,7 @@ def page_statistics(data_type: DataType, times: NDArray[np.int64], values: NDArr
 
 
 def combine_statistics(data_type: DataType, parts: Sequence[Statistics]) -> Statistics:
-    """Of all points that `parts` are of, which lie one behind the other in time; those without points do not count."""
+    """Combine the statistics of parts that follow each other in time. Parts without points are ignored."""
     filled = [part for part in parts if part.count]
     if len(filled) == 1:
         return filled[0]
@@ -52,12 +52,12 @@ def combine_statistics(data_type: DataType, parts: Sequence[Statistics]) -> Stat
 
 
 def encode_statistics(statistics: Statistics) -> bytes:
-    """As pages, chunks and series have them."""
+    """Encode statistics as pages, chunks and series have them."""
     return encode_uvarint(statistics.count) + _EXTENT.pack(statistics.start, statistics.end) + statistics.values
 
 
 def decode_statistics(data_type: DataType, data: bytes) -> Statistics:
-    """What `encode_statistics` made."""
+    """Decode the result of `encode_statistics`."""
     return parse_statistics(Cursor(data, "statistics"), data_type)
 
 
@@ -86,9 +86,9 @@ def _encode_summary(data_type: DataType, values: NDArray[Any]) -> bytes:
     if (compiled := kernels()) is not None:
         smallest, largest, total = compiled.summarize_values(values)
         return form.pack(smallest, largest, values[0].item(), values[-1].item(), total)
-    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf in a sum is nan, as it should be
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf in a sum is nan, as intended
         total = values.sum(dtype=np.int64 if values.dtype == np.int32 else np.float64)
-    ends = np.fmin.reduce(values), np.fmax.reduce(values)  # a NaN is neither while there is a number
+    ends = np.fmin.reduce(values), np.fmax.reduce(values)  # NaN only if all values are
     return form.pack(*(value.item() for value in (*ends, values[0], values[-1], total)))
 
 

@@ -1,4 +1,4 @@
-"""What a TsFile holds by its index alone: devices, their intervals and points. No chunk is looked at."""
+"""Summarize a TsFile by its index alone: devices, their intervals and points. Reads no chunk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Extent = tuple[int, int, int]  # points, first and last time
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """`model` as in `FileFacts`; `devices`: (device, first time, last time, points), ordered by name."""
+    """The summary. `model` is as in `FileFacts`. `devices`: (device, first time, last time, points), ordered by name."""
 
     model: str
     devices: tuple[tuple[str, int, int, int], ...]
@@ -31,9 +31,9 @@ class Tally:
 
 
 def tally_file(path: Path | str | UntrustedFile, database: str = "") -> Tally:
-    """The tally of a TsFile, equal to what `statistics.describe_file` says of it; raises as that does of the index.
+    """Summarize a TsFile. The result agrees with `statistics.describe_file`, and index errors are raised as there.
 
-    Intervals of an aligned device are those of its time column. A device without points is left out.
+    The interval of an aligned device is that of its time column. A device without points is left out.
     """
     found: dict[str, tuple[list[_Extent], list[_Extent]]] = {}
     models = set()
@@ -56,7 +56,7 @@ def tally_file(path: Path | str | UntrustedFile, database: str = "") -> Tally:
 
 
 def _read_extents(entries: Cursor) -> Iterator[tuple[bool, _Extent]]:
-    """Of each series: whether it is a column of times, its points and both ends."""
+    """Yield of each series: (whether it is a column of times, (points, first time, last time))."""
     compiled = kernels()
     rows = compiled.parse_series(entries.data) if compiled is not None else []
     for of_type, flags, _, _, count, start, end, _, _ in rows:

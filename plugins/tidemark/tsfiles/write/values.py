@@ -1,8 +1,8 @@
-"""How the writer lays out times and values: the encodings of one page.
+"""Encode the times and values of one page.
 
-TS_2DIFF for times and whole numbers (blocks of 128 differences, each with its smallest difference and bit width), PLAIN
-for everything else: exact for NaN, -0.0, infinities and any bytes, and every reader there is decodes both
-(research/spark-tsfile.md §1.3). Numbers are big-endian. Source: `DeltaBinaryEncoder`, `PlainEncoder` of the TsFile
+Times and integers are written in TS_2DIFF (blocks of 128 differences, each with its smallest difference and bit width),
+everything else in PLAIN. Both are exact, also for NaN, -0.0, infinities and any bytes, and every known reader decodes
+them (research/spark-tsfile.md §1.3). Numbers are big-endian. Source: `DeltaBinaryEncoder`, `PlainEncoder` of the TsFile
 library, seen in the real data folders.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tidemark.tsfiles.points.codes import DataType, Encoding
 from tidemark.tsfiles.points.kernels import kernels
 
-_BLOCK = 128  # differences a block, IoTDB's own
+_BLOCK = 128  # differences a block, as IoTDB writes them
 
 ENCODINGS: dict[DataType, Encoding] = {
     DataType.BOOLEAN: Encoding.PLAIN,
@@ -42,7 +42,7 @@ def encode_times(times: NDArray[np.int64]) -> bytes:
 
 
 def encode_values(data_type: DataType, values: NDArray[Any]) -> bytes:
-    """The values of one page, without nulls, in the encoding of `ENCODINGS`."""
+    """Encode the values of one page, without nulls, in the encoding of `ENCODINGS`."""
     match data_type:
         case DataType.INT32 | DataType.DATE:
             return _encode_two_diff(values, _INT)
@@ -58,7 +58,7 @@ def encode_values(data_type: DataType, values: NDArray[Any]) -> bytes:
 
 
 def encode_uvarint(value: int) -> bytes:
-    """LEB128: seven bits a byte, lowest first."""
+    """Encode as LEB128: seven bits a byte, lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -68,12 +68,12 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag, then LEB128."""
+    """Encode as zigzag, then LEB128."""
     return encode_uvarint(value * 2 if value >= 0 else -value * 2 - 1)
 
 
 def encode_var_string(text: str | None) -> bytes:
-    """A name with its length in bytes as varint; -1 for null."""
+    """Encode a name with its length in bytes as varint; -1 for null."""
     if text is None:
         return encode_varint(-1)
     data = text.encode()
@@ -81,9 +81,9 @@ def encode_var_string(text: str | None) -> bytes:
 
 
 def _encode_two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
-    """Blocks of: differences (int32), bit width (int32), smallest difference, first value, packed differences above it.
+    """Encode as blocks of: number of differences (int32), bit width (int32), smallest difference, first value, packed bits.
 
-    A block holds one value and up to 128 differences to the value before. Differences wrap around, and so does decoding.
+    A block holds one value and up to 128 differences to the value before, less the smallest one. Arithmetic wraps around.
     """
     if (compiled := kernels()) is not None:
         return compiled.encode_deltas(np.ascontiguousarray(values, of), _BLOCK)
@@ -100,7 +100,7 @@ def _encode_two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
 
 
 def _encode_blocks(rows: NDArray[Any], of: np.dtype[Any]) -> list[bytes]:
-    """One block a row of `rows` (unsigned, all rows full)."""
+    """Encode each row of `rows` (unsigned, all of one length) as a block."""
     differences = rows[:, 1:] - rows[:, :-1]
     count = differences.shape[1]
     if count:
@@ -120,7 +120,7 @@ def _encode_blocks(rows: NDArray[Any], of: np.dtype[Any]) -> list[bytes]:
 
 
 def _pack_rows(above: NDArray[Any], widths: NDArray[np.int64], bits: int) -> list[bytes]:
-    """The lowest `widths[i]` bits of each number of row i, one after another, highest bit first."""
+    """Pack the lowest `widths[i]` bits of each number of row i, highest bit first."""
     packed = [b""] * len(above)
     for width in set(widths.tolist()) - {0}:
         rows = np.flatnonzero(widths == width)

@@ -1,15 +1,13 @@
-"""Writes TsFiles (V4): tree model, aligned or not, and table model; and the index behind the chunks.
+"""Write TsFiles (V4): tree model, aligned or not, and table model; and the index behind the chunks.
 
-Devices are written one after another. Durable when closed: everything goes to `<name>.tmp`, is synced, renamed, and
-the folder is synced. A writer that is not closed leaves nothing under the final name. Memory holds one device and
-the index. What a file looks like stands in `tsfiles.layout`, which reads it.
+Devices are written one after another. A closed file is durable: it is written to `<name>.tmp`, synced and renamed, then
+its folder is synced. A writer that is not closed leaves nothing under the final name. Memory holds one device and the
+index. `tsfiles.layout` describes and reads the format.
 
-The index is metadata of the series, nodes of measurements, nodes of devices. A node has at most 256 children, which
-lie one behind the other right before it is written. The root node of each table (in the tree model: of each first
-segment) goes into the file metadata.
-
-Source: `TsFileIOWriter`, `MetadataIndexConstructor` of the TsFile library, seen in the real data folders;
-`tsfiles.layout.index` reads it.
+The index consists of metadata of the series, nodes of measurements and nodes of devices. A node has at most 256
+children, which lie consecutively before it. The root node of each table (in the tree model: of each first segment) goes
+into the file metadata. Source: `TsFileIOWriter`, `MetadataIndexConstructor` of the TsFile library, seen in the real data
+folders.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ _BUFFER = 1 << 20
 _PROPERTIES = (("encryptLevel", "0"), ("encryptKey", None), ("encryptType", "org.apache.tsfile.encrypt.UNENCRYPTED"))
 _OPEN_FILTER = (
     encode_uvarint(32) + b"\xff" * 32 + encode_uvarint(256) + encode_uvarint(5)
-)  # a bloom filter that says "maybe" to every path
+)  # a bloom filter with all bits set, which matches every path
 
 
 class TsFileWriter:
-    """A new TsFile at `path`. `tables`: names of the tag columns of each table whose devices will come.
+    """Writes a new TsFile at `path`. `tables`: the tag columns of each table that has devices in the file.
 
-    `write_device` devices in ascending order of `device_order`; then `close`. As a context manager it closes when the block
-    ends and abandons the file when it raises.
+    Call `write_device` in ascending order of `device_order`, then `close`. As a context manager it closes at the end of the
+    block, and abandons the file if the block raises.
     """
 
     def __init__(
@@ -68,10 +66,10 @@ class TsFileWriter:
         self._put_bytes(MAGIC + b"\x04")
 
     def write_device(self, segments: Segments, columns: Mapping[str, Column], aligned: bool) -> None:
-        """One device with its series. Series without points are left out; a device without any is not written.
+        """Write a device with its series. Series and devices without points are left out.
 
         Tree model: segments as `tree_segments` gives them. Table model: the table and its tags, always aligned. Times of a
-        column ascend strictly. ValueError: devices out of order, an unknown table, one column with two types.
+        column ascend strictly. Raises ValueError for devices out of order, an unknown table, a column with two types.
         """
         filled = {name: column for name, column in sorted(columns.items(), key=_by_name) if len(column)}
         if not filled:
@@ -86,7 +84,7 @@ class TsFileWriter:
         self.end_device()
 
     def copy_device(self, segments: Segments, copied: CopiedDevice) -> None:
-        """One device as another file has it. Errors as of `write_device`."""
+        """Copy a device of another file. Raises as `write_device`."""
         self.begin_device(segments)
         head = bytes((_GROUP,)) + device_id(segments)
         data, starts = memoryview(copied.data), []
@@ -103,8 +101,7 @@ class TsFileWriter:
         self._open = None
 
     def begin_device(self, segments: Segments) -> None:
-        """Begin a device whose chunks, coded by `pages` or copied, `put_chunks` brings until `end`. Errors as of
-        `write_device`."""
+        """Begin a device. Then call `put_chunks` and finally `end_device`. Raises as `write_device`."""
         if self._devices and device_order(segments) <= device_order(self._devices[-1].segments):
             raise ValueError(f"device {segments} comes after {self._devices[-1].segments}")
         if is_table(segments):
@@ -112,11 +109,11 @@ class TsFileWriter:
         self._open = DeviceEntry(segments)
 
     def put_chunks(self, chunks: Iterable[Chunk], same_group: bool = False) -> None:
-        """Chunks of the device that was begun, later ones of a series behind earlier ones in time.
+        """Write chunks, encoded or copied, of the device that was begun. Chunks of a series come in order of time.
 
-        Each call is a chunk group: of an aligned device the chunk of times, then one of every column, since readers
-        count. `same_group`: one chunk group for all calls, as series of their own have it. ValueError: a column with two
-        types.
+        Each call is a chunk group. In an aligned device it is the chunk of times, then one of every column, since readers
+        match them by number. `same_group`: one chunk group for all calls, for plain series. Raises ValueError for a column
+        with two types.
         """
         device = self._open
         if device is None:
@@ -132,7 +129,7 @@ class TsFileWriter:
                 self.points += chunk.statistics.count
 
     def end_device(self) -> None:
-        """The device that was begun is whole. Columns that never had a value are not in the index."""
+        """End the device that was begun. Columns without any value are left out of the index."""
         device, self._open = self._open, None
         if device is None:
             raise ValueError(f"{self.path}: no device was begun")
@@ -142,7 +139,7 @@ class TsFileWriter:
             self._devices.append(device)
 
     def close(self) -> None:
-        """Write the index and the footer, make the file durable under its name. ValueError when no device was written."""
+        """Write index and footer, and make the file durable under its name. Raises ValueError if no device was written."""
         if not self._devices:
             self.abandon()
             raise ValueError(f"{self.path}: a TsFile needs a device with points")
@@ -150,7 +147,7 @@ class TsFileWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        # CRASH WINDOW: a `.tmp` that is whole but not renamed is no file to anybody; the next batch removes it.
+        # CRASH WINDOW: a whole `.tmp` is not renamed. Nobody reads it, and the next batch removes it.
         self._temporary.replace(self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
@@ -159,18 +156,18 @@ class TsFileWriter:
             os.close(folder)
 
     def abandon(self) -> None:
-        """Forget what was written; nothing stays on disk."""
+        """Remove everything that was written."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
     @property
     def size(self) -> int:
-        """Bytes written so far; of the whole file once closed."""
+        """Number of bytes written so far; once closed, of the whole file."""
         return self._position
 
     @property
     def sha256(self) -> str:
-        """Hex digest of all bytes written so far; of the whole file once closed."""
+        """Hex digest of all bytes written so far; once closed, of the whole file."""
         return self._digest.hexdigest()
 
     def __enter__(self) -> TsFileWriter:
@@ -229,9 +226,9 @@ class TsFileWriter:
 
 
 def tree_segments(device: str) -> Segments:
-    """A device of the tree model, by its canonical name, as TsFiles of V4 write it.
+    """The segments of a device of the tree model, given by its canonical name, as TsFiles of V4 write them.
 
-    The first three nodes are one segment (all but the last of a device with less than four), then each node is one.
+    The first three nodes are one segment (all but the last of a device with less than four). Each further node is one.
     Source: `StringArrayDeviceID` of the TsFile library.
     """
     nodes = split_nodes(device)
@@ -241,7 +238,7 @@ def tree_segments(device: str) -> Segments:
 
 @lru_cache(maxsize=4096)
 def device_order(segments: Segments) -> tuple[tuple[bool, bytes], ...]:
-    """The order of devices in the index: segment by segment, null first, as Java compares strings (UTF-16)."""
+    """The sort key of devices in the index: segment by segment, null first, as Java compares strings (UTF-16)."""
     return tuple((segment is not None, _encode_utf16(segment or "")) for segment in segments)
 
 
@@ -260,7 +257,7 @@ T = TypeVar("T")
 
 @dataclass
 class SeriesEntry:
-    """A series as the index knows it. `chunks`: (offset, statistics) of each, in file order; `statistics` of all of them."""
+    """The index entry of a series. `chunks`: (offset, statistics) in file order. `statistics`: encoded, of all chunks."""
 
     name: str
     type: DataType
@@ -269,7 +266,7 @@ class SeriesEntry:
     statistics: bytes = b""
 
     def finish_statistics(self) -> Statistics:
-        """All its chunks are there: what they hold together."""
+        """Combine the statistics of all chunks, once they are complete."""
         whole = combine_statistics(self.type, [own for _, own in self.chunks])
         self.statistics = encode_statistics(whole)
         return whole
@@ -290,9 +287,9 @@ class SeriesEntry:
 
 @dataclass
 class DeviceEntry:
-    """A device as the index knows it; its series in the order they are found by (the time column first).
+    """The index entry of a device. `series` is in index order (the time column first).
 
-    `copied`: the entries of all of them (of FAN_OUT at most), as they are to stand there; `first`: the name of the first.
+    `copied`: instead of `series`, the encoded entries of at most FAN_OUT series. `first`: the name of the first one.
     """
 
     segments: Segments
@@ -303,14 +300,14 @@ class DeviceEntry:
 
 @dataclass(frozen=True)
 class _Node:
-    """A node that is not in the file yet, and the (encoded) name its parent will know it by."""
+    """An encoded node that is not in the file yet, and its encoded name in the parent node."""
 
     name: bytes
     data: bytes
 
 
 def encode_index(devices: Sequence[DeviceEntry], start: int) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """(bytes of the index, which begins at byte `start` of the file; table → root node), devices in index order."""
+    """Encode the index, which begins at byte `start` of the file: (its bytes, [(table, root node)]). Devices are sorted."""
     out = bytearray()
     of_measurements = [_measurement_root(device, out, start) for device in devices]
     roots = []
@@ -322,12 +319,12 @@ def encode_index(devices: Sequence[DeviceEntry], start: int) -> tuple[bytes, lis
 
 
 def device_id(segments: Segments) -> bytes:
-    """A device as chunk groups and index nodes write it: its segments, each a string or null."""
+    """Encode a device as chunk groups and index nodes have it: its segments, each a string or null."""
     return encode_uvarint(len(segments)) + b"".join(encode_var_string(segment) for segment in segments)
 
 
 def _measurement_root(device: DeviceEntry, out: bytearray, start: int) -> _Node:
-    """The series of a device and all nodes above them but the last, which the device's node will point to."""
+    """Append a device's series entries and the nodes above them to the index. Returns their root, which is not appended."""
     if device.copied:
         begin = start + len(out)
         out += device.copied
@@ -354,7 +351,7 @@ def _write_root(nodes: list[_Node], out: bytearray, start: int, kind: int) -> _N
 
 
 def _write_children(children: Sequence[_Node], out: bytearray, start: int, kind: int) -> _Node:
-    """Put the children into the index; the node above them."""
+    """Append the children to the index; returns the node above them."""
     places = []
     for child in children:
         places.append((child.name, start + len(out)))

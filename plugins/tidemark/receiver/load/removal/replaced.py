@@ -1,12 +1,12 @@
-"""Merged files that stand alone and whose sources changed: replace them, or say what is late.
+"""Replace settled merged files whose sources changed, or report which of their sources are late.
 
-`recheck_settled` acts inside the transaction that brings the change, so that readers pass from a settled file to what
-came for it in one step. What is waited for is written at the merged files (`merge_account.waits`), and the receipt
-asks the site for it. Every later landing asks again. The rules are those of `settled`.
+`recheck_settled` acts inside the transaction that brings the change, so readers pass from a settled file to its
+replacement in one step. The missing files are recorded with the merged files (`merge_account.waits`), and the receipt
+asks the site to send them. Every later landing asks again. The rules are in `settled`.
 
-`leave_approved` is what the operator's approval does to vanished files that waited for it. A dropped file whose
-points settled into a merged file cannot be taken out alone: its other sources are asked for, and the merged file
-goes when they have come. Until then the ledger says what is waited for.
+`leave_approved` applies the operator's approval to vanished files. A dropped file whose points settled into a merged file
+cannot leave alone. The receipt asks for the other sources, and the merged file leaves when they have arrived. Until then
+the ledger records what is missing.
 
 Source: DESIGN §3 "Sources and merges" ("a later drop waits for the operator"),
 docs/decisions/0007-settled-files-are-replaced-whole.md.
@@ -44,7 +44,7 @@ from tidemark.receiver.load.removal.settled import Outcome, Requested, Root, Sou
 
 @dataclass(frozen=True)
 class Late:
-    """`waits`: {path: why} of files whose content readers do not see yet; `again`: what the site is asked to send."""
+    """`waits`: {path: why} of files whose content readers do not see yet. `again`: files that the site shall resend."""
 
     waits: Mapping[str, str]
     again: tuple[Requested, ...] = ()
@@ -52,7 +52,7 @@ class Late:
 
 @dataclass(frozen=True)
 class _LedgerFacts:
-    """What the ledger says of the paths of a stand."""
+    """The ledger's rows about the paths of a settled set."""
 
     live: Mapping[str, CatalogFile]
     inventory: Mapping[str, InventoryRow]
@@ -62,7 +62,7 @@ class _LedgerFacts:
 
 
 def recheck_settled(connection: Connection, receiver: str, site_id: str, paths: Iterable[str], at: float) -> Late:
-    """Judge every stand that `paths` concern (changed, vanished, new), and all that wait. `at` in seconds since 1970."""
+    """Judge the settled sets that `paths` affect, and all waiting ones. `at` in seconds since 1970."""
     alone = settled_rows.settled_files(connection, receiver, site_id)
     if not alone:
         return Late({})
@@ -79,7 +79,7 @@ def recheck_settled(connection: Connection, receiver: str, site_id: str, paths: 
 
 
 def troubles_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, str]:
-    """Why the newest generation of a path is not in the catalog, where the reason is known here."""
+    """Return path → why its newest generation is not in the catalog, where the receiver knows the reason."""
     wanted = set(paths)
     found: dict[str, str] = {}
     for refusal in refusal_rows.read_refusals(connection, receiver, site_id=site_id):
@@ -92,7 +92,7 @@ def troubles_of(connection: Connection, receiver: str, site_id: str, paths: Iter
 
 
 def _concerned_files(connection: Connection, receiver: str, site_id: str, paths: Sequence[str], alone: set[int]) -> set[int]:
-    """Merged files made from earlier generations of these paths, or outranking a live file of theirs where they overlap."""
+    """Return merged files made from earlier generations of these paths, and those that overlap and outrank a live file."""
     place = (receiver, site_id)
     rows = catalog_rows.sources_of_paths(connection, *place, paths, ("live", "retired", "reclaimed"))
     found = settled_rows.made_from(connection, [row.file_id for row in rows]) & alone
@@ -111,9 +111,9 @@ def _concerned_files(connection: Connection, receiver: str, site_id: str, paths:
 
 
 def _may_outrank(row: CatalogFile, merged: CatalogFile) -> bool:
-    """Whether a live file may lose points to a merged one, by what their rows say."""
+    """Whether a live file may lose points to a merged one, by database, partitions and rank alone."""
     together = row.partition_from <= merged.partition_to and merged.partition_from <= row.partition_to
-    below = row.rank < merged.rank and row.kept == merged.kept  # what the site has no more may be below all that it has
+    below = row.rank < merged.rank and row.kept == merged.kept  # vanished files rank below live ones on purpose
     return row.database == merged.database and below and together
 
 
@@ -161,7 +161,7 @@ def _fate_of_vanished(row: CatalogFile, drop: DropRow) -> SourceFate:
         return SourceFate.COVERED if drop.state == "done" or drop.reason == SETTLED else SourceFate.COVERING
     if (drop.reason or "").startswith(APPROVED):
         return SourceFate.LEFT
-    kept = drop.reason == KEPT or row.marked == "dropped"  # told after it settled, or before
+    kept = drop.reason == KEPT or row.marked == "dropped"  # dropped after it settled, or before
     return SourceFate.KEPT if kept else SourceFate.LEFT
 
 
@@ -172,9 +172,9 @@ def _find_outranked(
     stand: SettledSet,
     fates: tuple[Sequence[CatalogFile], Sequence[CatalogFile]],
 ) -> list[str]:
-    """Files that overlap the stand and which it outranks wrongly: live ones, none of its sources, that rank between it and
-    one of these; and whatever the site has below a source that is gone and kept. `fates`: such sources, and those that the
-    site still has."""
+    """Return the paths of files that overlap the settled set and that it outranks wrongly: live files, not its sources, that
+    rank between the set and one of its sources, and files of the site that rank below a kept vanished source. `fates`: the
+    kept sources, and those that the site still has."""
     kept, here = fates
     mine = {row.path for row in stand.roots}
     databases = {file.database for file in stand.merged}
@@ -211,7 +211,7 @@ def _apply_outcome(
         merge_rows.unmerge_files(connection, receiver, ranks, at)
         _conclude_drops(connection, receiver, site_id, stand)
         return
-    merge_rows.unmerge_files(connection, receiver, merged, at)  # what was derived from it since is read apart again
+    merge_rows.unmerge_files(connection, receiver, merged, at)  # files merged from it are withdrawn too
     if outcome.action == "go":
         catalog_rows.retire_files(connection, merged, at)
         gone = [{"site_id": site_id, "path": file.location, "file_id": file.file_id} for file in stand.merged]
@@ -225,7 +225,7 @@ def _apply_outcome(
 
 
 def _conclude_drops(connection: Connection, receiver: str, site_id: str, stand: SettledSet) -> None:
-    """Superseded and approved sources have left with the stand."""
+    """Record as done the drops of superseded and approved sources, which left with the settled set."""
     paths = {row.path for row in stand.roots}
     drops = list(landing_rows.drops_of_paths(connection, receiver, site_id, paths).values())
     covered = [d for d in drops if d.state == "pending" and d.reason == SETTLED]
@@ -236,8 +236,7 @@ def _conclude_drops(connection: Connection, receiver: str, site_id: str, stand: 
 
 
 def leave_approved(connection: Connection, receiver: str, site_id: str, approved: Iterable[DropRow], at: float) -> Late:
-    """Take approved files out of the catalog as far as they can be; returns what still waits, and what the site has to
-    send for it."""
+    """Take approved files out of the catalog where possible. Return what still waits, and what the site must send for it."""
     drops = list(approved)
     paths = {d.path: d.generation for d in drops}
     rows = catalog_rows.sources_of_paths(connection, receiver, site_id, paths, ("live", "retired", "reclaimed"))
@@ -256,7 +255,7 @@ def leave_approved(connection: Connection, receiver: str, site_id: str, approved
 
 
 def give_up_kept(connection: Connection, receiver: str, gone: DropRow, why: str, at: float, site_id: str) -> None:
-    """Let a kept file leave whose bytes are not those that were loaded (`why`): its site has no others. Idempotent."""
+    """Remove a kept file whose bytes differ from those loaded (`why`): its site cannot resend it. Idempotent."""
     rows = catalog_rows.sources_of_paths(connection, receiver, site_id, [gone.path])
     leaving = [row.file_id for row in rows if row.kept and row.generation <= gone.generation]
     catalog_rows.retire_files(connection, leaving, at)

@@ -1,8 +1,8 @@
-"""When a vanished file may leave the catalog: pure decisions.
+"""Decide whether a vanished file may leave the catalog. Pure.
 
-A *superseded* file leaves in the transaction in which the last of the files that cover it is in the catalog, so readers
-never miss a point. A *dropped* file stays, marked, or leaves, as the link's `deletes` says. A file whose bytes were
-reclaimed after settling stands in a merged file: it leaves with that merged file, or waits for the operator.
+A *superseded* file leaves in the transaction that brings the last of the files that cover it, so readers never miss a
+point. A *dropped* file stays, marked, or leaves, as the link's `deletes` says. A file whose bytes were reclaimed after
+settling has its points in a merged file. It leaves with that merged file, or waits for the operator.
 Source: DESIGN §3 "Vanished files", "Sources and merges".
 """
 
@@ -22,25 +22,25 @@ APPROVED = "approved"
 
 
 class Survival(enum.StrEnum):
-    """What a vanished file's points say, beside those of files made since (`surviving_points`)."""
+    """What a comparison of a vanished file's points with newer files found (`surviving_points`)."""
 
     EMPTY = "empty"  # no point of it is alive
     LIVES = "lives"  # it was compacted
-    GONE = "gone"  # nothing of it stands in the others
+    GONE = "gone"  # none of its points is in the newer files
 
 
 class Presence(enum.StrEnum):
     """What the receiver has of a source path at its newest generation."""
 
     LOADED = "loaded"  # live in the catalog
-    SETTLED = "settled"  # its points stand in a merged file that stands alone
+    SETTLED = "settled"  # it is not live, and a merged file holds its points
     ABSENT = "absent"  # not in the catalog
 
 
 @dataclass(frozen=True)
 class PathState:
-    """`covered_by` is set where the path was itself superseded, `dropped` where the site dropped it; `trouble` says why
-    it is absent (in quarantine, refused, not come yet)."""
+    """What is known of a source path. `covered_by` is set where the path was superseded, `dropped` where the site dropped
+    it. `trouble` says why it is absent (in quarantine, refused, not arrived)."""
 
     presence: Presence
     covered_by: tuple[str, ...] | None = None
@@ -50,7 +50,7 @@ class PathState:
 
 @dataclass(frozen=True)
 class Vanished:
-    """A path that its site no longer has, as a manifest told."""
+    """A path that its site no longer has, as reported by a manifest."""
 
     path: str
     generation: int
@@ -61,7 +61,7 @@ class Vanished:
 @dataclass(frozen=True)
 class Verdict:
     """`action`: leave (out of the catalog), mark (kept and marked), wait (`reason`), ask (the operator decides; `reason`),
-    leave_settled (its merged file may go once this holds for all of that file's sources)."""
+    leave_settled (its merged file may leave once this holds for all sources of that file)."""
 
     vanished: Vanished
     action: str
@@ -69,12 +69,12 @@ class Verdict:
 
 
 def judge_by_points(vanished: Vanished, survival: Survival | None, missing: str, deletes: str, why: str = "") -> Verdict:
-    """A file whose bytes are here, whatever the site took its going for.
+    """Judge a vanished file whose bytes the receiver has, whether its site called it superseded or dropped.
 
-    `survival`: what its points say, None where they could not be compared; `why`: what decided, or forbade it; `missing`: a
-    file of its group that has not come; `deletes`: the link's keep | apply, "" where nobody says. A compaction loses no
-    point but deleted ones: a file of which points live on was compacted, and what is missing of it was deleted. Nothing
-    leaves before its group is whole.
+    `survival`: the result of comparing its points, None where they could not be compared. `why`: what decided, or prevented
+    the comparison. `missing`: a file of its group that has not arrived. `deletes`: the link's keep | apply, "" where
+    unknown. A compaction loses only deleted points. A file with surviving points was therefore compacted. Nothing leaves
+    before its group is complete.
     """
     if missing:
         return Verdict(vanished, "wait", f"it waits for {missing}, which its site has beside it and which is not loaded")
@@ -90,7 +90,7 @@ def judge_by_points(vanished: Vanished, survival: Survival | None, missing: str,
 
 
 def judge_dropped(vanished: Vanished, state: PathState, deletes: str) -> Verdict:
-    """A file that no other file of the site covers; `deletes` is the link's: keep | apply."""
+    """Judge a file that no other file of the site covers. `deletes` is the link's: keep | apply."""
     if deletes != "apply":
         return Verdict(vanished, "mark", KEPT if state.presence is Presence.SETTLED else "")
     if state.presence is Presence.SETTLED:
@@ -103,7 +103,7 @@ def judge_dropped(vanished: Vanished, state: PathState, deletes: str) -> Verdict
 
 
 def judge_superseded(vanished: Vanished, states: Mapping[str, PathState]) -> Verdict:
-    """A file that others cover. `states` knows it, its covering paths and, where those are superseded, theirs."""
+    """Judge a file that others cover. `states` has it, its covering paths and, where those are superseded, theirs."""
     blocking = _find_blocking(vanished.covered_by, states, frozenset({vanished.path}))
     if blocking is None:
         settled = states[vanished.path].presence is Presence.SETTLED
@@ -119,7 +119,7 @@ def judge_superseded(vanished: Vanished, states: Mapping[str, PathState]) -> Ver
 
 
 def covering_closure(vanished: Iterable[Vanished], covered_by: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """Every path that `judge_superseded` may ask about, following covers that were superseded themselves."""
+    """Return every path that `judge_superseded` may need, following covering files that were superseded themselves."""
     closed: set[str] = set()
     todo = [path for v in vanished for path in (v.path, *v.covered_by)]
     while todo:
@@ -133,7 +133,7 @@ def covering_closure(vanished: Iterable[Vanished], covered_by: Mapping[str, tupl
 def _find_blocking(
     paths: Iterable[str], states: Mapping[str, PathState], seen: frozenset[str]
 ) -> tuple[str, PathState] | None:
-    """The first covering path that is not in the catalog, neither itself nor by what covers it in turn."""
+    """Return the first absent path that no other file covers, following the files that cover absent ones; None: all here."""
     for path in sorted(paths):
         state = states.get(path, PathState(Presence.ABSENT))
         if state.presence is not Presence.ABSENT or path in seen:

@@ -1,9 +1,10 @@
-"""When a settled merged file may be replaced, and what has to come again for that. Pure.
+"""Decide whether a settled set may be replaced, and which files must be resent first. Pure.
 
-A stand (merged files that stand alone, with the sources whose points they hold together) cannot give up one source: nobody
-can tell its points from those of the others. So whatever becomes of one of them at the site takes effect when all of them
-are answered for: come again as live files, covered by others, or gone for good. Until then the stand is read as it is, and
-what is late is named. Where a source is gone and its points stay, the stand stays too, below all live files of its site.
+A settled set is the merged files that stand alone (their sources are no longer read), together with these sources. One
+source cannot leave alone: its points cannot be told from those of the others. A change of one source at the site therefore
+takes effect only when every source is resent as a live file, covered by others, or dropped for good. Until then readers
+see the set unchanged, and the late files are reported. Where a source vanished and its points are kept, the set stays
+and ranks below all live files of its site.
 Source: docs/decisions/0007-settled-files-are-replaced-whole.md.
 """
 
@@ -17,16 +18,16 @@ from tidemark.ledger.receiver.catalog import Rank
 
 
 class SourceFate(enum.StrEnum):
-    """What became of a source of a stand since it settled."""
+    """What became of a source of a settled set since it settled."""
 
     HERE = "here"  # the site has it as it was
     AGAIN = "again"  # a newer generation of it is live
-    TOLD = "told"  # the site has a newer generation, which the catalog does not have
+    TOLD = "told"  # the site has a newer generation, which the catalog lacks
     COVERED = "covered"  # superseded, and every file that covers it is in the catalog
-    COVERING = "covering"  # superseded, and a file that covers it has not come
+    COVERING = "covering"  # superseded, and a file that covers it has not arrived
     LEFT = "left"  # dropped, and the drop takes effect
-    KEPT = "kept"  # dropped, and its points stay: the link keeps what its site drops
-    ASKED = "asked"  # gone, and the operator is asked
+    KEPT = "kept"  # dropped, and its points stay: the link has deletes = "keep"
+    ASKED = "asked"  # vanished, and the operator decides
 
 
 _ANSWERED = frozenset({SourceFate.AGAIN, SourceFate.COVERED, SourceFate.LEFT})
@@ -36,9 +37,9 @@ _GONE = frozenset({SourceFate.KEPT, SourceFate.ASKED})
 
 @dataclass(frozen=True)
 class Root:
-    """A source of a stand. `generation`: the newest the site told. `changed`: what the site says of it now, or said last,
-    is not what the stand shows. `covers`: live files that cover it. `trouble`: why its newest generation is not in the
-    catalog, where the site would send it again in vain."""
+    """A source of a settled set. `generation`: the newest that the site reported. `changed`: the site's last report of it
+    differs from what the set shows. `covers`: live files that cover it. `trouble`: why its newest generation is not in the
+    catalog; resending it would not help then."""
 
     path: str
     generation: int
@@ -50,7 +51,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Requested:
-    """A file the site is asked to send again, whole, if `generation` is still the newest it has sent."""
+    """A file that the site shall send again, whole, if `generation` is still the newest it has sent."""
 
     path: str
     generation: int
@@ -59,8 +60,8 @@ class Requested:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`action`: stand (nothing to do), go (out of the catalog, its sources are read), below (it ranks below all live files
-    from now on), wait (`late` {path: why}: whose content readers do not see yet; `again`: what the site is asked for)."""
+    """`action`: stand (nothing to do), go (the set leaves, readers read its sources), below (it ranks below all live files
+    from now on), wait (`late` {path: why}: files whose content readers do not see yet; `again`: the files to resend)."""
 
     action: str
     late: Mapping[str, str] = field(default_factory=dict)
@@ -68,8 +69,8 @@ class Outcome:
 
 
 def judge_settled_set(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
-    """What becomes of a stand. `beneath`: files that the site has and which the stand outranks wrongly, since one of its
-    sources ranks below them, or one that is gone above."""
+    """Decide what becomes of a settled set. `beneath`: files of the site that the set outranks wrongly, because one of its
+    sources ranks below them, or a vanished one above them."""
     roots = sorted(roots, key=lambda root: root.path)
     if all(root.fate in _ANSWERED for root in roots):
         return Outcome("go")
@@ -98,7 +99,7 @@ def judge_settled_set(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Out
 
 
 def is_outranked(low: Rank, high: Rank, between: Rank) -> bool:
-    """Whether a file of rank `between` loses points wrongly to a stand of rank `high` with a source of rank `low`."""
+    """Whether a file of rank `between` wrongly loses points to a settled set of rank `high` with a source of rank `low`."""
     return low < between < high
 
 

@@ -1,9 +1,9 @@
-"""Which vanished files are asked whether their points live on, and in which files: before a landing is recorded.
+"""Choose which vanished files are searched for in which newer files, before a landing is recorded.
 
-A file is asked about once its site told it as vanished and its bytes are here. Its points may live on in files of its group
-(database, region and time partition of the site) that came since and whose names say that a compaction may have made them:
-an inner or cross count above 0, or the file's own version under another creation time (an insertion compaction). The answers
-are `surviving_points`', the verdict is `rules`'. Source: docs/decisions/0005-vanished-is-two-things.md.
+A file is searched for when its site reported it as vanished and the receiver has its bytes. Its points may live on in files
+of its group (database, region and time partition of the site) that arrived later. The name of such a file shows that a
+compaction may have made it: an inner or cross count above 0, or the vanished file's version under another creation time (an
+insertion compaction). `surviving_points` searches, `rules` decides. Source: docs/decisions/0005-vanished-is-two-things.md.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ANY = ("live", "retired", "reclaimed")
 
 @dataclass(frozen=True)
 class Found:
-    """`survival` is None where the points could not be compared: `trouble` says why. `by`: paths of the files in which it
-    lives on; `proof`: the point, or the fact, that decided."""
+    """What became of a vanished file's points. `survival` is None where they could not be compared: `trouble` says why.
+    `by`: paths of the files that hold them now. `proof`: the point, or the fact, that decided."""
 
     survival: Survival | None
     by: tuple[str, ...] = ()
@@ -42,13 +42,13 @@ NOTHING_FOUND: Mapping[str, Found] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Question:
-    """`gone`: the newest row of a vanished file; `made`: files in which its points may live on."""
+    """One search to do. `gone`: the newest row of a vanished file. `made`: files in which its points may live on."""
 
     gone: CatalogFile
     made: tuple[CatalogFile, ...]
 
     def make_task(self, root: str) -> SurvivalTask | None:
-        """What has to be read for an answer; None where it has points, no file can hold them and none of them is deleted."""
+        """Build the task. None where nothing needs reading: it has points, no deletions, and no file can hold the points."""
         if not self.made and not self.gone.mods_location and self.gone.points:
             return None
         made = tuple(HeldFile(file.location, file.mods_location) for file in self.made)
@@ -56,11 +56,11 @@ class Question:
 
     @property
     def bytes(self) -> int:
-        """How much is read for an answer, at most."""
+        """How many bytes the search reads at most."""
         return sum(file.size for file in (self.gone, *self.made))
 
     def rests_on(self, evidence: Evidence) -> tuple[CatalogFile, ...]:
-        """The files whose bytes have to be those that were loaded if the file is to leave for this; none if it stays."""
+        """Return the files whose digests must be right before the file may leave for this evidence; none if it stays."""
         if evidence.survival is Survival.GONE:
             return ()
         return (self.gone, *(self.made[place] for place in evidence.rests_on))
@@ -71,13 +71,13 @@ class Question:
 
 
 def group_of(path: str, data: Sequence[str]) -> tuple[str, str, int] | None:
-    """(database, region, time partition) of a site's file; None where its path cannot be taken apart."""
+    """Return (database, region, time partition) of a site's file; None where its path cannot be parsed."""
     name = parse_source_path(path, data)
     return (name.database, name.region, name.partition) if name else None
 
 
 def list_questions(connection: Connection, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]) -> list[Question]:
-    """What to ask before these loads and drops are recorded: of every vanished file that is judged with them."""
+    """List the searches to do before these loads and drops are recorded: one per vanished file judged with them."""
     due = due_drops(connection, origin, told, [load.file.path for load in loads])
     if not due:
         return []
@@ -90,8 +90,8 @@ def list_questions(connection: Connection, origin: Origin, told: Iterable[DropRo
 def due_drops(
     connection: Connection, origin: Origin, told: Iterable[DropRow], arriving: Iterable[str]
 ) -> dict[str, DropRow]:
-    """Path → its newest drop, of all that is judged now: what is told, what waits, and what is kept of the groups in which
-    files arrive, for a mark holds until something comes."""
+    """Return path → its newest drop, for every vanished file that is judged now: newly reported, waiting, or kept in a group
+    in which files arrive. A kept file is not judged again before that."""
     place = (origin.receiver, origin.site_id)
     new = [*landing_rows.read_drops(connection, *place, states=("pending",)), *told]
     touched = {group_of(path, origin.data) for path in arriving}
@@ -108,7 +108,7 @@ def due_drops(
 
 
 class _Neighbours:
-    """The live files beside vanished ones, read once a database and catalog partition: a compaction takes many at once."""
+    """The live files next to vanished ones, read once per database and partition: one compaction replaces many files."""
 
     def __init__(
         self, connection: Connection, origin: Origin, vanished: Iterable[str], arriving: Mapping[str, CatalogFile]
@@ -118,7 +118,7 @@ class _Neighbours:
         self._found: dict[tuple[str, int, int], list[tuple[SourceName, CatalogFile, float]]] = {}
 
     def made_since(self, gone: CatalogFile) -> tuple[CatalogFile, ...]:
-        """Files that came no earlier than this one and that a compaction may have made of it, lowest rank first."""
+        """List files that arrived no earlier than this one and may be compacted from it, lowest rank first."""
         name = parse_source_path(gone.path, self._origin.data)
         if name is None:
             return ()
@@ -138,7 +138,7 @@ class _Neighbours:
         return self._found[key]
 
     def _first_created(self, rows: Iterable[CatalogFile]) -> dict[tuple[str, str], float]:
-        """When a content of a path came first: grown mods make rows of their own."""
+        """Return (path, sha256) → when it arrived first. Mods that grow make new rows with the same TsFile."""
         first: dict[tuple[str, str], float] = {}
         place = (self._origin.receiver, self._origin.site_id)
         for row in catalog_rows.sources_of_paths(self._connection, *place, [row.path for row in rows], _ANY):

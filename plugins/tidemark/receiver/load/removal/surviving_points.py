@@ -1,10 +1,9 @@
-"""Whether points of a file live on in others: the evidence for what became of a vanished file. One file a task.
+"""Search the points of a vanished file in newer files: evidence of a compaction. One file per task; changes nothing.
 
-Names and extents are hints: a compaction loses no point but deleted ones, so a file of which one alive point stands with its
-value in a file made since was compacted, and so was one of which every alive time stands there (overwritten throughout).
-Statistics are asked first; values are decoded only where extents meet, a stretch of time after the other, and the reading
-ends with the first proof. A series that cannot be read proves nothing, another one of the file may. Nothing here changes
-anything. Source: docs/decisions/0005-vanished-is-two-things.md.
+Names and extents are hints. A compaction loses only deleted points. A file was compacted if one of its alive points is in a
+newer file with the same value, or if all its alive times are there (all overwritten). Statistics are compared first. Values
+are decoded only where extents meet, one stretch of time after another. Reading ends with the first proof. A series that
+cannot be read proves nothing; another one may. Source: docs/decisions/0005-vanished-is-two-things.md.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class HeldFile:
 
 @dataclass(frozen=True)
 class SurvivalTask:
-    """`gone`: the file that vanished; `made`: files of its site that came since and that a compaction may have made."""
+    """`gone`: the vanished file. `made`: newer files of its site that a compaction may have made."""
 
     root: str
     database: str
@@ -54,8 +53,8 @@ class SurvivalTask:
 
 @dataclass(frozen=True)
 class Evidence:
-    """`rests_on`: the places in `made` of the files that the answer rests on; `proof`: what decided, in words that go on
-    "…, in PATH": '' where nothing of the file lives on."""
+    """`rests_on`: indexes in `made` of the files that prove the answer. `proof`: what decided, as the start of a sentence
+    "…, in PATH"; '' where no point lives on."""
 
     survival: Survival
     rests_on: tuple[int, ...] = ()
@@ -72,8 +71,8 @@ _Stretch = tuple[int | None, int | None]  # start <= time < end, None: no bound
 
 
 def find_surviving_points(task: SurvivalTask) -> Evidence:
-    """Raises as `TsFile` does for a file that cannot be read, CorruptionError for one that no reader expected: that proves
-    nothing."""
+    """Compare the vanished file with the newer ones. Raises as `TsFile` does for a file that cannot be read, and
+    CorruptionError for bytes that the reader did not expect. An error proves nothing."""
     try:
         return _compare_points(task)
     except (TidemarkError, MemoryError):
@@ -118,8 +117,8 @@ def _compare_points(task: SurvivalTask) -> Evidence:
 
 
 def _split_stretches(gone: _Open, device: str, holders: Mapping[int, _Open]) -> Iterator[tuple[Sequence[str], _Stretch]]:
-    """Measurements of a device that are read together, and the stretches of time in which they are: columns that share their
-    times, or each series. Few points are one stretch without bounds."""
+    """Yield measurements of a device that are read together, with each stretch of time to read. Columns with shared times go
+    together, other series go one by one. Few points make one stretch without bounds."""
     time, series = gone.file.series_of(device)
     names = sorted(series)
     groups = [names] if time is not None else [[name] for name in names]
@@ -148,8 +147,8 @@ def _chunk_extent(place: int, chunk: ChunkPlace) -> Extent:
 
 @dataclass(frozen=True)
 class _Compared:
-    """`left`: how many times of a column stand in none of the holders; `met`: places of those in which any does; `time`: of
-    a point that stands with its value in the one that was met."""
+    """`left`: how many times of a column are in no holder. `met`: indexes of the holders that have any of them. `time`: the
+    time of a point that the one holder in `met` has with the same value."""
 
     left: int
     met: tuple[int, ...] = ()
@@ -176,7 +175,7 @@ def _compare_column(column: Column, device: str, measurement: str, holders: Mapp
 
 
 def same_point(one: Column, other: Column) -> int | None:
-    """The first time that has the same value in both, which are of one type (bit for bit: NaN equals NaN)."""
+    """Return the first time with the same value in both columns of one type (bit for bit: NaN equals NaN); None: none."""
     times, here, there = np.intersect1d(one.times, other.times, assume_unique=True, return_indices=True)
     mine, theirs = one.values[here], other.values[there]
     if mine.dtype.kind == "f":

@@ -1,7 +1,7 @@
-"""Take vanished files out of the catalog, or keep and mark them: the acting half of `rules`, inside the load's transaction.
+"""Take vanished files out of the catalog, or keep and mark them, as `rules` decides. Runs inside the load's transaction.
 
-Every load looks again at what is still pending, so a drop that waited for a covering file happens in the transaction that
-brings it. Source: DESIGN §3 "Vanished files", "Sources and merges".
+Every load judges pending drops again. A drop that waits for a covering file therefore takes effect in the transaction that
+brings this file. Source: DESIGN §3 "Vanished files", "Sources and merges".
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _NOT_ASKED = Found(None, trouble="nobody looked yet; the next load does")
 
 @dataclass(frozen=True)
 class _Picture:
-    """What the receiver has of the paths concerned, after this landing's files were recorded."""
+    """What the receiver has of the affected paths, after this landing's files were recorded."""
 
     rows: Mapping[str, Sequence[CatalogFile]]  # source rows of a path, oldest generation first
-    settled: frozenset[int]  # rows that are not live and for which a merged file stands
+    settled: frozenset[int]  # rows that are not live and whose points a merged file holds
     states: Mapping[str, PathState]
 
 
@@ -64,10 +64,10 @@ def apply_vanished(
     at: float,
     found: Mapping[str, Found] = NOTHING_FOUND,
 ) -> set[str]:
-    """Apply what a manifest tells and what was pending before; returns the paths that were looked at. Those whose points
-    stand in settled files are `replaced.recheck_settled`'s, which comes after.
+    """Apply the drops of a manifest and the pending ones. Return the paths that were judged.
 
-    `deletes`: what the link does with drops (keep | apply; "": nobody says). `found`: what became of their points, by path.
+    Call `replaced.recheck_settled` afterwards: it acts on paths whose points are in settled files. `deletes`: what the link
+    does with drops (keep | apply; "": unknown). `found`: what became of the files' points, by path.
     """
     place = (origin.receiver, origin.site_id)
     new = list(told)
@@ -98,8 +98,8 @@ def apply_vanished(
 
 
 def keep_below_live(connection: Connection, origin: Origin, gone: Mapping[str, int], at: float) -> None:
-    """Let vanished files {path: newest generation} fill only what the live files of their site leave open, from the moment
-    they are told: whether they leave, and when, is judged apart. Merged files that hold them together with live ones go."""
+    """Rank vanished files {path: newest generation} below all live files of their site, as soon as they are reported. Merged
+    files that hold them together with live ones are withdrawn. Whether the files leave is judged elsewhere."""
     found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, gone)
     ranks = {f.file_id: below_live(f.rank) for f in found if not f.kept and f.generation <= gone[f.path]}
     catalog_rows.rank_files(connection, ranks)
@@ -107,7 +107,7 @@ def keep_below_live(connection: Connection, origin: Origin, gone: Mapping[str, i
 
 
 def lift_listed(connection: Connection, origin: Origin, listed: Iterable[str], at: float) -> None:
-    """Give files back their rank that the site lists again as they were (a folder that was away and is mounted again)."""
+    """Restore the rank of kept files that the site lists again unchanged (a folder that was unmounted is mounted again)."""
     found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, listed)
     back = {
         f.file_id: rank_of_source(source) for f in found if f.kept and (source := parse_source_path(f.path, origin.data))
@@ -119,7 +119,7 @@ def lift_listed(connection: Connection, origin: Origin, listed: Iterable[str], a
 
 
 def _find_missing(connection: Connection, origin: Origin, drops: Iterable[DropRow], picture: _Picture) -> dict[str, str]:
-    """Path → a file that the site has and the catalog lacks and that a compaction may have made of it, with its trouble."""
+    """Return path → a file at the site, with its trouble, that the catalog lacks and that may be compacted from it."""
     lacks: dict[tuple[str, str, int], list[SourceName]] = {}
     out: dict[str, str] = {}
     for drop in drops:
@@ -213,13 +213,13 @@ def _apply_verdicts(
 def _judged_drop(drop: DropRow, verdict: Verdict) -> DropRow:
     reason = SETTLED if verdict.action == "leave_settled" else verdict.reason or None
     state, found = _STATE_OF[verdict.action], verdict.vanished
-    if verdict.action == "leave":  # what it was found to be, whatever its site took it for
+    if verdict.action == "leave":  # the kind that was found, which may differ from the site's report
         return replace(drop, state=state, reason=reason, kind=found.kind, covered_by=found.covered_by)
     return replace(drop, state=state, reason=reason)
 
 
 def still_waiting(connection: Connection, origin: Origin) -> tuple[tuple[str, str], ...]:
-    """(path, reason) of vanished files that could not leave yet."""
+    """Return (path, reason) of vanished files that could not leave yet."""
     rows = landing_rows.read_drops(connection, origin.receiver, origin.site_id, states=("pending", "waiting"))
     return tuple((row.path, row.reason or "") for row in rows)
 
