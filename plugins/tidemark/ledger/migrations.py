@@ -1,9 +1,9 @@
 """Numbered migrations: `sql/NNNN_name.sql`, applied in order, forward only (DESIGN §4).
 
-The files are plain SQL for both SQLite and PostgreSQL; `{serial}` is replaced by the dialect's growing primary key. Each
-file is one transaction together with its row in `tidemark_schema`, so a crash leaves the whole step or nothing, and the next
-start continues. Two processes that start at once wait for each other (SQLite: BEGIN IMMEDIATE, PostgreSQL: an advisory
-lock); the second finds the work done. On PostgreSQL the comments after the columns become the columns' own comments.
+The files are plain SQL for both SQLite and PostgreSQL; `{serial}` is replaced by the dialect's growing primary key. All
+files that a ledger lacks are one transaction, together with their rows in `tidemark_schema`. A crash or a failing statement
+leaves the ledger as it was. Two processes that start at once wait for each other (SQLite: BEGIN IMMEDIATE, PostgreSQL: an
+advisory lock); the second finds the work done. On PostgreSQL the comments after the columns become the columns' own.
 """
 
 from __future__ import annotations
@@ -86,8 +86,16 @@ def migrate_ledger(ledger: Ledger, folder: Path = FOLDER) -> Sequence[int]:
     """Bring the ledger to this code's schema; return the versions applied now (none: two SELECTs, no lock)."""
     known = known_migrations(folder)
     with ledger.read() as connection:
-        todo = pending_migrations(_applied_digests(connection), known)
-    return [m.version for m in todo if _apply_migration(ledger, m, known)]
+        if not pending_migrations(_applied_digests(connection), known):
+            return []
+    with ledger.write() as connection:
+        if not ledger.is_sqlite:
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        lacking = pending_migrations(_applied_digests(connection), known)  # none where another process was faster
+        for migration in lacking:
+            _apply_migration(connection, migration)
+        # CRASH WINDOW: everything above is one transaction; a crash before the commit leaves nothing of it.
+    return [migration.version for migration in lacking]
 
 
 def schema_version(ledger: Ledger) -> int:
@@ -116,28 +124,21 @@ def split_statements(sql: str) -> Iterator[str]:
     yield from (s.strip() for s in bare.split(";") if s.strip())
 
 
-def _apply_migration(ledger: Ledger, migration: Migration, known: Sequence[Migration]) -> bool:
-    with ledger.write() as connection:
-        if not ledger.is_sqlite:
-            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        if migration not in pending_migrations(_applied_digests(connection), known):
-            return False  # another process was faster
-        serial = SERIAL[connection.dialect.name]
-        for statement in (*split_statements(_TABLE), *split_statements(migration.sql)):
-            connection.exec_driver_sql(statement.replace("{serial}", serial))
-        if not ledger.is_sqlite:
-            _comment_columns(connection, migration.sql)
-        # CRASH WINDOW: everything above is one transaction with this row; a crash before the commit leaves nothing.
-        connection.execute(
-            sa.text("INSERT INTO tidemark_schema VALUES (:version, :name, :sha256, :applied)"),
-            {
-                "version": migration.version,
-                "name": migration.name,
-                "sha256": migration.sha256,
-                "applied": database_time(connection),
-            },
-        )
-    return True
+def _apply_migration(connection: Connection, migration: Migration) -> None:
+    serial = SERIAL[connection.dialect.name]
+    for statement in (*split_statements(_TABLE), *split_statements(migration.sql)):
+        connection.exec_driver_sql(statement.replace("{serial}", serial))
+    if connection.dialect.name == "postgresql":
+        _comment_columns(connection, migration.sql)
+    connection.execute(
+        sa.text("INSERT INTO tidemark_schema VALUES (:version, :name, :sha256, :applied)"),
+        {
+            "version": migration.version,
+            "name": migration.name,
+            "sha256": migration.sha256,
+            "applied": database_time(connection),
+        },
+    )
 
 
 def _applied_digests(connection: Connection) -> Mapping[int, str]:
