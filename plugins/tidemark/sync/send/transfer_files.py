@@ -228,14 +228,14 @@ class Sending:
         self.work.beat(self.files, self._total[0], self._wire, self._total[1])
 
     def _record_sent(self, items: Sequence[RunItem], arrived: Mapping[str, Arrived]) -> None:
-        """Record files that are durable. A file that changed since the selection is recorded as vanished instead. CRASH
-        WINDOW: durable, not recorded; the rerun finds the bytes at the receiver and sends nothing."""
+        """Record files that are durable. A file that changed since the selection is recorded as vanished instead."""
         if not items and not self._unrecorded_wire:
             return
         whole = [item for item in items if item.action != MODS]
         found = self.work.source.stat_many([source_of(self.work, item, item.path) for item in whole])
         now = {item.path: entry and (entry.size, entry.mtime) for item, entry in zip(whole, found, strict=True)}
         same = [item for item in items if item.action == MODS or now[item.path] == (item.size, item.mtime)]
+        # CRASH WINDOW: durable, not recorded; the rerun finds the bytes at the receiver and sends nothing.
         with self.work.write_under_lease() as connection:
             run_rows.set_items(connection, self.work.run_id, [self._sent_columns(i, arrived[i.path]) for i in same])
             run_rows.add_to_run(connection, self.work.run_id, sent_bytes=self._unrecorded_wire)
