@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,26 +76,13 @@ def test_every_copy_is_wanted_exactly_where_the_model_has_it(history: list[Parti
 
 
 @given(tables(), files())
-def test_slots_groups_and_readers_are_the_models(history: list[PartitionTable], some: list[File]) -> None:
+def test_slots_and_members_are_the_models(history: list[PartitionTable], some: list[File]) -> None:
     for table in history:
         for file in some:
             slots = holders(table, file)
             members = set().union(*slots.values())
-            old = {name for slot in slots for name in table.moving.get(slot, ())}
 
             assert routing.slots_of(table, file.database, file.partition_from, file.partition_to) == tuple(sorted(slots))
             assert routing.home_slot(table, file) in slots
-            assert {h: set(g) for h, g in routing.groups_of(table, file).items()} == {
-                table.owners[slot]: names for slot, names in slots.items()
-            }
             assert set(routing.members_of(table, file)) == members
             assert len(routing.members_of(table, file)) == len(members)
-            assert set(routing.readers_of(table, file)) == members | old
-            assert len(routing.readers_of(table, file)) == len(members | old)
-
-
-@given(tables(), files())
-def test_who_reads_finds_a_file_wherever_the_table_before_put_it(history: list[PartitionTable], some: list[File]) -> None:
-    for before, after in pairwise(history):
-        for file in some:
-            assert set(routing.members_of(before, file)) <= set(routing.readers_of(after, file))

@@ -159,13 +159,6 @@ class Leases:
                 ours = {"name": one.name, "fence": one.fence, "holder": one.holder}
                 connection.execute(sa.text(query), {**ours, "expires": expires})
 
-    def assert_ours(self, lease: Lease) -> None:
-        """Raise LeaseLostError unless `lease` is still ours. Effects on the ledger use `assert_held` instead."""
-        with self.ledger.read() as connection:
-            row = _read_row(connection, lease.name)
-        if row is None or row.fence != lease.fence:
-            raise _lost_error(lease, row)
-
     def park(self, lease: Lease) -> None:
         """Keep a lease for its holder without a process, between two tasks. A lost lease is left alone."""
         with self.ledger.write() as connection:

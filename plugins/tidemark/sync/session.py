@@ -59,10 +59,6 @@ class Options:
     plan: Plan | None = None
     no_load: bool = False
 
-    @property
-    def is_plain(self) -> bool:
-        return not (self.only_paths or self.send_all_again or self.plan or self.exactly is not None)
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -150,11 +150,6 @@ class Wire:
         with self._counting:
             for path, size in pieces:
                 self.spent[path] = self.spent.get(path, 0) + size
-
-    def count_pieces(self, item: SendItem, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        for piece in pieces:
-            self.count_bytes(item, len(piece))
-            yield piece
 
     def make_sent(self, item: SendItem, sha256: str) -> Sent:
         return self.make_all_sent([(item, sha256)])[0]

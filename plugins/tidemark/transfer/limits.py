@@ -146,10 +146,6 @@ class WindowEdge:
     def mark_reached(self) -> None:
         self._reached.set()
 
-    @property
-    def is_reached(self) -> bool:
-        return self._reached.is_set()
-
     def admit_bytes(self, size: int) -> bool:
         """Count `size` bytes that pass. Returns whether they are within the last block."""
         if not self._reached.is_set():

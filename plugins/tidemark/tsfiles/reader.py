@@ -97,14 +97,6 @@ class TsFile:
         """The measurements of a device, ordered by name."""
         return sorted(self._load_device(device).series)
 
-    def type_of(self, device: str, measurement: str) -> DataType:
-        """The type of a series."""
-        return self._find_series(device, measurement).type
-
-    def count_points(self, device: str, measurement: str) -> int:
-        """The number of points of a series by its statistics. Deleted and overwritten points count too."""
-        return self._find_series(device, measurement).statistics.count
-
     def is_aligned(self, device: str) -> bool:
         """Whether the series of a device share one column of times."""
         return self._load_device(device).time is not None

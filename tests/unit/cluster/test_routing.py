@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tidemark.cluster.slots import routing
-from tidemark.cluster.slots.balance import even_slots, first_owners
+from tidemark.cluster.slots.balance import first_owners
 from tidemark.cluster.slots.hash_ring import Node, SlotHash, data_slot
 from tidemark.cluster.slots.table import PartitionTable, begin_table
 
@@ -34,7 +34,6 @@ def test_a_file_of_one_partition_has_one_slot_and_its_group() -> None:
     assert routing.slots_of(table, "root.a", 7, 7) == (route.slot,)
     assert routing.home_slot(table, file) == route.slot
     assert routing.routes_of(table, file) == (route,)
-    assert routing.groups_of(table, file) == {route.header: route.members}
     assert set(routing.members_of(table, file)) == set(route.members)
 
 
@@ -45,25 +44,12 @@ def test_a_file_of_several_partitions_is_in_every_group_that_has_a_slot_of_it() 
 
     assert routing.slots_of(table, "root.a", -3, 3) == tuple(sorted({route.slot for route in routes}))
     assert routing.home_slot(table, file) == routes[0].slot
-    assert routing.groups_of(table, file) == {route.header: route.members for route in routes}
     assert set(routing.members_of(table, file)) == {name for route in routes for name in route.members}
 
 
 def test_members_come_in_the_order_of_the_ring_each_once() -> None:
     table = a_table(nodes=3)
     assert routing.members_of(table, File(partition_to=50)) == ("n1", "n2", "n3")
-
-
-def test_who_reads_asks_the_old_holders_of_a_moving_slot_too() -> None:
-    before = a_table(nodes=4, replicas=1)
-    after = before.without_node("n2", even_slots)
-    slot, old = next(iter(sorted(after.moving.items())))
-    partition = next(p for p in range(10_000) if data_slot("root.a", p, 100) == slot)
-    file = File(partition_from=partition, partition_to=partition)
-
-    assert old == ("n2",) and "n2" not in routing.members_of(after, file)
-    assert routing.readers_of(after, file) == (*routing.members_of(after, file), "n2")
-    assert routing.readers_of(after.with_moved([slot]), file) == routing.members_of(after, file)
 
 
 def test_wanted_copies_name_every_node_and_the_mods_beside_their_file() -> None:

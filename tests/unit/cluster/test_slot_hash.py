@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.cluster.slots.hash_ring import SlotHash, data_slot, murmur3, original_partition, schema_slot
+from tidemark.cluster.slots.hash_ring import SlotHash, data_slot, murmur3, schema_slot
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "slot_vectors.json").read_text())
 
@@ -22,11 +22,6 @@ def test_the_hash_is_murmur3() -> None:
 @pytest.mark.parametrize("row", VECTORS["slots"], ids=lambda row: f"{row['storage_group']}-{row['partition']}")
 def test_compat_gives_the_slots_of_the_original(row: dict[str, Any]) -> None:
     assert data_slot(row["storage_group"], row["partition"], 10_000, SlotHash.COMPAT) == row["slot"]
-
-
-@pytest.mark.parametrize("row", VECTORS["timestamps"], ids=lambda row: f"{row['storage_group']}-{row['timestamp_ms']}")
-def test_times_fall_into_the_partitions_of_the_original(row: dict[str, Any]) -> None:
-    assert original_partition(row["timestamp_ms"], row["interval_s"] * 1000) == row["partition"]
 
 
 def test_compat_routes_a_schema_as_data_of_time_0() -> None:

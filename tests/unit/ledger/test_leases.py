@@ -140,8 +140,8 @@ def test_a_replaced_holder_records_nothing(ledger: Ledger, world: World) -> None
         assert connection.execute(sa.text("SELECT run_id FROM run_alias")).scalars().all() == ["fresh"]
     stale = world.leases(ledger, ELSEWHERE)
     stale.renew([old])
-    with pytest.raises(LeaseLostError):
-        stale.assert_ours(old)
+    with pytest.raises(LeaseLostError), ledger.write() as connection:
+        assert_held(connection, old)
 
 
 def test_giving_back_a_lost_lease_does_not_hurt_the_newer_holder(ledger: Ledger, world: World) -> None:
@@ -153,7 +153,8 @@ def test_giving_back_a_lost_lease_does_not_hurt_the_newer_holder(ledger: Ledger,
     theirs.release(old)
     theirs.park(old)
     theirs.renew([old])
-    mine.assert_ours(new)
+    with ledger.write() as connection:
+        assert_held(connection, new)
     assert [r.holder for r in mine.list_held()] == ["run-2"]
 
 

@@ -15,7 +15,6 @@ from tidemark.stores.agent.block_journal import (
     journal_of,
     part_at,
     part_of,
-    verified_prefix,
 )
 
 IDENTITY = Identity(wanted=25, mtime=1_700_000_000, inode=12)
@@ -77,12 +76,6 @@ def test_a_line_out_of_order_ends_it(line: str) -> None:
 )
 def test_a_foreign_header_is_no_journal(data: bytes) -> None:
     assert decode_journal(data) is None
-
-
-def test_blocks_count_up_to_the_first_that_differs() -> None:
-    assert verified_prefix(BLOCKS, ["a" * 64, "x", "c" * 64]) == BLOCKS[:1]
-    assert verified_prefix(BLOCKS, ["a" * 64, None, None]) == BLOCKS[:1]
-    assert verified_prefix(BLOCKS, [b.sha256 for b in BLOCKS]) == BLOCKS
 
 
 @pytest.mark.parametrize("name", ["x.tsfile", "ü" * 112, "n" * 225, "n" * 226, "n" * 255, "日" * 85, "\udcff" * 250])

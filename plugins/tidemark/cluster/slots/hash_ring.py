@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import struct
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -46,11 +46,6 @@ def schema_slot(database: str, slots: int, kind: SlotHash = SlotHash.FULL) -> in
     if kind is SlotHash.COMPAT:
         return data_slot(database, 0, slots, kind)
     return murmur3(database.encode(), SEED)[0] % slots
-
-
-def original_partition(time: int, interval: int) -> int:
-    """Return the partition of a time as the original does: rounded towards zero, so the two next to 0 share one."""
-    return time // interval if time >= 0 else -(-time // interval)
 
 
 def murmur3(data: bytes, seed: int, signed_tail: bool = False) -> tuple[int, int]:
@@ -158,10 +153,3 @@ class Ring:
 
     def without_node(self, name: str) -> Ring:
         return Ring([node for node in self._nodes if node.name != name])
-
-    def is_between(self, first: str, new: Node, last: str) -> bool:
-        """Return whether a joining node comes after `first` and before `last` along the ring."""
-        start, end = self._places[first], self._places[last]
-        place = bisect_left(self._nodes, new)  # before the node at that place now
-        steps = (end - start) % len(self._nodes) or len(self._nodes)
-        return 0 < ((place - start) % len(self._nodes) or len(self._nodes)) <= steps

@@ -54,22 +54,10 @@ def routes_of(table: PartitionTable, file: RoutedFile) -> tuple[Route, ...]:
     return tuple(Route(table.epoch, slot, table.group_of(slot), table.moving.get(slot, ())) for slot in touched)
 
 
-def groups_of(table: PartitionTable, file: RoutedFile) -> dict[str, Group]:
-    """Return header → members of each group with a slot of the file: each gets an operation for it."""
-    return {route.header: route.members for route in routes_of(table, file)}
-
-
 def members_of(table: PartitionTable, file: RoutedFile) -> Group:
     """Return the nodes that must hold the file: members of the groups of all its slots, in the order of the ring."""
     wanted = {name for route in routes_of(table, file) for name in route.members}
     return tuple(name for name in table.ring.names if name in wanted)
-
-
-def readers_of(table: PartitionTable, file: RoutedFile) -> Group:
-    """Return the nodes a reader may ask: the members, then old members of slots that still move (leaving nodes too)."""
-    members = members_of(table, file)
-    before = {name for route in routes_of(table, file) for name in route.before}
-    return (*members, *sorted(before.difference(members)))
 
 
 def wanted_copies(table: PartitionTable, files: Iterable[RoutedFile]) -> Mapping[str, Set[str]]:

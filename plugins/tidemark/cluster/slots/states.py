@@ -22,15 +22,6 @@ class SlotState(enum.StrEnum):
     SENDING = "sending"
     SENT = "sent"
 
-    @property
-    def writable(self) -> bool:
-        return self in (SlotState.NULL, SlotState.PULLING_WRITABLE)
-
-    @property
-    def read_with_the_old_group(self) -> bool:
-        """Whether only a part of the slot's data is here: readers ask the old group too."""
-        return self in (SlotState.PULLING, SlotState.PULLING_WRITABLE)
-
 
 class SlotEvent(enum.StrEnum):
     """An event of a slot at a node."""

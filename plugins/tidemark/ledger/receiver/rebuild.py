@@ -52,16 +52,6 @@ def mark_gone(connection: Connection, file_ids: Iterable[int], at: float) -> Non
     write_rows(connection, sql, rows)
 
 
-def merged_places(connection: Connection, receiver: str) -> dict[str, bool]:
-    """Return location of every merged file in the ledger → whether it stands alone, or is not live any more."""
-    sql = (
-        "SELECT f.location, f.state, a.settled FROM catalog_file f LEFT JOIN merge_account a ON a.merged_id = f.file_id"
-        " WHERE f.receiver = :receiver AND f.role = 'merged'"
-    )
-    rows = connection.execute(sa.text(sql), {"receiver": receiver})
-    return {row[0]: row[1] != "live" or row[2] is not None for row in rows}
-
-
 def source_paths(connection: Connection, merged_ids: Iterable[int]) -> list[tuple[str, str]]:
     """Return (site, path) of the sources of merged files."""
     sql = (

@@ -127,23 +127,3 @@ def decode_journal(data: bytes) -> BlockJournal | None:
             break
         blocks.append(block)
     return BlockJournal(identity, tuple(blocks))
-
-
-def in_order(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Return the leading blocks that follow each other from offset 0 without a gap."""
-    kept: list[Block] = []
-    for block in blocks:
-        if block.offset != (kept[-1].end if kept else 0):
-            break
-        kept.append(block)
-    return tuple(kept)
-
-
-def verified_prefix(blocks: Sequence[Block], digests: Sequence[str | None]) -> tuple[Block, ...]:
-    """Return the leading blocks whose digest equals the recorded one."""
-    kept = []
-    for block, digest in zip(blocks, digests):  # noqa: B905 Python 3.6
-        if digest != block.sha256:
-            break
-        kept.append(block)
-    return tuple(kept)

@@ -69,10 +69,6 @@ class Selection:
     waiting: tuple[RunItem, ...] = ()  # sent once a compaction has ended
     whole: bool = True  # the listing showed all of the site
 
-    @property
-    def tells_something(self) -> bool:
-        return bool(self.added or self.removed or any(i.state != HELD for i in self.items))
-
 
 def left_out_reason(link: LinkSettings) -> str:
     """Return the ledger's reason for files that the link's patterns exclude. Other patterns give another reason."""

@@ -48,7 +48,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_varints_32": _PAGE,
     "tm_zigzag": (*_PAGE, ctypes.c_uint32),
     "tm_lz4_holds": _BLOCK,
-    "tm_ascend": (ctypes.c_void_p, ctypes.c_uint64),
     "tm_weave": _RUNS,
     "tm_gather_8": _GATHER,
     "tm_gather_32": _GATHER,
@@ -134,10 +133,6 @@ class Kernels:
     def require_lz4(self, data: bytes, size: int) -> None:
         """Raise BadPageError if an LZ4 block does not decompress to `size` bytes."""
         self._check_code("LZ4", self._functions["tm_lz4_holds"](data, len(data), size))
-
-    def is_ascending(self, times: NDArray[np.int64]) -> bool:
-        """Whether times (contiguous) ascend strictly."""
-        return not self._functions["tm_ascend"](times.ctypes.data, len(times))
 
     def overlay_times(
         self, older: NDArray[np.int64], newer: NDArray[np.int64]

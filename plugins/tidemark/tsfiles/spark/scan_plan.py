@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.tsfiles.devices import pattern_matches
-from tidemark.tsfiles.points.codes import BINARY_TYPES, DataType
+from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.spark.dataset import DataFile
 from tidemark.tsfiles.spark.survey import Holding, Survey
 
@@ -101,11 +101,6 @@ def common_type(types: set[DataType]) -> DataType | None:
     if len(types) == 1:
         return next(iter(types))
     return _WIDER.get(frozenset(types))
-
-
-def is_text(kind: DataType | None) -> bool:
-    """Whether a column of this type holds strings."""
-    return kind is None or (kind in BINARY_TYPES and kind != DataType.BLOB)
 
 
 def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
