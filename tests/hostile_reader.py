@@ -1,9 +1,9 @@
 """A child that reads what a fuzzer makes, by the readers of everything that an edge writes, within 512 MB.
 
-    python -m tests.hostile_reader [cover]
+    python -m tests.hostile_reader
 
-A task is a line of JSON, {"kind", "size"}, and `size` bytes; the answer a line of JSON: `error` is '' for what was read or
-refused as Tidemark refuses, else what came instead; `new`: lines of Tidemark that no task before has reached (`cover`).
+A task is a line of JSON, {"kind", "size"}, and `size` bytes. The answer is a line of JSON: `error` is '' for what was read
+or refused as Tidemark refuses, else what came instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from tests.small_files import sealed
 from tidemark.cluster.nodes import formats as node_papers
 from tidemark.cluster.nodes import schema_format as schema_paper
 from tidemark.cluster.slots import table as table_paper
@@ -25,6 +25,7 @@ from tidemark.errors import TidemarkError
 from tidemark.formats.landing import decode_manifest, decode_receipt
 from tidemark.formats.records import decode_decision, decode_settlement
 from tidemark.receiver.load.landings import Folder, check_sound
+from tidemark.receiver.load.removal.surviving_points import HeldFile, SurvivalTask, find_surviving_points
 from tidemark.settings.load import load_settings
 from tidemark.tsfiles.companions.mods import parse_mods
 from tidemark.tsfiles.companions.resource import read_extent
@@ -34,6 +35,7 @@ from tidemark.tsfiles.statistics import check_and_describe
 
 MEMORY = 512 << 20
 PLACE = Path(tempfile.mkdtemp(prefix="tidemark-hostile-")) / "1-1-0-0.tsfile"
+SOUND = PLACE.with_name("2-2-0-0.tsfile")
 
 
 def read_manifest(data: bytes) -> None:
@@ -56,6 +58,14 @@ def read_settings(data: bytes) -> None:
     load_settings(place, {})
 
 
+def read_beside_another(data: bytes) -> None:
+    """Compare the points of two files, one of them hostile: as the vanished file, and as the one that came since."""
+    PLACE.write_bytes(data)
+    SOUND.write_bytes(sealed({"root.sg.d1": {"s": [(t, t) for t in range(50)]}})[""])
+    for gone, made in ((PLACE, SOUND), (SOUND, PLACE)):
+        find_surviving_points(SurvivalTask(str(PLACE.parent), "root.sg", HeldFile(gone.name), (HeldFile(made.name),)))
+
+
 READERS: dict[str, Callable[[bytes], Any]] = {
     "manifest": read_manifest,
     "receipt": decode_receipt,
@@ -72,6 +82,7 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "schema binary": lambda data: decode_log(data, "binary"),
     "settings": read_settings,
     "tsfile": read_tsfile,
+    "two tsfiles": read_beside_another,
 }
 
 
@@ -85,35 +96,16 @@ def outcome(kind: str, data: bytes) -> str:
     return ""
 
 
-class Covered:
-    """Lines of Tidemark that were reached."""
-
-    def __init__(self) -> None:
-        self.lines: set[tuple[str, int]] = set()
-
-    def __call__(self, frame: FrameType, event: str, _what: Any) -> Any:
-        if "/tidemark/" not in frame.f_code.co_filename:
-            return None
-        if event in ("call", "line"):
-            self.lines.add((frame.f_code.co_filename, frame.f_lineno))
-        return self
-
-
-def main(cover: bool) -> None:
-    covered = Covered()
+def main() -> None:
     read_settings(b"")  # what is imported late is there before memory is measured
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     while line := sys.stdin.buffer.readline():
         task = json.loads(line)
-        data = sys.stdin.buffer.read(task["size"])
-        before = len(covered.lines)
-        sys.settrace(covered if cover else None)
-        error = outcome(task["kind"], data)
-        sys.settrace(None)
-        sys.stdout.write(json.dumps({"error": error, "new": len(covered.lines) - before}) + "\n")
+        error = outcome(task["kind"], sys.stdin.buffer.read(task["size"]))
+        sys.stdout.write(json.dumps({"error": error}) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main("cover" in sys.argv)
+    main()
