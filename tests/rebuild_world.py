@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from tests.expected import SITES
 from tidemark.app import App, open_app
-from tidemark.operations.rebuild import ledger as ledger_care
+from tidemark.operations.rebuild import rebuild as ledger_care
 from tidemark.operations.rebuild.result import RebuildResult
 from tidemark.proof.prove import coverage, verify
 from tidemark.receiver.load.load import load

@@ -9,7 +9,7 @@ The packages in layers, from the top down. A package imports packages of lower l
     sync           edge to landing: a link's run of seven steps
     receiver       landing to readers: load, merge, read, LOAD into an IoTDB
     cluster        a receiver's data at several nodes: slots, replicas, migration, membership, health
-    transfer       the transfer engine: files from one store to another, by `transfer.engine.send` ┐
+    transfer       the transfer engine: files from one store to another, by `transfer.engine`      ┐
     formats        files for other programs: manifest, receipt, records, layout of a receiver      │ one floor
     engines        heavy tasks in child processes or on Spark                                      │
     app            settings, ledger and stores, opened by `open_app`                               ┘
@@ -18,12 +18,13 @@ The packages in layers, from the top down. A package imports packages of lower l
     ledger         the metadata database: leases, journal, the rows of every table                 ┐
     settings       `tidemark.toml` as frozen values                                                │ one floor
     untrusted_files   open files in folders that other users can write to                          ┘
-    errors  progress  native  visible     the error tree; progress; compiled C; escaped text for people
+    errors  progress  native  visible  visible_log   the error tree; progress; compiled C; escaped text for people
 
 The path of a file: `sync.select` → `sync.send` → `transfer` → `receiver.load` → `ledger.receiver.catalog` →
 `receiver.merge` → `receiver.read`. Each folder's docstring names its door, its modules from the bottom up and its
-imports. Inside a subject: decide (pure), act, record in the ledger. A rerun resumes from the ledger. Not promised:
-rows in real time, data that the edge has not sealed, exactly-once delivery. The effect is exactly once.
+imports. Contracts in `pyproject.toml` hold the layers; `tests/unit/test_house.py` runs them. Inside a subject: decide
+(pure), act, record in the ledger. A rerun resumes from the ledger. Not promised: rows in real time, data that the edge has
+not sealed, exactly-once delivery. The effect is exactly once.
 """
 
 __version__ = "0.1.0"

@@ -22,7 +22,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import PermanentError
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.operations.rebuild import receiver as rebuild_receiver
-from tidemark.operations.rebuild.ledger import backup_ledger
+from tidemark.operations.rebuild.rebuild import backup_ledger
 from tidemark.operations.rebuild.result import RebuildResult
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog

@@ -18,10 +18,10 @@ from tidemark.engines.spark import SparkEngine
 from tidemark.errors import RetryableError, UsageError
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import merges as merge_rows
-from tidemark.receiver.load.examine import local_root
 from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.merge.plan import Unit, plan_merge, tasks_of
 from tidemark.receiver.merge.task import MergeTask
+from tidemark.receiver.session import local_root
 from tidemark.settings.model import Settings, SparkSettings
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]

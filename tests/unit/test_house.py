@@ -23,7 +23,7 @@ OPENS_ITSELF = {
     "engines/pool": "/proc",
     "receiver/remote_tasks": "files in a scratch folder of its own",
     "engines/java": "a program that it wrote",
-    "operations/rebuild/ledger": "its own lock",
+    "operations/rebuild/rebuild": "its own lock",
     "receiver/iotdb/load": "a password file that the operator names",
     "engines/spark": "tasks and results in a folder of its own; its own log",
     "proof/verify/points": "writes copies into a scratch folder of its own",

@@ -1,6 +1,6 @@
 """The `tidemark` command: parse the command line, call one package below, print the result.
 
-    screen    print results to stdout and all else to stderr; write output files atomically
+    screen    print results to stdout and all else to stderr, escaped by `visible`; write output files atomically
     call      one invocation: arguments, settings, the open `App`; the types of a verb and of its answer
     progress  a progress bar on a terminal, a line now and then elsewhere
     verbs/    the verbs, a module a group; each imports the package that it calls only when it runs

@@ -44,6 +44,11 @@ TTL_SECONDS = 60.0
 PARKED_SECONDS = 900.0  # a scheduler may need minutes between two tasks; the same holder comes back at any time
 
 
+def load_lease(receiver: str) -> str:
+    """Return the name of the lease that every writer of a receiver's catalog holds."""
+    return f"load:{receiver}"
+
+
 @dataclass(frozen=True)
 class Lease:
     """The right to work on `name`, valid while the row has this `fence`."""

@@ -6,7 +6,7 @@
     rebuild/       a new ledger from the receivers' files; a copy and an upgrade of a ledger
 
 Enter by `decisions` (`quarantine_release`, `owners_transfer`, `approve_run` …), `housekeeping.housekeep`,
-`doctor.doctor.doctor` and `rebuild.ledger` (`backup_ledger`, `upgrade_ledger`, `rebuild_ledger`).
+`doctor.doctor.doctor` and `rebuild.rebuild` (`backup_ledger`, `upgrade_ledger`, `rebuild_ledger`).
 
 Imports every package below. Housekeeping is ordered so that no reader loses bytes: a file is retired in the ledger, its
 bytes are removed after a grace, then it is reclaimed in the ledger. The next housekeeping continues one that died.

@@ -6,16 +6,12 @@ have a point, the present owner's is read (docs/decisions/0009, `receiver.view`)
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App, change_receiver
-from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import (
     CorruptionError,
@@ -30,7 +26,7 @@ from tidemark.formats.landing import Answer, Resend
 from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, Decision, decided_place, encode_decision
 from tidemark.ledger import journal
 from tidemark.ledger.journal import record_event
-from tidemark.ledger.leases import Leases, assert_held
+from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow
@@ -38,11 +34,12 @@ from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.receiver import kept_damage
 from tidemark.receiver.load.admit import Hold
-from tidemark.receiver.load.examine import local_root, remove_copies, site_of
+from tidemark.receiver.load.examine import remove_copies, site_of
 from tidemark.receiver.load.landings import sweep_waiting
 from tidemark.receiver.load.place import place_files
 from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
-from tidemark.receiver.load.retry import RetryContext, ask_about_vanished, recheck_waiting, record_retried, replay_refused
+from tidemark.receiver.load.retry import ask_about_vanished, recheck_waiting, record_retried, replay_refused
+from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
 from tidemark.sync.select import quarantine
 from tidemark.sync.send import receipts
@@ -92,24 +89,24 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     if row.state != "held":
         _require_loaded(app, row)
         return DecisionResult({"id": quarantine_id, "path": row.path, "outcome": row.state})
-    with _hold_receiver(app, receiver, engine) as bench:
+    with hold_receiver(app, receiver, "operator", engine=engine) as session:
         if not row.location:
             raise CorruptionError(
                 f"quarantine {quarantine_id}: nothing of {row.path} came: {row.reason}",
                 hint="send it again: ./tidemark verify --repair",
                 subject=row.path,
             )
-        origin, admission = recheck_waiting(bench, row)
+        origin, admission = recheck_waiting(session, row)
         if admission.holds:
-            remove_copies(bench.store, origin)
+            remove_copies(session.store, origin)
             raise _still_held(row, admission.holds[0])
-        place_files(bench.store, admission.placements)
-        remove_copies(bench.store, origin)
+        place_files(session.store, admission.placements)
+        remove_copies(session.store, origin)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again continues.
-        shown = ask_about_vanished(bench, origin, admission)
+        shown = ask_about_vanished(session, origin, admission)
 
         def record_release(connection: Connection) -> tuple[Answer, ...]:
-            assert_held(connection, bench.lease)
+            assert_held(connection, session.lease)
             answers = record_retried(connection, origin, admission, app.clock(), shown)
             refusal_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
             journal.record_decision(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
@@ -118,9 +115,9 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
             return answers
 
         answers = make_visible(
-            app, receiver, bench.cluster, bench.store, [load.row for load in admission.loads], record_release
+            app, receiver, session.cluster, session.store, [load.row for load in admission.loads], record_release
         )
-        sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
+        sweep_waiting(app.ledger, session.store, row.receiver, session.lease)
     if answers[0].outcome == "refused":
         raise OwnershipError(answers[0].reason, hint="./tidemark owners list", subject=row.path)
     return DecisionResult({"id": quarantine_id, "path": row.path, "outcome": answers[0].outcome})
@@ -148,27 +145,27 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
     quarantine_id = row.quarantine_id
     if row.state == "dropped":
         return DecisionResult({"id": quarantine_id, "path": row.path})
-    with _hold_receiver(app, receiver) as bench:
-        _publish_decision(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
-        with change_receiver(app, receiver.name, bench.store) as connection:
-            assert_held(connection, bench.lease)
+    with hold_receiver(app, receiver, "operator") as session:
+        _publish_decision(session, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
+        with change_receiver(app, receiver.name, session.store) as connection:
+            assert_held(connection, session.lease)
             refusal_rows.end_quarantine(connection, quarantine_id, "dropped")
             journal.record_decision(
                 connection, "quarantine drop", row.path, id=quarantine_id, site=row.site_id, reason=row.reason
             )
         # CRASH WINDOW: given up, bytes still there: the next load removes them.
-        sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
+        sweep_waiting(app.ledger, session.store, row.receiver, session.lease)
     return DecisionResult({"id": quarantine_id, "path": row.path})
 
 
 def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
-    with _hold_receiver(app, receiver) as bench:
+    with hold_receiver(app, receiver, "operator") as session:
         row, drop, why = kept_damage.to_give_up(app, receiver, held_id)
         if why:
-            at = _publish_decision(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
+            at = _publish_decision(session, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
             # CRASH WINDOW: written, not recorded: it is kept as before; it leaves by another drop, or in a rebuilt ledger.
-            with change_receiver(app, receiver.name, bench.store) as connection:
-                assert_held(connection, bench.lease)
+            with change_receiver(app, receiver.name, session.store) as connection:
+                assert_held(connection, session.lease)
                 give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
                 journal.record_decision(connection, "quarantine drop", row.path, id=held_id, site=row.site_id, reason=why)
     return DecisionResult({"id": held_id, "path": row.path})
@@ -204,7 +201,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
     site_id = site_of(app, to)
     if site_id is None:
         raise UsageError("owners transfer needs --to SITE", subject=device)
-    with _hold_receiver(app, receiver, engine) as bench:
+    with hold_receiver(app, receiver, "operator", engine=engine) as session:
         with app.ledger.read() as connection:
             before = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
         if before is None:
@@ -212,15 +209,15 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
                 f"nobody owns a device named {device!r} at {receiver.name}", hint="./tidemark owners list", subject=device
             )
         if before.site_id != site_id:
-            at = _publish_decision(bench, TRANSFER, device, to=site_id)
+            at = _publish_decision(session, TRANSFER, device, to=site_id)
             # CRASH WINDOW: written, not recorded: the repeated command, or a rebuilt ledger, does it.
-            with change_receiver(app, receiver.name, bench.store) as connection:
-                assert_held(connection, bench.lease)
+            with change_receiver(app, receiver.name, session.store) as connection:
+                assert_held(connection, session.lease)
                 refusal_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
                 journal.record_decision(connection, "owners transfer", device, source=before.site_id, target=site_id)
                 record_event(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
         # CRASH WINDOW: transferred, refused files not replayed: every load replays files that became loadable.
-        loaded = replay_refused(bench).loaded
+        loaded = replay_refused(session).loaded
         with app.ledger.read() as connection:
             left = refusal_rows.read_refusals(connection, receiver.name, site_id=site_id)
     return DecisionResult(
@@ -276,12 +273,12 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
     paths = [d.path for drops in due.values() for d in drops]
     if not paths:
         return []
-    with _hold_receiver(app, receiver) as bench:
+    with hold_receiver(app, receiver, "operator") as session:
         named = {site_id: [(d.path, d.generation) for d in drops] for site_id, drops in due.items()}
-        at = _publish_decision(bench, APPROVE, run_id, drops=named)
+        at = _publish_decision(session, APPROVE, run_id, drops=named)
         # CRASH WINDOW: written, not recorded: they wait as before; they leave by another approval, or in a rebuilt ledger.
-        with change_receiver(app, receiver.name, bench.store) as connection:
-            assert_held(connection, bench.lease)
+        with change_receiver(app, receiver.name, session.store) as connection:
+            assert_held(connection, session.lease)
             for site_id, drops in due.items():
                 late = leave_approved(connection, receiver.name, site_id, drops, at)
                 again = [Resend(one.path, one.generation, one.reason) for one in late.again]
@@ -297,24 +294,11 @@ def _find_links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]
     return [link.name for link in links if link.receiver == receiver.name and app.site_settings(link.site).id == site_id]
 
 
-def _publish_decision(bench: RetryContext, action: str, subject: str, **detail: Any) -> float:
+def _publish_decision(session: HeldReceiver, action: str, subject: str, **detail: Any) -> float:
     """Write the decision at the receiver, in case the ledger is lost; return its time."""
-    paper = Decision(bench.app.clock(), journal.user_at_host(), action, subject, detail)
-    bench.store.publish(decided_place(paper), encode_decision(paper))
+    paper = Decision(session.app.clock(), journal.user_at_host(), action, subject, detail)
+    session.store.publish(decided_place(paper), encode_decision(paper))
     return paper.at
-
-
-@contextmanager
-def _hold_receiver(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterator[RetryContext]:
-    """Hold the receiver's load lease for one decision: no load runs at the same time."""
-    root = local_root(app, receiver)
-    leases = Leases(app.ledger, app.identity)
-    with (
-        leases.hold_lease(f"load:{receiver.name}", f"operator-{uuid.uuid4().hex[:12]}") as lease,
-        app.receiver_store(receiver) as store,
-        open_cluster(app, receiver) as cluster,
-    ):
-        yield RetryContext(app, receiver, root, store, lease, engine, cluster)
 
 
 def _require_loaded(app: App, row: QuarantineRow) -> None:

@@ -7,27 +7,23 @@ receiver's load lease: a load could place a file under a name that is being recl
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tidemark.app import App, catch_up_mark, change_receiver
 from tidemark.cluster.health.housekeeping import keep_nodes
-from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.formats.records import SettledSource, Settlement, encode_settlement, settled_place
 from tidemark.ledger import journal
-from tidemark.ledger.leases import Lease, Leases, assert_held
+from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver import retention as retention_rows
 from tidemark.ledger.sql import run_report
 from tidemark.progress import Progress, Tick, ignore_progress
-from tidemark.proof.coverage.site import root_here
 from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
+from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.protocol import Store
 
 DAY = 86_400.0
 GRACE_DAYS = 1.0  # how long a reader may read a file that was retired meanwhile
@@ -55,26 +51,10 @@ class HousekeepResult:
         return {"ok": True, **asdict(self)}
 
 
-@dataclass(frozen=True)
-class _Work:
-    app: App
-    receiver: ReceiverSettings
-    root: Path
-    store: Store
-    lease: Lease
-    cluster: Cluster | None
-
-
 def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> HousekeepResult:
     """Run one round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
-    root = root_here(app, receiver)
-    leases = Leases(app.ledger, app.identity)
-    with (
-        leases.hold_lease(f"load:{receiver.name}", f"housekeep-{uuid.uuid4().hex[:12]}") as lease,
-        app.receiver_store(receiver) as store,
-        open_cluster(app, receiver) as cluster,
-    ):
-        work = _Work(app, receiver, root, store, lease, cluster)
+    with hold_receiver(app, receiver, "housekeep", progress=progress) as work:
+        store, lease, cluster = work.store, work.lease, work.cluster
         catch_up_mark(app, receiver, store)
         progress(Tick("settle"))
         settled, sources = _settle_merges(work)
@@ -92,7 +72,7 @@ def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = ignore_
     return HousekeepResult(settled, sources, reclaimed, size, landings, trimmed, items, *kept)
 
 
-def _settle_merges(work: _Work) -> tuple[int, int]:
+def _settle_merges(work: HeldReceiver) -> tuple[int, int]:
     at = work.app.clock()
     with work.app.ledger.read() as connection:
         due = merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY)
@@ -139,7 +119,7 @@ def _settlement_of(row: Any, at: float) -> Settlement:
     )
 
 
-def _reclaim_files(work: _Work) -> tuple[int, int]:
+def _reclaim_files(work: HeldReceiver) -> tuple[int, int]:
     """Remove the bytes of files that were retired before the grace; return (files, bytes)."""
     place = {"receiver": work.receiver.name, "before": work.app.clock() - GRACE_DAYS * DAY}
     with work.app.ledger.read() as connection:
@@ -160,7 +140,7 @@ def _reclaim_files(work: _Work) -> tuple[int, int]:
     return len(rows), sum(int(r["size"]) for r in rows if r["location"] in places)
 
 
-def _clean_landings(work: _Work) -> int:
+def _clean_landings(work: HeldReceiver) -> int:
     """Clean answered landings that a dead load left with their files."""
     with work.app.ledger.read() as connection:
         recorded = {

@@ -2,6 +2,7 @@
 
 Enter by `load.load.load`, `merge.merge.merge`, `read.read`, `iotdb.load.load_iotdb`, `view.CatalogReader`.
 
+    session        a receiver that is open, with its store, its nodes and its lease
     windows        which stretches of files are copied unchanged, which are decoded; pure
     proved_files   check by digest that a catalog file is what was loaded, before it is read
     kept_damage    kept files whose bytes rotted here: list them, give them up

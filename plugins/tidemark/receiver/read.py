@@ -33,8 +33,9 @@ from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice
 from tidemark.progress import Progress, Tick, ignore_progress
-from tidemark.receiver.load.examine import local_root, site_of
+from tidemark.receiver.load.examine import site_of
 from tidemark.receiver.proved_files import require_proved
+from tidemark.receiver.session import local_root
 from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, kept_times, overlay_points, seen_devices
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.agent import durable

@@ -1,10 +1,10 @@
 """The settings: `tidemark.toml` plus `TIDEMARK__SECTION__KEY`, read once into frozen values.
 
 Enter by `load`. `find_settings` says which file it is. `load_settings` gives `model.Settings`, or one UsageError with
-every problem, each with its place and what is allowed. All other rooms import `model` alone.
+every problem, each with its place and what is allowed. Other packages use its values: `model`, and `window` for the hours.
 
-    model       every setting, declared once: its default, what it may be, its meaning
     values      what each kind of value may be, how it is read and how it is written; pure
+    model       every setting, declared once: its default, what it may be, its meaning
     window      the hours in which a link may transfer: `is_open`, `next_opening`, `require_window`; pure
     template    the commented file that `./tidemark init` writes
     document    the values as they were written, each with its place; what is wrong with them is gathered here

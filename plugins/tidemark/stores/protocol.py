@@ -30,7 +30,8 @@ from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import CorruptionError, SourceVanishedError, TidemarkError, UsageError
 from tidemark.settings.model import NodeSettings, ReceiverSettings, SiteSettings
-from tidemark.stores.agent.disk import UNLISTED
+from tidemark.stores.agent.disk import RAISED as RAISED  # noqa: PLC0414  part of the protocol
+from tidemark.stores.agent.disk import UNLISTED as UNLISTED  # noqa: PLC0414  part of the protocol
 from tidemark.stores.agent.limits import MEMORY_BYTES
 from tidemark.stores.os_errors import Where
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import database_time
 from tidemark.ledger.sender.links import Skipped, skipped_files
-from tidemark.stores.agent.disk import UNLISTED
+from tidemark.stores.protocol import UNLISTED
 from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
 
 LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"

@@ -23,7 +23,7 @@ from tidemark.ledger.sender.runs import DROP, FAILED, HELD, SUPERSEDE, VANISHED,
 from tidemark.ledger.sql import run_report
 from tidemark.receiver.load.result import Trouble, summarize_troubles
 from tidemark.settings.model import LinkSettings
-from tidemark.stores.agent.disk import UNLISTED
+from tidemark.stores.protocol import UNLISTED
 from tidemark.sync.notes import LET_LIST, not_verified, passed_over
 from tidemark.sync.select.quarantine import QUARANTINED
 

@@ -19,9 +19,8 @@ from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.links import SchemaPosition
 from tidemark.ledger.sender.runs import RunSchema
-from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import mark_unlisted
-from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.protocol import UNLISTED, Entry, Range
 from tidemark.sync.session import Site, Work
 from tidemark.untrusted_files import MOST_PAPER
 

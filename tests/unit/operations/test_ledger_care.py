@@ -18,7 +18,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.migrations import known_migrations
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.operations.rebuild import ledger as ledger_care
+from tidemark.operations.rebuild import rebuild as ledger_care
 from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.operations.rebuild.result import Lost
 from tidemark.progress import Tick

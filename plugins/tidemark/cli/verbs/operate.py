@@ -92,15 +92,15 @@ def _ledger_asks(arguments: argparse.Namespace) -> str:
 
 
 def _run_ledger(call: Call) -> Answer:
-    from tidemark.operations.rebuild import ledger
+    from tidemark.operations.rebuild import rebuild
 
     asked = call.arguments
     if asked.action == "backup":
-        return _answer_result(ledger.backup_ledger(call.any_app, Path(asked.out) if asked.out else None))
+        return _answer_result(rebuild.backup_ledger(call.any_app, Path(asked.out) if asked.out else None))
     if asked.action == "upgrade":
-        return _answer_result(ledger.upgrade_ledger(call.settings))
+        return _answer_result(rebuild.upgrade_ledger(call.settings))
     with progress.show_progress(call.screen) as beat:
-        return _answer_result(ledger.rebuild_ledger(call.settings, beat, replace=asked.replace))
+        return _answer_result(rebuild.rebuild_ledger(call.settings, beat, replace=asked.replace))
 
 
 class _Result(Protocol):

@@ -29,7 +29,7 @@ from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.database import database_time
-from tidemark.ledger.leases import Lease, Leases, assert_held
+from tidemark.ledger.leases import Lease, Leases, assert_held, load_lease
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import Progress, ignore_progress
@@ -56,7 +56,7 @@ def repair_cluster(
     """
     with ExitStack() as held:
         lease = held.enter_context(hold_cluster_lease(app, receiver, "repair"))
-        held.enter_context(Leases(app.ledger, app.identity).hold_lease(f"load:{receiver.name}", lease.holder))
+        held.enter_context(Leases(app.ledger, app.identity).hold_lease(load_lease(receiver.name), lease.holder))
         if lost:
             _begin_anew(app, receiver, lost, lease)
         before = check_cluster(app, receiver, progress)

@@ -45,7 +45,7 @@ from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.tables import ChangeRow
 from tidemark.ledger.database import database_time
-from tidemark.ledger.leases import Leases, assert_held
+from tidemark.ledger.leases import Leases, assert_held, load_lease
 from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
 
@@ -95,7 +95,7 @@ def init_cluster(app: App, receiver: ReceiverSettings, progress: Progress = igno
         if change.state == "planned":
             # A load that began without a table must not end with one: it would forward to no node.
             loads = Leases(app.ledger, app.identity)
-            held.enter_context(loads.hold_lease(f"load:{receiver.name}", f"cluster-{change.change_id}"))
+            held.enter_context(loads.hold_lease(load_lease(receiver.name), f"cluster-{change.change_id}"))
             stores = held.enter_context(NodeStores(app, rows))
             with app.ledger.read() as connection:
                 stock = read_stock(connection, receiver.name, table)

@@ -4,7 +4,7 @@
     states     the states of a slot at a node while it moves
     weights    how evenly slots of different weight can be spread; sharing them out
     balance    which node gets which slot when nodes join or leave, with fewest moves
-    table      the partition table with its epoch, as a value and as bytes
+    table      the partition table with its epoch, as a value and as bytes; `holds_slot`: does a node hold a slot
     routing    from files to slots, groups and nodes
 
 Enter by `table.PartitionTable`, `routing.wanted_copies` and `balance.balance_of`. Imports `errors` and

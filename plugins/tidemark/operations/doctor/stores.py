@@ -14,10 +14,9 @@ from pathlib import Path
 
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.settings.model import ReceiverSettings, SiteSettings
-from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import list_names, mark_unlisted, odd_paths_to_report
 from tidemark.stores.open import TIERS
-from tidemark.stores.protocol import Store, StoreAddress, Tier, local_root
+from tidemark.stores.protocol import UNLISTED, Store, StoreAddress, Tier, local_root
 from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.names import RESOURCE
 from tidemark.untrusted_files import NO_LINK

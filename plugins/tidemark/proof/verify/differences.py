@@ -14,9 +14,8 @@ from typing import Any
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, PartialError, PermanentError, TidemarkError, UnreachableError
 from tidemark.ledger.sql import Row
 from tidemark.proof.as_of import format_iso, format_moment
-from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import classify_files, odd_paths_to_report
-from tidemark.stores.protocol import Range, Store
+from tidemark.stores.protocol import UNLISTED, Range, Store
 from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.names import SourceName
 from tidemark.tsfiles.sealed import SealedFile

@@ -38,7 +38,7 @@ from tidemark.formats.layout import MANIFEST, landing_folder
 from tidemark.ledger import journal
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import database_time
-from tidemark.ledger.leases import Leases
+from tidemark.ledger.leases import Leases, load_lease
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
@@ -133,7 +133,7 @@ def verify(
         else:
             with (
                 Leases(app.ledger, app.identity).hold_lease(
-                    f"load:{receiver.name}", f"verify-{uuid.uuid4().hex[:12]}"
+                    load_lease(receiver.name), f"verify-{uuid.uuid4().hex[:12]}"
                 ) as lease,
                 app.receiver_store(receiver) as store,
             ):

@@ -16,9 +16,8 @@ from tidemark.ledger.sql import Row
 from tidemark.proof.explanation import Explanation, format_time, join_names
 from tidemark.proof.status import LinkStatus
 from tidemark.settings.model import SiteSettings
-from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import classify_files
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import UNLISTED, Store
 from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 

@@ -8,16 +8,13 @@ The catalog never waits for the server. If it is down, full or refuses a file, t
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.replicas.cache import make_fetcher, recall_files
 from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
-from tidemark.ledger.leases import Lease, Leases
 from tidemark.ledger.receiver import (
     catalog as catalog_rows,
 )
@@ -40,11 +37,10 @@ from tidemark.receiver.iotdb.points import Mender
 from tidemark.receiver.iotdb.server import Answering, Connected
 from tidemark.receiver.iotdb.staging import Stage
 from tidemark.receiver.iotdb.thrift import Server
-from tidemark.receiver.load.examine import local_root
 from tidemark.receiver.load.result import IotdbResult, LoadResult, Trouble
+from tidemark.receiver.session import HeldReceiver, hold_receiver, local_root
 from tidemark.receiver.view import CatalogReader, SeenDevice, seen_devices
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.protocol import Store
 
 Connect = Callable[[Server], Answering]
 
@@ -72,15 +68,10 @@ def load_iotdb(
     """
     if not receiver.iotdb:
         raise UsageError(f"receiver {receiver.name} has no iotdb in the settings", subject=receiver.name)
-    root = local_root(app, receiver)
+    local_root(app, receiver)
     server = server_of(receiver)
     target = Target(receiver.name, server.name)
-    leases = Leases(app.ledger, app.identity)
-    with (
-        leases.hold_lease(f"iotdb:{receiver.name}", f"iotdb-{uuid.uuid4().hex[:12]}") as lease,
-        app.receiver_store(receiver) as store,
-        open_cluster(app, receiver) as cluster,
-    ):
+    with hold_receiver(app, receiver, "iotdb", lease=f"iotdb:{receiver.name}", progress=progress) as session:
         if not _has_work(app, target):
             return IotdbResult(server.name)
         done = Done()
@@ -89,7 +80,7 @@ def load_iotdb(
         answering = None
         try:
             answering = connect(server)
-            work = _Work(app, receiver, target, root, store, lease, answering, done, progress, cluster)
+            work = _Work(**vars(session), target=target, server=answering, done=done)
             points = work.run(troubles)
         except LeaseLostError:
             raise
@@ -122,17 +113,10 @@ def server_of(receiver: ReceiverSettings) -> Server:
 
 
 @dataclass(frozen=True)
-class _Work:
-    app: App
-    receiver: ReceiverSettings
+class _Work(HeldReceiver):
     target: Target
-    root: Path
-    store: Store
-    lease: Lease
     server: Answering
     done: Done
-    progress: Progress
-    cluster: Cluster | None
 
     def run(self, troubles: list[Trouble]) -> int:
         """Do everything in order and return the points counted. Troubles are added even if an error ends it."""

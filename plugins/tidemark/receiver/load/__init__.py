@@ -15,7 +15,8 @@ Enter by `load.load(app, receiver)`. `retry.replay_refused` and `retry.recheck_w
     retry       refused files whose devices are free now, files that the operator releases
     load        all of it, site by site
 
-Imports `receiver.proved_files`, `cluster`, `app`, `engines`, `formats`, `ledger`, `settings`, `stores`, `tsfiles`. The order
-protects against a crash anywhere: bytes durable in place, one transaction, the receipt, the clean-up. The next load
-continues. A faulty file or landing is reported, and the rest goes on.
+A load holds the lease `load:<receiver>`, so two never run at once. Imports `receiver.session`, `receiver.proved_files`,
+`cluster`, `app`, `engines`, `formats`, `ledger`, `settings`, `stores`, `tsfiles`. The order protects against a crash
+anywhere: bytes durable in place, one transaction, the receipt, the clean-up. The next load continues. A faulty file or
+landing is reported, and the rest goes on.
 """

@@ -40,7 +40,6 @@ from tidemark.receiver.load.removal.rules import Survival
 from tidemark.receiver.load.removal.survival import Found, Question, list_questions
 from tidemark.receiver.load.removal.surviving_points import Evidence
 from tidemark.receiver.proved_files import changed_files
-from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.local import copy_files
 from tidemark.stores.os_errors import Where, translate_os_errors
 from tidemark.stores.protocol import Store
@@ -56,17 +55,6 @@ class CheckedFile:
     origin: Origin
     file: LandedFile
     examined: Examined
-
-
-def local_root(app: App, receiver: ReceiverSettings) -> Path:
-    root = app.receiver_root(receiver)
-    if root is None:
-        raise UsageError(
-            f"receiver {receiver.name} is remote ({receiver.store}): only a Tidemark on that machine loads it",
-            hint="run ./tidemark load there; a sync ends with the landing",
-            subject=receiver.name,
-        )
-    return root
 
 
 def site_of(app: App, site: str) -> str | None:

@@ -61,9 +61,8 @@ from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.landings import LandingRow, SiteRow
 from tidemark.receiver.load.check import parts_of_file
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.agent.disk import RAISED
 from tidemark.stores.listing import folders_of, list_names
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import RAISED, Store
 from tidemark.tsfiles.names import RESOURCE, parse_source_path
 from tidemark.tsfiles.sealed import was_mods_of
 from tidemark.untrusted_files import MOST_PAPER, UntrustedFile

@@ -7,14 +7,12 @@ another machine. Source: DESIGN §3, §5; CONTRACT §1 `load`.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App, catch_up_mark
-from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import CorruptionError, LeaseLostError, PartialError, TaskLimitError, TidemarkError
@@ -22,7 +20,7 @@ from tidemark.formats.answered import kept_manifest, landing_sign, list_altered,
 from tidemark.formats.landing import Receipt, Resend, encode_document
 from tidemark.formats.layout import RECEIPT
 from tidemark.ledger.journal import record_event, record_many
-from tidemark.ledger.leases import Leases, assert_held
+from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.landings import SiteRow
 from tidemark.progress import Progress, ignore_progress
@@ -36,7 +34,6 @@ from tidemark.receiver.load.examine import (
     decide_files,
     examine_all,
     is_ours,
-    local_root,
     remove_copies,
     site_of,
     sweep_taken,
@@ -61,7 +58,7 @@ from tidemark.receiver.load.landings import (
 from tidemark.receiver.load.place import place_files
 from tidemark.receiver.load.record import drops_of_manifest, record_landing
 from tidemark.receiver.load.result import LoadResult, Trouble
-from tidemark.receiver.load.retry import RetryContext, replay_refused
+from tidemark.receiver.load.retry import replay_refused
 from tidemark.receiver.load.work import (
     Landing,
     Work,
@@ -74,6 +71,7 @@ from tidemark.receiver.load.work import (
     row_of,
 )
 from tidemark.receiver.proved_files import note_proved
+from tidemark.receiver.session import hold_receiver
 from tidemark.settings.model import ReceiverSettings
 
 _CATCH_UP = 1 << 30  # bytes that a load copies to a late node; housekeeping copies the rest
@@ -89,30 +87,25 @@ def load(
     remote receiver, LeaseHeldError while another load runs, PermanentError for a ledger that is older than the receiver. An
     error of this machine (disk full, no permission, ledger unreachable) stops its site and is raised after the other sites.
     """
-    root = local_root(app, receiver)
     site_id = site_of(app, site)
-    leases = Leases(app.ledger, app.identity)
-    with (
-        leases.hold_lease(f"load:{receiver.name}", f"load-{uuid.uuid4().hex[:12]}") as lease,
-        app.receiver_store(receiver) as store,
-        open_cluster(app, receiver) as cluster,
-    ):
-        catch_up_answers(app, receiver, root, store, lease)
+    with hold_receiver(app, receiver, "load", engine=engine, progress=progress) as session:
+        root, store = session.root, session.store
+        catch_up_answers(app, receiver, root, store, session.lease)
         with app.ledger.read() as connection:
             rows = landing_rows.read_landings(connection, receiver.name, open_only=True)
             finished = landing_rows.finished_landings(connection, receiver.name)
-        work = Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
+        work = Work(**vars(session), rows=rows, finished=finished)
         catch_up_mark(app, receiver, store)
-        sweep_waiting(app.ledger, store, receiver.name, lease)
+        sweep_waiting(app.ledger, store, receiver.name, session.lease)
         sweep_taken(store)
-        catch_up(cluster, store, most=_CATCH_UP)
-        for path, why in replay_refused(RetryContext(app, receiver, root, store, lease, engine, cluster)).failed:
+        catch_up(session.cluster, store, most=_CATCH_UP)
+        for path, why in replay_refused(session).failed:
             work.tally.troubles.append(Trouble("refused", "", path, why, PartialError.kind))
         for odd, why in odd_landings(root, site_id):
             work.tally.troubles.append(Trouble("landing", odd, odd, why, PartialError.kind))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
         _note_finished(work)
-        catch_up(cluster, store, most=0)  # also the schema of the new landings
+        catch_up(session.cluster, store, most=0)  # also the schema of the new landings
     if failed:
         raise failed[0]
     return work.tally.make_result(receiver.name)

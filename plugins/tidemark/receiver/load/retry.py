@@ -8,17 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.formats.answered import kept_manifest, read_landed
 from tidemark.formats.landing import Answer, LandedFile, decode_entry, decode_manifest
 from tidemark.ledger.journal import record_event
-from tidemark.ledger.leases import Lease, assert_held
+from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
@@ -33,21 +30,7 @@ from tidemark.receiver.load.removal.replaced import recheck_settled
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
 from tidemark.receiver.load.removal.vanished import apply_vanished
 from tidemark.receiver.load.work import message_of, require_theirs
-from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.protocol import Store
-
-
-@dataclass(frozen=True)
-class RetryContext:
-    """The context for loading waiting files: a receiver whose load lease is held."""
-
-    app: App
-    receiver: ReceiverSettings
-    root: Path
-    store: Store
-    lease: Lease
-    engine: str
-    cluster: Cluster | None
+from tidemark.receiver.session import HeldReceiver
 
 
 @dataclass(frozen=True)
@@ -58,38 +41,38 @@ class Replayed:
     failed: tuple[tuple[str, str], ...]
 
 
-def replay_refused(bench: RetryContext) -> Replayed:
+def replay_refused(session: HeldReceiver) -> Replayed:
     """Load every refused file whose refusing device now belongs to its own site or to no site.
 
     A file with another foreign device stays refused for that one. Every load does this, and so finishes a transfer of
     ownership.
     """
-    with bench.app.ledger.read() as connection:
-        waiting = refusal_rows.read_refusals(connection, bench.receiver.name)
-        owners = refusal_rows.owners_of(connection, bench.receiver.name, [row.device for row in waiting])
+    with session.app.ledger.read() as connection:
+        waiting = refusal_rows.read_refusals(connection, session.receiver.name)
+        owners = refusal_rows.owners_of(connection, session.receiver.name, [row.device for row in waiting])
     due = [row for row in waiting if row.location and _may_try(owners.get(row.device), row.site_id)]
     loaded: list[RefusalRow] = []
     failed: list[tuple[str, str]] = []
     for row in due:
         try:
-            loaded += [row] if _replay_refusal(bench, row) else []
+            loaded += [row] if _replay_refusal(session, row) else []
         except Exception as error:  # any failure stops only this file
             failed.append((row.path, message_of(require_theirs(error))))
     if due:
-        sweep_waiting(bench.app.ledger, bench.store, bench.receiver.name, bench.lease)
+        sweep_waiting(session.app.ledger, session.store, session.receiver.name, session.lease)
     return Replayed(tuple(loaded), tuple(failed))
 
 
-def recheck_waiting(bench: RetryContext, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
+def recheck_waiting(session: HeldReceiver, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
     """Check a copy of a waiting file again and decide on it; nothing is recorded. After placing or holding it, call
     `remove_copies`.
 
     A copy, because an older version may have linked the file from its landing.
     """
     file, data = decode_entry(row.entry)
-    origin = copy_landing(bench.store, bench.root, _origin_of_waiting(bench, row, file, data), [file])
-    checked = examine_all(bench.app, [(origin, file)], bench.root, bench.engine, ignore_progress)
-    return origin, decide_files(bench.app, origin, checked, bench.app.clock())
+    origin = copy_landing(session.store, session.root, _origin_of_waiting(session, row, file, data), [file])
+    checked = examine_all(session.app, [(origin, file)], session.root, session.engine, ignore_progress)
+    return origin, decide_files(session.app, origin, checked, session.app.clock())
 
 
 @dataclass(frozen=True)
@@ -104,13 +87,13 @@ class Shown:
 NOTHING_SHOWN = Shown(NOTHING_FOUND)
 
 
-def ask_about_vanished(bench: RetryContext, origin: Origin, admission: Admission) -> Shown:
+def ask_about_vanished(session: HeldReceiver, origin: Origin, admission: Admission) -> Shown:
     """Search vanished files' points in these files, whose bytes are in place."""
-    found = ask_survivors(bench.app, bench.root, bench.cluster, origin, (), admission.loads)
-    with bench.app.ledger.read() as connection:
+    found = ask_survivors(session.app, session.root, session.cluster, origin, (), admission.loads)
+    with session.app.ledger.read() as connection:
         _, landing = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)
         sha256, _ = landing_rows.receipt_of(connection, origin.receiver, origin.site_id, landing or "")
-    paper = read_landed(bench.root, kept_manifest(origin.site_id, landing)) if landing else None
+    paper = read_landed(session.root, kept_manifest(origin.site_id, landing)) if landing else None
     told = paper is not None and hashlib.sha256(paper).hexdigest() == sha256
     return Shown(found, decode_manifest(paper).deletes if told and paper else "")
 
@@ -128,24 +111,24 @@ def record_retried(
     return answers
 
 
-def _replay_refusal(bench: RetryContext, row: RefusalRow) -> bool:
-    origin, admission = recheck_waiting(bench, row)
-    with bench.app.ledger.read() as connection:
+def _replay_refusal(session: HeldReceiver, row: RefusalRow) -> bool:
+    origin, admission = recheck_waiting(session, row)
+    with session.app.ledger.read() as connection:
         owners = refusal_rows.owners_of(connection, row.receiver, [r.refused.device for r in admission.refusals])
     if admission.refusals:
-        remove_copies(bench.store, origin)
+        remove_copies(session.store, origin)
         device = admission.refusals[0].refused.device
-        with bench.app.ledger.write() as connection:
-            assert_held(connection, bench.lease)
+        with session.app.ledger.write() as connection:
+            assert_held(connection, session.lease)
             refusal_rows.still_refused(connection, row.refusal_id, device, owners[device])
         return False
-    place_files(bench.store, admission.placements)
-    remove_copies(bench.store, origin)
+    place_files(session.store, admission.placements)
+    remove_copies(session.store, origin)
     # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
-    at, shown = bench.app.clock(), ask_about_vanished(bench, origin, admission)
+    at, shown = session.app.clock(), ask_about_vanished(session, origin, admission)
 
     def record_rows(connection: Connection) -> bool:
-        assert_held(connection, bench.lease)
+        assert_held(connection, session.lease)
         record_retried(connection, origin, admission, at, shown)
         refusal_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
         place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
@@ -153,21 +136,21 @@ def _replay_refusal(bench: RetryContext, row: RefusalRow) -> bool:
         return not admission.holds
 
     return make_visible(
-        bench.app, bench.receiver, bench.cluster, bench.store, [load.row for load in admission.loads], record_rows
+        session.app, session.receiver, session.cluster, session.store, [load.row for load in admission.loads], record_rows
     )
 
 
 def _origin_of_waiting(
-    bench: RetryContext, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]
+    session: HeldReceiver, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]
 ) -> Origin:
-    with bench.app.ledger.read() as connection:
+    with session.app.ledger.read() as connection:
         site = landing_rows.read_sites(connection)[row.site_id]
     return Origin(
         receiver=row.receiver,
         site_id=row.site_id,
         time_unit=site.time_unit,
         site_interval_ms=site.partition_interval_ms,
-        catalog_interval_ms=bench.receiver.partition_interval_ms,
+        catalog_interval_ms=session.receiver.partition_interval_ms,
         data=data,
         landing=row.landing,
         folder=waiting_folder(row.location, file),

@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.errors import (
     CorruptionError,
     LeaseLostError,
@@ -22,16 +19,15 @@ from tidemark.errors import (
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import RECEIPT
 from tidemark.ledger.journal import record_event
-from tidemark.ledger.leases import Lease, assert_held
+from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import LandingRow
-from tidemark.progress import Progress
 from tidemark.receiver.load.admit import Origin
 from tidemark.receiver.load.landings import Folder, FoundManifest
 from tidemark.receiver.load.result import Tally, Trouble
-from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.protocol import LANDING, Store
+from tidemark.receiver.session import HeldReceiver
+from tidemark.stores.protocol import LANDING
 
 _THEIR_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ, errno.EINVAL)
 """What a disk says of names that somebody else gave."""
@@ -40,18 +36,10 @@ _THE_DISKS = (errno.EROFS, errno.ESTALE, errno.ETIMEDOUT)
 
 
 @dataclass(frozen=True)
-class Work:
-    """The context of a load of one receiver, whose lease it holds."""
+class Work(HeldReceiver):
+    """A load of one receiver."""
 
-    app: App
-    receiver: ReceiverSettings
-    root: Path
-    store: Store
-    lease: Lease
-    engine: str
-    progress: Progress
     rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row when the load began, of unfinished ones
-    cluster: Cluster | None
     finished: Mapping[tuple[str, str], int]  # (site, landing) → its sign when nothing was left to do in it
     done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same for those that this load finished
     placed: list[CatalogFile] = field(default_factory=list)  # files that this load checked and placed

@@ -9,7 +9,8 @@ Enter by `merge.merge(app, receiver)`.
     batch     leases, results, and catalog rows of the outputs
     merge     plan, tasks, publish, one transaction per group
 
-Imports `receiver.load` (check, examine), `cluster`, `app`, `engines`, `formats`, `ledger`, `stores`, `tsfiles`. Readers get
-the same points before, during and after a merge. Each merge records in = out + overwritten + deleted. A null never
-overwrites a value. Files that cannot be merged without changing a value or a type are reported and stay.
+Imports `receiver.load` (check, examine), `receiver.windows`, `receiver.session`, `cluster`, `app`, `engines`, `formats`,
+`ledger`, `stores`, `tsfiles`. Readers get the same points before, during and after a merge. Each merge records in = out +
+overwritten + deleted. A null never overwrites a value. Files that cannot be merged without changing a value or a type are
+reported and stay.
 """

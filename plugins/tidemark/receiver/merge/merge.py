@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.replicas.cache import give_back, places_of, recall_files
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.cluster.replicas.forward import make_visible, withdraw_left
@@ -46,31 +45,23 @@ from tidemark.ledger.receiver import (
 from tidemark.ledger.receiver.merges import Kept
 from tidemark.ledger.sql import forget_file_checks
 from tidemark.progress import Progress, Tick, ignore_progress
-from tidemark.receiver.load.examine import local_root
 from tidemark.receiver.merge.batch import STAGING, MergeLeases, MergeResult, Place, Tally, outputs_of
 from tidemark.receiver.merge.plan import Group, Plan, Unit, plan_merge, portions_of, tasks_of
 from tidemark.receiver.merge.task import MergeOutcome, MergeTask
+from tidemark.receiver.session import ReceiverSession, open_receiver
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.protocol import Store
 
 _ROUNDS = 5  # how often a merge plans anew after concurrent loads; the rest is left to the next one
 _INTENT = ".json"
 
 
 @dataclass(frozen=True)
-class _Work:
-    """The context of a merge of all partitions that have something to merge, each under its own lease."""
+class _Work(ReceiverSession):
+    """A merge of all partitions that have something to merge, each under its own lease."""
 
-    app: App
-    receiver: ReceiverSettings
-    store: Store
-    root: str
     database: str | None
     partition: int | None
-    engine: str
-    progress: Progress
     batch: str  # id of this merge: in its lease, its staging folders, its files' names, its accounts
-    cluster: Cluster | None
     leases: MergeLeases
     tally: Tally = field(default_factory=Tally)
 
@@ -92,15 +83,13 @@ def merge(
     lacks, LeaseHeldError while other merges hold all partitions of the wanted database.
     """
     begun = time.monotonic()
-    root = str(local_root(app, receiver))
     _check_database(app, receiver, database)
     batch = uuid.uuid4().hex[:12]
     with (
-        app.receiver_store(receiver) as store,
-        open_cluster(app, receiver) as cluster,
+        open_receiver(app, receiver, engine=engine, progress=progress) as session,
         MergeLeases(app, receiver.name, batch).kept_alive() as leases,
     ):
-        work = _Work(app, receiver, store, root, database, partition, engine, progress, batch, cluster, leases)
+        work = _Work(**vars(session), database=database, partition=partition, batch=batch, leases=leases)
         _take_leases(work, _left_over(work))
         _merge_in_rounds(work)
         tally = work.tally
@@ -225,7 +214,7 @@ def _run_groups(work: _Work, groups: Sequence[Group], batch: str) -> bool:
     tasks: list[MergeTask] = []
     for number, group in enumerate(groups):
         interval = work.receiver.partition_interval_ms * UNITS_PER_MS[sites[group.units[0].file.site_id].time_unit]
-        tasks += tasks_of(group, number, work.root, _staging_folder(group, batch), interval)
+        tasks += tasks_of(group, number, str(work.root), _staging_folder(group, batch), interval)
     waiting = Counter(task.group for task in tasks)
     finished: dict[int, list[Outcome]] = defaultdict(list)
     engine = choose_engine(app.settings.spark, work.engine, sum(group.work for group in groups))

@@ -4,7 +4,7 @@ Nothing is installed and no file stays. `stores.python.bundle` sends the text of
 `server.serve` runs there as long as the connection lives. `stores.local` calls `disk` and `durable` in this process.
 
     frames         the protocol: structs, kinds and flags of all frames, on one page
-    durable        the only module that gives files their final names: write, fsync, rename, fsync the folder
+    durable        the only Python module that gives files on a disk their names: write, fsync, rename, fsync the folder
     block_journal  `<target>.part.blocks`: which blocks of a large file have arrived
     limits         end the agent with its connection; limit its memory
     disk           list, read, digest, link and remove below one root; packed listings
@@ -15,6 +15,6 @@ Nothing is installed and no file stays. `stores.python.bundle` sends the text of
     writer         far end of a push, first stage: write the frames' bytes into parts
     server         receive operations and answer them in frames
 
-Imports only the standard library and modules of this folder. Python 3.6, plain OSError, paths as bytes.
+Imports only the standard library and modules of this folder. Python 3.6 or newer, plain OSError, paths as bytes.
 Only `stores` and `transfer` may import it.
 """

@@ -1,4 +1,4 @@
-"""The only module that gives files on a disk their final names: temp name, write, fsync, rename, fsync the folder.
+"""The only Python module that gives files on a disk their final names: temp name, write, fsync, rename, fsync the folder.
 
 It runs in two places: in this process for `file://` stores, and inside the far end's python3 for `sftp://` ones (see
 `server`). So it imports the standard library alone, uses Python 3.6 and raises plain OSError.

@@ -1,4 +1,4 @@
-"""The near end of the agent: a store whose far end has python3 and a shell, so it can do what a local store can.
+"""The near end of the agent: a store whose far end has python3 (3.6 or newer) and a shell. It can do what a local store can.
 
 Others call `store.PythonStore`; `stores.open_sftp` makes it.
 

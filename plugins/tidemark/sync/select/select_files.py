@@ -25,9 +25,8 @@ from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import DROP, HELD, PINNED, PLANNED, SUPERSEDE
-from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import classify_files, entries_in, folders_of, list_names, odd_paths_to_report
-from tidemark.stores.protocol import Listing, Range, Tier
+from tidemark.stores.protocol import UNLISTED, Listing, Range, Tier
 from tidemark.sync.select import snapshot
 from tidemark.sync.select.choose import Facts, Selection, choose_files, exclude_paths, left_out_reason
 from tidemark.sync.select.compacting import hold_back, new_outputs, partitions_at_work, partitions_of_outputs_passed_over

@@ -1,4 +1,4 @@
-"""Decide whether a vanished file may leave the catalog. Pure.
+"""Decide whether a vanished file was compacted or dropped, and whether it may leave the catalog. Pure.
 
 A *superseded* file leaves in the transaction that brings the last of the files that cover it, so readers never miss a
 point. A *dropped* file stays, marked, or leaves, as the link's `deletes` says. A file whose bytes were reclaimed after

@@ -23,7 +23,7 @@ from tidemark.formats.layout import folder_name
 from tidemark.ledger import journal
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
 from tidemark.ledger.database import Ledger, make_folder
-from tidemark.ledger.leases import Leases, this_process
+from tidemark.ledger.leases import Leases, load_lease, this_process
 from tidemark.ledger.migrations import migrate_ledger, schema_version
 from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.operations.rebuild.cluster import write_cluster, write_schemas
@@ -183,7 +183,7 @@ def _build_ledger(app: App, findings: Findings, progress: Progress) -> None:
     with app.ledger.write() as connection:
         names = [f"link:{name}" for name in app.settings.links]
         for name in app.settings.receivers:
-            names += [f"load:{name}", f"cluster:{name}"]
+            names += [load_lease(name), f"cluster:{name}"]
             places = [Place(folder_name(d), number) for d, number in rebuild_rows.catalog_partitions(connection, name)]
             names += [place.lease_name(name) for place in places]
         # Fences count from 1: seconds since 1970 are above all fences of the lost ledger, and of an earlier rebuild.

@@ -1,0 +1,89 @@
+"""A receiver of this machine, opened for one verb: settings, ledger, store, nodes; and the lease that keeps others out.
+
+    with hold_receiver(app, receiver, "load", engine=engine, progress=progress) as session: ...
+
+A verb that needs more has a class of its own on top (`receiver.load.work.Work`). A verb that takes its leases one by one
+opens the receiver without one (`open_receiver`). Not for remote receivers: the Tidemark on that machine works on them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster, open_cluster
+from tidemark.errors import UsageError
+from tidemark.ledger.leases import Lease, Leases, load_lease
+from tidemark.progress import Progress, ignore_progress
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import Store
+
+
+@dataclass(frozen=True)
+class ReceiverSession:
+    """A receiver that is open: `root` is its folder, `cluster` is None where it alone has its data. `engine`: auto | pool |
+    spark."""
+
+    app: App
+    receiver: ReceiverSettings
+    root: Path
+    store: Store
+    cluster: Cluster | None
+    engine: str
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class HeldReceiver(ReceiverSession):
+    """A receiver that is open, and the lease under which its rows are written."""
+
+    lease: Lease
+
+
+def local_root(app: App, receiver: ReceiverSettings) -> Path:
+    """Return the receiver's folder. Raises UsageError where the receiver is remote."""
+    root = app.receiver_root(receiver)
+    if root is None:
+        raise UsageError(
+            f"receiver {receiver.name} is remote ({receiver.store}): only a Tidemark on that machine loads it",
+            hint="run ./tidemark load there; a sync ends with the landing",
+            subject=receiver.name,
+        )
+    return root
+
+
+@contextmanager
+def open_receiver(
+    app: App, receiver: ReceiverSettings, *, engine: str = "auto", progress: Progress = ignore_progress
+) -> Iterator[ReceiverSession]:
+    """Open the receiver's store and nodes for a block. Raises UsageError for a remote receiver."""
+    root = local_root(app, receiver)
+    with app.receiver_store(receiver) as store, open_cluster(app, receiver) as cluster:
+        yield ReceiverSession(app, receiver, root, store, cluster, engine, progress)
+
+
+@contextmanager
+def hold_receiver(
+    app: App,
+    receiver: ReceiverSettings,
+    verb: str,
+    *,
+    lease: str = "",
+    engine: str = "auto",
+    progress: Progress = ignore_progress,
+) -> Iterator[HeldReceiver]:
+    """Open the receiver under the lease of its writers, or under `lease`; `verb` names the holder to others.
+
+    Raises UsageError for a remote receiver, LeaseHeldError while somebody else holds the lease.
+    """
+    local_root(app, receiver)
+    holder = f"{verb}-{uuid.uuid4().hex[:12]}"
+    with (
+        Leases(app.ledger, app.identity).hold_lease(lease or load_lease(receiver.name), holder) as held,
+        open_receiver(app, receiver, engine=engine, progress=progress) as session,
+    ):
+        yield HeldReceiver(**vars(session), lease=held)
