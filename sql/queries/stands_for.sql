@@ -4,7 +4,7 @@ WITH RECURSIVE above(merged_id) AS (
     UNION
     SELECT l.merged_id FROM lineage l JOIN above a ON l.source_id = a.merged_id
 )
-SELECT f.file_id, f.location, f.state, f.visible, m.batch, m.points_in, m.points_out, m.overwritten, m.deleted, m.settled
+SELECT f.file_id, f.location, f.state, f.visible, f.rank_unsequence, m.batch, m.points_in, m.points_out, m.overwritten, m.deleted, m.settled
 FROM above a JOIN catalog_file f ON f.file_id = a.merged_id LEFT JOIN merge_account m ON m.merged_id = f.file_id
 WHERE f.state = 'live'
 ORDER BY f.file_id

@@ -18,12 +18,14 @@ import pytest
 from hypothesis import example, given, settings
 
 from tests.centre import Centre, InlineEngine, inline_centre
-from tests.landing_maker import Sender
+from tests.landing_maker import SITE_A, Sender
 from tests.small_files import deletion, sealed, source
 from tidemark.formats.landing import decode_receipt
+from tidemark.ledger.receiver.settled import kept_files
 from tidemark.operations.decisions import approve_run
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.read import Query
 from tidemark.tsfiles.names import parse_source_path, rank_of_source
 
 DEVICES = ("root.sg.d1", "root.sg.d2")
@@ -157,6 +159,18 @@ class World:
 
     # what readers must see
 
+    def is_told(self) -> bool:
+        """Files that the site has no more are named while readers see points of them, and no others are. Without those
+        whose rows cannot be told apart, a reading without kept files shows what the site has, or what is told to wait."""
+        with self.centre.app.ledger.read() as connection:
+            gone = kept_files(connection, self.centre.receiver.name).get(SITE_A, ())
+        live = _laid_over(self.files)
+        shown = {(device, time) for device, _, time, _, _ in self.centre.rows(Query(tall=True, live_only=True))}
+        more = {(device, time) for device, _, time, _, _ in self.centre.rows()} - live.keys()
+        names = {one.path for one in gone}
+        told = not names & self.files.keys() and (bool(names) or not more or bool(self.pending))
+        return told and (any(one.mixed for one in gone) or bool(self.pending) or shown == live.keys())
+
     def is_seen(self) -> bool:
         """Newest-wins points of what the site has, exactly; beside them what only files have that it has no more.
 
@@ -268,7 +282,8 @@ def test_what_a_site_does_to_settled_files_is_seen_or_named(deletes: str, steps:
         for number, step in enumerate(steps):
             act(site, step, number)
             assert site.is_seen() or site.pending, "readers see something else, and nothing says so"
+            assert site.is_told()
         site.quiet()
-        assert site.is_seen()
+        assert site.is_seen() and site.is_told()
         site.merge()
         site.settle()

@@ -1,20 +1,19 @@
 """The shape of an answer to `why` (CONTRACT §1); and files that vanished at their site and are kept.
 
-Kept files are counted, listed and described here. `kept_files` runs one query, everything else is pure. All kept files are
-counted, the first 1,000 are listed.
+Kept files (`ledger.receiver.settled.kept_files`) are described here: all are counted, the first 1,000 are listed.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.ledger.sql import Row, run_report
 
 
@@ -71,36 +70,33 @@ def _format_detail(event: Row) -> str:
 
 SHOWN = 1_000
 """Listed one by one; the count is of all."""
+MIXED = "in a settled merged file with files that the site has: nobody can tell their rows apart, and they count as live"
+"""Of kept files that are mixed (`ledger.receiver.settled.KeptFile`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFile:
-    """`points`: those in the file, before its deletions. `verify --deep` says how many of them readers see."""
-
-    path: str
-    points: int
-
-
-def kept_files(connection: Connection, receiver: str) -> Mapping[str, tuple[KeptFile, ...]]:
-    """Return site → the files that vanished there and that a receiver keeps, by path."""
-    found: dict[str, list[KeptFile]] = defaultdict(list)
-    for row in run_report(connection, "kept_files", receiver=receiver):
-        found[row["site_id"]].append(KeptFile(row["path"], int(row["points"])))
-    return {site_id: tuple(files) for site_id, files in found.items()}
-
-
-def kept_json(kept: Sequence[KeptFile]) -> dict[str, Any]:
-    """`kept_files`: how many. `kept`: the first of them."""
-    return {"kept_files": len(kept), "kept": [{"path": one.path, "points": one.points} for one in kept[:SHOWN]]}
+def kept_json(kept: Sequence[KeptFile], site: str = "") -> dict[str, Any]:
+    """`kept_files`: how many. `kept_mixed`: those of them whose rows count as live. `kept`: the first of all, of `site`."""
+    of = {"site": site} if site else {}
+    return {
+        "kept_files": len(kept),
+        "kept_mixed": sum(one.mixed for one in kept),
+        "kept": [{**of, "path": one.path, "points": one.points, "mixed": one.mixed} for one in kept[:SHOWN]],
+    }
 
 
 def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
-    """Return one line for a person; () without such files."""
-    if not kept:
-        return ()
-    files = f"{len(kept):,} files are" if len(kept) > 1 else "1 file is"
-    names = join_names([one.path for one in kept])
-    return (f"{files} gone at the site and kept, and only fill times at which it has nothing: {names}",)
+    """Return one line for a person on files that only fill, and one on mixed ones; () without such files."""
+    filling, mixed = [one.path for one in kept if not one.mixed], [one.path for one in kept if one.mixed]
+    notes = []
+    if filling:
+        files = f"{len(filling):,} files are" if len(filling) > 1 else "1 file is"
+        notes.append(
+            f"{files} gone at the site and kept, and only fill times at which it has nothing: {join_names(filling)}"
+        )
+    if mixed:
+        files = f"{len(mixed):,} files are" if len(mixed) > 1 else "1 file is"
+        notes.append(f"{files} gone at the site and kept, {MIXED}: {join_names(mixed)}")
+    return tuple(notes)
 
 
 def given_up_note(connection: Connection, receiver: str, site_id: str) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
+from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import open_cluster
@@ -31,6 +32,7 @@ from tidemark.errors import PartialError, PermissionDeniedError, UsageError, lim
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.load.examine import site_of
@@ -81,13 +83,15 @@ class Query:
 @dataclass(frozen=True)
 class ReadResult:
     """`undecodable`: `device.measurement` or file → why it is missing from the rows. `verified`: files that were digested.
-    `kept_rows`: rows with a value of a file that vanished at its site."""
+    `kept_rows`: rows with a value of a file that vanished at its site. `kept_mixed`: such files whose rows nobody can tell
+    from those of files that the site has: they are not in `kept_rows`, and `live_only` does not leave them out."""
 
     rows: int
     devices: int
     undecodable: Mapping[str, str]
     verified: int = 0
     kept_rows: int = 0
+    kept_mixed: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -107,6 +111,7 @@ class ReadResult:
             **told,
             "rows": self.rows,
             "kept_rows": self.kept_rows,
+            "kept_mixed": self.kept_mixed,
             "verified": self.verified,
             "devices": self.devices,
             "undecodable": dict(self.undecodable),
@@ -145,6 +150,7 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver.name)}
         widths = catalog_rows.table_widths(connection, receiver.name)
         sites = landing_rows.read_sites(connection)
+        mixed = _find_mixed(connection, receiver.name)
     bounds = _Bounds(
         {s: parse_time_bound(query.start, row.time_unit) for s, row in sites.items()},
         {s: parse_time_bound(query.end, row.time_unit) for s, row in sites.items()},
@@ -163,7 +169,24 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
                 kept += shape.write_device(target, reader, device, bounds)
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
-        return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())), verified, kept)
+        unread = dict(sorted(reader.unread.found.items()))
+        return ReadResult(target.rows, seen, unread, verified, kept, _count_mixed(mixed, devices, bounds))
+
+
+def _find_mixed(connection: Connection, receiver: str) -> list[tuple[str, tuple[CatalogDevice, ...]]]:
+    """Return (site, devices) of each file that vanished there and whose rows count as live."""
+    gone = settled_rows.kept_files(connection, receiver)
+    mixed = {one.file_id: site for site, files in gone.items() for one in files if one.mixed}
+    held = catalog_rows.devices_of_files(connection, mixed)
+    return [(site, held.get(file_id, ())) for file_id, site in mixed.items()]
+
+
+def _count_mixed(
+    mixed: Iterable[tuple[str, Iterable[CatalogDevice]]], devices: Iterable[SeenDevice], bounds: _Bounds
+) -> int:
+    """Return how many of these files may have points in what is read."""
+    seen = {(layer.file.site_id, layer.name) for device in devices for layer in device.layers}
+    return sum(any((site, d.device) in seen for d in bounds.devices_within(site, held)) for site, held in mixed)
 
 
 def _cut_to_bounds(

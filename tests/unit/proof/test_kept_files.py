@@ -11,6 +11,9 @@ import pytest
 
 from tests.commanded import Commanded
 from tests.small_files import sealed
+from tidemark.app import open_app
+from tidemark.operations.housekeeping import DAY, housekeep
+from tidemark.settings.load import load_settings
 
 D = "root.sg.d"
 
@@ -147,17 +150,123 @@ class TestVerifyDeep:
         assert deep(world, "--live-only")[0] == 20, "three values of the site are not shown"
 
 
+def merge_and_settle(world: Commanded, *, settle: bool = True) -> None:
+    """Merge; then let time pass until the merged files stand alone and their sources' bytes are gone."""
+    assert world.run("merge").code == 0
+    if not settle:
+        return
+    app = open_app(load_settings(world.folder / "tidemark.toml", {}))
+    clock = app.clock
+    for days in (15, 17):
+        app.clock = lambda days=days: clock() + days * DAY  # type: ignore[misc]
+        done = housekeep(app, app.receiver_settings())
+        assert (done.settled, done.reclaimed) != (0, 0), days
+    app.ledger.close()
+
+
+def told(world: Commanded) -> dict[str, object]:
+    """What status, coverage and `why` of the site say of kept files, which must be one thing: {path: is it mixed}."""
+    (link,) = world.run("status").json["links"]
+    coverage, verified = world.run("coverage").json, world.run("verify").json
+    said = {one["path"]: one["mixed"] for one in link["kept"]}
+    assert all(said == {one["path"]: one["mixed"] for one in other["kept"]} for other in (coverage, verified))
+    assert {link["kept_files"], coverage["kept_files"], coverage["sites"][0]["kept_files"], verified["kept_files"]} == {
+        len(said)
+    }
+    assert {link["kept_mixed"], coverage["kept_mixed"], verified["kept_mixed"]} == {sum(said.values())}
+    notes = "\n".join(link["notes"])
+    assert all(path in notes for path in said) and set(link["notes"]) <= set(world.run("why", "plant1").json["evidence"])
+    assert all(any(note in line for line in coverage["notes"]) for note in link["notes"])
+    return said
+
+
+OLDEST = f"data/unsequence/root.sg/0/0/{1_600_000_000_000}-0-0-0.tsfile"
+NEWER = f"data/sequence/root.sg/0/0/{1_600_000_000_002}-2-0-0.tsfile"
+
+
+class TestAfterMerges:
+    @pytest.mark.parametrize("settle", [False, True])
+    def test_merged_kept_files_are_told_as_before(self, world: Commanded, settle: bool) -> None:
+        world.put(OLDEST, sealed({D: {"s": [(t, t) for t in (5, 6)]}}))
+        assert world.sync().code == 0
+        drop(world, OLDEST)
+        assert world.sync().code == 0
+        before = world.rows()
+        assert told(world) == {OLDER: False, OLDEST: False}
+        merge_and_settle(world, settle=settle)
+        assert (world.rows(), read(world, "--tall")[0]["kept_rows"]) == (before, 3)
+        assert told(world) == {OLDER: False, OLDEST: False}, "named as long as readers see them"
+        assert deep(world)[:2] == (20, [("kept points", OLDER), ("kept points", OLDEST)])
+        assert deep(world, "--live-only") == (0, [], "")
+        for path in (OLDER, OLDEST):
+            why = world.run("why", path).json
+            assert (why["state"], why["final"]) == ("kept after a drop", True)
+            assert "never wins" in why["cause"] and any("--live-only" in line for line in why["evidence"])
+
+    @pytest.fixture
+    def settled(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
+        """OLDER and NEWER, both at the site, in a merged file that stands alone."""
+        world = Commanded(tmp_path, monkeypatch)
+        assert (world.seal(1, points=5, device=D), world.seal(2, points=3, device=D)) == (OLDER, NEWER)
+        world.seal(3)
+        assert world.sync().code == 0
+        merge_and_settle(world)
+        assert told(world) == {}
+        return world
+
+    def test_one_that_shares_a_settled_file_with_live_ones_is_told_as_such(self, settled: Commanded) -> None:
+        drop(settled, OLDER)
+        assert settled.sync().code == 0
+        assert told(settled) == {OLDER: True}
+        assert deep(settled) == deep(settled, "--live-only")
+        code, found, detail = deep(settled)
+        assert (code, found) == (20, [("kept points", OLDER)]) and "2 points" in detail
+        for words in ((), ("--live-only",)):
+            found, rows = read(settled, "--tall", *words)
+            assert (found["kept_rows"], found["kept_mixed"], times(rows)) == (0, 1, [1, 2, 3, 4, 5])
+        assert read(settled, "--device", "root.sg.d3")[0]["kept_mixed"] == 0
+        assert read(settled, "--tall", "--from", "6")[0]["kept_mixed"] == 0
+        why = settled.run("why", OLDER).json
+        assert why["state"] == "kept after a drop" and "count as live" in why["cause"]
+        assert settled.run("why", NEWER).json["state"] == "settled"
+
+    def test_once_all_of_a_settled_file_are_gone_its_rows_are_counted(self, settled: Commanded) -> None:
+        for path in (OLDER, NEWER):
+            drop(settled, path)
+            assert settled.sync().code == 0
+        assert told(settled) == {OLDER: False, NEWER: False}
+        found, rows = read(settled, "--tall")
+        assert (found["kept_rows"], found["kept_mixed"], times(rows)) == (5, 0, [1, 2, 3, 4, 5])
+        assert times(read(settled, "--tall", "--live-only")[1]) == []
+        assert "never wins" in settled.run("why", NEWER).json["cause"]
+
+    def test_it_is_told_while_its_drop_waits_and_no_more_once_it_left(self, settled: Commanded) -> None:
+        settled.link_keys = {"deletes": "apply", "delete_limit_files": 9, "delete_limit_share": 1.0}
+        settled.write_settings()
+        drop(settled, OLDER)
+        settled.sync()
+        assert told(settled) == {OLDER: True}
+        why = settled.run("why", OLDER).json
+        assert why["state"] == "waiting for approval"
+        assert settled.run("approve", why["next"].split()[-1], "--yes").code == 0
+        for _ in range(2):  # the first brings the other file again
+            settled.sync()
+        assert (told(settled), deep(settled)) == ({}, (0, [], ""))
+        assert read(settled, "--tall")[0]["kept_mixed"] == 0
+
+
 class TestReports:
     def test_status_counts_and_names_them(self, world: Commanded) -> None:
         (link,) = world.run("status").json["links"]
-        assert (link["state"], link["kept_files"], link["kept"]) == ("idle", 1, [{"path": OLDER, "points": 5}])
+        assert (link["state"], link["kept_files"]) == ("idle", 1)
+        assert link["kept"] == [{"path": OLDER, "points": 5, "mixed": False}]
         assert any("1 file is gone at the site and kept" in note and OLDER in note for note in link["notes"])
 
     def test_coverage_neither_expects_nor_reddens_them(self, world: Commanded) -> None:
         page = world.folder / "coverage.html"
         found = world.run("coverage", "--html", str(page)).json
         assert (found["complete"], found["red"], found["kept_files"]) == (True, [], 1)
-        assert found["kept"] == [{"site": "plant1", "path": OLDER, "points": 5}]
+        assert found["kept"] == [{"site": "plant1", "path": OLDER, "points": 5, "mixed": False}]
         assert found["sites"][0]["kept_files"] == 1
         assert any(OLDER in note for note in found["notes"]) and OLDER in page.read_text()
 

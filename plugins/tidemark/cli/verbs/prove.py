@@ -14,6 +14,7 @@ from tidemark.errors import UsageError
 from tidemark.progress import format_size
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
+_MIXED = "are gone at their site and kept, in settled merged files with files that it has"
 
 
 def _run_status(call: Call) -> Answer:
@@ -158,10 +159,10 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
         screen.print_line(
             f"  not sent: {one['site']}  {one['path']}  {format_size(one['bytes'])}  sealed {one['sealed_at']}"
         )
-    if found["kept_files"]:
-        screen.print_line(
-            f"  {found['kept_files']:,} files are gone at their site and kept: they only fill what it has no value for"
-        )
+    if filling := found["kept_files"] - found["kept_mixed"]:
+        screen.print_line(f"  {filling:,} files are gone at their site and kept: they only fill what it has no value for")
+    if found["kept_mixed"]:
+        screen.print_line(f"  {found['kept_mixed']:,} files {_MIXED}: their rows count as live")
     if found["proved"]:
         screen.print_line(f"  {found['proved']:,} files are verified at the source now; when they were sent they were not")
     if found["not_verified_at_source"]:
@@ -217,6 +218,9 @@ def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
     if found["kept_rows"]:
         told = "have values of files that their site has no more and the catalog keeps (without them: --live-only)"
         screen.print_line(f"  {found['kept_rows']:,} rows {told}")
+    if found["kept_mixed"]:
+        told = f"{_MIXED}: their rows are not counted, nor left out by --live-only"
+        screen.print_line(f"  {found['kept_mixed']:,} files {told}")
     if not found["devices"]:
         screen.print_remark("  no device matches; ./tidemark coverage shows what there is")
     for what, reason in (found.get("undecodable") or {}).items():

@@ -1,4 +1,5 @@
-"""Merged files that stand alone: the source paths they replace, as one set, and the sources they wait for.
+"""Merged files that stand alone: the source paths they replace, as one set, the sources they wait for, and what of them is
+gone at the site.
 
 Merged files that share a source, directly or through others, hold its points together: a **settled set**. A single source
 cannot be removed from it, so it is kept or replaced as a whole. `merge_account.waits` lists the late paths and why, while a
@@ -9,6 +10,7 @@ merges"; docs/decisions/0007-settled-files-are-replaced-whole.md.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.ledger.sql import write_rows
+from tidemark.ledger.sql import run_report, write_rows
 
 _CHUNK = 400  # values in one IN list
 _STANDS = "m.state = 'live' AND a.settled IS NOT NULL"
@@ -33,6 +35,30 @@ class SettledSet:
     merged: tuple[CatalogFile, ...]
     roots: tuple[CatalogFile, ...]
     waits: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file that vanished at its site and that readers may still see. `points`: those in the file, before its deletions.
+
+    `mixed`: its points stand in a settled merged file with those of files that the site has. Its rows cannot be told from
+    theirs, so they count as live ones.
+    """
+
+    file_id: int
+    path: str
+    points: int
+    mixed: bool = False
+
+
+def kept_files(connection: Connection, receiver: str) -> Mapping[str, tuple[KeptFile, ...]]:
+    """Return site → the files that vanished there and that a receiver keeps, each path once, by path."""
+    found: dict[str, dict[str, KeptFile]] = defaultdict(dict)
+    for row in run_report(connection, "kept_files", receiver=receiver):
+        of_site, path = found[row["site_id"]], row["path"]
+        mixed = bool(row["mixed"]) or (path in of_site and of_site[path].mixed)  # by an older generation
+        of_site[path] = KeptFile(int(row["file_id"]), path, int(row["points"]), mixed)
+    return {site_id: tuple(of_site.values()) for site_id, of_site in found.items()}
 
 
 def settled_files(connection: Connection, receiver: str, site_id: str | None = None) -> set[int]:

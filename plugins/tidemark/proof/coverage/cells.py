@@ -13,9 +13,10 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from tidemark.errors import DIFFERENCES_FOUND, PartialError
+from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.proof.as_of import NEVER, AsOf, day_of, day_text, format_iso
 from tidemark.proof.coverage.presence import CatalogView, Expected, why_absent
-from tidemark.proof.explanation import SHOWN, KeptFile
+from tidemark.proof.explanation import kept_json
 from tidemark.tsfiles.companions.resource import ANY_DEVICE
 
 RED_SHOWN = 10_000
@@ -157,7 +158,8 @@ class Coverage:
                 for s in self.sites
             ],
             "kept_files": sum(len(s.kept) for s in self.sites),
-            "kept": [{"site": s.site, "path": k.path, "points": k.points} for s in self.sites for k in s.kept[:SHOWN]],
+            "kept_mixed": sum(k.mixed for s in self.sites for k in s.kept),
+            "kept": [one for s in self.sites for one in kept_json(s.kept, s.site)["kept"]],
             "red": red[:RED_SHOWN],
             "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
         }

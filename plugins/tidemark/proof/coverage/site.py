@@ -18,6 +18,7 @@ from tidemark.formats.answered import kept_manifest, landing_sign, landings_of, 
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
 from tidemark.ledger.receiver.landings import read_sites as known_sites
+from tidemark.ledger.receiver.settled import kept_files
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender.links import get_link
 from tidemark.ledger.sender.runs import sent_landings
@@ -26,7 +27,7 @@ from tidemark.proof.as_of import AsOf, day_of, parse_time
 from tidemark.proof.coverage.cells import SiteCoverage, build_stretches, claim_days, list_unplaced, mark_unknown_days
 from tidemark.proof.coverage.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.coverage.presence import CatalogView, Expected
-from tidemark.proof.explanation import given_up_note, kept_files, kept_note
+from tidemark.proof.explanation import given_up_note, kept_note
 from tidemark.receiver.proved_files import Recorded, site_names
 from tidemark.settings.model import ReceiverSettings
 from tidemark.sync.notes import not_verified, passed_over

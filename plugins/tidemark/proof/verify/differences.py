@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, PartialError, PermanentError, TidemarkError, UnreachableError
+from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.ledger.sql import Row
 from tidemark.proof.as_of import format_iso, format_moment
+from tidemark.proof.explanation import kept_json
 from tidemark.stores.listing import classify_files, odd_paths_to_report
 from tidemark.stores.protocol import UNLISTED, Range, Store
 from tidemark.sync.notes import LET_LIST
@@ -88,7 +90,7 @@ class VerifyReport:
     unverified: int = 0
     unsent: tuple[Unsent, ...] = ()  # sealed at a site and not sent
     refused: str = ""
-    kept_files: int = 0  # files that vanished at their site and are kept
+    kept: Mapping[str, Sequence[KeptFile]] = field(default_factory=dict)  # site → files that vanished there and are kept
 
     @property
     def exit_code(self) -> int:
@@ -142,7 +144,9 @@ class VerifyReport:
             "repaired": sum(bool(d.repaired) for d in self.differences),
             "held": [{"path": path, "reason": reason} for path, reason in self.held],
             "pending": self.pending,
-            "kept_files": self.kept_files,
+            "kept_files": sum(len(kept) for kept in self.kept.values()),
+            "kept_mixed": sum(one.mixed for kept in self.kept.values() for one in kept),
+            "kept": [one for site, kept in self.kept.items() for one in kept_json(kept, site)["kept"]],
             "proved": self.proved,
             "not_verified_at_source": self.unverified,
             "adopted": self.adopted,

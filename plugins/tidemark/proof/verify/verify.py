@@ -39,6 +39,7 @@ from tidemark.ledger import journal
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Leases, load_lease
+from tidemark.ledger.receiver.settled import KeptFile, kept_files
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
@@ -88,7 +89,7 @@ class _Tally:
     proved: int = 0
     unverified: int = 0
     unsent: list[Unsent] = field(default_factory=list)
-    kept_files: int = 0
+    kept: dict[str, Sequence[KeptFile]] = field(default_factory=dict)  # by the name of their site
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def verify(
         proved=tally.proved,
         unverified=tally.unverified,
         unsent=tuple(tally.unsent),
-        kept_files=tally.kept_files,
+        kept=tally.kept,
     )
 
 
@@ -179,6 +180,9 @@ def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | 
 
 def _verify_site(work: _Work, deep: bool) -> None:
     work.progress(Tick(f"verify {work.site.name}"))
+    with work.app.ledger.read() as connection:
+        kept = kept_files(connection, work.receiver.name).get(work.site.site_id, ())
+    work.tally.kept[work.site.name] = kept
     if not work.site.link:
         work.tally.elsewhere.append((work.site.name, "its files are sent by another Tidemark: run verify there for them"))
         _verify_receiver(work, None, None)
@@ -207,8 +211,6 @@ def _verify_site(work: _Work, deep: bool) -> None:
             _verify_receiver(work, None, None)
     with work.app.ledger.read() as connection:
         work.tally.unverified += hold_rows.count_unverified(connection).get(work.site.link, 0)
-        kept = run_report(connection, "kept_files", receiver=work.receiver.name)
-        work.tally.kept_files += sum(r["site_id"] == work.site.site_id for r in kept)
     return None
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemark.ledger.receiver.landings import GIVEN_UP
 from tidemark.ledger.sql import Row
-from tidemark.proof.explanation import Explanation, format_time, join_names
+from tidemark.proof.explanation import MIXED, Explanation, format_time, join_names
 from tidemark.proof.status import LinkStatus
 from tidemark.settings.model import SiteSettings
 from tidemark.stores.listing import classify_files
@@ -194,6 +194,27 @@ def _explain_kept(story: FileFacts) -> Finding:
     )
 
 
+def _explain_settled_kept(story: FileFacts, gone: str) -> Finding:
+    """Explain a file that vanished at the site after it settled, or before. `gone`: what became of its own bytes."""
+    above = [m for m in story.above if m["settled"]]
+    mixed = [m for m in above if int(m["rank_unsequence"]) >= 0]
+    if not mixed:
+        found = _explain_kept(story)
+        by = story.find_trouble("superseded", ("done",))
+        cause = f"other files of the site cover it now: {join_names(json.loads(by['covered_by']))}" if by else found.cause
+        return replace(found, cause=f"{cause}. Its points stay in {above[0]['location']}, which stands alone; {gone}")
+    drop = story.find_trouble("dropped", ("done",))
+    why = f"{drop['reason']}; " if drop and drop["reason"] else ""
+    return Finding(
+        "kept after a drop",
+        f"{why}{mixed[0]['location']} holds its points, {MIXED}; {gone}",
+        if_you_wait="it stays; once every other file of that merged file came again or is gone too, it only fills times at"
+        " which the site has nothing",
+        final=True,
+        evidence=("--live-only does not leave its rows out (read, verify --deep)",),
+    )
+
+
 def _explain_merged(story: FileFacts) -> Finding:
     above = [m for m in story.above if m["visible"]]
     if not above:
@@ -210,9 +231,8 @@ def explain_retired(story: FileFacts) -> Finding | None:
         return None
     gone = "its bytes go after the grace" if row["state"] == "retired" else "its bytes were removed after the grace"
     if any(m["settled"] for m in story.above):
-        if drop := story.find_trouble("dropped", ("done",)):
-            kept = drop["reason"] or "the link keeps what its site drops; its points stay in a merged file"
-            return Finding("kept after a drop", f"{kept}; {gone}", final=True)
+        if not any(r["live"] for r in story.receivers if r["receiver"] == row["receiver"]):
+            return _explain_settled_kept(story, gone)
         return Finding("settled", f"a merged file stands alone for it; {gone}", final=True)
     for kind, word in (("superseded", "superseded"), ("dropped", "removed")):
         if row_ := story.find_trouble(kind, ("done",)):
