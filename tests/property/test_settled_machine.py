@@ -275,6 +275,8 @@ TWICE = [*SETTLED, ("write", 1, True, {("root.sg.d1", 1)}), ("merge",), ("settle
 @example("apply", [*TWICE, ("drop", 1)])
 @example("keep", [*TWICE, ("drop", 1), ("change", 0, D1)])
 @example("keep", [*SETTLED[:2], ("drop", 0), *SETTLED[2:], ("compact", {0})])
+@example("keep", [*SETTLED, ("drop", 0), ("drop", 0)])
+@example("keep", [*SETTLED[:2], ("drop", 0), ("drop", 0), *SETTLED[2:]])
 @example("keep", [*SETTLED, ("write", 4, False, D1), ("merge",), ("settle",), ("write", 3, False, D1)])
 @settings(max_examples=max(6, settings().max_examples // 6), deadline=None)  # each is a dozen loads
 def test_what_a_site_does_to_settled_files_is_seen_or_named(deletes: str, steps: list) -> None:  # type: ignore[type-arg]
