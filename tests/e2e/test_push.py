@@ -50,16 +50,19 @@ def pushed_and_proved(pushing: Deployed, receiving: Deployed) -> None:
     assert (loaded["loaded"], loaded["quarantined"], loaded["refused"]) == (files, 0, 0)
     assert receiving.read() == pushing.site.rows()
     assert receiving.run("coverage")["complete"] is True
-    assert receiving.run("verify", "--deep")["differences"] == []
+    assert receiving.run("verify")["differences"] == []
     receiving.run("merge")
     assert receiving.read("points.parquet", "--site", "plant1") == pushing.site.rows()
-    assert receiving.run("verify", "--deep")["differences"] == []
+    assert receiving.run("verify")["differences"] == []
+    assert receiving.run("verify", "--deep", expect=(23,))["differences"] == []  # the site's points are out of its reach
     again = pushing.run("sync", "plant1")
     assert again["state"] == "nothing"
     (link,) = pushing.run("status")["links"]
     assert (link["backlog_files"], link["state"]) == (0, "idle")
-    proof = pushing.run("verify", "--deep")
+    proof = pushing.run("verify")
     assert proof["differences"] == [] and proof["checked"] >= files
+    assert [one["what"] for one in proof["not_compared"]] == ["the bytes at receiver centre"]
+    assert pushing.run("verify", "--deep", expect=(2,))["hint"]
     assert not [p for p in pushing.site_root.rglob(".tidemark/*/*/**/*") if p.is_file()]
 
 

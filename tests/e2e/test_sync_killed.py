@@ -1,7 +1,8 @@
 """Runs of a link killed with -9, whole process groups, at random moments, while real files come to light in portions.
 
 Whatever dies, the end is the same: `read --tall` equals the server's own answers, coverage is complete, `verify --deep`
-finds nothing. The seed stands in the test's id; TIDEMARK_TEST_SEED adds to it, for other sweeps.
+finds nothing; where the receiver is remote, `verify` at both ends. The seed stands in the test's id; TIDEMARK_TEST_SEED adds
+to it, for other sweeps.
 """
 
 from __future__ import annotations

@@ -144,6 +144,10 @@ def _run_verify(call: Call) -> Answer:
 def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     differences = found["differences"]
     screen.print_line(f"checked {found['checked']:,}; {len(differences):,} differences")
+    if found["deep"]:
+        screen.print_line(f"  compared point by point: {found['series']:,} series")
+    for one in found["not_compared"]:
+        screen.print_line(f"  nothing was compared of {one['what']}: {one['reason']}; {one['next']}")
     if differences and isinstance(differences[0], dict):
         columns = list(differences[0])
         screen.print_table(columns, [[difference.get(key) for key in columns] for difference in differences[:SHOWN]])
@@ -151,6 +155,9 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     for key, what in kinds:
         for item in (found.get(key) or [])[:SHOWN]:
             screen.print_line(f"  {what}: " + "  ".join(str(value) for value in item.values()))
+    if found["pending"]:
+        told = "changed, came or vanished at their site since the newest run, or are not loaded yet: not compared"
+        screen.print_line(f"  {found['pending']:,} files {told}; a sync followed by verify compares them")
     if found["unsent_files"]:
         late = sum(one["overdue"] for one in found["unsent"])
         overdue = f", {late:,} of them longer ago than their link's schedule allows" if late else ""

@@ -66,7 +66,8 @@ list`), files refused because another site owns their devices (`./tidemark owner
 VERIFY_DOC = f"""### Verify
 
 Compares source, landing and catalog by digest, with "Deep" by points. Red means *differences were found*, a site did not
-answer, or files are held back (in quarantine, refused, given up): what is not verified is never green. The log lists them.
+answer, files are held back (in quarantine, refused, given up), or "Deep" compared no point of a site: what is not verified
+is never green. The log lists them.
 `./tidemark why PATH` explains one, `./tidemark verify --repair` sends or derives again what differs. Where the receiver lies
 on several nodes `cluster_check` proves every copy: `./tidemark cluster check --repair`.
 {_RERUN}"""

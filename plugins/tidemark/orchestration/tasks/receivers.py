@@ -80,6 +80,8 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
         log.warning("held back: %s", held)
     for unread in raw["not_read"]:
         log.warning("not read: %s", unread)
+    for without in raw["not_compared"]:
+        log.warning("nothing was compared: %s", without)
     for unsent in raw["unsent"]:
         log.warning("sealed and not sent: %s", unsent)
     return judged(result.exit_code, raw)

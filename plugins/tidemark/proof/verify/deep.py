@@ -53,8 +53,9 @@ class Proof:
 
 @dataclass
 class Found:
-    """The results. `not_read`: file or series → why it could not be compared."""
+    """The results. `visible`: files of the site that readers see. `not_read`: file or series → why it is not compared."""
 
+    visible: int = 0
     series: int = 0
     differences: list[Difference] = field(default_factory=list)
     not_read: dict[str, str] = field(default_factory=dict)
@@ -97,6 +98,7 @@ def compare_points(proof: Proof, store: Store, source: SourceChecked, present: s
     with proof.app.ledger.read() as connection:
         shown = _read_visible(connection, proof, source, frozenset(present))
         bounds = {site.site_id: None for site in catalog_rows.visible_files(connection, proof.receiver.name)}
+    found.visible = len(shown.sources)
     mine = {path: source.same[path] for path in present}
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch,

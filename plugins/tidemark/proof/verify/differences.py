@@ -56,6 +56,15 @@ class Unsent:
     overdue: bool
 
 
+@dataclass(frozen=True)
+class NotCompared:
+    """What was not compared at all. `what`: the points of a site, or the bytes at a receiver. `next`: what can be done."""
+
+    what: str
+    reason: str
+    next: str
+
+
 UNSENT_SHOWN = 10_000
 """Unsent files listed one by one; `unsent_files` counts all."""
 
@@ -74,9 +83,11 @@ class VerifyReport:
     brought, which are not compared. `unreachable`: sites and nodes that were not verified. `refused`: what to do about the
     first of them that answered and needs a person (a host key, a login). `not_read`: files and series that could not be
     compared. `elsewhere`: sites whose source another Tidemark verifies. `proved`: files sent without a digest of the source
-    and verified there now. `unverified`: files still without one."""
+    and verified there now. `unverified`: files still without one. `deep`: points were to be compared. `not_compared`: with
+    `deep` the points of sites of which none was compared, without it the bytes of a remote receiver."""
 
     receiver: str
+    deep: bool = False
     checked: int = 0
     series: int = 0
     differences: tuple[Difference, ...] = ()
@@ -91,16 +102,22 @@ class VerifyReport:
     unsent: tuple[Unsent, ...] = ()  # sealed at a site and not sent
     refused: str = ""
     kept: Mapping[str, Sequence[KeptFile]] = field(default_factory=dict)  # site → files that vanished there and are kept
+    not_compared: tuple[NotCompared, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """20 for an unrepaired difference; 5 if a site was not verified, 6 if that needs a person; 23 if a file is held, was
-        not read, or should have been sent; else 0."""
+        not read, or should have been sent, or no point of a site was compared with `deep`; else 0."""
         if any(not d.repaired for d in self.differences):
             return DIFFERENCES_FOUND
         if self.unreachable:
             return PermanentError.kind if self.refused else UnreachableError.kind
-        return PartialError.kind if self.held or self.not_read or self._overdue_files else 0
+        partial = self.held or self.not_read or self._without_points or self._overdue_files
+        return PartialError.kind if partial else 0
+
+    @property
+    def _without_points(self) -> tuple[NotCompared, ...]:
+        return self.not_compared if self.deep else ()
 
     @property
     def _overdue_files(self) -> list[Unsent]:
@@ -125,6 +142,10 @@ class VerifyReport:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 subject = shlex.quote(found[0][0].partition(" ")[0])
                 return {"error": f"{found[0][0]} is {what}: {found[0][1]}{more}", "hint": f"./tidemark why {subject}"}
+        if without := self._without_points:
+            more = f" (and {len(without) - 1} more)" if len(without) > 1 else ""
+            told = f"nothing was compared of {without[0].what}: {without[0].reason}{more}"
+            return {"error": told, "hint": without[0].next}
         if late := self._overdue_files:
             more = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
             told = (
@@ -139,6 +160,7 @@ class VerifyReport:
             **self.error_fields,
             "receiver": self.receiver,
             "checked": self.checked,
+            "deep": self.deep,
             "series": self.series,
             "differences": [asdict(d) for d in self.differences],
             "repaired": sum(bool(d.repaired) for d in self.differences),
@@ -156,6 +178,7 @@ class VerifyReport:
             "unsent_files": len(self.unsent),
             "unsent_bytes": sum(one.bytes for one in self.unsent),
             "elsewhere": [{"site": site, "reason": reason} for site, reason in self.elsewhere],
+            "not_compared": [asdict(one) for one in self.not_compared],
         }
 
 

@@ -9,6 +9,9 @@ missing like any that a disk lost. Where the receiver is on this machine, verify
 load reports them as missing in its receipt, and the link's next run sends what the site still has. `find_changed_records`
 finds loaded landings whose manifest or receipt was changed.
 
+Points are compared where the link's ledger and the receiver's files are on this machine. `deep` is refused for a remote
+receiver. A site of which no point was compared is named in `not_compared`, and so are the bytes of a remote receiver.
+
 `unsent_files` finds what is sealed at a site and was not sent. It selects files as every run and plan does
 (`sync.select.select_files.make_selection`). The waiting time is measured with this machine's clock where possible, since a
 site's clock may be off by days or years.
@@ -17,6 +20,7 @@ site's clock may be off by days or years.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +37,7 @@ from tidemark.errors import (
     RetryableError,
     TidemarkError,
     UnreachableError,
+    UsageError,
 )
 from tidemark.formats.layout import MANIFEST, landing_folder
 from tidemark.ledger import journal
@@ -55,6 +60,7 @@ from tidemark.proof.verify.differences import (
     DAMAGED,
     MISSING,
     Difference,
+    NotCompared,
     SourceChecked,
     Unsent,
     VerifyReport,
@@ -90,6 +96,7 @@ class _Tally:
     unverified: int = 0
     unsent: list[Unsent] = field(default_factory=list)
     kept: dict[str, Sequence[KeptFile]] = field(default_factory=dict)  # by the name of their site
+    not_compared: list[NotCompared] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -121,13 +128,22 @@ def verify(
     """Verify every site of a receiver, or one (name or UUID). Sites that do not answer are reported, the rest goes on.
 
     `deep` also compares the points that readers see, or with `live_only` those of `read --live-only`. Raises NotFoundError
-    for an unknown site, LeaseHeldError if a load runs during `repair`.
+    for an unknown site, LeaseHeldError if a load runs during `repair`, UsageError for `deep` at a remote receiver.
     """
+    root = app.receiver_root(receiver)
+    if deep and root is None:
+        raise UsageError(
+            f"receiver {receiver.name} is remote: verify --deep compares points with its files, and none is read from here",
+            hint="./tidemark verify proves here that the sites have what was sent; "
+            f"{_AT_RECEIVER.format(store=receiver.store)}; "
+            "points are compared by a Tidemark that has the link and the receiver's folder (docs/verbs/verify.md)",
+        )
     with app.ledger.read() as connection:
         names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
     tally = _Tally()
+    if root is None:
+        tally.not_compared.append(_remote_bytes(receiver))
     with open_cluster(app, receiver) as cluster:
-        root = app.receiver_root(receiver)
         if not repair:
             works = [_Work(app, receiver, root, one, names, None, tally, progress, cluster, live_only) for one in wanted]
             _verify_all(works, cluster, None, deep)
@@ -146,6 +162,7 @@ def verify(
             repairs.derive_again()
     return VerifyReport(
         receiver=receiver.name,
+        deep=deep,
         checked=tally.checked,
         series=tally.series,
         differences=tuple(tally.differences),
@@ -159,7 +176,16 @@ def verify(
         unverified=tally.unverified,
         unsent=tuple(tally.unsent),
         kept=tally.kept,
+        not_compared=tuple(tally.not_compared),
     )
+
+
+_AT_RECEIVER = "./tidemark verify where {store} is a file:// store proves the receiver's bytes"
+
+
+def _remote_bytes(receiver: ReceiverSettings) -> NotCompared:
+    told = "they are not read from here; the sites' files were compared with the digests of what was sent (ledger)"
+    return NotCompared(f"the bytes at receiver {receiver.name}", told, _AT_RECEIVER.format(store=receiver.store))
 
 
 def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | None, deep: bool) -> None:
@@ -185,6 +211,8 @@ def _verify_site(work: _Work, deep: bool) -> None:
     work.tally.kept[work.site.name] = kept
     if not work.site.link:
         work.tally.elsewhere.append((work.site.name, "its files are sent by another Tidemark: run verify there for them"))
+        if deep:
+            work.tally.not_compared.append(NotCompared(f"the points of {work.site.name}", _NO_LINK, _BOTH_ENDS))
         _verify_receiver(work, None, None)
         return _note_held_files(work)
     settings = work.app.site_settings(work.app.link_settings(work.site.link).site)
@@ -203,8 +231,8 @@ def _verify_site(work: _Work, deep: bool) -> None:
                 _record_difference(work, lost, lost.repaired)  # its files are checked below, and fetched if possible
             _verify_receiver(work, store, source)
             present = _find_present(work, source, acked)
-            if deep and work.root is not None:
-                _verify_points(work, work.root, store, (source, present))
+            if deep:
+                _verify_points(work, store, (source, present), acked)
     except (UnreachableError, HostKeyError, PermissionDeniedError) as error:
         work.tally.unreachable.append((work.site.name, error))
         if source is None:
@@ -214,9 +242,19 @@ def _verify_site(work: _Work, deep: bool) -> None:
     return None
 
 
-def _verify_points(work: _Work, root: Path, store: Store, checked: tuple[SourceChecked, set[str]]) -> None:
-    proof = Proof(work.app, work.receiver, root, work.site, work.cluster, work.live_only, work.progress)
+_NO_LINK = "this Tidemark has no link from the site, so its files cannot be read from here"
+_BOTH_ENDS = "./tidemark verify here and at the Tidemark that sends its files proves the bytes (docs/verbs/verify.md)"
+_NONE_IN_STEP = "no file of the site is there as its link's newest run sent it, and in the catalog"
+
+
+def _verify_points(work: _Work, store: Store, checked: tuple[SourceChecked, set[str]], acked: Sequence[Row]) -> None:
+    assert work.root is not None  # `verify` refuses `deep` at a remote receiver
+    proof = Proof(work.app, work.receiver, work.root, work.site, work.cluster, work.live_only, work.progress)
     found = compare_points(proof, store, *checked)
+    if not found.series and (acked or found.visible or checked[0].sealed):
+        again = f"./tidemark sync {work.site.link}, then verify --deep again"
+        following = f"{again}; if that does not help: ./tidemark why {shlex.quote(work.site.name)}"
+        work.tally.not_compared.append(NotCompared(f"the points of {work.site.name}", _NONE_IN_STEP, following))
     work.tally.series += found.series
     work.tally.not_read.update(found.not_read)
     for difference in found.differences:
