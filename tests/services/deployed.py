@@ -25,7 +25,7 @@ import json, os, sys
 from tidemark.errors import TidemarkError
 from tidemark.operations import housekeeping as housekeep
 from tidemark.app import open_app
-from tidemark.settings.load_settings import load_settings
+from tidemark.settings.load import load_settings
 housekeep.GRACE_DAYS = 0.0
 app = open_app(load_settings(sys.argv[1], os.environ))
 try:
