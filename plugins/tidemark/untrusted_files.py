@@ -2,8 +2,9 @@
 
 Such a user can place a FIFO, a symlink to a device or to a private file, or a file of a terabyte. He can swap one for
 the other between two calls. So a file is opened folder by folder from a trusted root. No symlink is followed, opening
-never blocks, only a regular file is accepted, and the size is checked before a file is read whole.
-`tests/unit/test_house.py` checks that packages which work on such files open none by themselves.
+never blocks, only a regular file is accepted, and the size is checked before a file is read whole. The agent has the
+standard library alone and opens by `stores.agent.durable.open_regular`. `tests/unit/test_house.py` lists the modules that
+open by themselves, and why.
 """
 
 from __future__ import annotations

@@ -64,6 +64,10 @@ def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) 
         return PermissionDeniedError(
             f"{place} is a symlink or lies below one; none is followed", hint="name the real folder", subject=path
         )
+    if number == errno.ENXIO:
+        return PermanentError(
+            f"{place} is not a regular file", hint="see who put it there (ls -l), remove it, then run again", subject=path
+        )
     if number in _DENIED:
         who = "the login" if where.host else f"the user id {os.geteuid()}"
         return PermissionDeniedError(

@@ -1,18 +1,24 @@
-"""Parts begun by several at once: one has them, the others are told so and try again."""
+"""Parts begun by several at once: one has them, the others are told so and try again. What is no regular file under the
+name of a part, of its journal or of a final file is refused by name, and nobody waits for it."""
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tidemark.errors import PermanentError
 from tidemark.stores.agent import durable
 from tidemark.stores.agent.block_journal import Block, Identity
 from tidemark.stores.agent.disk import Disk
 from tidemark.stores.agent.frames import BARE
-from tidemark.stores.agent.part_file import PartFile, begin_part, claimed_blocks, write_small
+from tidemark.stores.agent.part_file import PartFile, begin_part, claimed_blocks, digest_of, write_small
+from tidemark.stores.local import LocalStore
 
 
 @pytest.fixture
@@ -83,3 +89,73 @@ def test_reads_that_bring_fewer_bytes_than_there_are(tmp_path: Path, monkeypatch
     PartFile(disk, "f", identity, None).close()
     assert disk.read("paper", 0, None) == b"0123456789"
     assert disk.read("paper", 2, 5) == b"23456" and disk.read("paper", 8, 5) == b"89"
+
+
+def digested(root: Path, name: str) -> None:
+    digest_of(os.fsencode(root / name))
+
+
+def made_durable(root: Path, name: str) -> None:
+    durable.make_durable([(os.fsencode(root / "f.part"), os.fsencode(root / "f"))], singly=True)
+
+
+def written(root: Path, name: str) -> None:
+    durable.write_part(os.fsencode(root / name), 0, (b"x",))
+
+
+def begun(root: Path, name: str) -> None:
+    PartFile(Disk(str(root)), "f", Identity(4, 1, 1), None)
+
+
+def put_fifo(place: Path) -> None:
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+
+
+OPENED = [
+    (digested, "f.part"),
+    (digested, "f"),
+    (made_durable, "f.part"),
+    (made_durable, "f"),
+    (written, "f.part"),
+    (begun, "f.part"),
+    (begun, "f.part.blocks"),
+]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("opens", "name"), OPENED, ids=[f"{opens.__name__} {name}" for opens, name in OPENED])
+@pytest.mark.parametrize("read", [False, True], ids=["", "that somebody reads"])
+def test_nobody_waits_for_a_fifo(tmp_path: Path, opens: Callable[[Path, str], None], name: str, read: bool) -> None:
+    if opens is begun:
+        begin_part(Disk(str(tmp_path)), "f", Identity(4, 1, 1), [])
+    put_fifo(tmp_path / name)
+    reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK) if read else -1
+    try:
+        with pytest.raises(OSError) as found:
+            opens(tmp_path, name)
+    finally:
+        if read:
+            os.close(reader)
+    assert (found.value.errno, found.value.filename) == (errno.ENXIO, os.fsencode(tmp_path / name))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["f.part", "f"])
+def test_a_store_names_the_fifo_that_it_may_not_seal(tmp_path: Path, name: str) -> None:
+    put_fifo(tmp_path / name)
+    with pytest.raises(PermanentError, match=f"{tmp_path / name} is not a regular file"):
+        LocalStore(str(tmp_path)).seal_parts([("f.part", "f")])
+
+
+def test_a_part_that_is_under_a_lease_is_waited_for(tmp_path: Path) -> None:
+    disk, identity = Disk(str(tmp_path)), Identity(4, 1, 1)
+    begin_part(disk, "f", identity, [])
+    part = PartFile(disk, "f", identity, None)
+    looks = threading.Thread(target=lambda: (time.sleep(0.2), part.check_lease()))
+    looks.start()
+    try:
+        assert digest_of(os.fsencode(tmp_path / "f.part")) is not None
+    finally:
+        looks.join()
+        part.close()

@@ -21,7 +21,6 @@ import hashlib
 import os
 import stat as modes
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, groupby
@@ -228,8 +227,6 @@ def _move_up(folder: int, inner: bytes, top: int, numbers: count[int]) -> None:
 
 
 PIECE = 1 << 20  # bytes read at once
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
-_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, by default 45 s
 _BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 
@@ -481,27 +478,11 @@ class Disk:
     def open(self, path: str, writing: bool = False) -> int:
         """Open a regular file for reading, and for `writing` if asked. Raises ENOENT for anything else."""
         try:
-            handle = self._open_despite_lease(self.locate(path), _READ | os.O_RDWR if writing else _READ)
+            return durable.open_regular(self.locate(path), os.O_RDWR if writing else os.O_RDONLY, self.tell)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise FileNotFoundError(errno.ENOENT, "No such file") from error
             raise
-        if modes.S_ISREG(os.fstat(handle).st_mode):
-            return handle
-        os.close(handle)
-        raise FileNotFoundError(errno.ENOENT, "is not a regular file")
-
-    def _open_despite_lease(self, place: bytes, how: int) -> int:
-        """Open a file that may be under a lease (`part_file`). Its writer gives it up soon. If it hangs, the kernel does."""
-        until = time.monotonic() + _LEASE_SECONDS
-        while True:
-            try:
-                return os.open(place, how)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise
-                self.tell()
-                time.sleep(0.05)
 
     def _note_no_file(
         self, entry: os.DirEntry[str], prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]]

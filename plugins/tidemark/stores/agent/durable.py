@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat as modes
+import time
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +18,32 @@ from contextlib import suppress
 SYNC_ONCE = 16  # number of files from which one syncfs of the disk is cheaper than an fsync of each
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PART = _WRITE | os.O_TRUNC
+
+
+_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, by default 45 s
+
+
+def open_regular(place: bytes, how: int, tell: Callable[[], None] | None = None) -> int:
+    """Open a regular file. No symlink at `place` is followed, and a FIFO there does not hang us.
+
+    Raises ENXIO for anything else than a regular file, ELOOP for a symlink. A file may be under a lease (`part_file`): its
+    writer gives it up soon, and if it hangs, the kernel does. `tell` is called while we wait for that.
+    """
+    until = time.monotonic() + _LEASE_SECONDS
+    while True:
+        try:
+            handle = os.open(place, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            if tell is not None:
+                tell()
+            time.sleep(0.05)
+    if modes.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(errno.ENXIO, "is not a regular file", place)
 
 
 class SyncFailed(OSError):
@@ -64,7 +92,7 @@ class DiskHandles:
     def watch_disk(self, folder: bytes) -> None:
         device = os.stat(folder).st_dev
         if device not in self._handles:
-            self._handles[device] = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            self._handles[device] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def handle_of(self, device: int) -> int:
         """Return the device's handle, or -1."""
@@ -148,7 +176,7 @@ def _open_folder(root: bytes, path: bytes) -> int:
 def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
     """Cut the file at `offset` and append `pieces`. Returns the new length. Raises ERANGE when that would leave a hole."""
     make_folder(os.path.dirname(place))
-    handle = os.open(place, _WRITE, 0o644)
+    handle = open_regular(place, _WRITE)
     try:
         if os.fstat(handle).st_size < offset:
             raise OSError(errno.ERANGE, "is shorter than the offset to go on from")
@@ -185,7 +213,7 @@ def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, d
             raise _remove_lost_parts(error, [part for part, _ in renames], True) from error
     lost, last = [], OSError()
     for part, final in renames:
-        handle = os.open(final if _sealed_before(part, final) else part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = open_regular(final if _sealed_before(part, final) else part, os.O_RDONLY)
         try:
             os.fsync(handle)
         except OSError as error:
@@ -339,7 +367,7 @@ def _sync_disks(folders: Iterable[bytes], watched: DiskHandles | None = None) ->
     disks = {os.stat(folder).st_dev: folder for folder in folders}
     for device, folder in disks.items():
         open_handle = -1 if watched is None else watched.handle_of(device)
-        handle = open_handle if open_handle >= 0 else os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_handle if open_handle >= 0 else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if syncfs(handle) != 0:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

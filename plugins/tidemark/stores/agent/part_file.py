@@ -120,8 +120,7 @@ class PartLease:
             return  # the kernel broke it: the other process has waited too long
 
 
-_WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = _WRITE | os.O_CREAT | os.O_EXCL
+_NEW = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
 _BACK = 1 << 18  # bytes read back at once: they stay in the processor's cache
 LOOKS = 3  # times that a part is read back because another process wrote to it meanwhile
 SYNC_BYTES = 64 << 20  # a large file is synced each time so much has come: a power loss costs at most this
@@ -192,11 +191,11 @@ class PartFile:
         self.hashed = resumed.prefix  # the hash covers the file up to here
         self.later = {block.offset: block.end for block in resumed.blocks}  # verified pieces after it
         self.synced = self.got = sum(end - offset for offset, end in resumed.known_spans())
-        self._handle = os.open(part_at(place), _WRITE)
+        self._handle = durable.open_regular(part_at(place), os.O_RDWR)
         self._paper = -1
         self._lease = None  # type: Any
         try:
-            self._paper = os.open(journal_at(place), _WRITE | os.O_APPEND)
+            self._paper = durable.open_regular(journal_at(place), os.O_RDWR | os.O_APPEND)
             begun = encode_header(identity)
             if read_at(self._paper, len(begun), 0) != begun:
                 raise OSError(errno.ESTALE, "was begun for another source")
@@ -362,8 +361,8 @@ def hash_range(handle: int, total: Any, offset: int, end: int, tell: Callable[[]
 
 
 def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
-    """Return the SHA-256 of a part and its proof; None where it was written to meanwhile."""
-    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Return the SHA-256 of a part and its proof; None where it was written to meanwhile. Raises as `open_regular`."""
+    handle = durable.open_regular(place, os.O_RDONLY)
     try:
         before, total = durable.Proof.from_stat(os.fstat(handle)), hashlib.sha256()
         whole = hash_range(handle, total, 0, before.size)

@@ -14,7 +14,7 @@ from tidemark.stores.protocol import Range
 from tidemark.transfer.existing import part_taken_error
 from tidemark.transfer.relay.job import Job
 
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_RDWR | os.O_CREAT
 _NEW = _OPEN | os.O_EXCL
 
 
@@ -132,7 +132,7 @@ class DiskTarget:
             place, ours = self._store.disk.locate(job.journal_path), known.startswith(journal)
             if not ours:
                 durable.remove_quietly(place)
-            paper = os.open(place, (_OPEN if ours else _NEW) | os.O_APPEND, 0o644)
+            paper = durable.open_regular(place, (_OPEN if ours else _NEW) | os.O_APPEND)
             self._papers[job.number] = paper
             if ours:  # cut further claims
                 os.ftruncate(paper, len(journal))
@@ -180,7 +180,7 @@ class DiskTarget:
             place = self._store.disk.locate(job.part_path)
             if not job.at:  # a new file: a process that has the part of an earlier try open cannot write into ours
                 durable.remove_quietly(place)
-            handle = os.open(place, _OPEN if job.at else _NEW, 0o644)
+            handle = durable.open_regular(place, _OPEN if job.at else _NEW)
             self._handles[job.number] = handle
             os.ftruncate(handle, job.at)  # bytes behind that were not verified
         return handle
