@@ -21,6 +21,7 @@ from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver import retention as retention_rows
 from tidemark.ledger.sql import run_report
 from tidemark.progress import Progress, Tick, ignore_progress
+from tidemark.receiver.faults import require_theirs
 from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
 from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
@@ -151,11 +152,16 @@ def _clean_landings(work: HeldReceiver) -> int:
     for folder in landing_folders(work.root):
         if not (folder.answered and folder.bulky) or (folder.site_id, folder.landing) not in recorded:
             continue
-        paper = read_found_manifest(work.root, folder)
-        if paper.manifest is not None and paper.sha256 == recorded[(folder.site_id, folder.landing)]:
+        try:
+            paper = read_found_manifest(work.root, folder)
+            if paper.manifest is None or paper.sha256 != recorded[(folder.site_id, folder.landing)]:
+                continue
             clean_landing(work.store, folder, paper.manifest)
-            cleaned += 1
-            with work.app.ledger.write() as connection:
-                assert_held(connection, work.lease)
-                journal.record_event(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
+        except Exception as error:
+            require_theirs(error)
+            continue  # the next load tries it again, and reports it
+        cleaned += 1
+        with work.app.ledger.write() as connection:
+            assert_held(connection, work.lease)
+            journal.record_event(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
     return cleaned

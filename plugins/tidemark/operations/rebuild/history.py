@@ -24,6 +24,7 @@ from tidemark.formats.landing import Receipt, decode_receipt
 from tidemark.formats.layout import RECEIPT
 from tidemark.formats.records import Decision, Settlement
 from tidemark.operations.rebuild.answers import StoredFiles
+from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load.landings import Folder, FoundManifest, landing_folders, odd_landings, read_found_manifest
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
@@ -64,7 +65,7 @@ class ReceiverHistory:
         """Return data files of landings that are still to load: a dead load placed them and did not record them."""
         found = set()
         for folder in self.unanswered:
-            manifest = read_found_manifest(self.root, folder).manifest
+            manifest = _read_landed_manifest(self.root, folder).manifest
             for file in manifest.files if manifest else ():
                 name = parse_source_path(file.path, manifest.data) if manifest else None
                 if name and (place := traces.data_file(folder.site_id, file, name)):
@@ -110,19 +111,30 @@ def _list_troubles(root: Path, folder: Folder, receipt: Receipt | None) -> list[
     """List what is wrong with a landing's documents: the receiver's own, and those in the landing."""
     if receipt is None:
         return [f"{kept_receipt(folder.site_id, folder.landing)} cannot be read: {_BY_FILES}"]
-    return list_altered(root, folder.site_id, folder.landing, receipt.manifest_sha256)
+    try:
+        return list_altered(root, folder.site_id, folder.landing, receipt.manifest_sha256)
+    except Exception as error:
+        return [f"{folder.path}: its manifest and receipt cannot be compared: {message_of(require_theirs(error))}"]
 
 
 def _read_manifest(root: Path, folder: Folder, receipt: Receipt | None) -> FoundManifest:
     """Read the manifest that a kept `receipt` answers; without one, the one in the landing."""
     if receipt is None:
-        return read_found_manifest(root, folder)
-    paper = read_found_manifest(root, folder, kept_manifest(folder.site_id, folder.landing))
+        return _read_landed_manifest(root, folder)
+    paper = _read_landed_manifest(root, folder, kept_manifest(folder.site_id, folder.landing))
     if paper.sha256 != receipt.manifest_sha256:  # missing, damaged, or older than kept manifests
-        paper = read_found_manifest(root, folder)
+        paper = _read_landed_manifest(root, folder)
     if paper.sha256 == receipt.manifest_sha256:
         return paper
     return FoundManifest(folder, receipt.manifest_sha256, None, "the manifest that was loaded is nowhere")
+
+
+def _read_landed_manifest(root: Path, folder: Folder, kept: str = "") -> FoundManifest:
+    """Read the manifest in a landing, or its `kept` copy. Whatever its sender made of it costs that landing alone."""
+    try:
+        return read_found_manifest(root, folder, kept)
+    except Exception as error:
+        return FoundManifest(folder, "", None, message_of(require_theirs(error)))
 
 
 def _is_settled(paper: records.Settlement, traces: StoredFiles) -> bool:
@@ -132,10 +144,13 @@ def _is_settled(paper: records.Settlement, traces: StoredFiles) -> bool:
 
 def _read_receipt(root: Path, folder: Folder, kept: bool) -> tuple[Receipt | None, str]:
     path = kept_receipt(folder.site_id, folder.landing) if kept else f"{folder.path}/{RECEIPT}"
-    data = read_landed(root, path) if kept or folder.answered else None
     try:
+        data = read_landed(root, path) if kept or folder.answered else None
         return (decode_receipt(data), data.decode()) if data is not None else (None, "")
-    except CorruptionError:
+    except Exception as broken:
+        if kept and not isinstance(broken, CorruptionError):
+            raise
+        require_theirs(broken)
         return None, ""  # `read_history` reports it
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.errors import CorruptionError, NotFoundError, PermanentError, PermissionDeniedError, UsageError
+from tidemark.errors import NotFoundError, PermanentError, PermissionDeniedError, UsageError
 from tidemark.formats.answered import kept_manifest, landing_sign, landings_of, list_altered, read_manifest
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
@@ -28,6 +28,7 @@ from tidemark.proof.coverage.cells import SiteCoverage, build_stretches, claim_d
 from tidemark.proof.coverage.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.coverage.presence import CatalogView, Expected
 from tidemark.proof.explanation import given_up_note, kept_note
+from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.proved_files import Recorded, site_names
 from tidemark.settings.model import ReceiverSettings
 from tidemark.sync.notes import not_verified, passed_over
@@ -40,16 +41,18 @@ def list_landed_parts(
 ) -> list[tuple[Recorded, str, str]]:
     """Return (record, path of the TsFile, source path of the part) of every file in landings that are not in `loaded`.
 
-    `unread`: {path of a manifest that cannot be read: why}, filled here. PermanentError if the landings cannot be listed.
+    `unread`: {path of a manifest, or of all landings, that cannot be read: why}, filled here.
     """
     found = []
-    for landing, path in landings_of(root, site_id):
+    there, closed = _list_landings(root, site_id)
+    unread |= {f"landing/{site_id}": closed} if closed else {}
+    for landing, path in there:
         if landing in loaded:
             continue
         try:
             manifest = read_manifest(root, path)
-        except (CorruptionError, PermissionDeniedError, OSError) as broken:
-            unread[path] = str(broken)
+        except Exception as broken:
+            unread[path] = message_of(require_theirs(broken))
             continue
         folder = landing_folder(site_id, landing)
         for file in manifest.files:
@@ -60,14 +63,26 @@ def list_landed_parts(
     return found
 
 
+def _list_landings(root: Path, site_id: str) -> tuple[list[tuple[str, str]], str]:
+    """Return `landings_of` a site, and why they cannot be listed ('': they can)."""
+    try:
+        return landings_of(root, site_id), ""
+    except Exception as closed:
+        return [], message_of(closed if isinstance(closed, PermanentError) else require_theirs(closed))
+
+
 def find_altered_records(root: Path, site_id: str, loaded: Sequence[Row], trusting: bool) -> Iterator[tuple[str, str]]:
     """Yield (landing, what is wrong) for `loaded` landings whose manifest or receipt was changed since. `loaded`: rows of
     `loaded_landings`. `trusting`: skip landings with an unchanged sign."""
     for row in loaded:
-        sign = int(row["folder_mtime"])
-        if not (trusting and sign and sign == landing_sign(root, site_id, row["landing"])):
-            for what in list_altered(root, site_id, row["landing"], row["manifest_sha256"]):
-                yield row["landing"], what
+        sign, place = int(row["folder_mtime"]), (site_id, row["landing"])
+        try:
+            untouched = trusting and sign and sign == landing_sign(root, *place)
+            altered = [] if untouched else list_altered(root, *place, row["manifest_sha256"])
+        except Exception as error:
+            altered = [f"its manifest and receipt cannot be compared: {message_of(require_theirs(error))}"]
+        for what in altered:
+            yield row["landing"], what
 
 
 @dataclass(frozen=True)
@@ -200,7 +215,9 @@ def _find_unexpected(scene: CoverageScope, site: Site, not_carried: Sequence[Exp
             paper = f"{landing_folder(site.site_id, file.landing)}/{MANIFEST}"
             try:
                 added = read_manifest(scene.root, kept if (scene.root / kept).exists() else paper).added
-            except (CorruptionError, PermissionDeniedError, OSError):
+            except Exception as error:
+                if not isinstance(error, PermissionDeniedError):
+                    require_theirs(error)
                 added = ()  # without its manifest the file counts as expected
             told[file.landing] = {entry.path: entry.reason for entry in added if entry.reason}
     return {file.path: told[file.landing][file.path] for file in not_carried if file.path in told[file.landing]}
@@ -217,18 +234,15 @@ def _read_unloaded(connection: Connection, scene: CoverageScope, site: Site, gap
     rejected = [r for r in run_report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
     decided = {r["landing"] for r in (*loaded, *rejected)}
     found = []
-    try:
-        there = landings_of(scene.root, site.site_id)
-    except PermanentError as closed:
-        gaps.append(f"what landed of {site.name} cannot be looked at: {closed.message}")
-        there = []
+    there, closed = _list_landings(scene.root, site.site_id)
+    gaps += [f"what landed of {site.name} cannot be looked at: {closed}"] if closed else []
     for landing, path in there:
         if landing in decided:
             continue
         try:
             found.append(read_manifest(scene.root, path))
-        except (CorruptionError, PermissionDeniedError, OSError) as broken:
-            gaps.append(f"the manifest of landing {landing} cannot be read: {broken}")
+        except Exception as broken:
+            gaps.append(f"the manifest of landing {landing} cannot be read: {message_of(require_theirs(broken))}")
     yield from sorted((m for m in found if m.sequence > newest), key=lambda m: (m.sequence, m.landing))
 
 

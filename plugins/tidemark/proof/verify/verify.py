@@ -69,6 +69,7 @@ from tidemark.proof.verify.differences import (
 )
 from tidemark.proof.verify.nodes import verify_nodes
 from tidemark.proof.verify.repair import Damage, Repairs
+from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.kept_damage import kept_id
 from tidemark.receiver.proved_files import Recorded, check_files, site_names
 from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
@@ -195,6 +196,8 @@ def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | 
             _verify_site(work, deep)
         except PermissionDeniedError as closed:  # its folder below `landing/`, whose rights its sender sets
             work.tally.unreachable.append((work.site.name, closed))
+        except Exception as surprise:
+            work.tally.not_read[work.site.name] = message_of(require_theirs(surprise))
     if cluster is not None and works:
         first = works[0]
         sites = {work.site.site_id: work.site.name for work in works}

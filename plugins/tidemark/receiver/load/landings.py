@@ -59,6 +59,8 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.landings import LandingRow, SiteRow
+from tidemark.ledger.receiver.refusals import QuarantineRow, RefusalRow
+from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load.check import parts_of_file
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.listing import folders_of, list_names
@@ -109,8 +111,7 @@ def landing_folders(
         if site_id is not None and site != site_id:
             continue
         for landing in _list_landings(root, site)[0]:
-            sign = finished.get((site, landing), 0)
-            if sign and sign == landing_sign(root, site, landing):
+            if _is_untouched(root, site, landing, finished.get((site, landing), 0)):
                 continue
             names = _list_names(root / "landing" / site / landing)
             if names is None:
@@ -140,6 +141,17 @@ def _list_landings(root: Path, site: str) -> tuple[list[str], list[str], str]:
         return *folder_names(root / "landing" / site), ""
     except PermanentError as closed:
         return [], [], closed.message
+    except Exception as surprise:
+        return [], [], f"it cannot be listed: {message_of(require_theirs(surprise))}"
+
+
+def _is_untouched(root: Path, site: str, landing: str, sign: int) -> bool:
+    """Whether a finished landing still has its `sign`. One that cannot be looked at is opened, and reported then."""
+    try:
+        return sign != 0 and sign == landing_sign(root, site, landing)
+    except Exception as error:
+        require_theirs(error)
+        return False
 
 
 def read_found_manifest(root: Path, folder: Folder, path: str = "") -> FoundManifest:
@@ -355,20 +367,33 @@ def _files_below(place: str) -> Iterator[str]:
                     yield readable_name(above + entry.name)
 
 
-def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> None:
-    """Remove the bytes of refused files that were replayed, and of held files that were released, dropped or superseded."""
+def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> list[tuple[str, str]]:
+    """Remove the bytes of refused files that were replayed, and of held files that were released, dropped or superseded.
+
+    Return (path, why) for each site of which they cannot be removed. They stay, and the next load tries again.
+    """
     with ledger.read() as connection:
-        refused = refusal_rows.refusals_to_sweep(connection, receiver)
-        held = refusal_rows.quarantine_to_sweep(connection, receiver)
-    if not refused and not held:
-        return
-    # CRASH WINDOW: bytes removed, the row still names them: the next load removes nothing and clears the row.
-    places = [(row.location, row.entry) for row in refused] + [(row.location, row.entry) for row in held]
-    store.remove([path for location, entry in places for path in waiting_files(location, entry)])
-    with ledger.write() as connection:
-        assert_held(connection, lease)
-        refusal_rows.forget_refused_bytes(connection, [row.refusal_id for row in refused])
-        refusal_rows.forget_held_bytes(connection, [row.quarantine_id for row in held])
+        rows: list[RefusalRow | QuarantineRow] = [*refusal_rows.refusals_to_sweep(connection, receiver)]
+        rows += refusal_rows.quarantine_to_sweep(connection, receiver)
+    by_site: dict[str, list[RefusalRow | QuarantineRow]] = {}
+    for row in rows:
+        by_site.setdefault(row.site_id, []).append(row)
+    failed: list[tuple[str, str]] = []
+    for of_site in by_site.values():
+        try:
+            store.remove([path for row in of_site for path in waiting_files(row.location, row.entry)])
+        except Exception as error:
+            why = f"it waits no longer, and its bytes cannot be removed: {message_of(require_theirs(error))}"
+            failed.append((of_site[0].path, why))
+            continue
+        # CRASH WINDOW: bytes removed, the row still names them: the next load removes nothing and clears the row.
+        with ledger.write() as connection:
+            assert_held(connection, lease)
+            refused = [row.refusal_id for row in of_site if isinstance(row, RefusalRow)]
+            refusal_rows.forget_refused_bytes(connection, refused)
+            held = [row.quarantine_id for row in of_site if isinstance(row, QuarantineRow)]
+            refusal_rows.forget_held_bytes(connection, held)
+    return failed
 
 
 def waiting_files(location: str, entry: str) -> list[str]:
@@ -440,7 +465,11 @@ def _keep_answers(app: App, root: Path, store: Store, lease: Lease, rows: Sequen
             papers.append((kept_receipt(row.site_id, row.landing), text.encode()))
             landing_rows.put_receipt(connection, row.receiver, row.site_id, row.landing, text)
     for row in rows:
-        manifest = read_landed(root, f"{landing_folder(row.site_id, row.landing)}/{MANIFEST}")
+        try:
+            manifest = read_landed(root, f"{landing_folder(row.site_id, row.landing)}/{MANIFEST}")
+        except Exception as error:
+            require_theirs(error)
+            continue  # as if the sender had removed it
         if manifest is not None and _sha256_of(manifest) == row.manifest_sha256:
             papers.append((kept_manifest(row.site_id, row.landing), manifest))
     store.write_parts([(path + PART, data) for path, data in papers])
@@ -465,7 +494,11 @@ def _require_known(app: App, receiver: ReceiverSettings, root: Path, loaded: Col
     for folder in landing_folders(root):
         if not folder.answered or (folder.site_id, folder.landing) in loaded:
             continue
-        places = set(_data_files(root, folder))
+        try:
+            places = set(_data_files(root, folder))
+        except Exception as error:
+            require_theirs(error)
+            continue  # a manifest that cannot be read names no data file; this load reports it
         with app.ledger.read() as connection:
             unknown = places - catalog_rows.known_places(connection, receiver.name, places)
         if unknown:

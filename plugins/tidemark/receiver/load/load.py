@@ -18,12 +18,13 @@ from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import CorruptionError, LeaseLostError, PartialError, TaskLimitError, TidemarkError
 from tidemark.formats.answered import kept_manifest, landing_sign, list_altered, read_landed, same_answer
 from tidemark.formats.landing import Receipt, Resend, encode_document
-from tidemark.formats.layout import RECEIPT
+from tidemark.formats.layout import RECEIPT, TAKEN
 from tidemark.ledger.journal import record_event, record_many
 from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.landings import SiteRow
 from tidemark.progress import Progress, ignore_progress
+from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import Admission, Origin
 from tidemark.receiver.load.examine import (
@@ -64,10 +65,8 @@ from tidemark.receiver.load.work import (
     Work,
     defer_landing,
     give_up,
-    message_of,
     name_foreign_receipt,
     reject_landing,
-    require_theirs,
     row_of,
 )
 from tidemark.receiver.proved_files import note_proved
@@ -96,10 +95,11 @@ def load(
             finished = landing_rows.finished_landings(connection, receiver.name)
         work = Work(**vars(session), rows=rows, finished=finished)
         catch_up_mark(app, receiver, store)
-        sweep_waiting(app.ledger, store, receiver.name, session.lease)
-        sweep_taken(store)
+        failed_files = sweep_waiting(app.ledger, store, receiver.name, session.lease)
+        failed_files += _sweep_copies(work)
         catch_up(session.cluster, store, most=_CATCH_UP)
-        for path, why in replay_refused(session).failed:
+        failed_files += replay_refused(session).failed
+        for path, why in dict(failed_files).items():
             work.tally.troubles.append(Trouble("refused", "", path, why, PartialError.kind))
         for odd, why in odd_landings(root, site_id):
             work.tally.troubles.append(Trouble("landing", odd, odd, why, PartialError.kind))
@@ -109,6 +109,16 @@ def load(
     if failed:
         raise failed[0]
     return work.tally.make_result(receiver.name)
+
+
+def _sweep_copies(work: Work) -> list[tuple[str, str]]:
+    """Remove copies of an interrupted load. Each landing removes its own ones before it makes them, so a failure is only
+    reported."""
+    try:
+        sweep_taken(work.store)
+    except Exception as error:
+        return [(TAKEN, f"copies that an interrupted load left cannot be removed: {message_of(require_theirs(error))}")]
+    return []
 
 
 def _load_sites(work: Work, found: Iterable[Folder]) -> list[TidemarkError]:
@@ -145,10 +155,10 @@ def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
             continue
         try:
             paper = read_found_manifest(work.root, folder)
+            trouble = paper.trouble or find_site_conflict(paper, sites)
         except Exception as error:
             give_up(work, FoundManifest(folder, "", None), error)
             continue
-        trouble = paper.trouble or find_site_conflict(paper, sites)
         if trouble:
             reject_landing(work, paper, trouble)
         else:

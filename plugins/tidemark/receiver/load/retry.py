@@ -20,6 +20,7 @@ from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
 from tidemark.progress import ignore_progress
+from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import Admission, Origin
 from tidemark.receiver.load.examine import ask_survivors, copy_landing, decide_files, examine_all, remove_copies
@@ -29,13 +30,13 @@ from tidemark.receiver.load.record import SiteNames, write_admission
 from tidemark.receiver.load.removal.replaced import recheck_settled
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
 from tidemark.receiver.load.removal.vanished import apply_vanished
-from tidemark.receiver.load.work import message_of, require_theirs
 from tidemark.receiver.session import HeldReceiver
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """`loaded`: refused files that are loaded now. `failed`: (path, why) of those that could not be checked."""
+    """`loaded`: refused files that are loaded now. `failed`: (path, why) of those that could not be
+    checked, or whose waiting bytes could not be removed."""
 
     loaded: tuple[RefusalRow, ...]
     failed: tuple[tuple[str, str], ...]
@@ -59,7 +60,7 @@ def replay_refused(session: HeldReceiver) -> Replayed:
         except Exception as error:  # any failure stops only this file
             failed.append((row.path, message_of(require_theirs(error))))
     if due:
-        sweep_waiting(session.app.ledger, session.store, session.receiver.name, session.lease)
+        failed += sweep_waiting(session.app.ledger, session.store, session.receiver.name, session.lease)
     return Replayed(tuple(loaded), tuple(failed))
 
 
