@@ -20,9 +20,9 @@ from pathlib import Path
 
 from bench import sync_tool
 from tests.services import maven
-from tests.services.iotdb import LOGBACK, OTHER_LOGS, START_SECONDS, java
+from tests.services.iotdb import LOGBACK, OTHER_LOGS, START_SECONDS, STOP_SECONDS, java
 from tests.services.maven import Jars
-from tests.services.processes import PartMissing, die_with_parent, free_port, stop, wait_until
+from tests.services.processes import PartMissing, die_with_parent, free_port, stop, stop_java, wait_until
 from tidemark.errors import OutcomeUnknownError
 from tidemark.receiver.iotdb.server import Connected
 from tidemark.receiver.iotdb.session import Rows
@@ -65,8 +65,12 @@ class OldIoTDB:
         """As a power cut would: nothing is flushed."""
         stop(self.process, signal.SIGKILL)
 
+    def stop(self) -> None:
+        """In order: it seals what it has. RuntimeError where it does not end by itself."""
+        stop_java(self.process, STOP_SECONDS)
+
     def again(self) -> None:
-        """Start what was killed on what it left."""
+        """Start what was killed or stopped on what it left."""
         self.process = _launch(self.version, self.folder, self.port, self.settings)
 
     def close(self) -> None:

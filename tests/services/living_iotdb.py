@@ -13,6 +13,9 @@ first"). So a scan is believed where it agrees with the count; else halves of it
 0.12.0 also answers an overwritten value for good. A batch that begins before the last flush goes into the open unsequence
 file as a whole, over times that lie in the open sequence file. Where the unsequence file was opened first, its version is
 the lower one, and this release compares versions alone. Tidemark answers what was written last: the unsequence file's.
+
+0.12.0 merges late files into sequence ones only where each of them has every device of the database; else a merge ends with
+"Device … is not in tsFileMetaData", every time again.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -30,11 +33,13 @@ from tests.expected import SITES, RealSite
 from tests.services import iotdb, iotdb_before_2
 from tidemark.receiver.iotdb.session import RefusedError
 
+INNER, CROSS, INSERTION = "inner compaction", "cross compaction", "insertion compaction"
 STILL_SECONDS, STILL_WITHIN = 1.5, 60.0
 LAST_TIME = 2_000_000_000  # ms since 1970; of all that a test writes
 _BAD_SCAN = "overlapped data should be consumed first"
 _NO_DEVICE = "is not in tsFileMetaData"
 _DELETED_MEANWHILE = '"schema" is null'  # 0.12.0 counts points of a series that goes in this moment: asked again it has none
+_NAME = re.compile(r"\b(sequence|unsequence)/(.+)/(\d+)-(\d+)-(\d+)-(\d+)\.tsfile$")
 _AT_WORK = re.compile(r"compaction\.log$|\.(inner|cross|settle|target|merge|vm)$|\.(resource\.temp|tsfile\.merge)$")
 
 
@@ -46,6 +51,8 @@ class LivingServer(Protocol):
     aligned: bool  # it knows aligned devices, and rows with nulls
     stale: bool  # after compactions it answers overwritten values, until it is started again on the same files
     answers_overwritten: bool  # of two files it takes the higher version, even that of a sequence file
+    one_device: bool  # it merges late files only in a database of one device
+    kinds: frozenset[str]  # of its compactions
     create: str  # a database
     time_to_live: str  # that points of a database are gone after so many ms
     no_time_to_live: str
@@ -62,16 +69,21 @@ class LivingServer(Protocol):
     def kill(self) -> None:
         """As a power cut would."""
 
+    def stop(self) -> None:
+        """In order, as an operator does."""
+
     def again(self) -> None:
-        """Start what was killed on what it left."""
+        """Start what was killed or stopped on what it left."""
 
     def close(self) -> None: ...
 
 
 class LivingIoTDB2:
-    """2.0.1-beta. Compactions are looked for three times a second; two files are enough for one."""
+    """2.0.1-beta. Compactions are looked for three times a second, files that are older than a time to live twice; two files
+    are enough for one."""
 
-    aligned, stale, answers_overwritten = True, False, False
+    aligned, stale, answers_overwritten, one_device = True, False, False, False
+    kinds = frozenset({INNER, CROSS, INSERTION})
     create = "create database {database}"
     time_to_live, no_time_to_live = "set ttl to {database}.** {ms}", "set ttl to {database}.** INF"
 
@@ -79,6 +91,7 @@ class LivingIoTDB2:
         self.node = iotdb.start(
             {
                 "compaction_schedule_interval_in_ms": "300",
+                "ttl_check_interval": "500",
                 "inner_compaction_candidate_file_num": "3",
                 "inner_compaction_total_file_num_threshold": "4",
                 "min_cross_compaction_unseq_file_level": "0",
@@ -118,6 +131,10 @@ class LivingIoTDB2:
         with self.line:
             self.node.kill()
 
+    def stop(self) -> None:
+        with self.line:
+            self.node.stop()
+
     def again(self) -> None:
         with self.line:
             self.node.again()
@@ -127,9 +144,13 @@ class LivingIoTDB2:
 
 
 class LivingIoTDB0:
-    """0.12.0. Compactions are looked for at every flush; two files are enough for one of a level."""
+    """0.12.0. Compactions are looked for at every flush; two files are enough for one of a level.
 
-    aligned, stale, answers_overwritten = False, True, True
+    Files that are older than a time to live are looked for when it is set and once a minute: no setting changes that.
+    """
+
+    aligned, stale, answers_overwritten, one_device = False, True, True, True
+    kinds = frozenset({INNER, CROSS})  # levels, and late files into sequence ones
     create = "set storage group to {database}"
     time_to_live, no_time_to_live = "set ttl to {database} {ms}", "unset ttl to {database}"
 
@@ -189,6 +210,9 @@ class LivingIoTDB0:
     def kill(self) -> None:
         self.node.kill()
 
+    def stop(self) -> None:
+        self.node.stop()
+
     def again(self) -> None:
         self.node.again()
 
@@ -196,7 +220,7 @@ class LivingIoTDB0:
         self.node.close()
 
 
-VERSIONS: dict[str, Callable[[], LivingServer]] = {"2.0.1-beta": LivingIoTDB2, "0.12.0": LivingIoTDB0}
+VERSIONS: dict[str, type[LivingIoTDB2] | type[LivingIoTDB0]] = {"2.0.1-beta": LivingIoTDB2, "0.12.0": LivingIoTDB0}
 
 
 def _in_halves(scan: Callable[[int, int], dict[int, str] | None], first: int, last: int) -> dict[int, str]:
@@ -223,6 +247,24 @@ def wait_until_still(server: LivingServer) -> None:
 def look(server: LivingServer) -> list[tuple[str, int]]:
     """All files of its data folders with their sizes."""
     return sorted(_files(server))
+
+
+def tell_compactions(files: Collection[tuple[str, int]]) -> set[str]:
+    """What kinds of compaction there were, by the names and sizes of files that were there at one time or another.
+
+    An insertion takes a late file as it is. Its version alone does not tell it: after a restart one may be given again.
+    """
+    named = [(*found.groups(), size) for name, size in files if (found := _NAME.search(name))]
+    late = {(group, version, size) for space, group, _, version, _, _, size in named if space == "unsequence"}
+    told = set()
+    for space, group, _, version, inner, cross, size in named:
+        if int(inner):
+            told.add(INNER)
+        if int(cross):
+            told.add(CROSS)
+        if space == "sequence" and inner == cross == "0" and (group, version, size) in late:
+            told.add(INSERTION)
+    return told
 
 
 def _files(server: LivingServer) -> Iterator[tuple[str, int]]:

@@ -17,6 +17,7 @@ import psutil
 PR_SET_PDEATHSIG = 1
 IS_ROOT = os.geteuid() == 0
 OURS_TO_CHOOSE = range(12_000, 32_768)  # ports below those that Linux gives by itself (ip_local_port_range)
+_JAVA_TERMINATED = 128 + signal.SIGTERM  # a JVM's status after its shutdown hooks
 _GIVEN: set[int] = set()  # ports that this process was told are free
 
 
@@ -84,6 +85,13 @@ def stop(process: subprocess.Popen[bytes], with_signal: int = signal.SIGTERM, se
     if process.poll() is None:
         process.kill()
         process.wait()
+
+
+def stop_java(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Let a JVM end as an operator does, through its own shutdown. RuntimeError where it did not."""
+    stop(process, signal.SIGTERM, seconds)
+    if process.returncode != _JAVA_TERMINATED:
+        raise RuntimeError(f"{process.args!r} did not end in order within {seconds:.0f} s: {process.returncode}")
 
 
 def descendants(pid: int) -> list[psutil.Process]:
