@@ -92,6 +92,8 @@ def migrate_ledger(ledger: Ledger, folder: Path = FOLDER) -> Sequence[int]:
         if not ledger.is_sqlite:
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
         lacking = pending_migrations(_applied_digests(connection), known)  # none where another process was faster
+        if lacking:
+            _run_statements(connection, _TABLE)
         for migration in lacking:
             _apply_migration(connection, migration)
         # CRASH WINDOW: everything above is one transaction; a crash before the commit leaves nothing of it.
@@ -125,9 +127,7 @@ def split_statements(sql: str) -> Iterator[str]:
 
 
 def _apply_migration(connection: Connection, migration: Migration) -> None:
-    serial = SERIAL[connection.dialect.name]
-    for statement in (*split_statements(_TABLE), *split_statements(migration.sql)):
-        connection.exec_driver_sql(statement.replace("{serial}", serial))
+    _run_statements(connection, migration.sql)
     if connection.dialect.name == "postgresql":
         _comment_columns(connection, migration.sql)
     connection.execute(
@@ -139,6 +139,11 @@ def _apply_migration(connection: Connection, migration: Migration) -> None:
             "applied": database_time(connection),
         },
     )
+
+
+def _run_statements(connection: Connection, sql: str) -> None:
+    for statement in split_statements(sql):
+        connection.exec_driver_sql(statement.replace("{serial}", SERIAL[connection.dialect.name]))
 
 
 def _applied_digests(connection: Connection) -> Mapping[int, str]:
