@@ -74,28 +74,32 @@ MIXED = "in a settled merged file with files that the site has: nobody can tell 
 """Of kept files that are mixed (`ledger.receiver.settled.KeptFile`)."""
 
 
-def kept_json(kept: Sequence[KeptFile], site: str = "") -> dict[str, Any]:
-    """`kept_files`: how many. `kept_mixed`: those of them whose rows count as live. `kept`: the first of all, of `site`."""
-    of = {"site": site} if site else {}
+def kept_json(kept: Sequence[KeptFile]) -> dict[str, Any]:
+    """`kept_files`: how many. `kept_mixed`: those of them whose rows count as live. `kept`: the first of all."""
     return {
         "kept_files": len(kept),
         "kept_mixed": sum(one.mixed for one in kept),
-        "kept": [{**of, "path": one.path, "points": one.points, "mixed": one.mixed} for one in kept[:SHOWN]],
+        "kept": [{"path": one.path, "points": one.points, "mixed": one.mixed} for one in kept[:SHOWN]],
+    }
+
+
+def kept_json_of_sites(of_sites: Iterable[tuple[str, Sequence[KeptFile]]]) -> dict[str, Any]:
+    """`kept_json` of (site, its kept files), summed up; each file with its site."""
+    found = [(site, kept_json(kept)) for site, kept in of_sites]
+    return {
+        "kept_files": sum(one["kept_files"] for _, one in found),
+        "kept_mixed": sum(one["kept_mixed"] for _, one in found),
+        "kept": [{"site": site, **file} for site, one in found for file in one["kept"]],
     }
 
 
 def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
     """Return one line for a person on files that only fill, and one on mixed ones; () without such files."""
-    filling, mixed = [one.path for one in kept if not one.mixed], [one.path for one in kept if one.mixed]
     notes = []
-    if filling:
-        files = f"{len(filling):,} files are" if len(filling) > 1 else "1 file is"
-        notes.append(
-            f"{files} gone at the site and kept, and only fill times at which it has nothing: {join_names(filling)}"
-        )
-    if mixed:
-        files = f"{len(mixed):,} files are" if len(mixed) > 1 else "1 file is"
-        notes.append(f"{files} gone at the site and kept, {MIXED}: {join_names(mixed)}")
+    for mixed, what in ((False, "and only fill times at which it has nothing"), (True, MIXED)):
+        if paths := [one.path for one in kept if one.mixed == mixed]:
+            files = f"{len(paths):,} files are" if len(paths) > 1 else "1 file is"
+            notes.append(f"{files} gone at the site and kept, {what}: {join_names(paths)}")
     return tuple(notes)
 
 

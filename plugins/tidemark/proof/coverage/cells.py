@@ -16,7 +16,7 @@ from tidemark.errors import DIFFERENCES_FOUND, PartialError
 from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.proof.as_of import NEVER, AsOf, day_of, day_text, format_iso
 from tidemark.proof.coverage.presence import CatalogView, Expected, why_absent
-from tidemark.proof.explanation import kept_json
+from tidemark.proof.explanation import kept_json_of_sites
 from tidemark.tsfiles.companions.resource import ANY_DEVICE
 
 RED_SHOWN = 10_000
@@ -157,9 +157,7 @@ class Coverage:
                 }
                 for s in self.sites
             ],
-            "kept_files": sum(len(s.kept) for s in self.sites),
-            "kept_mixed": sum(k.mixed for s in self.sites for k in s.kept),
-            "kept": [one for s in self.sites for one in kept_json(s.kept, s.site)["kept"]],
+            **kept_json_of_sites((s.site, s.kept) for s in self.sites),
             "red": red[:RED_SHOWN],
             "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
         }

@@ -15,7 +15,7 @@ from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, PartialError, Pe
 from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.ledger.sql import Row
 from tidemark.proof.as_of import format_iso, format_moment
-from tidemark.proof.explanation import kept_json
+from tidemark.proof.explanation import kept_json_of_sites
 from tidemark.stores.listing import classify_files, odd_paths_to_report
 from tidemark.stores.protocol import UNLISTED, Range, Store
 from tidemark.sync.notes import LET_LIST
@@ -166,9 +166,7 @@ class VerifyReport:
             "repaired": sum(bool(d.repaired) for d in self.differences),
             "held": [{"path": path, "reason": reason} for path, reason in self.held],
             "pending": self.pending,
-            "kept_files": sum(len(kept) for kept in self.kept.values()),
-            "kept_mixed": sum(one.mixed for kept in self.kept.values() for one in kept),
-            "kept": [one for site, kept in self.kept.items() for one in kept_json(kept, site)["kept"]],
+            **kept_json_of_sites(self.kept.items()),
             "proved": self.proved,
             "not_verified_at_source": self.unverified,
             "adopted": self.adopted,

@@ -191,6 +191,12 @@ def _remote_bytes(receiver: ReceiverSettings) -> NotCompared:
 
 def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | None, deep: bool) -> None:
     """Verify all sites, then the nodes. `store`: the receiver's, if differences at nodes are to be repaired."""
+    if not works:
+        return
+    first = works[0]
+    with first.app.ledger.read() as connection:
+        kept = kept_files(connection, first.receiver.name)
+    first.tally.kept.update((work.site.name, kept.get(work.site.site_id, ())) for work in works)
     for work in works:
         try:
             _verify_site(work, deep)
@@ -198,8 +204,7 @@ def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | 
             work.tally.unreachable.append((work.site.name, closed))
         except Exception as surprise:
             work.tally.not_read[work.site.name] = message_of(require_theirs(surprise))
-    if cluster is not None and works:
-        first = works[0]
+    if cluster is not None:
         sites = {work.site.site_id: work.site.name for work in works}
         found = verify_nodes(cluster, sites, sites, store, first.progress)
         first.tally.checked += found.checked
@@ -209,9 +214,6 @@ def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | 
 
 def _verify_site(work: _Work, deep: bool) -> None:
     work.progress(Tick(f"verify {work.site.name}"))
-    with work.app.ledger.read() as connection:
-        kept = kept_files(connection, work.receiver.name).get(work.site.site_id, ())
-    work.tally.kept[work.site.name] = kept
     if not work.site.link:
         work.tally.elsewhere.append((work.site.name, "its files are sent by another Tidemark: run verify there for them"))
         if deep:
