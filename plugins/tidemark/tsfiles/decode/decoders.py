@@ -106,18 +106,16 @@ def _build_decoder_table() -> dict[tuple[DataType, Encoding], Decoder]:
         table[kind, Encoding.RLE] = partial(decode_int_runs, dtype=dtype)
         table[kind, Encoding.TS_2DIFF] = partial(decode_deltas, dtype=dtype)
         table[kind, Encoding.ZIGZAG] = partial(decode_zigzag, dtype=dtype)
-        table[kind, Encoding.GORILLA] = partial(decode_gorilla, dtype=dtype)
-        table[kind, Encoding.CHIMP] = partial(decode_chimp, dtype=dtype)
-        table[kind, Encoding.RLBE] = partial(decode_rlbe, dtype=dtype)
-        table[kind, Encoding.SPRINTZ] = partial(decode_sprintz, dtype=dtype)
     for kind in FLOATS:
         dtype = VALUE_DTYPES[kind]
         integers = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
         table[kind, Encoding.PLAIN] = partial(_plain_fixed, f">f{dtype.itemsize}", dtype)
         table[kind, Encoding.RLE] = partial(decode_float_runs, dtype=integers)
         table[kind, Encoding.TS_2DIFF] = partial(decode_float_deltas, dtype=integers)
-        table[kind, Encoding.GORILLA] = partial(decode_gorilla, dtype=dtype)
         table[kind, Encoding.GORILLA_V1] = partial(decode_gorilla_v1, dtype=dtype)
+    for kind in (*INTEGERS, *FLOATS):
+        dtype = VALUE_DTYPES[kind]
+        table[kind, Encoding.GORILLA] = partial(decode_gorilla, dtype=dtype)
         table[kind, Encoding.CHIMP] = partial(decode_chimp, dtype=dtype)
         table[kind, Encoding.RLBE] = partial(decode_rlbe, dtype=dtype)
         table[kind, Encoding.SPRINTZ] = partial(decode_sprintz, dtype=dtype)
