@@ -21,5 +21,6 @@ there equals the one made at the source. A lost connection costs the blocks that
 a digest made at a source of the tier sftp; its files are `verified` at the "target" alone. The engine records
 nothing in the ledger: its caller does.
 
-Imports `stores`, nothing above. Others import `engine`, `items` and `limits` only.
+Imports `stores`, and `settings` for the type of what becomes options; nothing above. Others import `engine`, `items` and
+`limits` only.
 """

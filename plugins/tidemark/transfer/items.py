@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tidemark.errors import DiskFullError, SourceVanishedError, TidemarkError
@@ -12,6 +12,7 @@ from tidemark.stores.protocol import Entry, Store, Tier
 from tidemark.transfer.limits import FileDeadlines, LineShare, TokenBucket
 
 if TYPE_CHECKING:
+    from tidemark.settings.model import ClusterSettings, LinkSettings
     from tidemark.stores.sftp.session import BulkWire
 
 
@@ -37,7 +38,7 @@ class SendItem:
 
 @dataclass(frozen=True)
 class SendOptions:
-    """How files are sent: the limits of the link."""
+    """How files are sent. Settings become options here alone: those of a link by `of`, of a cluster by `of_cluster`."""
 
     block_bytes: int = 4_194_304
     retries: int = 5  # tries after the first
@@ -49,6 +50,38 @@ class SendOptions:
     reserve: int = 0  # bytes of the target's disk that stay free
     line: LineShare | None = None  # a cap shared with other processes, above `bandwidth`; does not leave this process
     direct: bool = False  # two far ends send to each other directly if they can (`route`)
+
+    @classmethod
+    def of(
+        cls,
+        link: LinkSettings,
+        *,
+        reserve: int = 0,
+        line: LineShare | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> SendOptions:
+        """Return the options of a run of `link`. The others are fields of this class."""
+        return cls(
+            block_bytes=link.block_bytes,
+            retries=link.retries,
+            bandwidth=link.bandwidth,
+            should_stop=should_stop,
+            connections=link.connections,
+            digest_at_source=link.digest == "both",
+            slowest=link.slowest,
+            reserve=reserve,
+            line=line,
+        )
+
+    @classmethod
+    def of_cluster(cls, settings: ClusterSettings | None, retries: int, line: LineShare | None = None) -> SendOptions:
+        """Return the options between a receiver and its nodes. `settings`: whose bandwidth limits it; None: no limit of the
+        cluster's own."""
+        return cls(bandwidth=settings.bandwidth if settings else 0.0, retries=retries, line=line, direct=True)
+
+    def divide(self, tasks: int) -> SendOptions:
+        """Return the part of bandwidth and connections that each of so many tasks may use. Pure."""
+        return replace(self, bandwidth=self.bandwidth / tasks, connections=max(1, self.connections // tasks))
 
 
 @dataclass(frozen=True)

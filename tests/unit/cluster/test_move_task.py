@@ -18,7 +18,6 @@ from tidemark.cluster.migration.send_task import (
     End,
     MoveTask,
     run_move,
-    share_limits,
     split_into_waves,
 )
 from tidemark.cluster.nodes.folder import NodeFolder
@@ -121,6 +120,6 @@ def test_little_is_one_task() -> None:
 
 
 def test_a_wave_shares_bandwidth_and_connections() -> None:
-    mine = share_limits(SendOptions(bandwidth=100.0, connections=16), 4)
+    mine = SendOptions(bandwidth=100.0, connections=16).divide(4)
     assert (mine.bandwidth, mine.connections) == (25.0, 4)
-    assert share_limits(SendOptions(), 3).bandwidth == 0.0 and share_limits(SendOptions(connections=2), 4).connections == 1
+    assert SendOptions().divide(3).bandwidth == 0.0 and SendOptions(connections=2).divide(4).connections == 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.cluster.migration.send_task import End, MoveTask, share_limits, split_into_waves
+from tidemark.cluster.migration.send_task import End, MoveTask, split_into_waves
 from tidemark.cluster.nodes.cluster import Cluster, node_address
 from tidemark.engines.choose import Engine, choose_engine
 from tidemark.engines.task import Outcome
@@ -47,14 +47,13 @@ def send_by_engine(
     way: Route, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
 ) -> Iterator[Sent | Failed]:
     """Send as `transfer.engine.send_files`, by the engine of the settings. CarrierLostError if the engine itself fails."""
-    cap = way.cluster.settings.bandwidth
-    options = SendOptions(bandwidth=cap, retries=2, line=way.line, direct=True)  # after that another member is asked
+    options = SendOptions.of_cluster(way.cluster.settings, retries=2, line=way.line)  # then another member is asked
     engine = _choose_engine(way, sum(item.size for item in items)) if items else None
     if engine is None:
         yield from send_files(source, target, items, options, on_bytes)
         return
     for portions in split_into_waves(items):
-        mine = share_limits(options, len(portions))
+        mine = options.divide(len(portions))
         yield from _send_in_tasks(engine, [_make_task(way, portion, mine) for portion in portions])
 
 

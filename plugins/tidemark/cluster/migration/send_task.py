@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.stores.open import open_store
@@ -92,11 +92,6 @@ def split_into_waves(items: Sequence[SendItem], at_once: int = AT_ONCE) -> Itera
         portions.append(tuple(mine))
     for start in range(0, len(portions), at_once):
         yield portions[start : start + at_once]
-
-
-def share_limits(options: SendOptions, tasks: int) -> SendOptions:
-    """Return the part of bandwidth and connections that each of so many tasks may use. Pure."""
-    return replace(options, bandwidth=options.bandwidth / tasks, connections=max(1, options.connections // tasks))
 
 
 def _open_end(end: End, cluster: str) -> Store:

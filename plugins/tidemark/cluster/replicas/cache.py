@@ -35,7 +35,7 @@ from tidemark.transfer.engine import SendItem, SendOptions, Sent
 
 FOLDER = "recall"  # below the receiver's root: files being fetched
 GRACE = 86_400.0  # seconds that a requested file stays, and that a reader may take
-_OPTIONS = SendOptions(retries=2)  # another node may have it, too
+_OPTIONS = SendOptions.of_cluster(None, retries=2)  # another node may have it, too
 _turn = itertools.count()  # which node is asked first: one after another
 
 

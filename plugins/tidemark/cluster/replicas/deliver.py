@@ -31,7 +31,7 @@ from tidemark.untrusted_files import MOST_MODS
 
 MACHINES = 8  # at most so many at once
 # A member that stays away catches up later: the others do not wait long for it.
-_OPTIONS = SendOptions(retries=3, direct=True)
+_OPTIONS = SendOptions.of_cluster(None, retries=3)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -209,18 +209,7 @@ class Sending:
         return down
 
     def _transfer_items(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
-        link = self.work.link
-        options = SendOptions(
-            link.block_bytes,
-            link.retries,
-            link.bandwidth,
-            self.must_stop,
-            link.connections,
-            slowest=link.slowest,
-            reserve=HEADROOM_BYTES,
-            line=self._line,
-        )
-        options = replace(options, digest_at_source=link.digest == "both")
+        options = SendOptions.of(self.work.link, reserve=HEADROOM_BYTES, line=self._line, should_stop=self.must_stop)
         return send_files(self.work.source, self.work.target, items, options, self._on_bytes)
 
     def _on_bytes(self, count: int) -> None:
