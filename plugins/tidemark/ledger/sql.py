@@ -1,7 +1,8 @@
 """SQL that several modules share: one statement for many rows, locks by name, named report queries.
 
 `write_rows`, `write_tuples` and `read_tuples` prepare a statement once for many rows. SQLAlchemy's `executemany` does so
-again for each row, which takes longer than the database when a first sync writes five rows a file.
+again for each row, which takes longer than the database when a first sync writes five rows a file. `in_chunks` asks for
+many values of one column: a statement may have some hundred only.
 
 `hold_locks` and `share_lock` are locks by name that a transaction holds to its end, for rows that may not exist yet. On
 PostgreSQL they are advisory locks; the key is a digest of the name. SQLite needs none: its write transactions run one after
@@ -27,6 +28,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.migrations import FOLDER
 
 _STREAM = 2_000  # rows fetched at a time
+_CHUNK = 400  # values in one IN list
 
 
 def write_rows(connection: Connection, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -68,6 +70,16 @@ def read_tuples(connection: Connection, sql: str, values: Mapping[str, Any]) -> 
     result = connection.execute(sa.text(sql), values, execution_options={"yield_per": _STREAM})
     for some in result.partitions(_STREAM):
         yield from some
+
+
+def in_chunks(connection: Connection, sql: str, many: Iterable[Any], **same: Any) -> Iterator[sa.Row[*tuple[Any, ...]]]:
+    """Yield the rows of a query that has `IN :many`: each value of `many` once, ascending, some of them at a time.
+
+    `same`: the query's other values. Its own order holds among at most 400 of `many`."""
+    query = sa.text(sql).bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(many))
+    for start in range(0, len(wanted), _CHUNK):
+        yield from connection.execute(query, {**same, "many": wanted[start : start + _CHUNK]})
 
 
 def hold_locks(connection: Connection, *names: str) -> None:

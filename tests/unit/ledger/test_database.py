@@ -16,6 +16,7 @@ from tidemark.errors import CorruptionError, DiskFullError, PermanentError, Retr
 from tidemark.ledger.backup import back_up
 from tidemark.ledger.database import Ledger, database_time
 from tidemark.ledger.migrations import migrate_ledger
+from tidemark.ledger.sql import in_chunks
 
 
 def _aliases(ledger: Ledger) -> list[str]:
@@ -148,3 +149,11 @@ def test_others_cannot_put_another_ledger_in_its_place(tmp_path: Path) -> None:
     ledger.close()
     for folder in ("new", "new/var", "new/var/backup"):
         assert not (tmp_path / folder).stat().st_mode & 0o022, folder
+
+
+def test_a_query_for_more_values_than_a_statement_takes_is_asked_in_parts(ledger: Ledger) -> None:
+    with ledger.read() as connection:
+        sql = "SELECT :same AS same, v.n FROM (SELECT 7 AS n UNION SELECT 40000) v WHERE v.n IN :many"
+        found = list(in_chunks(connection, sql, [*range(40_001), 7], same=1))
+        assert [tuple(row) for row in found] == [(1, 7), (1, 40_000)], "a value is asked for once"
+        assert list(in_chunks(connection, sql, [], same=1)) == []

@@ -7,17 +7,13 @@ two writers do not deadlock. Source: sql/0008_cluster.sql, docs/decisions/0015.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
-from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.sql import write_rows
-
-T = TypeVar("T")
-_CHUNK = 400  # values in one IN list
+from tidemark.ledger.sql import in_chunks, write_rows
 
 
 @dataclass(frozen=True)
@@ -51,27 +47,19 @@ def put_copies(connection: Connection, rows: Iterable[CopyRow]) -> None:
 
 def copies_of(connection: Connection, receiver: str, locations: Iterable[str]) -> dict[str, list[CopyRow]]:
     """Return location → its copies (held or going), by node."""
-    query = sa.text(f"{_SELECT} AND location IN :many ORDER BY node").bindparams(sa.bindparam("many", expanding=True))
     found: dict[str, list[CopyRow]] = {}
-    for many in _split_chunks(sorted(set(locations))):
-        for row in connection.execute(query, {"r": receiver, "many": many}):
-            found.setdefault(row[2], []).append(CopyRow(*row))
+    for row in in_chunks(connection, f"{_SELECT} AND location IN :many ORDER BY node", locations, r=receiver):
+        found.setdefault(row[2], []).append(CopyRow(*row))
     return found
 
 
 def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[int] | None = None) -> list[CopyRow]:
     """Return a node's copies by location, of these slots or of all."""
-    place = {"r": receiver, "n": node}
     if slots is None:
         query = sa.text(f"{_SELECT} AND node = :n ORDER BY location")
-        return [CopyRow(*row) for row in connection.execute(query, place)]
-    query = sa.text(f"{_SELECT} AND node = :n AND slot IN :many").bindparams(sa.bindparam("many", expanding=True))
-    found = [
-        CopyRow(*row)
-        for many in _split_chunks(sorted(set(slots)))
-        for row in connection.execute(query, {**place, "many": many})
-    ]
-    return sorted(found, key=lambda row: row.location)
+        return [CopyRow(*row) for row in connection.execute(query, {"r": receiver, "n": node})]
+    found = in_chunks(connection, f"{_SELECT} AND node = :n AND slot IN :many", slots, r=receiver, n=node)
+    return sorted((CopyRow(*row) for row in found), key=lambda row: row.location)
 
 
 def held_somewhere(connection: Connection, receiver: str) -> frozenset[str]:
@@ -123,23 +111,13 @@ def bytes_by_node(connection: Connection, receiver: str) -> dict[str, int]:
     return {node: int(size) for node, size in connection.execute(sa.text(sql), {"r": receiver})}
 
 
-def _split_chunks(values: Sequence[T]) -> Iterator[list[T]]:
-    for start in range(0, len(values), _CHUNK):
-        yield list(values[start : start + _CHUNK])
-
-
 def last_uses(connection: Connection, receiver: str, locations: Collection[str] | None = None) -> dict[str, float]:
     """Return location → last use, seconds since 1970; of these, or of all."""
     sql = "SELECT location, used FROM cache_use WHERE receiver = :r"
     if locations is None:
         return {row[0]: float(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
-    query = sa.text(f"{sql} AND location IN :many").bindparams(sa.bindparam("many", expanding=True))
-    wanted = sorted(set(locations))
-    found: dict[str, float] = {}
-    for start in range(0, len(wanted), _CHUNK):
-        values = {"r": receiver, "many": wanted[start : start + _CHUNK]}
-        found |= {row[0]: float(row[1]) for row in connection.execute(query, values)}
-    return found
+    found = in_chunks(connection, f"{sql} AND location IN :many", locations, r=receiver)
+    return {row[0]: float(row[1]) for row in found}
 
 
 def put_uses(connection: Connection, receiver: str, locations: Iterable[str], at: float) -> None:

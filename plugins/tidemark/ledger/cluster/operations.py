@@ -15,9 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import StaleEpochError
 from tidemark.ledger import sql as ledger_sql
-from tidemark.ledger.sql import write_rows
-
-_CHUNK = 400  # values in one IN list
+from tidemark.ledger.sql import in_chunks, write_rows
 
 
 @dataclass(frozen=True)
@@ -124,22 +122,19 @@ def set_operation_state(connection: Connection, rows: Iterable[OperationRow], st
 
 
 def _require_committed(connection: Connection, wanted: set[tuple[str, str, int]]) -> None:
-    query = sa.text(
+    sql = (
         "SELECT version FROM group_operation WHERE receiver = :r AND header = :h AND state = 'committed'"
         " AND version IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
+    )
     for receiver, header in sorted({(r, h) for r, h, _ in wanted}):
-        versions = sorted(version for r, h, version in wanted if (r, h) == (receiver, header))
-        for start in range(0, len(versions), _CHUNK):
-            many = versions[start : start + _CHUNK]
-            found = {int(row[0]) for row in connection.execute(query, {"r": receiver, "h": header, "many": many})}
-            if len(found) < len(many):
-                lost = min(set(many) - found)
-                raise StaleEpochError(
-                    f"operation {lost} of the group of {header} was withdrawn before it could be committed",
-                    hint="run it again: it routes by the new table",
-                    subject=header,
-                )
+        versions = {version for r, h, version in wanted if (r, h) == (receiver, header)}
+        lost = versions - {int(row[0]) for row in in_chunks(connection, sql, versions, r=receiver, h=header)}
+        if lost:
+            raise StaleEpochError(
+                f"operation {min(lost)} of the group of {header} was withdrawn before it could be committed",
+                hint="run it again: it routes by the new table",
+                subject=header,
+            )
 
 
 def applied_versions(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:

@@ -8,18 +8,16 @@ DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.sql import write_rows
+from tidemark.ledger.sql import in_chunks, write_rows
 
 Rank = tuple[int, int, int, int, int]
-
-_CHUNK = 400  # values in one IN list
 
 
 @dataclass(frozen=True)
@@ -142,15 +140,10 @@ def sources_of_paths(
     connection: Connection, receiver: str, site_id: str, paths: Iterable[str], states: Sequence[str] = ("live",)
 ) -> list[CatalogFile]:
     """Return source rows of these paths in the given states, ordered by path and generation."""
-    where = "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.path IN :many AND f.state IN :states"
-    query = sa.text(f"{_SELECT} WHERE {where} ORDER BY f.path, f.generation, f.file_id").bindparams(
-        sa.bindparam("many", expanding=True), sa.bindparam("states", expanding=True)
-    )
-    found: list[CatalogFile] = []
-    for many in _split_chunks(sorted(set(paths))):
-        values = {"receiver": receiver, "site": site_id, "many": many, "states": list(states)}
-        found.extend(_file_of_row(row) for row in connection.execute(query, values).mappings())
-    return found
+    wanted = ", ".join(f"'{state}'" for state in states)
+    where = "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.path IN :many"
+    sql = f"{_SELECT} WHERE {where} AND f.state IN ({wanted}) ORDER BY f.path, f.generation, f.file_id"
+    return [_file_of_row(row._mapping) for row in in_chunks(connection, sql, paths, receiver=receiver, site=site_id)]
 
 
 def kept_sources(connection: Connection, receiver: str, site_id: str) -> list[CatalogFile]:
@@ -176,13 +169,8 @@ def sources_beside(connection: Connection, file: CatalogFile) -> list[CatalogFil
 
 def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[CatalogFile]:
     """Return the existing files of these ids, by id."""
-    query = sa.text(f"{_SELECT} WHERE f.file_id IN :many ORDER BY f.file_id").bindparams(
-        sa.bindparam("many", expanding=True)
-    )
-    found: list[CatalogFile] = []
-    for many in _split_chunks(sorted(set(file_ids))):
-        found.extend(_file_of_row(row) for row in connection.execute(query, {"many": many}).mappings())
-    return found
+    sql = f"{_SELECT} WHERE f.file_id IN :many ORDER BY f.file_id"
+    return [_file_of_row(row._mapping) for row in in_chunks(connection, sql, file_ids)]
 
 
 def visible_files(
@@ -211,28 +199,26 @@ def live_files(connection: Connection, receiver: str) -> list[CatalogFile]:
 
 def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[int, tuple[CatalogDevice, ...]]:
     """Return the devices of each file, ordered by name."""
-    query = sa.text(
+    sql = (
         "SELECT file_id, device, start_time, end_time, points FROM catalog_device WHERE file_id IN :many "
         "ORDER BY file_id, device"
-    ).bindparams(sa.bindparam("many", expanding=True))
+    )
     found: dict[int, list[CatalogDevice]] = {}
-    for many in _split_chunks(sorted(set(file_ids))):
-        for row in connection.execute(query, {"many": many}):
-            found.setdefault(int(row[0]), []).append(CatalogDevice(row[1], int(row[2]), int(row[3]), int(row[4])))
+    for row in in_chunks(connection, sql, file_ids):
+        found.setdefault(int(row[0]), []).append(CatalogDevice(row[1], int(row[2]), int(row[3]), int(row[4])))
     return {file_id: tuple(devices) for file_id, devices in found.items()}
 
 
 def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, tuple[int, ...]]:
     """Return live merged files made from any of these sources: merged file_id → all its source file_ids."""
-    query = sa.text(
+    sql = (
         "SELECT l.merged_id, l.source_id FROM lineage l JOIN catalog_file f ON f.file_id = l.merged_id "
         "WHERE f.state = 'live' AND l.merged_id IN (SELECT merged_id FROM lineage WHERE source_id IN :many) "
         "ORDER BY l.merged_id, l.source_id"
-    ).bindparams(sa.bindparam("many", expanding=True))
+    )
     found: dict[int, set[int]] = {}
-    for many in _split_chunks(sorted(set(source_ids))):
-        for merged_id, source_id in connection.execute(query, {"many": many}):
-            found.setdefault(int(merged_id), set()).add(int(source_id))
+    for merged_id, source_id in in_chunks(connection, sql, source_ids):
+        found.setdefault(int(merged_id), set()).add(int(source_id))
     return {merged_id: tuple(sorted(sources)) for merged_id, sources in found.items()}
 
 
@@ -251,26 +237,19 @@ def known_databases(connection: Connection, receiver: str, databases: Iterable[s
 
 def locations_in_use(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
     """Return which of these locations a live file uses: equal content under one name may serve several rows."""
-    found: set[str] = set()
-    for column in ("location", "mods_location"):
-        query = sa.text(
-            f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND state = 'live' AND {column} IN :many"
-        ).bindparams(sa.bindparam("many", expanding=True))
-        for many in _split_chunks(sorted(set(locations) - {""})):
-            found.update(row[0] for row in connection.execute(query, {"receiver": receiver, "many": many}))
-    return found
+    return _find_places(connection, receiver, "state = 'live'", locations)
 
 
 def known_places(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
     """Return which of these locations, of TsFiles or mods, belong to a file that is not reclaimed."""
-    found: set[str] = set()
+    return _find_places(connection, receiver, "state <> 'reclaimed'", locations)
+
+
+def _find_places(connection: Connection, receiver: str, state: str, locations: Iterable[str]) -> set[str]:
+    wanted, found = set(locations) - {""}, set[str]()
     for column in ("location", "mods_location"):
-        query = sa.text(
-            f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND state <> 'reclaimed'"
-            f" AND {column} IN :many"
-        ).bindparams(sa.bindparam("many", expanding=True))
-        for many in _split_chunks(sorted(set(locations) - {""})):
-            found.update(row[0] for row in connection.execute(query, {"receiver": receiver, "many": many}))
+        sql = f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND {state} AND {column} IN :many"
+        found.update(row[0] for row in in_chunks(connection, sql, wanted, receiver=receiver))
     return found
 
 
@@ -290,11 +269,6 @@ def table_widths(connection: Connection, receiver: str) -> dict[tuple[str, str, 
     """Return (site, database, table) → number of tags that readers pad devices to."""
     query = sa.text("SELECT site_id, database_name, table_name, tags FROM table_width WHERE receiver = :receiver")
     return {(r[0], r[1], r[2]): int(r[3]) for r in connection.execute(query, {"receiver": receiver})}
-
-
-def _split_chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), _CHUNK):
-        yield values[start : start + _CHUNK]
 
 
 def _new_ids(connection: Connection, count: int) -> list[int]:

@@ -5,16 +5,13 @@ Every function works in the caller's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.sql import write_rows
-
-_CHUNK = 400
+from tidemark.ledger.sql import in_chunks, write_rows
 
 
 @dataclass(frozen=True)
@@ -86,40 +83,33 @@ def left_files(connection: Connection, target: Target) -> list[int]:
 
 def neighbour_files(connection: Connection, target: Target, databases: Iterable[str], span: tuple[int, int]) -> list[int]:
     """Return the server's files of these databases that touch catalog partitions `span` (first, last)."""
-    query = sa.text(
+    sql = (
         "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
         " AND i.server = :server WHERE f.receiver = :receiver AND i.state = 'given'"
-        " AND f.database_name IN :many AND f.partition_from <= :last AND f.partition_to >= :first ORDER BY f.file_id"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    values = {**vars(target), "many": sorted(set(databases)), "first": span[0], "last": span[1]}
-    return [int(r[0]) for r in connection.execute(query, values)]
+        " AND f.database_name IN :many AND f.partition_from <= :last AND f.partition_to >= :first"
+    )
+    found = in_chunks(connection, sql, databases, **vars(target), first=span[0], last=span[1])
+    return sorted(int(r[0]) for r in found)
 
 
 def partition_files(connection: Connection, target: Target, database: str, numbers: Sequence[int]) -> list[int]:
     """Return the server's live files in these partitions of a database."""
-    query = sa.text(
+    sql = (
         "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
         " AND i.server = :server WHERE f.receiver = :receiver AND f.state = 'live'"
         " AND i.state = 'given' AND f.database_name = :database AND f.partition_from IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    found: list[int] = []
-    for many in _split_chunks(sorted(set(numbers))):
-        values = {**vars(target), "database": database, "many": many}
-        found += [int(r[0]) for r in connection.execute(query, values)]
-    return found
+    )
+    return [int(r[0]) for r in in_chunks(connection, sql, numbers, **vars(target), database=database)]
 
 
 def file_rows(connection: Connection, target: Target, file_ids: Iterable[int]) -> dict[int, FileRow]:
     """Return the rows of these files, if they have one."""
-    query = sa.text(
+    sql = (
         "SELECT file_id, state, how, reason, kind FROM iotdb_file WHERE receiver = :receiver AND server = :server"
         " AND file_id IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    found = {}
-    for many in _split_chunks(sorted(set(file_ids))):
-        for r in connection.execute(query, {**vars(target), "many": many}):
-            found[int(r[0])] = FileRow(int(r[0]), r[1], r[2], r[3], int(r[4]))
-    return found
+    )
+    found = in_chunks(connection, sql, file_ids, **vars(target))
+    return {int(r[0]): FileRow(int(r[0]), r[1], r[2], r[3], int(r[4])) for r in found}
 
 
 def of_path(connection: Connection, path: str) -> list[tuple[str, FileRow]]:
@@ -160,11 +150,11 @@ def raise_fences(connection: Connection, target: Target, partitions: Iterable[tu
 
 def partitions_in(connection: Connection, target: Target, states: Sequence[str]) -> list[PartitionRow]:
     """Return the partitions in one of these states, by database and partition."""
-    query = sa.text(
+    sql = (
         "SELECT database_name, partition, fence, counted, state, reason FROM iotdb_partition"
-        " WHERE receiver = :receiver AND server = :server AND state IN :states ORDER BY database_name, partition"
-    ).bindparams(sa.bindparam("states", expanding=True))
-    found = connection.execute(query, {**vars(target), "states": list(states)})
+        " WHERE receiver = :receiver AND server = :server AND state IN :many ORDER BY database_name, partition"
+    )
+    found = in_chunks(connection, sql, states, **vars(target))
     return [PartitionRow(r[0], int(r[1]), int(r[2]), int(r[3]), r[4], r[5]) for r in found]
 
 
@@ -186,8 +176,3 @@ def count_states(connection: Connection, target: Target) -> Mapping[str, int]:
     """Return state → number of files."""
     sql = "SELECT state, count(*) FROM iotdb_file WHERE receiver = :receiver AND server = :server GROUP BY state"
     return {r[0]: int(r[1]) for r in connection.execute(sa.text(sql), vars(target))}
-
-
-def _split_chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), _CHUNK):
-        yield values[start : start + _CHUNK]

@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.sql import write_rows
-
-_CHUNK = 400  # values in one IN list
-
+from tidemark.ledger.sql import in_chunks, write_rows
 
 GIVEN_UP = "given up by the operator"
 """How the reason of a drop begins whose file was kept, rotted here, and is not kept any more."""
@@ -203,16 +201,9 @@ def take_inventory(connection: Connection, receiver: str, site_id: str, change: 
 
 def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, InventoryRow]:
     """Return {path: row} for those of `paths` that the site ever had."""
-    query = sa.text(
-        "SELECT path, live, generation FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    wanted = sorted(set(paths))
-    found: dict[str, InventoryRow] = {}
-    for start in range(0, len(wanted), _CHUNK):
-        values = {"receiver": receiver, "site": site_id, "many": wanted[start : start + _CHUNK]}
-        for path, live, generation in connection.execute(query, values):
-            found[path] = InventoryRow(path, bool(live), int(generation))
-    return found
+    sql = "SELECT path, live, generation FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
+    found = in_chunks(connection, sql, paths, receiver=receiver, site=site_id)
+    return {path: InventoryRow(path, bool(live), int(generation)) for path, live, generation in found}
 
 
 def not_loaded(connection: Connection, receiver: str, site_id: str, below: str) -> list[str]:
@@ -231,16 +222,9 @@ def not_loaded(connection: Connection, receiver: str, site_id: str, below: str) 
 
 def extents_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, Extent]:
     """Return path → the extent in its .resource, if a manifest had it."""
-    query = sa.text(
-        "SELECT path, extent FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    wanted = sorted(set(paths))
-    found: dict[str, Extent] = {}
-    for start in range(0, len(wanted), _CHUNK):
-        values = {"receiver": receiver, "site": site_id, "many": wanted[start : start + _CHUNK]}
-        for path, extent in connection.execute(query, values):
-            found[path] = tuple((d, a, b) for d, a, b in json.loads(extent))
-    return found
+    sql = "SELECT path, extent FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
+    found = in_chunks(connection, sql, paths, receiver=receiver, site=site_id)
+    return {path: tuple((d, a, b) for d, a, b in json.loads(extent)) for path, extent in found}
 
 
 def put_drops(connection: Connection, receiver: str, site_id: str, rows: Sequence[DropRow]) -> None:
@@ -260,31 +244,29 @@ def put_drops(connection: Connection, receiver: str, site_id: str, rows: Sequenc
     )
 
 
+_DROPS = (
+    "SELECT path, generation, kind, covered_by, landing, at, state, reason FROM pending_drop"
+    " WHERE receiver = :receiver AND site_id = :site"
+)
+
+
 def read_drops(
     connection: Connection, receiver: str, site_id: str, states: Sequence[str] = ("pending", "waiting", "done")
 ) -> list[DropRow]:
     """Return the site's vanished files in the order of their reports."""
-    query = sa.text(
-        "SELECT path, generation, kind, covered_by, landing, at, state, reason FROM pending_drop "
-        "WHERE receiver = :receiver AND site_id = :site AND state IN :states ORDER BY at, path, generation"
-    ).bindparams(sa.bindparam("states", expanding=True))
-    rows = connection.execute(query, {"receiver": receiver, "site": site_id, "states": list(states)}).mappings()
-    return [DropRow(**{**r, "covered_by": tuple(json.loads(r["covered_by"]))}) for r in rows]
+    sql = f"{_DROPS} AND state IN :many ORDER BY at, path, generation"
+    return [_drop_of_row(row._mapping) for row in in_chunks(connection, sql, states, receiver=receiver, site=site_id)]
 
 
 def drops_of_paths(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, DropRow]:
     """Return path → its newest row of `pending_drop`, in any state."""
-    query = sa.text(
-        "SELECT path, generation, kind, covered_by, landing, at, state, reason FROM pending_drop "
-        "WHERE receiver = :receiver AND site_id = :site AND path IN :many ORDER BY path, generation"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    wanted = sorted(set(paths))
-    found: dict[str, DropRow] = {}
-    for start in range(0, len(wanted), _CHUNK):
-        values = {"receiver": receiver, "site": site_id, "many": wanted[start : start + _CHUNK]}
-        for row in connection.execute(query, values).mappings():
-            found[row["path"]] = DropRow(**{**row, "covered_by": tuple(json.loads(row["covered_by"]))})
-    return found
+    sql = f"{_DROPS} AND path IN :many ORDER BY path, generation"
+    found = in_chunks(connection, sql, paths, receiver=receiver, site=site_id)
+    return {row.path: _drop_of_row(row._mapping) for row in found}
+
+
+def _drop_of_row(row: Mapping[Any, Any]) -> DropRow:
+    return DropRow(**{**row, "covered_by": tuple(json.loads(row["covered_by"]))})
 
 
 def _upsert_inventory(connection: Connection, change: str, rows: list[dict[str, object]]) -> None:

@@ -9,7 +9,7 @@ the caller's transaction. Source: DESIGN §3 "Sources and merges", sql/0002_rece
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,7 @@ from tidemark.ledger.journal import record_event
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.ledger.sql import write_rows
-
-_CHUNK = 400  # values in one IN list
+from tidemark.ledger.sql import in_chunks, write_rows, write_tuples
 
 
 @dataclass(frozen=True)
@@ -161,15 +159,8 @@ def kept_groups(connection: Connection, receiver: str) -> dict[str, Kept]:
 
 def known_locations(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
     """Return which of these locations hold bytes of a file that the catalog has, or had and did not reclaim yet."""
-    query = sa.text(
-        "SELECT location FROM catalog_file WHERE receiver = :receiver AND state <> 'reclaimed' AND location IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    found: set[str] = set()
-    wanted = sorted(set(locations))
-    for start in range(0, len(wanted), _CHUNK):
-        values = {"receiver": receiver, "many": wanted[start : start + _CHUNK]}
-        found.update(row[0] for row in connection.execute(query, values))
-    return found
+    sql = "SELECT location FROM catalog_file WHERE receiver = :receiver AND state <> 'reclaimed' AND location IN :many"
+    return {row[0] for row in in_chunks(connection, sql, locations, receiver=receiver)}
 
 
 def settle_due(connection: Connection, receiver: str, before: float) -> tuple[int, ...]:
@@ -311,10 +302,8 @@ def _insert_merged(connection: Connection, one: MergedFile, source_ids: Sequence
 
 def _original_sources(connection: Connection, merged_ids: Sequence[int]) -> set[int]:
     """Return the original sources of merged files that stand alone (each merge records all of them)."""
-    query = sa.text("SELECT source_id FROM lineage WHERE merged_id IN :many").bindparams(
-        sa.bindparam("many", expanding=True)
-    )
-    return {int(row[0]) for many in _split_chunks(merged_ids) for row in connection.execute(query, {"many": list(many)})}
+    sql = "SELECT source_id FROM lineage WHERE merged_id IN :many"
+    return {int(row[0]) for row in in_chunks(connection, sql, merged_ids)}
 
 
 def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
@@ -336,18 +325,10 @@ def _unsettled_lineage(connection: Connection, receiver: str) -> dict[int, tuple
 
 
 def _set_visible(connection: Connection, file_ids: Sequence[int], visible: bool) -> None:
-    query = sa.text("UPDATE catalog_file SET visible = :visible WHERE state = 'live' AND file_id IN :many").bindparams(
-        sa.bindparam("many", expanding=True)
-    )
-    for many in _split_chunks(file_ids):
-        connection.execute(query, {"visible": int(visible), "many": list(many)})
+    sql = "UPDATE catalog_file SET visible = :visible WHERE state = 'live' AND file_id = :file_id"
+    write_tuples(connection, sql, ("file_id",), ((file_id,) for file_id in file_ids), visible=int(visible))
 
 
 def _record_merge(connection: Connection, kind: str, merged_id: int, detail: dict[str, Any]) -> None:
     file = catalog_rows.files_by_id(connection, [merged_id])[0]
     record_event(connection, kind, site_id=file.site_id, path=file.location, file_id=merged_id, **detail)
-
-
-def _split_chunks(values: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(values), _CHUNK):
-        yield values[start : start + _CHUNK]

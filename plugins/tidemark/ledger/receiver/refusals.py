@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.sql import write_rows
-
-_CHUNK = 400  # values in one IN list
+from tidemark.ledger.sql import in_chunks, write_rows
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,8 @@ class RefusalRow:
 
 def owners_of(connection: Connection, receiver: str, devices: Iterable[str]) -> dict[str, OwnerRow]:
     """Return device → its owner, for those of `devices` that have one."""
-    query = sa.text(
-        "SELECT device, site_id, since, landing FROM owner WHERE receiver = :receiver AND device IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    wanted = sorted(set(devices))
-    found: dict[str, OwnerRow] = {}
-    for start in range(0, len(wanted), _CHUNK):
-        values = {"receiver": receiver, "many": wanted[start : start + _CHUNK]}
-        for row in connection.execute(query, values):
-            found[row[0]] = OwnerRow(*row)
-    return found
+    sql = "SELECT device, site_id, since, landing FROM owner WHERE receiver = :receiver AND device IN :many"
+    return {row[0]: OwnerRow(*row) for row in in_chunks(connection, sql, devices, receiver=receiver)}
 
 
 def all_owners(connection: Connection, receiver: str) -> list[OwnerRow]:

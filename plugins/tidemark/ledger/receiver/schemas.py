@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.sql import write_rows
-
-_CHUNK = 400  # values in one IN list
+from tidemark.ledger.sql import in_chunks, write_rows
 
 
 @dataclass(frozen=True)
@@ -46,15 +44,8 @@ _KEY = ("receiver", "site_id", "series")
 
 def series_of(connection: Connection, receiver: str, series: Iterable[str]) -> list[SeriesRow]:
     """Return every site's rows of these series."""
-    query = sa.text(
-        f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND series IN :many ORDER BY site_id"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    wanted = sorted(set(series))
-    found: list[SeriesRow] = []
-    for start in range(0, len(wanted), _CHUNK):
-        values = {"receiver": receiver, "many": wanted[start : start + _CHUNK]}
-        found += [_series_of_row(row) for row in connection.execute(query, values).mappings()]
-    return found
+    sql = f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND series IN :many ORDER BY site_id"
+    return [_series_of_row(row._mapping) for row in in_chunks(connection, sql, series, receiver=receiver)]
 
 
 def series_of_site(connection: Connection, receiver: str, site_id: str) -> list[SeriesRow]:

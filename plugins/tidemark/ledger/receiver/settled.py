@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.ledger.sql import run_report, write_rows
+from tidemark.ledger.sql import in_chunks, run_report, write_rows
 
-_CHUNK = 400  # values in one IN list
 _STANDS = "m.state = 'live' AND a.settled IS NOT NULL"
 _ACCOUNTS = "merge_account a JOIN catalog_file m ON m.file_id = a.merged_id"
 
@@ -78,14 +76,14 @@ def waiting_for_sources(connection: Connection, receiver: str) -> dict[int, Mapp
 def to_go(connection: Connection, merged_ids: Iterable[int]) -> set[int]:
     """Return those of these merged files that wait to be replaced: nothing new may be derived from them."""
     sql = "SELECT merged_id FROM merge_account WHERE waits IS NOT NULL AND merged_id IN :many"
-    return {int(row[0]) for row in _in_chunks(connection, sql, merged_ids)}
+    return {int(row[0]) for row in in_chunks(connection, sql, merged_ids)}
 
 
 def made_from(connection: Connection, source_ids: Iterable[int]) -> set[int]:
     """Return merged files that stand alone and hold points of any of these rows."""
     where = f"{_STANDS} AND l.source_id IN :many"
     sql = f"SELECT DISTINCT l.merged_id FROM {_ACCOUNTS} JOIN lineage l ON l.merged_id = m.file_id WHERE {where}"
-    return {int(row[0]) for row in _in_chunks(connection, sql, source_ids)}
+    return {int(row[0]) for row in in_chunks(connection, sql, source_ids)}
 
 
 def settled_sets(connection: Connection, merged_ids: Iterable[int]) -> list[SettledSet]:
@@ -108,12 +106,12 @@ def set_waits(connection: Connection, merged_ids: Iterable[int], late: Mapping[s
 
 def source_rows(connection: Connection, receiver: str, site_id: str, databases: Iterable[str]) -> list[CatalogFile]:
     """Return every live source row of these databases of a site, seen or hidden behind a merge."""
-    query = sa.text(
+    sql = (
         "SELECT file_id FROM catalog_file WHERE receiver = :receiver AND site_id = :site AND role = 'source' "
         "AND state = 'live' AND database_name IN :many"
-    ).bindparams(sa.bindparam("many", expanding=True))
-    values = {"receiver": receiver, "site": site_id, "many": sorted(set(databases))}
-    return catalog_rows.files_by_id(connection, [int(row[0]) for row in connection.execute(query, values)])
+    )
+    found = in_chunks(connection, sql, databases, receiver=receiver, site=site_id)
+    return catalog_rows.files_by_id(connection, [int(row[0]) for row in found])
 
 
 def _settled_set_of(connection: Connection, merged: set[int]) -> SettledSet:
@@ -121,7 +119,7 @@ def _settled_set_of(connection: Connection, merged: set[int]) -> SettledSet:
     todo = set(merged)
     while todo:
         sql = "SELECT source_id FROM lineage WHERE merged_id IN :many"
-        new = {int(row[0]) for row in _in_chunks(connection, sql, todo)} - sources
+        new = {int(row[0]) for row in in_chunks(connection, sql, todo)} - sources
         sources |= new
         todo = made_from(connection, new) - merged
         merged |= todo
@@ -131,10 +129,3 @@ def _settled_set_of(connection: Connection, merged: set[int]) -> SettledSet:
     waits = waiting_for_sources(connection, files[0].receiver)
     late = {path: why for file in files for path, why in waits.get(file.file_id, {}).items()}
     return SettledSet(tuple(files), tuple(roots), late)
-
-
-def _in_chunks(connection: Connection, sql: str, ids: Iterable[int]) -> Iterator[Sequence[Any]]:
-    query = sa.text(sql).bindparams(sa.bindparam("many", expanding=True))
-    wanted = sorted(set(ids))
-    for start in range(0, len(wanted), _CHUNK):
-        yield from connection.execute(query, {"many": wanted[start : start + _CHUNK]})

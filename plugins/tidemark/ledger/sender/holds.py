@@ -5,17 +5,16 @@ Every function works in the caller's transaction. Tables: sql/0006_sender_care.s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import database_time
-from tidemark.ledger.sql import write_rows
+from tidemark.ledger.sql import in_chunks, write_rows
 
 HELD, RELEASED, DROPPED = "held", "released", "dropped"
-_CHUNK = 400  # values in one IN list
 
 
 class Sent(NamedTuple):
@@ -85,8 +84,8 @@ def count_unverified(connection: Connection) -> Mapping[str, int]:
 
 def unverified_of(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
     """Return those of `paths` that are not verified at the source."""
-    sql = "SELECT path FROM unverified WHERE link = :link AND path IN :paths"
-    return frozenset(path for (path,) in _in_chunks(connection, sql, link, paths))
+    sql = "SELECT path FROM unverified WHERE link = :link AND path IN :many"
+    return frozenset(path for (path,) in in_chunks(connection, sql, paths, link=link))
 
 
 def quarantine_file(connection: Connection, held: Held) -> str:
@@ -131,12 +130,6 @@ def end_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
     rows = [{"link": link, "path": path} for path in paths if path in known]
     sql = "UPDATE link_quarantine SET state = 'over' WHERE link = :link AND path = :path AND state <> 'over'"
     write_rows(connection, sql, rows)
-
-
-def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]) -> Iterator[Sequence[str]]:
-    statement = sa.text(sql).bindparams(sa.bindparam("paths", expanding=True))
-    for at in range(0, len(paths), _CHUNK):
-        yield from connection.execute(statement, {"link": link, "paths": list(paths[at : at + _CHUNK])})
 
 
 def has_carried(connection: Connection, receiver: str, site_id: str, landing: str, manifest_sha256: str) -> bool:

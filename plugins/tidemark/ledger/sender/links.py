@@ -16,12 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import database_time
-from tidemark.ledger.sql import read_tuples, write_rows, write_tuples
+from tidemark.ledger.sql import in_chunks, read_tuples, write_rows, write_tuples
 
 Extent = tuple[tuple[str, int, int], ...]
 _FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime"
 _FOLDERS = 64  # up to so many, a query for each folder is cheaper than reading every row
-_CHUNK = 400  # values in one IN list
 
 
 @dataclass(frozen=True)
@@ -221,8 +220,8 @@ def mark_back(connection: Connection, link: str, paths: Iterable[str]) -> None:
 
 def held_paths(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
     """Return those of `paths` that were reported as vanished while their drop waits."""
-    sql = "SELECT path FROM file WHERE link = :link AND state = 'held' AND path IN :paths"
-    return frozenset(row[0] for row in _in_chunks(connection, sql, link, paths))
+    sql = "SELECT path FROM file WHERE link = :link AND state = 'held' AND path IN :many"
+    return frozenset(row[0] for row in in_chunks(connection, sql, paths, link=link))
 
 
 def mark_resend(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
@@ -249,14 +248,14 @@ def count_live(connection: Connection, link: str) -> int:
 
 def acked_digests(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, tuple[str, str, int]]:
     """Return {path: (sha256, mods_sha256, generation)} as acknowledged."""
-    sql = "SELECT path, sha256, mods_sha256, generation FROM file WHERE link = :link AND path IN :paths"
-    return {r[0]: (r[1], r[2], r[3]) for r in _in_chunks(connection, sql, link, paths)}
+    sql = "SELECT path, sha256, mods_sha256, generation FROM file WHERE link = :link AND path IN :many"
+    return {r[0]: (r[1], r[2], r[3]) for r in in_chunks(connection, sql, paths, link=link)}
 
 
 def acked_paths(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
     """Return those of `paths` whose present content the receiver has."""
-    sql = "SELECT path FROM file WHERE link = :link AND state = 'acked' AND path IN :paths"
-    return frozenset(row[0] for row in _in_chunks(connection, sql, link, paths))
+    sql = "SELECT path FROM file WHERE link = :link AND state = 'acked' AND path IN :many"
+    return frozenset(row[0] for row in in_chunks(connection, sql, paths, link=link))
 
 
 def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]) -> None:
@@ -272,8 +271,8 @@ def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]
 
 def file_extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, Extent]:
     """Return {path: extent} for those of `paths` that have one."""
-    sql = "SELECT path, extent FROM file_extent WHERE link = :link AND path IN :paths"
-    found = _in_chunks(connection, sql, link, paths)
+    sql = "SELECT path, extent FROM file_extent WHERE link = :link AND path IN :many"
+    found = in_chunks(connection, sql, paths, link=link)
     return {path: tuple((d, a, b) for d, a, b in json.loads(extent)) for path, extent in found}
 
 
@@ -299,12 +298,6 @@ def skipped_files(connection: Connection, link: str) -> Mapping[str, Skipped]:
     return {str(path): Skipped(str(reason), float(since)) for path, reason, since in rows}
 
 
-def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]) -> Iterator[Sequence[Any]]:
-    statement = sa.text(sql).bindparams(sa.bindparam("paths", expanding=True))
-    for at in range(0, len(paths), _CHUNK):
-        yield from connection.execute(statement, {"link": link, "paths": list(paths[at : at + _CHUNK])})
-
-
 def note_listed(connection: Connection, link: str, at: float) -> None:
     """Record that a whole listing begun at `at` showed nothing new. A later recorded one stays."""
     sql = "UPDATE link SET listed = :at WHERE link = :link AND (listed IS NULL OR listed < :at)"
@@ -313,13 +306,8 @@ def note_listed(connection: Connection, link: str, at: float) -> None:
 
 def waiting_since(connection: Connection, link: str, paths: Sequence[str]) -> dict[str, float]:
     """Return {path: when this ledger recorded it} for those of `paths` that wait."""
-    statement = sa.text("SELECT path, changed FROM file WHERE link = :link AND state = 'waiting' AND path IN :paths")
-    statement = statement.bindparams(sa.bindparam("paths", expanding=True))
-    found: dict[str, float] = {}
-    for start in range(0, len(paths), _CHUNK):
-        rows = connection.execute(statement, {"link": link, "paths": list(paths[start : start + _CHUNK])})
-        found |= {str(path): float(changed) for path, changed in rows}
-    return found
+    sql = "SELECT path, changed FROM file WHERE link = :link AND state = 'waiting' AND path IN :many"
+    return {str(path): float(changed) for path, changed in in_chunks(connection, sql, paths, link=link)}
 
 
 class SchemaPosition(NamedTuple):

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import database_time
-from tidemark.ledger.sql import read_tuples, write_rows, write_tuples
+from tidemark.ledger.sql import in_chunks, read_tuples, write_rows, write_tuples
 from tidemark.progress import Figures, Tick
 
 SEND, MODS, DROP, SUPERSEDE = "send", "mods", "drop", "supersede"
@@ -31,7 +31,6 @@ PLANNED, PINNED, SENT, LANDED, FAILED, VANISHED, HELD = (
     "held",
 )
 TO_SEND = (PLANNED, PINNED)
-_CHUNK = 400  # values in one IN list
 
 
 @dataclass(frozen=True)
@@ -152,11 +151,8 @@ def unfinished_run(connection: Connection, link: str) -> str | None:
 
 def known_runs(connection: Connection, link: str, asked: Iterable[str]) -> frozenset[str]:
     """Return which of the run ids are runs of the link in this ledger."""
-    statement = sa.text("SELECT run_id FROM run WHERE link = :link AND run_id IN :asked")
-    found = connection.execute(
-        statement.bindparams(sa.bindparam("asked", expanding=True)), {"link": link, "asked": [*asked]}
-    )
-    return frozenset(found.scalars())
+    sql = "SELECT run_id FROM run WHERE link = :link AND run_id IN :many"
+    return frozenset(row[0] for row in in_chunks(connection, sql, asked, link=link))
 
 
 def set_run(connection: Connection, run_id: str, **columns: Any) -> None:
@@ -220,13 +216,9 @@ def read_items(connection: Connection, run_id: str, *states: str, part: int | No
 
 def items_at(connection: Connection, run_id: str, paths: Sequence[str]) -> Sequence[RunItem]:
     """Return the items of these paths, in the paths' order."""
-    wanted = {}
-    statement = sa.text(f"SELECT {', '.join(_ITEM)} FROM run_item WHERE run_id = :run AND path IN :paths")
-    statement = statement.bindparams(sa.bindparam("paths", expanding=True))
-    for at in range(0, len(paths), _CHUNK):
-        chunk = list(paths[at : at + _CHUNK])
-        wanted.update({i.path: i for i in map(_item_of_row, connection.execute(statement, {"run": run_id, "paths": chunk}))})
-    return [wanted[path] for path in paths if path in wanted]
+    sql = f"SELECT {', '.join(_ITEM)} FROM run_item WHERE run_id = :run AND path IN :many"
+    found = {item.path: item for item in map(_item_of_row, in_chunks(connection, sql, paths, run=run_id))}
+    return [found[path] for path in paths if path in found]
 
 
 def item_sizes(connection: Connection, run_id: str) -> Sequence[tuple[str, int, str]]:
