@@ -24,7 +24,7 @@ from tidemark.progress import Progress, ignore_progress
 from tidemark.proof.as_of import as_of, judge_listings
 from tidemark.proof.coverage.cells import Coverage
 from tidemark.proof.coverage.gather import link_facts
-from tidemark.proof.coverage.site import CoverageScope, Site, cover_site, root_here, sites_of
+from tidemark.proof.coverage.site import CoverageScope, Site, cover_site, sites_of
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, TargetStatus, link_status
 from tidemark.proof.verify.differences import VerifyReport
@@ -32,6 +32,7 @@ from tidemark.proof.why.file import explain_unlisted
 from tidemark.proof.why.subjects import LookupContext, bare_path, explain_subject, suggest_names
 from tidemark.receiver.iotdb.thrift import Server
 from tidemark.receiver.proved_files import Recorded, check_files, site_names
+from tidemark.receiver.session import local_root
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 
 LEFT_OUT = "excluded by"
@@ -92,7 +93,7 @@ def coverage(
 
     Raises UsageError for a remote receiver or a malformed time, NotFoundError for an unknown site.
     """
-    root = root_here(app, receiver)
+    root = local_root(app, receiver)
     with app.ledger.read() as connection:
         wanted = sites_of(app, connection, receiver, site)
         recorded, remembered = _read_recorded(connection, receiver.name), file_checks(connection, receiver.name)

@@ -49,8 +49,8 @@ def local_root(app: App, receiver: ReceiverSettings) -> Path:
     root = app.receiver_root(receiver)
     if root is None:
         raise UsageError(
-            f"receiver {receiver.name} is remote ({receiver.store}): only a Tidemark on that machine loads it",
-            hint="run ./tidemark load there; a sync ends with the landing",
+            f"receiver {receiver.name} is remote ({receiver.store}): only a Tidemark on that machine loads and reads it",
+            hint="run it there; here a sync ends with the landing, and ./tidemark status tells what was sent",
             subject=receiver.name,
         )
     return root
@@ -64,6 +64,15 @@ def open_receiver(
     root = local_root(app, receiver)
     with app.receiver_store(receiver) as store, open_cluster(app, receiver) as cluster:
         yield ReceiverSession(app, receiver, root, store, cluster, engine, progress)
+
+
+@contextmanager
+def hold_writers_lease(app: App, receiver: ReceiverSettings, verb: str, *, lease: str = "") -> Iterator[Lease]:
+    """Hold the lease of the receiver's writers, or `lease`; `verb` names the holder to others. LeaseHeldError while somebody
+    else holds it."""
+    holder = f"{verb}-{uuid.uuid4().hex[:12]}"
+    with Leases(app.ledger, app.identity).hold_lease(lease or load_lease(receiver.name), holder) as held:
+        yield held
 
 
 @contextmanager
@@ -81,9 +90,8 @@ def hold_receiver(
     Raises UsageError for a remote receiver, LeaseHeldError while somebody else holds the lease.
     """
     local_root(app, receiver)
-    holder = f"{verb}-{uuid.uuid4().hex[:12]}"
     with (
-        Leases(app.ledger, app.identity).hold_lease(lease or load_lease(receiver.name), holder) as held,
+        hold_writers_lease(app, receiver, verb, lease=lease) as held,
         open_receiver(app, receiver, engine=engine, progress=progress) as session,
     ):
         yield HeldReceiver(**vars(session), lease=held)

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.errors import NotFoundError, PermanentError, PermissionDeniedError, UsageError
+from tidemark.errors import NotFoundError, PermanentError, PermissionDeniedError
 from tidemark.formats.answered import kept_manifest, landing_sign, landings_of, list_altered, read_manifest
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
@@ -253,17 +253,6 @@ def _missing_landings(connection: Connection, scene: CoverageScope, site: Site) 
     return [
         r["reason"] or f"landing {r['landing']} is {r['state']}" for r in unloaded if r["state"] in ("waiting", "rejected")
     ]
-
-
-def root_here(app: App, receiver: ReceiverSettings) -> Path:
-    """Return the receiver's folder. Raises UsageError where the receiver is remote."""
-    root = app.receiver_root(receiver)
-    if root is None:
-        raise UsageError(
-            f"receiver {receiver.name} is remote: only the Tidemark beside its files can tell",
-            hint=f"run it where {receiver.store} is a file:// store; here: ./tidemark status",
-        )
-    return root
 
 
 def sites_of(app: App, connection: Connection, receiver: ReceiverSettings, wanted: str = "") -> list[Site]:

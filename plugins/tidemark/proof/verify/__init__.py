@@ -9,7 +9,7 @@ Enter by `verify.verify`; the verb is `proof.prove.verify`.
     deep         every point of a site's sealed files, newest wins, compared with what readers see
     verify       all of it; lost and changed landings; sealed files that were not sent
 
-Imports `proof.coverage`, `proof.as_of`, `receiver` (view, merge, proved_files), `cluster`, `sync` (selection), `ledger`,
-`stores`, `tsfiles`. Stored digests are not trusted: every byte is read where it lies. Files that a quarantine or an owner
-keeps out are listed as held, not as differences.
+Imports `proof.coverage`, `proof.as_of`, `receiver` (view, merge, proved_files, session), `cluster`, `sync` (selection),
+`ledger`, `stores`, `tsfiles`. Stored digests are not trusted: every byte is read where it lies. Files that a quarantine
+or an owner keeps out are listed as held, not as differences.
 """

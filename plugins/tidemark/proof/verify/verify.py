@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +42,6 @@ from tidemark.formats.layout import MANIFEST, landing_folder
 from tidemark.ledger import journal
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import database_time
-from tidemark.ledger.leases import Leases, load_lease
 from tidemark.ledger.receiver.settled import KeptFile, kept_files
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
@@ -72,6 +70,7 @@ from tidemark.proof.verify.repair import Damage, Repairs
 from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.kept_damage import kept_id
 from tidemark.receiver.proved_files import Recorded, check_files, site_names
+from tidemark.receiver.session import hold_writers_lease
 from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.settings.window import next_opening
 from tidemark.stores.protocol import Store
@@ -149,12 +148,7 @@ def verify(
             works = [_Work(app, receiver, root, one, names, None, tally, progress, cluster, live_only) for one in wanted]
             _verify_all(works, cluster, None, deep)
         else:
-            with (
-                Leases(app.ledger, app.identity).hold_lease(
-                    load_lease(receiver.name), f"verify-{uuid.uuid4().hex[:12]}"
-                ) as lease,
-                app.receiver_store(receiver) as store,
-            ):
+            with hold_writers_lease(app, receiver, "verify") as lease, app.receiver_store(receiver) as store:
                 repairs = Repairs(app, receiver, lease)
                 works = [
                     _Work(app, receiver, root, one, names, repairs, tally, progress, cluster, live_only) for one in wanted
