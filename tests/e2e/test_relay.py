@@ -23,8 +23,6 @@ from tidemark.stores.agent import part_file as head_room
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.open_sftp import open_sftp
-from tidemark.stores.posix import read_stream as posix_flow
-from tidemark.stores.posix.read_stream import range_command
 from tidemark.stores.protocol import Tier
 from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.relay import relay as relay_room
@@ -223,31 +221,6 @@ def test_a_file_that_is_being_written_is_never_mixed_where_nobody_digests(sshd: 
 
     assert isinstance(sent, Sent)
     assert (near / "l" / "1.tsfile").read_bytes() == b"B" * size
-    source.close()
-
-
-@pytest.mark.parametrize("digested", [True, False])
-def test_a_tool_that_fails_for_one_range_of_a_paced_file_costs_that_range_alone(
-    sshd: Sshd, tmp_path: Path, digested: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fork that is refused once: SFTP brings what that command was to bring, in its place."""
-    far, size = sshd.new_folder("far"), 8 * MB
-    (far / "1.tsfile").write_bytes(b"".join(bytes([65 + n]) * MB for n in range(8)))
-    os.utime(far / "1.tsfile", (1_600_000_000, 1_600_000_000))
-    commands: list[int] = []
-
-    def refused_once(place: str, offset: int, length: int, dd: bool) -> str:
-        commands.append(offset)
-        return "false" if len(commands) == 1 else range_command(place, offset, length, dd)
-
-    monkeypatch.setattr(posix_flow, "range_command", refused_once)
-    source = open_sftp(address(sshd, far), Tier.POSIX, QUICK)
-    options = SendOptions(retries=0, bandwidth=16e6, digest_at_source=digested)
-
-    (sent,) = send_files(source, LocalStore(str(tmp_path)), [SendItem("1.tsfile", "l/1.tsfile", size)], options)
-
-    assert isinstance(sent, Sent) and sent.wire_bytes == size
-    assert (tmp_path / "l" / "1.tsfile").read_bytes() == (far / "1.tsfile").read_bytes()
     source.close()
 
 

@@ -1,8 +1,7 @@
-"""A shell at the far end with pipelined commands, and listings by its `find`.
+"""A shell at the far end that is kept for many commands, and listings by its `find`.
 
-The commands' outputs come as one stream, each followed by a mark. No command costs a round trip or its own session.
-The mark is random, so no file contains it by chance. Where a command outputs fewer bytes than expected, the mark comes too
-early, and nothing after it is read.
+A command costs one round trip and no session of its own. Its output lies between two marks. They are random, so no output
+contains them by chance.
 
 A listing is one `find`: with `-printf` for GNU's, with `stat` for busybox and the like. `FindOutput` parses the output.
 What the tools could not list is reported as unlisted: files there must not be taken for vanished.
@@ -23,68 +22,25 @@ from tidemark.stores.ssh.connection import Pipe
 _TAKE = 8 << 20  # bytes to receive from the channel at once: all there are
 
 
-class BrokenOutput(Exception):
-    """A command's output has an unexpected size: nothing after it can be read."""
-
-
 class FarShell:
     """A running `sh`. Commands have no standard input. What a login script prints first is skipped."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
-        self._mark = b"\n" + secrets.token_hex(16).encode() + b"\n"
-        self._data = memoryview(b"")
-        self._tail = b""  # the last bytes returned of the current command
-        self._begun = False
-        self.send_command(":")
-
-    def send_command(self, command: str) -> None:
-        mark = self._mark.decode().strip()
-        self._pipe.write(f"{{ {command}; }} </dev/null 2>/dev/null; printf '\\n{mark}\\n'\n".encode())
-
-    def read_some(self, most: int) -> memoryview:
-        """Return some bytes of the current command, at least one. Raises BrokenOutput where its output has ended."""
-        if not self._data:
-            self._receive_more()
-        size = len(self._mark)
-        if len(self._data) <= most and (self._tail + bytes(self._data[-size:])).endswith(self._mark):
-            raise BrokenOutput
-        taken, self._data = self._data[:most], self._data[most:]
-        self._tail = (self._tail + bytes(taken[-size:]))[-size:]
-        return taken
-
-    def read_exactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            found += self.read_some(count - len(found))
-        return found
-
-    def has_ended(self) -> bool:
-        """Return whether the current command's output ends here. If so, the next command becomes the current one."""
-        while len(self._data) < len(self._mark):
-            if self._data and self._data != self._mark[: len(self._data)]:
-                return False
-            self._receive_more()
-        if self._data[: len(self._mark)] != self._mark:
-            return False
-        self._data, self._tail = self._data[len(self._mark) :], b""
-        return True
-
-    def expect_end(self) -> None:
-        """Raise BrokenOutput unless the current command's output ends here."""
-        if not self.has_ended():
-            raise BrokenOutput
+        token = secrets.token_hex(16)
+        self._begin, self._end = f"<{token}", f"{token}>"
 
     def run_command(self, command: str) -> bytes:
-        """Run a command and return its output. No other command may be under way."""
-        self.send_command(command)
+        """Run a command and return its output. Raises UnreachableError where the shell ends before the command does."""
+        script = f"printf '{self._begin}'; {{ {command}; }} </dev/null 2>/dev/null; printf '{self._end}'\n"
+        self._pipe.write(script.encode())
         said = bytearray()
-        while not said.endswith(self._mark):
-            if not self._data:
-                self._receive_more()
-            said += self._data
-            self._data = memoryview(b"")
-        return bytes(said[: -len(self._mark)])
+        while not said.endswith(self._end.encode()):
+            came = self._pipe.read_some(_TAKE)
+            if not came:
+                raise UnreachableError(f"{self._pipe.host} ended its shell", hint="run again", subject=self._pipe.host)
+            said += came
+        return bytes(said).partition(self._begin.encode())[2].removesuffix(self._end.encode())
 
     @property
     def is_open(self) -> bool:
@@ -92,21 +48,6 @@ class FarShell:
 
     def close(self) -> None:
         self._pipe.close()
-
-    def _receive_more(self) -> None:
-        came = self._read_pipe()
-        if not self._begun:
-            while self._mark not in came:
-                came += self._read_pipe()
-            self._begun = True
-            came = came.partition(self._mark)[2] or self._read_pipe()
-        self._data = memoryview(bytes(self._data) + came) if self._data else memoryview(came)
-
-    def _read_pipe(self) -> bytes:
-        came = self._pipe.read_some(_TAKE)
-        if not came:
-            raise UnreachableError(f"{self._pipe.host} ended its shell", hint="run again", subject=self._pipe.host)
-        return came
 
 
 _BROKEN = "*\n*"  # a pattern for paths with a line break, which do not fit in a line

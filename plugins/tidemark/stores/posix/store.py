@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import secrets
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tidemark.errors import PermanentError, UnreachableError
-from tidemark.stores.posix.read_stream import ToolStream, range_command
 from tidemark.stores.posix.shell import FarShell, FindOutput, broken_names_command, find_command
-from tidemark.stores.protocol import Entry, PendingDigest, Piece, Range, Tier, Want, check_path, vanished_error
+from tidemark.stores.protocol import Entry, PendingDigest, Range, Tier, check_path
 from tidemark.stores.python.bundle import priority_prefix
 from tidemark.stores.sftp.files import SftpFolders
 from tidemark.stores.sftp.store import SftpStore
@@ -18,6 +17,7 @@ from tidemark.stores.ssh.connection import Pipe, SshConnection
 
 _RANGES, _FILES = 1000, 500  # commands sent at once; files in a command
 
+_DD_BLOCK = 1 << 18
 _ESCAPED = "\\\n\r"  # sha256sum escapes names with one of them
 _LARGE = 32 << 20  # bytes from which a digest gets its own command, which runs while the file comes
 
@@ -26,26 +26,12 @@ class PosixStore(SftpStore):
     """A store whose far end has a shell and POSIX tools, and no python3."""
 
     tier = Tier.POSIX
-    bulk_replies = False  # most bytes come from commands, over other channels
     reads_back = False
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
-        self._digester: FarShell | None = None  # for digests; files come over other shells
+        self._digester: FarShell | None = None  # for digests, once the first is asked for
         super().__init__(url, root, connection)
-
-    def read_stream(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
-        """Read by the tools. Reads over SFTP what they could not read: it gives the reason."""
-        begun: Want | None = None  # the last want of which bytes were yielded
-        checked = (want for want in wants if check_path(want.path))
-        for want, data, again in ToolStream(self._open_shell, self.locate_path, self._tools, ahead).read_wants(checked):
-            if not again:
-                begun = want
-                yield Piece(want.number, data)
-            elif want is begun:
-                yield Piece(want.number, b"", vanished_error(want.path, "changed while it was read"))
-            else:
-                yield from super().read_stream(iter([want]))
 
     def digest_beside(self, path: str, length: int) -> PendingDigest | None:
         if length < _LARGE:
@@ -89,7 +75,7 @@ class PosixStore(SftpStore):
     def _digest_parts(self, ranges: Sequence[Range]) -> list[str | None]:
         return self._run_digests(
             [
-                f"{{ {range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
+                f"{{ {_range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
                 for place, offset, length in ranges
             ]
         )
@@ -195,6 +181,17 @@ class PosixStore(SftpStore):
             return output, errors.encode()
         finally:
             pipe.close()
+
+
+def _range_command(place: str, offset: int, length: int, dd: bool) -> str:
+    """Return a command that outputs `length` bytes of a file from `offset`."""
+    name = shlex.quote(place)
+    blocks = length // _DD_BLOCK if dd and offset % _DD_BLOCK == 0 else 0
+    commands = [f"dd if={name} bs={_DD_BLOCK} skip={offset // _DD_BLOCK} count={blocks}"] if blocks else []
+    offset, rest = offset + blocks * _DD_BLOCK, length - blocks * _DD_BLOCK
+    if rest:
+        commands.append(f"tail -c +{offset + 1} < {name} | head -c {rest}" if offset else f"head -c {rest} < {name}")
+    return "; ".join(commands) or ":"
 
 
 class _RunningDigest:

@@ -25,7 +25,7 @@ MODULES = READING + WRITING + FORWARDING
 sooner. What only writing needs is behind it on the way, and made into modules when something is to be written. What sends to
 other nodes goes to those alone that do."""
 
-TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
+TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "dd")
 
 _PARSING = threading.Lock()
 """Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""

@@ -84,19 +84,15 @@ class ReplySink(BulkSink):
 
 class BulkWire(SftpWire):
     """An SFTP session over our packet layer. A reply's data may be a view of a slab. Its user calls `release` after use, or
-    drops it.
-
-    `replies`: receive this way, too; false where another channel of the connection receives more bytes.
-    """
+    drops it."""
 
     in_flight = 512  # a small file is few bytes but several requests
 
-    def __init__(self, pipe: Pipe, replies: bool = True) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self._sink: ReplySink | None = None
         self._arrived: list[Came] = []  # from the sink, the next one last
         super().__init__(pipe)
-        if replies:
-            self._sink = pipe.divert_bytes(ReplySink)
+        self._sink = pipe.divert_bytes(ReplySink)
 
     def post_data(self, kind: int, head: bytes, data: bytes | memoryview, then: Then) -> None:
         """`post` a request that ends with `data`. It is sent when the call returns."""

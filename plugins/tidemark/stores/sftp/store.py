@@ -42,7 +42,6 @@ class SftpStore:
     """A store whose far end offers SFTP and no shell."""
 
     tier = Tier.SFTP
-    bulk_replies = True
     reads_back = True
 
     def __init__(self, url: str, root: str, connection: SshConnection) -> None:
@@ -291,7 +290,7 @@ class SftpStore:
 
     def _open_session(self) -> tuple[BulkWire, SftpFolders, SftpFiles]:
         if self._wire is None or not self._wire.is_open:
-            self._wire = BulkWire(self._connection.open_pipe(subsystem="sftp"), self.bulk_replies)
+            self._wire = BulkWire(self._connection.open_pipe(subsystem="sftp"))
         return self._wire, SftpFolders(self._wire, self._root), SftpFiles(self._wire)
 
     def _make_parents(self, at: SftpFolders, paths: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ from tidemark.transfer.relay.job import (
 from tidemark.transfer.relay.target import CallTarget, Target, target_of
 
 BATCH_FILES = 512  # verified and named at once
-BESIDES = {Tier.POSIX: 1024, Tier.SFTP: 256}  # overhead bytes of a small file of such a source: headers, answers
+BESIDES = {Tier.POSIX: 256, Tier.SFTP: 256}  # overhead bytes of a small file of such a source: answers
 
 
 class Relay:
