@@ -8,9 +8,9 @@ and steps of a finished run change nothing. An unfinished run is ended first, wi
 made.
 
 If the receiver is a folder on this machine, this module also loads. Before a run, `keep_up` loads a receiver with too many
-unanswered landings (`max_unloaded_landings`). While the run ends, `load_soon` checks files of the open part. During the last
-step, `loaded_beside` loads the landings and reads the receiver's answers. It waits at most 120 s for another load of the
-same receiver. Other receivers are loaded by their own Tidemark.
+unanswered landings (`max_unloaded_landings`). During the last step, `loaded_beside` loads the landings and reads the
+receiver's answers. It waits at most 120 s for another load of the same receiver. Other receivers are loaded by their own
+Tidemark.
 """
 
 from __future__ import annotations
@@ -19,22 +19,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tidemark.app import App
 from tidemark.errors import LeaseHeldError
-from tidemark.formats.layout import landing_folder
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.sender import runs as run_rows
-from tidemark.ledger.sender.runs import MODS, SEND, SENT
 from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 from tidemark.settings.window import require_window
 from tidemark.sync.result import SyncResult, result_of, sum_results, with_kept_out, with_receiver
 from tidemark.sync.send import receipts
 from tidemark.sync.send import transfer_files as send_transfer_files
-from tidemark.sync.send.manifest import landed_file
 from tidemark.sync.session import KnownCopies, Options, PartLimits, Plan, Work
 from tidemark.sync.start import open_lease, require_same_ends
 from tidemark.sync.steps import STEPS, Counts, hold_lease, one_step, run_of, run_up_to_cleanup, stores_of, whole_run
@@ -65,7 +61,7 @@ def run_sync(
     results: list[SyncResult] = []
     while True:
         lease, continued = open_lease(app, settings, None, options)
-        ending = run_up_to_cleanup(app, lease, progress, limits, copies, partial(load_soon, app, settings, options))
+        ending = run_up_to_cleanup(app, lease, progress, limits, copies)
         if not continued:
             break
         results.append(ending())
@@ -182,23 +178,6 @@ def keep_up(app: App, link: LinkSettings, options: Options) -> None:
 def _count_unanswered(app: App, link: LinkSettings) -> int:
     with app.ledger.read() as connection:
         return len(run_rows.sent_landings(connection, link.name, state="landed"))
-
-
-def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> None:
-    """Check files of the run's open part for the load while the run ends, if the receiver is local. Called once all files
-    are sent."""
-    root = app.receiver_root(app.receiver_settings(link.receiver))
-    if options.no_load or root is None:
-        return
-    with app.ledger.read() as connection:
-        sent = [item for item in run_rows.read_items(connection, run_id, SENT) if item.action in (SEND, MODS)]
-    if not sent:
-        return
-    from tidemark.receiver.load.examine import examine_soon
-
-    site = app.site_settings(link.site)
-    folder = landing_folder(site.id, f"{run_id}-{sent[0].part}")
-    examine_soon(app, root, folder, map(landed_file, sent), site.data)
 
 
 def loaded_beside(

@@ -71,10 +71,9 @@ def run_up_to_cleanup(
     progress: Progress = ignore_progress,
     limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
     copies: KnownCopies = KnownCopies(),  # noqa: B008 - frozen
-    on_sent: Callable[[str], None] = lambda _run: None,
 ) -> Callable[[], SyncResult]:
     """Run all steps but the last, so that everything has landed. Returns a function for the last step. The caller must call
-    it, in any thread; until then the lease is held. `on_sent` gets the run's id once its files are sent."""
+    it, in any thread; until then the lease is held."""
     link = app.link_settings(run_of(app, lease.holder).link)
     with ExitStack() as held:
         held.enter_context(hold_lease(app, lease))
@@ -83,8 +82,6 @@ def run_up_to_cleanup(
         stage = Stage(app, lease, stores, beat, limits, copies)
         for step in STEPS[:-1]:
             _run_step(stage, step)
-            if step == "transfer_files":
-                on_sent(lease.holder)
         ending = partial(_end_run, stage, held.pop_all())
     return ending
 

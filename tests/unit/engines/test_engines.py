@@ -10,13 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.unit.engines.engine_tasks import Task
-from tidemark.engines import choose as engine_begun
 from tidemark.engines import pool as engine_children
-from tidemark.engines.choose import PoolEngine, begin_tasks, choose_engine, run_begun
+from tidemark.engines.choose import PoolEngine, choose_engine
 from tidemark.engines.pool import run_in_children, run_in_kept_child
 from tidemark.engines.task import Limits, Outcome
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
@@ -139,51 +137,6 @@ def test_children_are_gone_when_the_caller_stops_early() -> None:
     running.close()  # type: ignore[attr-defined]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def begun(tasks: Sequence[Task]) -> dict[int, Outcome]:
-    return {outcome.index: outcome for outcome in run_begun(WHERE, tasks, 1, Limits())}
-
-
-def test_tasks_that_were_begun_are_not_run_again_and_those_that_failed_are() -> None:
-    before = set(psutil.Process().children())
-    begin_tasks(WHERE, [Task("pid", "file 1"), Task("segfault", "file 2"), Task("pid", "file 3")], 1, Limits())
-    (child,) = started(before)
-    found = begun([Task("a", "file 0"), Task("pid", "file 1"), Task("segfault", "file 2")])
-    assert found[0].value == "A"
-    assert found[1].value == child.pid
-    assert isinstance(found[2].error, CorruptionError) and "file 2" in found[2].error.message
-    (again,) = begun([Task("pid", "file 1")]).values()
-    assert again.value != child.pid, "an answer is given once"
-
-
-def test_an_answer_of_long_ago_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(psutil.Process().children())
-    begin_tasks(WHERE, [Task("pid", "file 1")], 1, Limits())
-    (child,) = started(before)
-    monkeypatch.setattr(engine_begun, "FRESH_SECONDS", -1.0)
-    (again,) = begun([Task("pid", "file 1")]).values()
-    assert again.value != child.pid
-
-
-def started(before: set[psutil.Process]) -> set[psutil.Process]:
-    """Children that have come since."""
-    until = time.monotonic() + 30
-    while not (found := set(psutil.Process().children()) - before) and time.monotonic() < until:
-        time.sleep(0.01)
-    return found
-
-
-def test_what_was_begun_waits_for_who_asks_for_it_and_is_forgotten_for_other_tasks() -> None:
-    begin_tasks(WHERE, [Task("pid", "file 1")], 1, Limits())
-    (other,) = begun([Task("pid", "file 2")]).values()
-    (asked,) = begun([Task("pid", "file 1")]).values()
-    begin_tasks(WHERE, [Task("pid", "file 1")], 1, Limits())
-    begin_tasks(WHERE, [Task("pid", "file 3")], 1, Limits())
-    (forgotten,) = begun([Task("pid", "file 1")]).values()
-    (kept,) = begun([Task("pid", "file 3")]).values()
-    assert len({other.value, asked.value, forgotten.value, kept.value}) == 4, "each of a child of its own"
-    assert not [child for child in psutil.Process().children() if child.pid == kept.value]
 
 
 def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -156,14 +156,6 @@ def ask_survivors(
     return find_survivors(app, root, asked)
 
 
-def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile], data: Sequence[str]) -> None:
-    """Start checking files of a landing in `folder` in the background. `data`: their site's data folders. Does nothing where
-    Spark is to check them: a run that only sends must also end well on a machine without Java."""
-    spark = app.settings.spark
-    if spark.engine != "spark" and spark.min_points > 0:
-        PoolEngine().begin_tasks("load_check", [_examine_task(root, folder, file, data) for file in files])
-
-
 def _examine_task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
     name = parse_source_path(file.path, data)
     return ExamineTask(str(root), file, name.database if name else "", folder)
