@@ -2,8 +2,8 @@
 
 python -m bench.engine SOURCE_URL TARGET_URL [--host-key SHA256:…] [--key FILE] [--target-only] [--connections N]
 
-As a command of ours does (`cli.__main__`, `sync.early_listing.begin`), it has the collector of cycles look seldom, and logs
-in while the rest of the program is still being loaded.
+As a command of ours does (`cli.__main__`), it has the collector of cycles look seldom. It logs in while the rest of the
+program is still being loaded.
 """
 
 from __future__ import annotations

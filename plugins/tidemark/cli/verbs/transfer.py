@@ -34,13 +34,8 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_plan(call: Call) -> Answer:
-    from tidemark.sync.early_listing import begin
-
-    early = begin.begin_listing(call.settings, call.arguments.link, windows=False)
     from tidemark.sync.plan import plan_sync
 
-    if early:
-        call.app.opener = early.make_opener(call.app.opener)
     found = plan_sync(call.app, call.arguments.link).as_json()
     if call.arguments.out:
         _write_json(Path(call.arguments.out), found)
@@ -96,14 +91,9 @@ def _sync_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_sync(call: Call) -> Answer:
-    from tidemark.sync.early_listing import begin
-
-    asked = call.arguments
-    early = None if asked.again else begin.begin_listing(call.settings, asked.link)
     from tidemark.sync.run import Options, run_sync
 
-    if early:
-        call.app.opener = early.make_opener(call.app.opener)
+    asked = call.arguments
     options = Options(
         only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
     )

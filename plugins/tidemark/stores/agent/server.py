@@ -91,7 +91,7 @@ class Server:
                 return
             yield frame[2]
 
-    def do_list(self, folders: list[str], by_name: str = "", level: int = 1) -> list[Any]:
+    def do_list(self, folders: list[str], by_name: str = "") -> list[Any]:
         """Send rows in frames, ordered by path. JSON: [[folder, count], …]; bytes: `pack_rows`, compressed."""
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
@@ -99,22 +99,22 @@ class Server:
         rows: list[tuple[str, int, int, int]] = []
         for prefix, found in self.disk.walk_folders(folders, missing, odd, by_name):
             if len(found) >= ROWS:  # in a frame of its own: it may need too much memory
-                self._send_rows(groups, rows, level)
+                self._send_rows(groups, rows)
                 groups, rows = [], []
             groups.append((prefix, len(found)))
             rows += found
             if len(rows) >= ROWS:
                 try:
-                    self._send_rows(groups, rows, level)
+                    self._send_rows(groups, rows)
                 except MemoryError:
                     odd.append((prefix.rstrip("/"), UNLISTED + TOO_MANY))
                 groups, rows = [], []
-        self._send_rows(groups, rows, level)
+        self._send_rows(groups, rows)
         return [missing, odd]
 
-    def _send_rows(self, groups: list[tuple[str, int]], rows: list[tuple[str, int, int, int]], level: int) -> None:
+    def _send_rows(self, groups: list[tuple[str, int]], rows: list[tuple[str, int, int, int]]) -> None:
         if rows:
-            self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
+            self.send(DATA, groups, zlib.compress(pack_rows(rows), 1))
 
     def do_names(self, folder: str) -> list[str]:
         return self.disk.list_folder(folder)

@@ -2,10 +2,9 @@
 
 Others call `store.PythonStore`; `stores.open_sftp` makes it.
 
-    bundle      make the agent's text from the modules of `stores.agent`; `start_command` starts it, or lists the tools
-    session     `start_far_end`, `FarSession`, `FarPool`: request an operation over a pipe, receive frames and a result
-    child_pipe  a pipe to the agent in a child process on this machine
-    store       the `Store` over a session
+    bundle   make the agent's text from the modules of `stores.agent`; `start_command` starts it, or lists the tools
+    session  `start_far_end`, `FarSession`, `FarPool`: request an operation over a pipe, receive frames and a result
+    store    the `Store` over a session
 
 Imports `stores.agent`, `stores.ssh` and the modules of `stores`. One round trip finds the tier: where python3 is missing,
 the command that starts the agent lists the POSIX tools. The agent ends with its connection and takes no more memory than

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.stores.agent.frames import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
@@ -14,7 +14,6 @@ from tidemark.stores.python.bundle import begin_making, encode_program, start_co
 from tidemark.stores.ssh.expired_logins import expired
 
 if TYPE_CHECKING:
-    from tidemark.stores.python.child_pipe import ChildPipe
     from tidemark.stores.ssh.connection import Pipe, SshConnection
 
 
@@ -84,12 +83,12 @@ def _read_answer(pipe: Pipe) -> bytes:
 class FarSession:
     """A running agent, for one operation at a time."""
 
-    def __init__(self, pipe: Pipe | ChildPipe) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Pipe) -> None:
+        self.pipe = pipe
 
     @property
     def is_open(self) -> bool:
-        return self._pipe.is_open
+        return self.pipe.is_open
 
     def ask(self, operation: str, *arguments: Any) -> Any:
         """Run an operation without DATA and return its result. Raises the far end's OSError."""
@@ -123,11 +122,6 @@ class FarSession:
 
     # an operation that receives and answers at the same time
 
-    @property
-    def pipe(self) -> Pipe:
-        """The pipe of a session over SSH."""
-        return cast("Pipe", self._pipe)
-
     def begin_operation(self, operation: str, *arguments: Any) -> None:
         self._send_frame(ASK, [operation, arguments])
 
@@ -143,14 +137,14 @@ class FarSession:
 
     def receive_frame(self) -> tuple[int, bytes, bytes]:
         """Return the next frame unparsed: kind, words, bytes."""
-        head = self._pipe.read(HEAD.size)
+        head = self.pipe.read(HEAD.size)
         if len(head) < HEAD.size:
             raise self._ended_error()
         kind, words, size = HEAD.unpack(head)
         return kind, *self._read_body(words, size)
 
     def close(self) -> None:
-        self._pipe.close()
+        self.pipe.close()
 
     def _await_stopped(self) -> None:
         try:
@@ -160,12 +154,12 @@ class FarSession:
 
     def _send_frame(self, kind: int, words: Any, data: bytes = b"") -> None:
         text = b"" if words is None else json.dumps(words).encode()
-        self._pipe.write(HEAD.pack(kind, len(text), len(data)) + text + data)
+        self.pipe.write(HEAD.pack(kind, len(text), len(data)) + text + data)
 
     def _receive_reply(self, patient: bool) -> tuple[int, Any, bytes]:
         kind = BEAT
         while kind == BEAT:
-            head = self._pipe.read(HEAD.size, patient=patient)
+            head = self.pipe.read(HEAD.size, patient=patient)
             if len(head) < HEAD.size:
                 raise self._ended_error()
             kind, words, size = HEAD.unpack(head)
@@ -179,21 +173,21 @@ class FarSession:
     def _read_body(self, words: int, size: int) -> tuple[bytes, bytes]:
         """Read a frame's words and bytes. Raises PermanentError where they are too many."""
         if words + size > _MOST:
-            host = self._pipe.host
+            host = self.pipe.host
             raise PermanentError(
                 f"python3 at {host} answers with {words + size:,} bytes at once, more than it ever has to say",
                 hint="is what starts there as python3 one? A login script may stand for it",
                 subject=host,
             )
-        text, data = self._pipe.read(words), self._pipe.read(size)
+        text, data = self.pipe.read(words), self.pipe.read(size)
         if len(text) < words or len(data) < size:
             raise self._ended_error()
         return text, data
 
     def _ended_error(self) -> UnreachableError:
-        said = self._pipe.read_errors().strip().rpartition("\n")[2]
+        said = self.pipe.read_errors().strip().rpartition("\n")[2]
         why = said or "it was killed, or the connection dropped"
-        return UnreachableError(f"python3 at {self._pipe.host} ended: {why}", hint="run again", subject=self._pipe.host)
+        return UnreachableError(f"python3 at {self.pipe.host} ended: {why}", hint="run again", subject=self.pipe.host)
 
 
 class FarPool:

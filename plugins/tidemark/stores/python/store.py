@@ -39,19 +39,15 @@ class PythonStore:
     def list_names(self, folders: Sequence[str], by_name: str) -> Listing:
         return self._make_listing(folders, by_name)
 
-    def stream_listing(self, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
-        """Yield (groups, packed rows) of each frame of a listing; last ([missing folders, odd paths], b"")."""
-        with self._far_session("") as far:
-            asked = [check_folder(folder) for folder in folders]
-            yield from far.stream_frames("list", asked, by_name, patient=True)
-
     def _make_listing(self, folders: Sequence[str], by_name: str) -> Listing:
+        asked = [check_folder(folder) for folder in folders]
         frames: list[Frame] = []
-        for words, data in self.stream_listing(folders, by_name):
-            if data:
-                frames.append(Frame(words, data, compressed=True))
-            else:
-                missing, odd = words
+        with self._far_session("") as far:
+            for words, data in far.stream_frames("list", asked, by_name, patient=True):
+                if data:
+                    frames.append(Frame(words, data, compressed=True))
+                else:
+                    missing, odd = words
         found = tuple(sorted((path, why) for path, why in odd))
         return Listing(PackedEntries(frames), tuple(sorted(missing)), found, partial=bool(by_name))
 
