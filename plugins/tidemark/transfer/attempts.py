@@ -27,8 +27,10 @@ class Attempt(Protocol):
     error that is not of the network may be caused by one file, and the round cannot say which.
     """
 
-    error: TidemarkError | None
     halves: bool
+
+    @property
+    def error(self) -> TidemarkError | None: ...
 
     @property
     def kept_bytes(self) -> int: ...

@@ -1,10 +1,10 @@
 """Manage the connections of a transfer: how many to open, how much to ask of each, which one to give up.
 
-Only the coordinating thread uses `Connections`. Connections report through the queue `received`. Connections are opened
-while that pays. Each step measures the bytes of each connection, and whether packets are lost (`LineSpeed`). Packet loss in
-three consecutive steps means a lossy line: then there may be many connections, and all of them transfer. A silent
-connection is given up after the link's time limit, and its requests wait again. At most a block is asked of a sending
-connection, since a cut loses it.
+Only the coordinating thread uses `Connections`; any thread may call `wake` and `stop_asking`. Connections report
+through the queue `received`. Connections are opened while that pays. Each step measures the bytes of each connection,
+and whether packets are lost (`LineSpeed`). Packet loss in three consecutive steps means a lossy line: then there may be
+many connections, and all of them transfer. A silent connection is given up after the link's time limit, and its
+requests wait again. At most a block is asked of a sending connection, since a cut loses it.
 
 A server may admit fewer connections than the link's settings allow. sshd refuses too many (`MaxStartups`, limits of the
 account), and its limit may change from moment to moment. `Allowance` is how many it admits: after a refusal as many as
@@ -68,6 +68,7 @@ class Connections:
         self._sends = sends
         self._door = threading.Lock()  # guards `_over` against threads that open connections
         self._over = False
+        self._asking = True
         self._opening = 0
         self._waiting: list[tuple[SshConnection, FarSession]] = []  # opened in case that one stream is not enough
         self._many = False  # one stream is not enough
@@ -114,7 +115,19 @@ class Connections:
     def frame_bytes(self) -> int:
         return FAR_FRAME if self.is_long else FRAME
 
-    def top_up(self, carrier: Connection, stopped: Callable[[], bool]) -> None:
+    def wake(self) -> None:
+        """Wake the coordinating thread: another thread of ours has results."""
+        self.received.put((None, None))
+
+    def stop_asking(self) -> None:
+        """Ask no more of any connection."""
+        self._asking = False
+
+    def top_up_all(self) -> None:
+        for carrier in self.active:
+            self.top_up(carrier)
+
+    def top_up(self, carrier: Connection) -> None:
         """Ask more of `carrier` until enough is in flight."""
         rate = self._speed.rate.get(carrier.number, 0.0)
         alone, sharing = FAR_AHEAD if self.is_long else AHEAD, len(self.active)
@@ -123,7 +136,7 @@ class Connections:
             ahead = min(ahead, self._bucket.rate / 2)  # a request waits for the bucket, which must not take long
         if self._sends:
             ahead = min(ahead, self._block)
-        while not stopped() and not carrier.ended:
+        while self._asking and not carrier.ended:
             chunk = self._chunk_size(rate)
             if self._schedule.outstanding_bytes(carrier.number) + chunk > max(ahead, 2 * chunk):
                 return
@@ -133,11 +146,7 @@ class Connections:
             if not spans:
                 return
             self._under_way.update(span.number for span in spans if not isinstance(span, Kept))
-            try:
-                carrier.ask_spans(spans, self._files)
-            except UnreachableError:
-                self.drop_connection(carrier)
-                return
+            carrier.ask_spans(spans, self._files)
             if self._bucket.rate:
                 self._bucket.consume_tokens(sum(span.weight + self._overhead_bytes(span.number) for span in spans))
 
@@ -145,7 +154,7 @@ class Connections:
         """Return the bytes that cross with a span in the direction of its contents: records, paths and naming requests."""
         return RECORD.size + (2 * (RANGE.size + len(self._files[number].path)) + RECORD.size if self._sends else 0)
 
-    def add_opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
+    def add_opened(self, opened: Opened) -> None:
         """Add an opened connection, or note its refusal. Raises HostKeyError, which must end the transfer."""
         self._opening -= 1
         if opened.error is not None:
@@ -157,17 +166,17 @@ class Connections:
         self._allowance.note_admission(there + 1, now + pause_after(1))
         self._waiting.append((opened.connection, opened.session))
         if self._many or not self.active:
-            self._join_waiting(stopped)
+            self._join_waiting()
 
     @property
     def _connection_count(self) -> int:
         """Connections that are open or opening."""
         return len(self.active) + len(self._waiting) + self._opening
 
-    def _join_waiting(self, stopped: Callable[[], bool]) -> None:
+    def _join_waiting(self) -> None:
         while self._waiting:
             self._add_connection(*self._waiting.pop(), own=True)
-            self.top_up(self.active[-1], stopped)
+            self.top_up(self.active[-1])
 
     def drop_connection(self, carrier: Connection) -> None:
         """Give a connection up. Its requests wait again."""
@@ -178,7 +187,7 @@ class Connections:
             self.active.remove(carrier)
         self._schedule.drop_connection(carrier.number)
 
-    def check_connections(self, stopped: Callable[[], bool]) -> list[Connection]:
+    def check_connections(self) -> list[Connection]:
         """Give up silent connections and return them; measure the speed once a step. Raises UnreachableError when no
         connection is left."""
         given_up = []
@@ -191,7 +200,7 @@ class Connections:
                 given_up.append(carrier)
         self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
         if not self.active:
-            self._join_waiting(stopped)
+            self._join_waiting()
         if not self.active and not self._opening:
             name = self._store.connection.login.name
             raise UnreachableError(
@@ -203,9 +212,8 @@ class Connections:
         if self.is_long and self._speed.is_due(now, self.round_trip):
             self._measure_and_open(now)
             if self._many:
-                self._join_waiting(stopped)
-            for carrier in list(self.active):
-                self.top_up(carrier, stopped)
+                self._join_waiting()
+            self.top_up_all()
         return given_up
 
     def overdue_files(self) -> list[tuple[int, TidemarkError]]:

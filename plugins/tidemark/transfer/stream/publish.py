@@ -36,21 +36,22 @@ from tidemark.stores.agent.disk import Disk
 from tidemark.stores.agent.part_file import PartFile, is_proven_after_rename, is_proven_file, write_small
 from tidemark.stores.agent.publisher import BATCH, GATHER_SECONDS
 from tidemark.stores.os_errors import Where, os_error
+from tidemark.stores.protocol import Range
 from tidemark.stores.retrying import SOON
 from tidemark.transfer.existing import part_taken_error
-from tidemark.transfer.items import Failed, SendItem, Sent, TryAgain, Wire
+from tidemark.transfer.items import Failed, SendItem, Sent, TryAgain, Wire, source_changed_error
 
 Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
 class Whole(NamedTuple):
-    """A part whose bytes were checked. `confirm` is called before it is named and raises TryAgain or another error."""
+    """A part whose bytes were checked. `confirm`: its source is digested again before it is named."""
 
     item: SendItem
     place: bytes  # of the final name, on the disk
     sha256: str
     large: bool
-    confirm: Callable[[], None] | None = None
+    confirm: bool = False
     proof: durable.Proof | None = None  # the stat of its part as long as its bytes are these
     syncs_failed: int = 0  # `Publisher.syncs_failed` before its first byte was written
     number: int = 0
@@ -181,7 +182,7 @@ class Publisher:
 
     def _publish_all(self, batch: Sequence[Whole]) -> None:
         kept = [whole for whole in batch if not self._in_doubt(whole)]
-        sure = [whole for whole in kept if whole.confirm is None or self._is_confirmed(whole, whole.confirm)]
+        sure = [whole for whole in kept if not whole.confirm or self._is_confirmed(whole)]
         if not sure:
             return
         try:
@@ -191,7 +192,7 @@ class Publisher:
         except OSError as error:
             if len(sure) > 1:  # one of them caused it: try each alone
                 for whole in sure:
-                    self._publish_all([whole._replace(confirm=None)])
+                    self._publish_all([whole._replace(confirm=False)])
             else:
                 item = sure[0].item
                 if error.errno in (errno.ENOENT, errno.ESTALE):
@@ -234,19 +235,19 @@ class Publisher:
         """Send `error.parts` again. After a failed sync of the whole disk, send everything written before it again."""
         self.syncs_failed += error.disk
         self._lost.update((whole.place, error) for whole in batch if part_at(whole.place) in error.parts)
-        self._publish_all([whole._replace(confirm=None) for whole in batch])
+        self._publish_all([whole._replace(confirm=False) for whole in batch])
 
-    def _is_confirmed(self, whole: Whole, confirm: Callable[[], None]) -> bool:
+    def _is_confirmed(self, whole: Whole) -> bool:
+        """Whether the source still has these bytes. If not, or if it cannot be read, reports the file's outcome."""
+        item = whole.item
         try:
-            confirm()
-        except TryAgain as again:
-            outcome: Outcome = (whole.item, again)
+            if self._wire.source.digest_ranges([Range(item.source_path, 0, item.size)]) == [whole.sha256]:
+                return True
+            outcome: Outcome = (item, source_changed_error(item))
         except SOON as soon:
-            outcome = (whole.item, TryAgain(soon))
+            outcome = (item, TryAgain(soon))
         except TidemarkError as error:
-            outcome = self._wire.make_failed(whole.item, error)
-        else:
-            return True
+            outcome = self._wire.make_failed(item, error)
         self._report([outcome])
         return False
 

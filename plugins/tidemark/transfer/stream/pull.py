@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty
@@ -29,7 +29,7 @@ from tidemark.stores.agent.part_file import Differs, begin_part, claimed_blocks,
 from tidemark.stores.agent.reader import same_edition
 from tidemark.stores.local import LocalStore
 from tidemark.stores.os_errors import os_error
-from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.protocol import Entry
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.sink import Frame
 from tidemark.transfer.existing import block_differs_error, identity_of
@@ -38,7 +38,7 @@ from tidemark.transfer.stream.connection import Connection
 from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.publish import WORTH_IT, Arrived, Publisher, SmallFiles, Whole
 from tidemark.transfer.stream.schedule import Span, uncovered_spans
-from tidemark.transfer.stream.session import PAUSE, Session
+from tidemark.transfer.stream.session import PAUSE, Ending, Session
 from tidemark.transfer.stream.verify import VerifiedPart, Verifier
 
 COMPARED = 4 << 20  # bytes of a piece that is here already: so many are fetched again for one bad byte
@@ -82,7 +82,7 @@ class Pull(Session):
         self._small_files = SmallFiles(quick=len(items) >= WORTH_IT)
         self._sealer = Publisher(wire, target.disk, target.where, self._outcomes.put, self._small_files)
         self._folders = TargetFolders(target.disk, items, self._sealer.disks)
-        self._prover = Verifier(lambda: self.line.received.put((None, None)))
+        self._prover = Verifier(self.line.wake)
         self._leases_at = 0.0  # when the parts' leases were checked
         self._put_at = 0.0  # when complete files were queued for naming
         self._unproven: set[int] = set()  # all written, not all read back
@@ -157,7 +157,7 @@ class Pull(Session):
             self._sealer.queue_files(self._order.pop_ready())
             self._sealer.finish_publishing()
         except Exception as bug:
-            self._bug = self._bug or bug
+            self.end_round(Ending.BUG, bug)
 
     def _write_small(self, frame: memoryview, small: Sequence[_Small]) -> None:
         """Write the small files of one frame and queue them for naming."""
@@ -181,7 +181,9 @@ class Pull(Session):
                 remove_quietly(part)
                 self._retry_file(one.number, TryAgain(block_differs_error(item, "target", 0, item.size)))
             else:
-                self._file_complete(one.number, Whole(item, place, digest.hex(), False, None, seen, syncs_failed))
+                self._file_complete(
+                    one.number, Whole(item, place, digest.hex(), False, proof=seen, syncs_failed=syncs_failed)
+                )
 
     def _is_same_edition(self, number: int, edition: int) -> bool:
         """Whether this piece is of the same file version as the others. If times cannot show it, a digest will later."""
@@ -255,8 +257,7 @@ class Pull(Session):
         self.kept_bytes -= end - offset
         self.schedule.repeat_span(number, offset, end)
         self._prover.queue_part(number, large.part)  # to read back its other bytes
-        for carrier in list(self.line.active):
-            self.line.top_up(carrier, self._stop.is_set)
+        self.line.top_up_all()
 
     def _not_kept(self, number: int, part: VerifiedPart | None, error: OSError) -> None:
         said = os_error(error, self.target.where, self._files[number].target_path)
@@ -274,7 +275,7 @@ class Pull(Session):
             disk, path = self.target.disk, item.target_path
             large.syncs_failed = self._sealer.syncs_failed
             begin_part(disk, path, large.identity, large.claims)
-            large.part = VerifiedPart(disk, path, large.identity, lambda: self.line.received.put((None, None)))
+            large.part = VerifiedPart(disk, path, large.identity, self.line.wake)
         return large.part
 
     def _complete_large(self, number: int, part: VerifiedPart) -> None:
@@ -282,17 +283,9 @@ class Pull(Session):
         self._unproven.discard(number)
         digest = part.verified_digest()
         part.close()
-        confirm = self._make_confirm(item, digest) if large.confirm else None
         place = self._folders.locate_file(item.target_path)
-        whole = Whole(item, place, digest, True, confirm, proof=part.proof, syncs_failed=large.syncs_failed)
+        whole = Whole(item, place, digest, True, large.confirm, proof=part.proof, syncs_failed=large.syncs_failed)
         self._file_complete(number, whole)
-
-    def _make_confirm(self, item: SendItem, digest: str) -> Callable[[], None]:
-        def confirm() -> None:
-            if self.source.digest_ranges([Range(item.source_path, 0, item.size)]) != [digest]:
-                raise source_changed_error(item)
-
-        return confirm
 
     def _retry_file(self, number: int, again: TryAgain) -> None:
         """Remove the journal, since the part differs from the source, and end this try of the file."""

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.agent.block_journal import Block, Identity, copy_of, journal_of, part_of
@@ -31,7 +32,7 @@ from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.publish import Whole
 from tidemark.transfer.stream.push_connection import UNCONFIRMED, UNSENT, Feed, PushConnection, Seal
 from tidemark.transfer.stream.schedule import Span, uncovered_spans
-from tidemark.transfer.stream.session import Session
+from tidemark.transfer.stream.session import Ending, Session
 
 _GONE = (errno.ESTALE, "somebody else took its part away, or wrote to it")
 _AGAIN = {errno.ENOENT: _GONE, errno.ESTALE: _GONE, LOST: (errno.EIO, "the disk lost bytes that were written")}
@@ -72,7 +73,7 @@ class Push(Session):
             self._note_asked,
             self._edge.admit_bytes,
             self._count_crossed,
-            self._record_bug,
+            partial(self.end_round, Ending.BUG),
         )
         self.line = self._make_connections(feed)
         self._large: dict[int, _Pieces] = {}  # all of the round
@@ -276,8 +277,7 @@ class Push(Session):
             self._fail_file(number, block_differs_error(self._files[number], "target", offset, length))
             return
         self.schedule.repeat_span(number, offset, offset + length)
-        for carrier in list(self.line.active):
-            self.line.top_up(carrier, self._stop.is_set)
+        self.line.top_up_all()
 
     def _discard_journal(self, number: int) -> None:
         """Have the journal of a large file removed: its part differs from the source at an unknown place."""

@@ -9,6 +9,8 @@ is in flight than the line holds. Source: research/transfer-pull.md; research/tr
 from __future__ import annotations
 
 import contextlib
+import enum
+import math
 import os
 import queue
 import threading
@@ -45,6 +47,22 @@ GRACE = 5.0  # seconds for an abandoned coordinating thread to end by itself
 LOOKING = 1.0  # seconds for it to stop while it only checks what exists
 
 
+class Ending(enum.IntEnum):
+    """Why a round ends before its files do. A later one replaces an earlier one."""
+
+    NONE = 0
+    ASKED = 1  # the caller asked to stop: a block more is accepted at most
+    OUT_OF_ROOM = 2  # a file met a full disk: no more is asked, all that was asked still comes
+    GIVEN_UP = 3  # the caller takes no more outcomes
+    FAILED = 4  # an error that is not of one file
+    BUG = 5  # an unexpected error; raised to the caller
+
+    @property
+    def ends_at_once(self) -> bool:
+        """Whether bytes in flight are not waited for."""
+        return self > Ending.OUT_OF_ROOM
+
+
 class Session:
     """One round between two stores, one of them at the far end of `line`. Yields Sent, Failed or (item, TryAgain) for each
     item, unless the round ends before. Subclasses define what a frame means and how parts get their names."""
@@ -54,7 +72,7 @@ class Session:
     def __init__(self, wire: Wire, items: Sequence[SendItem], source: Where, target: Where) -> None:
         self.wire = wire
         self.items = items
-        self.error: TidemarkError | None = None  # that ended the round
+        self.ending = Ending.NONE
         self.kept_bytes = 0  # see `transfer.attempts`
         self.schedule = Schedule()
         self.asking: dict[int, Asking] = {}
@@ -64,16 +82,33 @@ class Session:
         self._files: Sequence[SendItem] = ()  # by number
         self._order = NamesInOrder()
         self._outcomes: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
-        self._bug: BaseException | None = None  # an unexpected error, raised to the caller
-        self._stop = threading.Event()  # ask no more, receive what was asked
+        self._cause: BaseException | None = None  # of the ending
+        self._door = threading.Lock()  # guards `ending` and `_cause`
         self._edge = WindowEdge(wire.options.block_bytes)  # reached when the caller asks to stop
-        self._abandon = threading.Event()
-        self._looking = True  # still checks what exists; no byte was asked
+        self._stopped_at = math.inf  # when no more was to be asked, while bytes in flight may come
+        self._patience = LOOKING  # seconds for what was asked to come after that
         self._head_room: HeadRoom | None = None  # of a target that is a disk of this machine
 
     @property
     def is_stopping(self) -> bool:
-        return self._stop.is_set() or self._abandon.is_set()
+        return self.ending != Ending.NONE
+
+    @property
+    def error(self) -> TidemarkError | None:
+        """The error that ended the round."""
+        return self._cause if isinstance(self._cause, TidemarkError) else None
+
+    def end_round(self, ending: Ending, cause: BaseException | None = None) -> None:
+        """End the round before its files do, unless it ends for a later reason already. Any thread may call it."""
+        with self._door:
+            if ending <= self.ending:
+                return
+            if ending is Ending.ASKED:
+                self._edge.mark_reached()
+            if not ending.ends_at_once:
+                self._stopped_at = min(self._stopped_at, time.monotonic())
+            self.ending, self._cause = ending, cause or self._cause
+            self.line.stop_asking()
 
     def iter_outcomes(self) -> Iterator[Outcome]:
         """Run the round and yield its outcomes. Calls the wire's `on_bytes` in the caller's thread."""
@@ -86,28 +121,25 @@ class Session:
                 else:
                     yield from told
         finally:
-            self._abandon.set()
+            self.end_round(Ending.GIVEN_UP)
             hand.join(GRACE)
             if hand.is_alive():
                 self._cut_connections()
                 hand.join(GRACE)  # only a disk of this machine can delay it now
-        if self._bug is not None:
-            raise self._bug
+        if self._cause is not None and self.ending is Ending.BUG:
+            raise self._cause
 
     def _next_outcomes(self) -> list[Outcome] | int | None:
         """Wait for outcomes or a byte count; None: the round is over. Cuts the connections if a stop takes too long."""
-        stopped, patience = 0.0, self._far.connection.limits.stall
+        since = time.monotonic()
         while True:
-            if not stopped and (self._stop.is_set() or self.wire.is_stopped()):
-                if not self._stop.is_set():
-                    self._edge.mark_reached()
-                self._stop.set()
-                stopped = time.monotonic()
+            if not self.is_stopping and self.wire.is_stopped():
+                self.end_round(Ending.ASKED)
             with contextlib.suppress(queue.Empty):
                 return self._outcomes.get(timeout=PAUSE)
-            if stopped and time.monotonic() - stopped > (LOOKING if self._looking else patience):
+            if time.monotonic() - max(since, self._stopped_at) > self._patience:
                 self._cut_connections()
-                stopped = time.monotonic()
+                since = time.monotonic()
 
     def _cut_connections(self) -> None:
         """Drop all connections, so that threads that wait for the far end go on. The next try resumes from what arrived."""
@@ -158,40 +190,35 @@ class Session:
         line = self.line
         try:
             self._prepare_files()  # uses the session that `line` takes afterwards
-            self._looking = False
+            self._patience = self._far.connection.limits.stall
             if self.is_stopping:
                 return
             line.start_connections(self.wire.options)
             self._run_loop()
             line.finish_sessions()
         except (TidemarkError, OSError) as error:
-            self.error = error if isinstance(error, TidemarkError) else os_error(error, self._ends[1], "")
+            told = error if isinstance(error, TidemarkError) else os_error(error, self._ends[1], "")
+            self.end_round(Ending.FAILED, told)
             line.abandon_connections()
         except BaseException as bug:
-            self._bug = self._bug or bug
+            self.end_round(Ending.BUG, bug)
             line.abandon_connections()
         finally:
             try:
                 self.close()
             except TidemarkError as error:
-                self.error = self.error or error
+                self.end_round(Ending.FAILED, self.error or error)
             finally:
                 self._outcomes.put(None)
 
     def _run_loop(self) -> None:
         line, schedule = self.line, self.schedule
         self.on_connected()
-        for carrier in list(line.active):
-            line.top_up(carrier, self._stop.is_set)
+        line.top_up_all()
         looked = moved = time.monotonic()
-        while (
-            not (self.has_published_all() and schedule.is_finished) and not self._abandon.is_set()
-        ):  # `has_published_all` may ask for more
-            if (
-                self._stop.is_set()
-                and self.has_published_all()
-                and not any(schedule.outstanding_bytes(c.number) for c in line.active)
-            ):
+        while not self.ending.ends_at_once:
+            published = self.has_published_all()  # which may ask for more
+            if published and (schedule.is_finished or (self.is_stopping and not self._is_asked())):
                 return
             if self.may_stop_now():
                 self._cut_connections()  # else bytes in the buffers on the way would still come
@@ -200,12 +227,12 @@ class Session:
                 came = line.received.get(timeout=PAUSE)
                 moved = time.monotonic()
                 if isinstance(came, Opened):
-                    line.add_opened(came, self._stop.is_set)
+                    line.add_opened(came)
                     self.on_connected()
                 else:
                     self._on_frame(*came)
             if time.monotonic() - looked >= PAUSE:
-                for lost in line.check_connections(self._stop.is_set):
+                for lost in line.check_connections():
                     self.on_connection_lost(lost)
                 self.on_connected()
                 for number, error in line.overdue_files():
@@ -213,13 +240,17 @@ class Session:
                 line.check_idle(moved)
                 looked = time.monotonic()
 
+    def _is_asked(self) -> bool:
+        """Whether bytes are in flight."""
+        return any(self.schedule.outstanding_bytes(carrier.number) for carrier in self.line.active)
+
     def _on_frame(self, carrier: Connection | None, frame: Frame | None) -> None:
         if carrier is None or carrier.ended:  # results of another thread: `has_published_all` collects them
             return
         if frame is None:
             self.line.drop_connection(carrier)
             self.on_connection_lost(carrier)
-            for lost in self.line.check_connections(self._stop.is_set):
+            for lost in self.line.check_connections():
                 self.on_connection_lost(lost)
             self.on_connected()
             return
@@ -230,7 +261,7 @@ class Session:
         self._edge.admit_bytes(len(frame.data))
         self.receive_frame(carrier, frame)
         carrier.give_back(frame)
-        self.line.top_up(carrier, self._stop.is_set)
+        self.line.top_up(carrier)
 
     def _parse_records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
         if len(frame.words) % RECORD.size:
@@ -270,11 +301,6 @@ class Session:
         else:
             self._fail_file(number, os_error(OSError(trouble, os.strerror(trouble)), self._ends[0], item.source_path))
 
-    def _record_bug(self, bug: BaseException) -> None:
-        """Record an unexpected error of a connection's thread and abandon the round."""
-        self._bug = self._bug or bug
-        self._abandon.set()
-
     def _retry_file(self, number: int, again: TryAgain) -> None:
         """End this try of the file; another may succeed."""
         self._unschedule(number)
@@ -286,8 +312,7 @@ class Session:
         self._outcomes.put([self.wire.make_failed(self._files[number], error)])
         self._order.release_next(number)
         if isinstance(error, DiskFullError):  # it ends the round, once all bytes in flight have come
-            self.error = self.error or error
-            self._stop.set()
+            self.end_round(Ending.OUT_OF_ROOM, error)
 
     def _unschedule(self, number: int) -> None:
         self.schedule.drop_file(number)
