@@ -13,7 +13,7 @@ from tidemark.stores.python.store import PythonStore
 from tidemark.transfer.attempts import Attempt, Outcome
 from tidemark.transfer.items import DIRECT, RELAYED, SendItem, Wire
 from tidemark.transfer.relay.relay import Relay
-from tidemark.transfer.stream.direct import Direct, DirectPath, NoDirectPath
+from tidemark.transfer.stream.direct import DirectPath, NoDirectPath, open_direct
 
 
 def attempt_between(wire: Wire, items: Sequence[SendItem]) -> Attempt:
@@ -31,7 +31,7 @@ def attempt_between(wire: Wire, items: Sequence[SendItem]) -> Attempt:
         wire.path = RELAYED + road
         return Relay(wire, items)
     wire.path = DIRECT
-    return Direct(wire, road, items)
+    return open_direct(wire, road, items)
 
 
 def open_direct_path(source: PythonStore, target: PythonStore) -> DirectPath | str:

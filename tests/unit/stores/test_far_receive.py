@@ -36,7 +36,7 @@ from tidemark.stores.agent.frames import (
     WORDS,
 )
 from tidemark.stores.agent.writer import FrameReceiver, begin_parts
-from tidemark.transfer.stream.push_connection import ANSWERS_ROOM
+from tidemark.transfer.stream.push import ANSWERS_ROOM
 
 KNOWN = (1_600_000_000, 7)  # mtime and inode of a source
 CONTENT = bytes(range(256)) * 40

@@ -1,20 +1,19 @@
 """Stream files between a disk of this machine and a far end with python3: always more in flight than the line holds.
 
-Enter by `ends.open_stream`, which makes a `pull.Pull` or a `push.Push`, and by `direct.Direct`. Each is one round for
-`transfer.attempts.run_attempts`. A coordinating thread owns the plan and the connections; other threads read back and
-publish.
+Enter by `ends.open_stream` and `direct.open_direct`. Each makes a `session.Session` with its direction, `pull.Pull` or
+`push.Push`: one round for `transfer.attempts.run_attempts`. A coordinating thread owns the plan and the connections; other
+threads read back and publish.
 
-    schedule         which bytes to ask next, of which connection; pure
-    verify           read parts back while bytes come, so that a digest is one of the file on disk
-    publish          make complete files durable and name them, in batches
-    connection       one connection of a pull: requests ranges, passes frames on
-    push_connection  one connection of a push: reads, sends, passes answers on
-    connections      how many connections, how much each is asked, which one is given up
-    session          the loop that a pull and a push share
-    pull             far end to this disk
-    push             this disk to far end
-    direct           one far end to another, with a login key that is lent for a moment
-    ends             which two ends can stream; make their pull or push
+    schedule     which bytes to ask next, of which connection; pure
+    verify       read parts back while bytes come, so that a digest is one of the file on disk
+    publish      make complete files durable and name them, in batches
+    connection   one connection of a pull: requests ranges, passes frames on
+    connections  how many connections, how much each is asked, which one is given up
+    session      one round: its loop, its outcomes, its ending; what a direction is
+    pull         far end to this disk
+    push         this disk to far end, and its connections: read, send, pass answers on
+    direct       one far end to another, with a login key that is lent for a moment
+    ends         which two ends can stream; make their pull or push
 
 Imports `stores`, `stores.agent`, `stores.python`, `stores.ssh` and the modules of `transfer`. Only `transfer.engine`
 and `transfer.route` import this folder. Not for ends of the tiers posix and sftp: those are `transfer.relay`'s.

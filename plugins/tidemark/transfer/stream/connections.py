@@ -65,7 +65,7 @@ class Connections:
         self._files = files
         self._bucket = wire.bucket
         self._make = make
-        self._sends = sends
+        self.sends = sends
         self._door = threading.Lock()  # guards `_over` against threads that open connections
         self._over = False
         self._asking = True
@@ -134,7 +134,7 @@ class Connections:
         ahead = max(alone / sharing ** (1 if sharing <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
             ahead = min(ahead, self._bucket.rate / 2)  # a request waits for the bucket, which must not take long
-        if self._sends:
+        if self.sends:
             ahead = min(ahead, self._block)
         while self._asking and not carrier.ended:
             chunk = self._chunk_size(rate)
@@ -152,7 +152,7 @@ class Connections:
 
     def _overhead_bytes(self, number: int) -> int:
         """Return the bytes that cross with a span in the direction of its contents: records, paths and naming requests."""
-        return RECORD.size + (2 * (RANGE.size + len(self._files[number].path)) + RECORD.size if self._sends else 0)
+        return RECORD.size + (2 * (RANGE.size + len(self._files[number].path)) + RECORD.size if self.sends else 0)
 
     def add_opened(self, opened: Opened) -> None:
         """Add an opened connection, or note its refusal. Raises HostKeyError, which must end the transfer."""
@@ -311,7 +311,7 @@ class Connections:
             self._store.pool.return_session(carrier.session)
 
     def _chunk_size(self, rate: float) -> int:
-        block = self._block // 4 if self._sends else self._block
+        block = self._block // 4 if self.sends else self._block
         most = min(block, int(self._bucket.rate / 8) or block)
         if not self.is_long:
             return most

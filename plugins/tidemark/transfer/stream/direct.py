@@ -18,11 +18,12 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from tidemark.errors import HostKeyError, UnreachableError
-from tidemark.stores.agent.frames import FAILED, NOTHING, PIECES, RANGE, READ
+from tidemark.stores.agent.frames import FAILED, PIECES, RANGE
 from tidemark.stores.python.bundle import encode_forwarding, encode_program, start_command
 from tidemark.stores.python.session import FarPool, FarSession, start_far_end
 from tidemark.stores.python.store import PythonStore
@@ -30,10 +31,9 @@ from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.login import Limits, Login
 from tidemark.stores.ssh.sink import Frame
-from tidemark.transfer.items import SendItem, Wire, source_changed_error
-from tidemark.transfer.stream.connections import Connections
-from tidemark.transfer.stream.push import Push
-from tidemark.transfer.stream.push_connection import Feed, PushConnection, Reader
+from tidemark.transfer.items import SendItem, Wire
+from tidemark.transfer.stream.push import Push, PushConnection, Reader
+from tidemark.transfer.stream.session import Session
 
 ALIAS = "tidemark-target"  # the target's name in the file of known hosts, whatever its address
 CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes128-ctr"
@@ -44,41 +44,9 @@ class NoDirectPath(Exception):
     """The source does not reach the target; its text is why."""
 
 
-class Direct(Push):
-    def __init__(self, wire: Wire, road: DirectPath, items: Sequence[SendItem]) -> None:
-        self._road = road
-        source, target = wire.source, wire.target
-        assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
-        super().__init__(wire, source, target, items)
-
-    def _make_connections(self, feed: Feed) -> Connections:
-        return Connections(
-            self._road, self.schedule, self.asking, self.wire, lambda *what: DirectConnection(feed, *what), sends=True
-        )
-
-    def _editions_of(self, paths: list[str]) -> Sequence[int | None]:
-        assert isinstance(self.source, PythonStore)
-        return self.source.ask_editions(paths)
-
-    def _parse_records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
-        for record in super()._parse_records(frame):
-            if record[4] != READ:
-                yield record
-            elif record[0] < len(self._files):
-                self._was_read(*record[:3], record[5], record[6])
-            else:
-                raise self._not_asked()
-
-    def _was_read(self, number: int, offset: int, length: int, edition: int, prefix: bytes) -> None:
-        """Record a piece that the source read and sent. If it is of a changed file, give the file up for this try."""
-        self._count_crossed([(number, length)])
-        known = prefix if prefix != NOTHING else b""
-        if self.schedule.waits_for(number) and not self._note_read(number, edition, offset + length, known):
-            self._retry_file(number, source_changed_error(self._files[number]))
-
-    def _cut_connections(self) -> None:
-        self.target.connection.drop()
-        super()._cut_connections()
+def open_direct(wire: Wire, road: DirectPath, items: Sequence[SendItem]) -> Session:
+    """Make one round (`transfer.attempts`) from the road's end to its target."""
+    return Session(wire, items, partial(Push, road=road, make=DirectConnection))
 
 
 class DirectConnection(PushConnection):
@@ -91,7 +59,7 @@ class DirectConnection(PushConnection):
         return self.said or super().last_words
 
     def _open_reader(self, frame: int, digest: bool) -> Reader:
-        self.session.begin_operation("forward", frame, digest, self._feed.reserve)
+        self.session.begin_operation("forward", frame, digest, self._push.session.wire.options.reserve)
         return self
 
     def answer(self, asked: bytes) -> None:

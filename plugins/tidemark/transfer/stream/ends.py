@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tidemark.stores.local import LocalStore
 from tidemark.stores.python.store import PythonStore
 from tidemark.transfer.items import SendItem, Wire
-
-if TYPE_CHECKING:
-    from tidemark.transfer.stream.pull import Pull
-    from tidemark.transfer.stream.push import Push
+from tidemark.transfer.stream.session import Session
 
 
 def can_stream(wire: Wire) -> bool:
@@ -20,14 +16,12 @@ def can_stream(wire: Wire) -> bool:
     return ends in ((PythonStore, LocalStore), (LocalStore, PythonStore))
 
 
-def open_stream(wire: Wire, items: Sequence[SendItem]) -> Pull | Push:
+def open_stream(wire: Wire, items: Sequence[SendItem]) -> Session:
     """Make one round (`transfer.attempts`) between two ends that `can_stream`."""
-    source, target = wire.source, wire.target
-    if isinstance(source, PythonStore) and isinstance(target, LocalStore):
+    if isinstance(wire.source, PythonStore):
         from tidemark.transfer.stream.pull import Pull  # one of the two is needed, and loading them takes time
 
-        return Pull(wire, source, target, items)
-    assert isinstance(source, LocalStore) and isinstance(target, PythonStore)
+        return Session(wire, items, Pull)
     from tidemark.transfer.stream.push import Push
 
-    return Push(wire, source, target, items)
+    return Session(wire, items, Push)

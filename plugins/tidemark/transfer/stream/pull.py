@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from queue import Empty
 from typing import NamedTuple
 
-from tidemark.errors import TidemarkError
 from tidemark.stores.agent.block_journal import Block, Identity, journal_of, part_at
 from tidemark.stores.agent.disk import Disk
 from tidemark.stores.agent.durable import DiskHandles, make_folder, make_folders, remove_quietly
@@ -33,12 +32,12 @@ from tidemark.stores.protocol import Entry
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.sink import Frame
 from tidemark.transfer.existing import block_differs_error, identity_of
-from tidemark.transfer.items import SendItem, TryAgain, Wire, source_changed_error
+from tidemark.transfer.items import SendItem, TryAgain, source_changed_error
 from tidemark.transfer.stream.connection import Connection
 from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.publish import WORTH_IT, Arrived, Publisher, SmallFiles, Whole
 from tidemark.transfer.stream.schedule import Span, uncovered_spans
-from tidemark.transfer.stream.session import PAUSE, Ending, Session
+from tidemark.transfer.stream.session import PAUSE, Ending, Existing, Session
 from tidemark.transfer.stream.verify import VerifiedPart, Verifier
 
 COMPARED = 4 << 20  # bytes of a piece that is here already: so many are fetched again for one bad byte
@@ -72,16 +71,19 @@ class _Small(NamedTuple):
     digest: bytes
 
 
-class Pull(Session):
-    def __init__(self, wire: Wire, source: PythonStore, target: LocalStore, items: Sequence[SendItem]) -> None:
-        super().__init__(wire, items, source.where, target.where)
-        self.source = source
-        self.target = target
-        self.line = Connections(source, self.schedule, self.asking, wire)
+class Pull:
+    """The direction from a far end to a disk of this machine."""
+
+    def __init__(self, session: Session) -> None:
+        source, target, wire = session.source, session.target, session.wire
+        assert isinstance(source, PythonStore) and isinstance(target, LocalStore)
+        self.line = Connections(source, session.schedule, session.asking, wire)
+        self._session = session
+        self._target = target
         self._large: dict[int, _Large] = {}  # under way
-        self._small_files = SmallFiles(quick=len(items) >= WORTH_IT)
-        self._sealer = Publisher(wire, target.disk, target.where, self._outcomes.put, self._small_files)
-        self._folders = TargetFolders(target.disk, items, self._sealer.disks)
+        self._small_files = SmallFiles(quick=len(session.files) >= WORTH_IT)
+        self._sealer = Publisher(wire, target.disk, target.where, session.report, self._small_files)
+        self._folders = TargetFolders(target.disk, session.files, self._sealer.disks)
         self._prover = Verifier(self.line.wake)
         self._leases_at = 0.0  # when the parts' leases were checked
         self._put_at = 0.0  # when complete files were queued for naming
@@ -89,88 +91,86 @@ class Pull(Session):
         self._untold = 0  # bytes not reported to the caller yet, and when it was last informed
         self._told_at = 0.0
 
-    def receive_frame(self, carrier: Connection, frame: Frame) -> None:
+    def on_frame(self, carrier: Connection, frame: Frame) -> None:
         carrier.bytes += len(frame.data)
-        at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
+        session, schedule, at, large, data = self._session, self._session.schedule, 0, self._large, frame.data
+        files, proven = session.files, session.wire.options.digest_at_source
         small: list[_Small] = []
-        for number, offset, length, trouble, kind, note, digest in self._parse_records(frame):
+        for number, offset, length, trouble, kind, note, digest in session.parse_records(frame):
             begin, at = at, at + (0 if kind == KEPT else length)
             size = files[number].size if number < len(files) else -1
             odd = at > len(data) or offset + length > size or (not length and size) or (proven and kind == BARE)
             if size < 0 or (odd and not trouble):
-                raise self._not_asked()
+                raise self._session.not_asked()
             if trouble:
-                self.schedule.record_refusal(carrier.number, number)
-                if self.schedule.waits_for(number):
-                    self._source_trouble(number, trouble, note)
+                schedule.record_refusal(carrier.number, number)
+                if schedule.waits_for(number):
+                    session.on_source_error(number, trouble, note)
             elif number in large:
-                new = self.schedule.record_arrival(carrier.number, number, offset, length)
+                new = schedule.record_arrival(carrier.number, number, offset, length)
                 if self._is_same_edition(number, note):
                     self._receive_piece(Span(number, offset, length), data[begin:at], (kind, digest))
-                    self.kept_bytes += length if new and number in large else 0
-            elif self.schedule.record_arrival(carrier.number, number, 0, length):  # else it has its outcome
+                    session.kept_bytes += length if new and number in large else 0
+            elif schedule.record_arrival(carrier.number, number, 0, length):  # else it has its outcome
                 small.append(_Small(number, begin, at - begin, kind, digest))
         if at != len(data):
-            raise self._not_asked()
+            raise self._session.not_asked()
         if small:
             self._write_small(data, small)
         self._untold += at
 
     def _report_bytes(self, now: float) -> None:
         """Report bytes to the caller's thread, many at a time so that it wakes seldom."""
-        self._outcomes.put(self._untold)
+        self._session.report(self._untold)
         self._untold, self._told_at = 0, now
 
-    def has_published_all(self) -> bool:
+    def advance(self) -> bool:
         self._collect_verified()
         now = time.monotonic()
         if self._untold >= TOLD_AT_ONCE or (self._untold and now - self._told_at >= TELL_SECONDS):
             self._report_bytes(now)  # also while nothing comes
-        if self._order.ready and now - self._put_at >= NAME_SECONDS:
+        order = self._session.order
+        if order.ready and now - self._put_at >= NAME_SECONDS:
             self._put_at = now
-            self._sealer.queue_files(self._order.pop_ready())
+            self._sealer.queue_files(order.pop_ready())
         if now - self._leases_at >= PAUSE:
             self._leases_at = now
             for large in self._large.values():
                 if large.part is not None:
                     large.part.check_lease()
-        return not any(not (self.is_stopping and self._is_behind(number)) for number in self._unproven)
+        return not any(not (self._session.is_stopping and self._is_behind(number)) for number in self._unproven)
 
     def _is_behind(self, number: int) -> bool:
         """Whether bytes of an earlier try are still to be read back. A stop does not wait for that; the next try does it."""
         part = self._large[number].part
         return part is not None and part.is_behind
 
-    def may_stop_now(self) -> bool:
-        """Whether the last block after the wish to stop was received. More than that may be in flight."""
-        return not self._edge.may_admit(self.line.frame_bytes)
-
-    def close(self) -> None:
+    def finish(self) -> None:
         self._report_bytes(0.0)
         for number in list(filter(self._is_behind, self._large)):
-            self._unschedule(number)
+            self.on_dropped(number, again=False)
         self._prover.finish_verifying()
         self._collect_verified()
         for large in self._large.values():
             _close_part(large)
         try:
-            self._sealer.queue_files(self._order.pop_ready())
+            self._sealer.queue_files(self._session.order.pop_ready())
             self._sealer.finish_publishing()
         except Exception as bug:
-            self.end_round(Ending.BUG, bug)
+            self._session.end_round(Ending.BUG, bug)
 
     def _write_small(self, frame: memoryview, small: Sequence[_Small]) -> None:
         """Write the small files of one frame and queue them for naming."""
         placed: list[tuple[_Small, SendItem, bytes]] = []
         for one in small:
-            item = self._files[one.number]
+            item = self._session.files[one.number]
             if one.size != item.size:
-                raise self._not_asked()
+                raise self._session.not_asked()
             try:
                 placed.append((one, item, self._folders.locate_file(item.target_path)))
             except OSError as error:
                 self._not_kept(one.number, None, error)
-        self.wire.add_spent([(item.target_path, item.size) for _, item, _ in placed])
+        self._session.wire.add_spent([(item.target_path, item.size) for _, item, _ in placed])
         syncs_failed = self._sealer.syncs_failed
         arrived = [Arrived(part_at(place), one.at, one.size) for one, _, place in placed]
         written = self._small_files.write_parts(frame, arrived)
@@ -179,9 +179,9 @@ class Pull(Session):
                 self._not_kept(one.number, None, trouble)
             elif one.kind != BARE and digest != one.digest:
                 remove_quietly(part)
-                self._retry_file(one.number, TryAgain(block_differs_error(item, "target", 0, item.size)))
+                self._session.retry_file(one.number, TryAgain(block_differs_error(item, "target", 0, item.size)))
             else:
-                self._file_complete(
+                self._session.complete_file(
                     one.number, Whole(item, place, digest.hex(), False, proof=seen, syncs_failed=syncs_failed)
                 )
 
@@ -190,7 +190,7 @@ class Pull(Session):
         large = self._large[number]
         same, sure = same_edition(edition if large.edition is None else large.edition, edition)
         if not same and large.identity.mtime != ANY:
-            self._retry_file(number, source_changed_error(self._files[number]))
+            self._session.retry_file(number, source_changed_error(self._session.files[number]))
             return False
         large.edition, large.confirm = edition, large.confirm or not sure
         return True
@@ -198,13 +198,13 @@ class Pull(Session):
     def _receive_piece(self, span: Span, data: memoryview, proof: tuple[int, bytes]) -> None:
         number, offset, length = span
         kind, digest = proof
-        item, large = self._files[number], self._large[number]
-        self.wire.add_spent([(item.target_path, len(data))])
+        item, large = self._session.files[number], self._large[number]
+        self._session.wire.add_spent([(item.target_path, len(data))])
         try:
             part = self._open_part(item, large)
             if kind == KEPT:
                 if large.kept.get(offset) != span.end:
-                    raise self._not_asked()
+                    raise self._session.not_asked()
                 if offset not in large.other:  # else it is the late answer to a request that was made twice
                     part.keep_block(Block(offset, length, digest.hex()))
             else:
@@ -216,7 +216,7 @@ class Pull(Session):
             self._not_kept(number, None, error)
             return
         if part.is_complete:
-            self.schedule.complete_file(number)
+            self._session.schedule.complete_file(number)
             self._unproven.add(number)
         self._prover.queue_part(number, part)
         while len(self._unproven) > MOST_UNPROVEN:  # and the far end waits for us
@@ -243,101 +243,90 @@ class Pull(Session):
 
     def _repeat_piece(self, number: int, other: Differs) -> None:
         """Request a piece again that differs in the part. Fails the file after `retries` of them."""
-        item, large = self._files[number], self._large[number]
+        item, large = self._session.files[number], self._large[number]
         assert large.part is not None
         if other.offset in large.part.kept:
             large.other.add(other.offset)
         else:
             large.repeated += 1
-        if large.repeated > self.wire.options.retries:
-            self._fail_file(number, block_differs_error(item, "target", other.offset, other.length))
+        if large.repeated > self._session.wire.options.retries:
+            self._session.fail_file(number, block_differs_error(item, "target", other.offset, other.length))
             return
         offset, end = large.part.reopen_span(other.offset, other.offset + other.length)
         self._unproven.discard(number)
-        self.kept_bytes -= end - offset
-        self.schedule.repeat_span(number, offset, end)
+        self._session.kept_bytes -= end - offset
+        self._session.schedule.repeat_span(number, offset, end)
         self._prover.queue_part(number, large.part)  # to read back its other bytes
         self.line.top_up_all()
 
     def _not_kept(self, number: int, part: VerifiedPart | None, error: OSError) -> None:
-        said = os_error(error, self.target.where, self._files[number].target_path)
+        said = os_error(error, self._target.where, self._session.files[number].target_path)
         if (part is not None and part.lost is not None) or error.errno in (
             errno.ESTALE,
             errno.ENOENT,
         ):  # removed by another process
-            self._retry_file(number, TryAgain(said))
+            self._session.retry_file(number, TryAgain(said))
         else:
-            self._fail_file(number, said)
+            self._session.fail_file(number, said)
 
     def _open_part(self, item: SendItem, large: _Large) -> VerifiedPart:
         if large.part is None:
             self._folders.locate_file(item.target_path)
-            disk, path = self.target.disk, item.target_path
+            disk, path = self._target.disk, item.target_path
             large.syncs_failed = self._sealer.syncs_failed
             begin_part(disk, path, large.identity, large.claims)
             large.part = VerifiedPart(disk, path, large.identity, self.line.wake)
         return large.part
 
     def _complete_large(self, number: int, part: VerifiedPart) -> None:
-        item, large = self._files[number], self._large.pop(number)
+        item, large = self._session.files[number], self._large.pop(number)
         self._unproven.discard(number)
         digest = part.verified_digest()
         part.close()
         place = self._folders.locate_file(item.target_path)
         whole = Whole(item, place, digest, True, large.confirm, proof=part.proof, syncs_failed=large.syncs_failed)
-        self._file_complete(number, whole)
+        self._session.complete_file(number, whole)
 
-    def _retry_file(self, number: int, again: TryAgain) -> None:
-        """Remove the journal, since the part differs from the source, and end this try of the file."""
-        self.target.disk.remove([journal_of(self._files[number].target_path)])
-        super()._retry_file(number, again)
-
-    def _unschedule(self, number: int) -> None:
-        super()._unschedule(number)
+    def on_dropped(self, number: int, again: bool) -> None:
+        if again:  # the part differs from the source: the journal must not claim it
+            self._target.disk.remove([journal_of(self._session.files[number].target_path)])
         self._unproven.discard(number)
         if number in self._large:
             _close_part(self._large.pop(number))
 
     # before the first byte
 
-    def source_entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
-        """Return the entries from the files' journals, without a round trip, if each has a journal; else ask the source. The
-        far end checks with every piece that the entry is still right. A file whose entry is not costs a try."""
-        if not self.wire.options.retries:
-            return super().source_entries(items)
-        disk, found = Disk(self.target.where.root), list[Entry]()
-        for item in items:
-            journal = None
-            with suppress(OSError):  # `find_kept` reports it
-                journal = journal_at_hand(disk, item.target_path)
-            if journal is None or journal.identity.wanted != item.size or journal.identity.mtime == ANY:
-                return super().source_entries(items)
-            found.append(Entry(item.source_path, *journal.identity))
-        return found
-
-    def find_kept(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
-        gaps: dict[int, list[tuple[int, int]]] = {}
-        disk = Disk(self.target.where.root)  # one that no other thread uses
-        for number, entry in files.items():
-            item = self._files[number]
+    def plan_existing(self, large: dict[int, SendItem]) -> dict[int, Existing]:
+        """Read the journals. The source has to send the digest of each claimed piece: it counts once both have the same."""
+        found: dict[int, Existing] = {}
+        disk = Disk(self._target.where.root)  # one that no other thread uses
+        for number, entry in self._session.require_entries(large, self._journaled_entries(disk, large)).items():
+            item = large[number]
             known = identity_of(item, entry)
             try:
                 claims = claimed_blocks(disk, item.target_path, known)
             except OSError as error:
                 self._not_kept(number, None, error)
-            else:
-                self._large[number] = _Large(known, claims, entry.size != item.size)
-                gaps[number] = uncovered_spans(item.size, spans_of(claims))
-        return gaps
+                continue
+            gaps = uncovered_spans(item.size, spans_of(claims))
+            kept = uncovered_spans(item.size, gaps)
+            pieces = {start: min(start + COMPARED, end) for offset, end in kept for start in range(offset, end, COMPARED)}
+            self._large[number] = _Large(known, claims, entry.size != item.size, kept=pieces)
+            found[number] = Existing(known, gaps, list(pieces.items()))
+        return found
 
-    def begin_large_file(self, number: int) -> None:
-        """Schedule the comparison of claimed bytes: each piece counts once the source has the same."""
-        size = self._files[number].size
-        kept = uncovered_spans(size, uncovered_spans(size, spans_of(self._large[number].claims)))
-        pieces = {start: min(start + COMPARED, end) for offset, end in kept for start in range(offset, end, COMPARED)}
-        if pieces:
-            self._large[number].kept = pieces
-            self.schedule.add_comparison(number, pieces.items())
+    def _journaled_entries(self, disk: Disk, large: dict[int, SendItem]) -> Sequence[Entry]:
+        """Return the entries from the files' journals, without a round trip; none if one of them has no journal. The far end
+        checks with every piece that the entry is still right. A file whose entry is not costs a try."""
+        found: list[Entry] = []
+        for item in large.values() if self._session.wire.options.retries else ():
+            journal = None
+            with suppress(OSError):  # `plan_existing` reports it
+                journal = journal_at_hand(disk, item.target_path)
+            if journal is None or journal.identity.wanted != item.size or journal.identity.mtime == ANY:
+                return ()
+            found.append(Entry(item.source_path, *journal.identity))
+        return found
 
 
 def _close_part(large: _Large) -> None:

@@ -1,8 +1,9 @@
-"""One round of a streaming transfer: the base of a pull and a push.
+"""One round of a streaming transfer: its loop, its outcomes and its ending. A pull and a push are its two directions.
 
 The coordinating thread owns all state. It receives what the connections bring, asks for more (`schedule`), and opens
-connections while that pays (`connections`). The caller's thread yields the outcomes. No thread waits for a round trip: more
-is in flight than the line holds. Source: research/transfer-pull.md; research/transfer.md §5 "Connections by measurement",
+connections while that pays (`connections`). A `Direction` (`pull`, `push`) reads the frames and gives the names; only this
+thread calls it. The caller's thread yields the outcomes. No thread waits for a round trip: more is in flight than the line
+holds. Source: research/transfer-pull.md; research/transfer.md §5 "Connections by measurement",
 "Dynamic chunks".
 """
 
@@ -15,17 +16,19 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
+from tidemark.stores.agent.block_journal import Identity
 from tidemark.stores.agent.frames import CHANGED, DATA, RECORD, SHORT
 from tidemark.stores.agent.part_file import HeadRoom, NoRoom
 from tidemark.stores.local import LocalStore
-from tidemark.stores.os_errors import Where, os_error
+from tidemark.stores.os_errors import os_error
 from tidemark.stores.protocol import Entry
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.sink import Frame
-from tidemark.transfer.existing import ask_by_halves, by_weight, digest_differs_error, find_already_there, identity_of
+from tidemark.transfer.existing import ask_by_halves, by_weight, digest_differs_error, find_already_there
 from tidemark.transfer.items import (
     SendItem,
     TryAgain,
@@ -63,31 +66,71 @@ class Ending(enum.IntEnum):
         return self > Ending.OUT_OF_ROOM
 
 
+class Existing(NamedTuple):
+    """What an earlier try left of a large file. Spans are (offset, end)."""
+
+    identity: Identity
+    gaps: Sequence[tuple[int, int]]  # that are missing
+    compared: Sequence[tuple[int, int]] = ()  # that are here: their digests are asked
+    made: Sequence[str] = ()  # files made at the target just now, removed again if the file has no room
+
+
+class Direction(Protocol):
+    """What a pull and a push do each in its own way. `line`: the connections to the far end."""
+
+    line: Connections
+
+    def plan_existing(self, large: dict[int, SendItem]) -> dict[int, Existing]:
+        """Return what earlier tries left of these files, by number. Those that are missing in it have failed."""
+        ...
+
+    def on_frame(self, carrier: Connection, frame: Frame) -> None:
+        """Process a DATA frame of a connection."""
+        ...
+
+    def advance(self) -> bool:
+        """Process what other threads did, and have complete files named. Returns whether none waits for its name. May ask
+        for more."""
+        ...
+
+    def on_dropped(self, number: int, again: bool) -> None:
+        """Let go of a file whose try ended. `again`: what is here of it is bad."""
+        ...
+
+    def finish(self) -> None:
+        """Close all that is open, and name complete files. The last call."""
+        ...
+
+
 class Session:
-    """One round between two stores, one of them at the far end of `line`. Yields Sent, Failed or (item, TryAgain) for each
-    item, unless the round ends before. Subclasses define what a frame means and how parts get their names."""
+    """One round between two stores, at least one of them a far end. Yields Sent, Failed or (item, TryAgain) for each item,
+    unless the round ends before. `make` makes its direction, which may use all public names of the session."""
 
     halves = False
 
-    def __init__(self, wire: Wire, items: Sequence[SendItem], source: Where, target: Where) -> None:
+    def __init__(self, wire: Wire, items: Sequence[SendItem], make: Callable[[Session], Direction]) -> None:
+        source, target = wire.source, wire.target
+        assert isinstance(source, LocalStore | PythonStore) and isinstance(target, LocalStore | PythonStore)
         self.wire = wire
-        self.items = items
+        self.source = source
+        self.target = target
+        self.files = items  # by number; without those that were there already
         self.ending = Ending.NONE
         self.kept_bytes = 0  # see `transfer.attempts`
         self.schedule = Schedule()
         self.asking: dict[int, Asking] = {}
-        self.line: Connections
-        self._ends = (source, target)
-        self._far = next(store for store in (wire.source, wire.target) if isinstance(store, PythonStore))
-        self._files: Sequence[SendItem] = ()  # by number
-        self._order = NamesInOrder()
+        self.order = NamesInOrder()
+        self.edge = WindowEdge(wire.options.block_bytes)  # reached when the caller asks to stop
         self._outcomes: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
+        self.report: Callable[[list[Outcome] | int], None] = self._outcomes.put  # outcomes, or a count of bytes that crossed
+        self._far_ends = [store for store in (source, target) if isinstance(store, PythonStore)]
         self._cause: BaseException | None = None  # of the ending
         self._door = threading.Lock()  # guards `ending` and `_cause`
-        self._edge = WindowEdge(wire.options.block_bytes)  # reached when the caller asks to stop
         self._stopped_at = math.inf  # when no more was to be asked, while bytes in flight may come
         self._patience = LOOKING  # seconds for what was asked to come after that
         self._head_room: HeadRoom | None = None  # of a target that is a disk of this machine
+        self._direction = make(self)
+        self.line = self._direction.line
 
     @property
     def is_stopping(self) -> bool:
@@ -104,7 +147,7 @@ class Session:
             if ending <= self.ending:
                 return
             if ending is Ending.ASKED:
-                self._edge.mark_reached()
+                self.edge.mark_reached()
             if not ending.ends_at_once:
                 self._stopped_at = min(self._stopped_at, time.monotonic())
             self.ending, self._cause = ending, cause or self._cause
@@ -143,46 +186,9 @@ class Session:
 
     def _cut_connections(self) -> None:
         """Drop all connections, so that threads that wait for the far end go on. The next try resumes from what arrived."""
-        for connection in {self._far.connection, *(carrier.connection for carrier in list(self.line.active))}:
+        carriers = {carrier.connection for carrier in list(self.line.active)}
+        for connection in carriers | {store.connection for store in self._far_ends}:
             connection.drop()
-
-    # for subclasses
-
-    def source_entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
-        """Return the source's entries of these large files, or their errors."""
-        return ask_by_halves(self.wire.source.stat_many, [item.source_path for item in items])
-
-    def find_kept(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
-        """Return {number: gaps (offset, end) in the part} for large files. Files that are missing in it have failed."""
-        raise NotImplementedError
-
-    def begin_large_file(self, number: int) -> None:
-        """Begin a large file that has room, after its gaps, if any, are scheduled."""
-        raise NotImplementedError
-
-    def on_no_room(self, number: int) -> None:
-        """React to a file that has no room."""
-
-    def receive_frame(self, carrier: Connection, frame: Frame) -> None:
-        """Process a frame of a connection."""
-        raise NotImplementedError
-
-    def on_connected(self) -> None:
-        """React to new connections. It is also called when none was added."""
-
-    def on_connection_lost(self, carrier: Connection) -> None:
-        """React to a lost connection, after the schedule dropped it."""
-
-    def may_stop_now(self) -> bool:
-        """Whether a round that is to stop need not wait for bytes in flight."""
-        return False
-
-    def has_published_all(self) -> bool:
-        """Whether no complete file waits for its name."""
-        return True
-
-    def close(self) -> None:
-        """Close all that is open and name complete files. The coordinating thread calls it last."""
 
     # the coordinating thread
 
@@ -190,14 +196,14 @@ class Session:
         line = self.line
         try:
             self._prepare_files()  # uses the session that `line` takes afterwards
-            self._patience = self._far.connection.limits.stall
+            self._patience = self._far_ends[0].connection.limits.stall
             if self.is_stopping:
                 return
             line.start_connections(self.wire.options)
             self._run_loop()
             line.finish_sessions()
         except (TidemarkError, OSError) as error:
-            told = error if isinstance(error, TidemarkError) else os_error(error, self._ends[1], "")
+            told = error if isinstance(error, TidemarkError) else os_error(error, self.target.where, "")
             self.end_round(Ending.FAILED, told)
             line.abandon_connections()
         except BaseException as bug:
@@ -205,22 +211,22 @@ class Session:
             line.abandon_connections()
         finally:
             try:
-                self.close()
+                self._direction.finish()
             except TidemarkError as error:
                 self.end_round(Ending.FAILED, self.error or error)
             finally:
                 self._outcomes.put(None)
 
     def _run_loop(self) -> None:
-        line, schedule = self.line, self.schedule
-        self.on_connected()
+        line, direction = self.line, self._direction
+        direction.advance()
         line.top_up_all()
         looked = moved = time.monotonic()
         while not self.ending.ends_at_once:
-            published = self.has_published_all()  # which may ask for more
-            if published and (schedule.is_finished or (self.is_stopping and not self._is_asked())):
+            published = direction.advance()  # which may ask for more
+            if published and (self.schedule.is_finished or (self.is_stopping and not self._is_asked())):
                 return
-            if self.may_stop_now():
+            if not line.sends and not self.edge.may_admit(line.frame_bytes):  # the last block after the wish to stop came
                 self._cut_connections()  # else bytes in the buffers on the way would still come
                 return
             with contextlib.suppress(queue.Empty):
@@ -228,15 +234,13 @@ class Session:
                 moved = time.monotonic()
                 if isinstance(came, Opened):
                     line.add_opened(came)
-                    self.on_connected()
                 else:
                     self._on_frame(*came)
             if time.monotonic() - looked >= PAUSE:
-                for lost in line.check_connections():
-                    self.on_connection_lost(lost)
-                self.on_connected()
+                line.check_connections()
                 for number, error in line.overdue_files():
-                    self._fail_file(number, error)
+                    self.fail_file(number, error)
+                direction.advance()  # asks another connection for the names that a lost one was to give
                 line.check_idle(moved)
                 looked = time.monotonic()
 
@@ -245,137 +249,142 @@ class Session:
         return any(self.schedule.outstanding_bytes(carrier.number) for carrier in self.line.active)
 
     def _on_frame(self, carrier: Connection | None, frame: Frame | None) -> None:
-        if carrier is None or carrier.ended:  # results of another thread: `has_published_all` collects them
+        if carrier is None or carrier.ended:  # results of another thread: `Direction.advance` collects them
             return
         if frame is None:
             self.line.drop_connection(carrier)
-            self.on_connection_lost(carrier)
-            for lost in self.line.check_connections():
-                self.on_connection_lost(lost)
-            self.on_connected()
+            self.line.check_connections()
             return
         if frame.kind != DATA:
             raise PermanentError(f"{self.line.name}: the far end broke off: {bytes(frame.words)!r}", hint="run again")
         if self._head_room is not None:
             self._still_room(self._head_room, len(frame.data))
-        self._edge.admit_bytes(len(frame.data))
-        self.receive_frame(carrier, frame)
+        self.edge.admit_bytes(len(frame.data))
+        self._direction.on_frame(carrier, frame)
         carrier.give_back(frame)
         self.line.top_up(carrier)
-
-    def _parse_records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
-        if len(frame.words) % RECORD.size:
-            raise self._not_asked()
-        return RECORD.iter_unpack(frame.words)
-
-    def _not_asked(self) -> PermanentError:
-        return PermanentError(
-            f"{self.line.name}: the far end answers what it was not asked",
-            hint="is its python3 the one of its operating system? ./tidemark doctor looks; then run again",
-            subject=self._far.url,
-        )
 
     def _still_room(self, room: HeadRoom, size: int) -> None:
         """Raise DiskFullError before the disk is full. It ends the round with what it has."""
         try:
             room.claim_room(size)
         except NoRoom as none:
-            raise self._no_room(none.free) from none
+            raise self.no_room(none.free) from none
 
-    def _no_room(self, free: int) -> DiskFullError:
+    # for the direction
+
+    def parse_records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
+        """Return (number, offset, length, error code, kind, note, digest) of a frame's pieces. Raises `not_asked`."""
+        if len(frame.words) % RECORD.size:
+            raise self.not_asked()
+        return RECORD.iter_unpack(frame.words)
+
+    def not_asked(self) -> PermanentError:
+        """Make the error of an answer that fits no request."""
+        return PermanentError(
+            f"{self.line.name}: the far end answers what it was not asked",
+            hint="is its python3 the one of its operating system? ./tidemark doctor looks; then run again",
+            subject=self._far_ends[0].url,
+        )
+
+    def no_room(self, free: int) -> DiskFullError:
+        """Make the error of a target's disk that has `free` bytes left."""
         return no_room_left(self.wire, free, self.schedule.missing_bytes)
 
-    def _file_complete(self, number: int, whole: Whole) -> None:
+    def require_entries(self, large: dict[int, SendItem], known: Sequence[Entry | None] = ()) -> dict[int, Entry]:
+        """Return the source's entries of these files, by number: `known`, or asked for. Files without a good one fail."""
+        entries = known or ask_by_halves(self.source.stat_many, [item.source_path for item in large.values()])
+        found: dict[int, Entry] = {}
+        for (number, item), entry in zip(large.items(), entries, strict=True):
+            try:
+                found[number] = require_source(item, entry)
+            except TidemarkError as error:
+                self.fail_file(number, error)
+        return found
+
+    def complete_file(self, number: int, whole: Whole) -> None:
         """Queue a file whose bytes are all written and checked for naming, behind its companions."""
         if whole.item.sha256 not in ("", whole.sha256):
-            self._retry_file(number, TryAgain(digest_differs_error(whole.item, whole.sha256, whole.item.sha256)))
+            self.retry_file(number, TryAgain(digest_differs_error(whole.item, whole.sha256, whole.item.sha256)))
         else:
-            self._order.add_complete(number, whole)
+            self.order.add_complete(number, whole)
 
-    def _source_trouble(self, number: int, trouble: int, size: int) -> None:
-        item = self._files[number]
+    def on_source_error(self, number: int, trouble: int, size: int) -> None:
+        """End a file's try: its source has only `size` bytes, changed or cannot be read."""
+        item = self.files[number]
         if trouble == CHANGED:
-            self._retry_file(number, source_changed_error(item))
+            self.retry_file(number, source_changed_error(item))
         elif trouble == SHORT:
-            self._fail_file(number, source_shorter_error(item, size))
+            self.fail_file(number, source_shorter_error(item, size))
         else:
-            self._fail_file(number, os_error(OSError(trouble, os.strerror(trouble)), self._ends[0], item.source_path))
+            error = OSError(trouble, os.strerror(trouble))
+            self.fail_file(number, os_error(error, self.source.where, item.source_path))
 
-    def _retry_file(self, number: int, again: TryAgain) -> None:
+    def retry_file(self, number: int, again: TryAgain) -> None:
         """End this try of the file; another may succeed."""
-        self._unschedule(number)
-        self._outcomes.put([(self._files[number], again)])
-        self._order.release_next(number)
+        self._end_file(number, (self.files[number], again))
 
-    def _fail_file(self, number: int, error: TidemarkError) -> None:
-        self._unschedule(number)
-        self._outcomes.put([self.wire.make_failed(self._files[number], error)])
-        self._order.release_next(number)
-        if isinstance(error, DiskFullError):  # it ends the round, once all bytes in flight have come
+    def fail_file(self, number: int, error: TidemarkError) -> None:
+        self._end_file(number, self.wire.make_failed(self.files[number], error))
+        if isinstance(error, DiskFullError):
             self.end_round(Ending.OUT_OF_ROOM, error)
 
-    def _unschedule(self, number: int) -> None:
+    def _end_file(self, number: int, outcome: Outcome) -> None:
+        self._direction.on_dropped(number, again=isinstance(outcome, tuple))
         self.schedule.drop_file(number)
+        self.report([outcome])
+        self.order.release_next(number)
 
     # before the first byte
 
     def _prepare_files(self) -> None:
         """Report files that exist already or do not fit, and schedule the rest."""
         there: dict[SendItem, str] = {}
-        for items in by_weight(self.items):
+        for items in by_weight(self.files):
             if self.is_stopping:
                 return
             found = find_already_there(self.wire, items)
-            self._outcomes.put([self.wire.make_sent(item, digest) for item, digest in found.items()])
+            self.report([self.wire.make_sent(item, digest) for item, digest in found.items()])
             there.update(found)
-        self._files = left = [item for item in self.items if item not in there] if there else self.items
-        self._order = NamesInOrder.order_files(left)
-        if left:
-            self._plan_files(left)
+        if there:
+            self.files = [item for item in self.files if item not in there]
+        self.order = NamesInOrder.order_files(self.files)
+        if self.files:
+            self._plan_files()
 
-    def _plan_files(self, left: Sequence[SendItem]) -> None:
+    def _plan_files(self) -> None:
         limit = min(self.line.frame_bytes, self.wire.small_limit)
-        large = {number: item for number, item in enumerate(left) if item.size > limit}
-        free = self._measure_room(left[0].target_path.rpartition("/")[0])
-        known: dict[int, Entry] = {}
-        for (number, item), entry in zip(large.items(), self.source_entries(list(large.values())), strict=True):
-            try:
-                known[number] = require_source(item, entry)
-            except TidemarkError as error:
-                self._fail_file(number, error)
-        gaps = self.find_kept(known) if known else {}
-        for number, item in enumerate(left):
-            missing = sum(end - offset for offset, end in gaps[number]) if number in gaps else item.size
-            if number in large and number not in gaps:
+        large = {number: item for number, item in enumerate(self.files) if item.size > limit}
+        free = self._measure_room(self.files[0].target_path.rpartition("/")[0])
+        existing = self._direction.plan_existing(large) if large else {}
+        for number, item in enumerate(self.files):
+            left = existing.get(number)
+            if left is None and number in large:
                 continue
-            if not self._has_room(number, missing, free):
-                self.on_no_room(number)
+            missing = item.size if left is None else sum(end - offset for offset, end in left.gaps)
+            if missing > free:
+                self.report([self.wire.make_failed(item, no_room_for(self.wire, item, missing, free))])
+                self.order.release_next(number)
+                self.wire.litter += left.made if left else ()
                 continue
             free -= missing
             self.kept_bytes += item.size - missing
-            if number not in gaps:
+            if left is None:
                 self.asking[number] = Asking(item.source_path, item.size)
                 self.schedule.add_small(number, item.size)
                 continue
-            of = identity_of(item, known[number])
-            self.asking[number] = Asking(item.source_path, item.size, of.mtime, of.inode)
-            if gaps[number]:
-                self.schedule.add_large(number, gaps[number])
-            self.begin_large_file(number)
+            self.asking[number] = Asking(item.source_path, item.size, left.identity.mtime, left.identity.inode)
+            if left.gaps:
+                self.schedule.add_large(number, left.gaps)
+            if left.compared:
+                self.schedule.add_comparison(number, left.compared)
+            elif not left.gaps:  # it lacks its name alone
+                self.order.add_complete(number, Whole(item, b"", "", True, number=number))
 
     def _measure_room(self, folder: str) -> int:
         """Return how many bytes may be written to the target's disk."""
-        target, reserve = self.wire.target, self.wire.options.reserve
+        target, reserve = self.target, self.wire.options.reserve
         if isinstance(target, LocalStore):
             self._head_room = HeadRoom(target.disk, folder, reserve)
         free = target.free_bytes(folder)
         return 1 << 62 if free is None else max(0, free - reserve)
-
-    def _has_room(self, number: int, missing: int, free: int) -> bool:
-        """Whether the file's missing bytes fit. If not, reports it as failed before its first byte."""
-        if missing > free:
-            self._outcomes.put(
-                [self.wire.make_failed(item := self._files[number], no_room_for(self.wire, item, missing, free))]
-            )
-            self._order.release_next(number)
-        return missing <= free
