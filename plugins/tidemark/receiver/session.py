@@ -2,7 +2,7 @@
 
     with hold_receiver(app, receiver, "load", engine=engine, progress=progress) as session: ...
 
-A verb that needs more has a class of its own on top (`receiver.load.work.Work`). A verb that takes its leases one by one
+A verb that needs more has a class of its own on top (`receiver.load.load.Work`). A verb that takes its leases one by one
 opens the receiver without one (`open_receiver`). Not for remote receivers: the Tidemark on that machine works on them.
 """
 

@@ -9,7 +9,6 @@ Enter by `load.load(app, receiver)`. `retry.replay_refused` and `retry.recheck_w
     landings    find landings, read manifests, order them, keep answers, clean up
     removal/    vanished files: when they leave the catalog; guards deletions at the data centre
     schema      the sites' schema logs, and the series that they and the files declare
-    work        a load under way: its context, its rows of a landing
     record      write the decisions to the ledger in the caller's transaction
     examine     copy a landing's files where others may write to them, check them, decide
     retry       refused files whose devices are free now, files that the operator releases

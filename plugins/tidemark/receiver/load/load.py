@@ -7,22 +7,30 @@ another machine. Source: DESIGN §3, §5; CONTRACT §1 `load`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App, catch_up_mark
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.cluster.replicas.forward import make_visible
-from tidemark.errors import CorruptionError, LeaseLostError, PartialError, TaskLimitError, TidemarkError
+from tidemark.errors import (
+    CorruptionError,
+    LeaseLostError,
+    PartialError,
+    RetryableError,
+    TaskLimitError,
+    TidemarkError,
+)
 from tidemark.formats.answered import kept_manifest, landing_sign, list_altered, read_landed, same_answer
-from tidemark.formats.landing import Receipt, Resend, encode_document
+from tidemark.formats.landing import Manifest, Receipt, Resend, encode_document
 from tidemark.formats.layout import RECEIPT, TAKEN
 from tidemark.ledger.journal import record_event, record_many
 from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
-from tidemark.ledger.receiver.landings import SiteRow
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import LandingRow, SiteRow
 from tidemark.progress import Progress, ignore_progress
 from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load import schema
@@ -57,24 +65,36 @@ from tidemark.receiver.load.landings import (
     unnamed_files,
 )
 from tidemark.receiver.load.place import place_files
-from tidemark.receiver.load.record import drops_of_manifest, record_landing
-from tidemark.receiver.load.result import LoadResult, Trouble
+from tidemark.receiver.load.record import drops_of_manifest, make_landing_row, record_landing
+from tidemark.receiver.load.result import LoadResult, Tally, Trouble
 from tidemark.receiver.load.retry import replay_refused
-from tidemark.receiver.load.work import (
-    Landing,
-    Work,
-    defer_landing,
-    give_up,
-    name_foreign_receipt,
-    reject_landing,
-    row_of,
-)
 from tidemark.receiver.proved_files import note_proved
-from tidemark.receiver.session import hold_receiver
+from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
 
 _CATCH_UP = 1 << 30  # bytes that a load copies to a late node; housekeeping copies the rest
 _BATCH_FILES = 512  # files checked in one batch: starting processes costs more than checking a file
+
+
+@dataclass(frozen=True)
+class Work(HeldReceiver):
+    """A load of one receiver."""
+
+    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row when the load began, of unfinished ones
+    finished: Mapping[tuple[str, str], int]  # (site, landing) → its sign when nothing was left to do in it
+    done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same for those that this load finished
+    placed: list[CatalogFile] = field(default_factory=list)  # files that this load checked and placed
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True)
+class Landing:
+    """A landing that may load now. `row` is written at each of its steps."""
+
+    paper: FoundManifest
+    manifest: Manifest
+    origin: Origin
+    row: LandingRow
 
 
 def load(
@@ -157,10 +177,10 @@ def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
             paper = read_found_manifest(work.root, folder)
             trouble = paper.trouble or find_site_conflict(paper, sites)
         except Exception as error:
-            give_up(work, FoundManifest(folder, "", None), error)
+            _give_up(work, FoundManifest(folder, "", None), error)
             continue
         if trouble:
-            reject_landing(work, paper, trouble)
+            _reject_landing(work, paper, trouble)
         else:
             papers[folder.landing] = paper
     arrivals = [Arrival(m.landing, m.sequence, m.previous) for m in (p.manifest for p in papers.values()) if m]
@@ -168,20 +188,20 @@ def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
     for verdict in order_arrivals(arrivals, last_sequence, last_landing):
         paper = papers[verdict.arrival.landing]
         if paper.folder.answered and verdict.state == "next":
-            name_foreign_receipt(work, paper.folder, _NOT_OURS)
+            _name_foreign_receipt(work, paper.folder, _NOT_OURS)
         if verdict.state == "next":
             ready.append(paper)
         elif verdict.state == "waiting":
-            defer_landing(work, paper, verdict.reason)
+            _defer_landing(work, paper, verdict.reason)
         else:
-            reject_landing(work, paper, verdict.reason)
+            _reject_landing(work, paper, verdict.reason)
     taken = 0
     for batch in in_batches(ready, _BATCH_FILES):
         took = _load_batch(work, batch)
         taken += took
         if took < len(batch):
             for paper in ready[taken + 1 :]:
-                defer_landing(
+                _defer_landing(
                     work, paper, f"it comes after landing {ready[taken].folder.landing}, which could not be loaded"
                 )
             return
@@ -196,7 +216,7 @@ def _load_batch(work: Work, papers: Sequence[FoundManifest]) -> int:
         checked = called_as_landed(work.root, examine_all(work.app, files, work.root, work.engine, work.progress))
     except Exception as error:
         if len(papers) == 1:
-            give_up(work, papers[0], error)
+            _give_up(work, papers[0], error)
             return 0
         require_theirs(error)
         return _one_by_one(work, papers)  # to find the faulty one
@@ -204,7 +224,7 @@ def _load_batch(work: Work, papers: Sequence[FoundManifest]) -> int:
         try:
             _load_landing(work, one, [c for c in checked if c.origin is one.origin])
         except Exception as error:
-            give_up(work, one.paper, error)
+            _give_up(work, one.paper, error)
             return number
     return len(papers)
 
@@ -238,7 +258,7 @@ def _begin_landing(work: Work, paper: FoundManifest) -> Landing:
     """Record the landing as loading, and its site. Copy its files where others may write to them."""
     manifest, receiver = paper.manifest, work.receiver
     assert manifest is not None
-    row = row_of(work, paper, "loading", None)
+    row = make_landing_row(receiver.name, paper, "loading", work.app.clock())
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
@@ -322,7 +342,7 @@ def _finish_landing(work: Work, folder: Folder, paper: FoundManifest | None) -> 
     told = read_landed(work.root, f"{folder.path}/{RECEIPT}")
     if told != receipt.encode():
         if folder.answered and not fresh and (told is None or not same_answer(told, receipt.encode())):
-            name_foreign_receipt(work, folder, _CHANGED)
+            _name_foreign_receipt(work, folder, _CHANGED)
         work.store.publish(f"{folder.path}/{RECEIPT}", receipt.encode())
     # CRASH WINDOW: answered, data files still there: the next load removes them.
     if folder.bulky:
@@ -346,3 +366,45 @@ def _note_finished(work: Work) -> None:
         with work.app.ledger.write() as connection:
             assert_held(connection, work.lease)
             landing_rows.note_finished(connection, work.receiver.name, work.done)
+
+
+def _give_up(work: Work, paper: FoundManifest, error: Exception) -> None:
+    """Reject a landing after its own failure; its bytes stay where they are. Raises faults of this machine."""
+    error = require_theirs(error)
+    reason = message_of(error) if isinstance(error, TidemarkError) else f"it cannot be loaded: {message_of(error)}"
+    kind = CorruptionError.kind if isinstance(error, CorruptionError) else PartialError.kind
+    _reject_landing(work, FoundManifest(paper.folder, paper.sha256, None), reason, kind)
+
+
+def _reject_landing(work: Work, paper: FoundManifest, reason: str, kind: int = CorruptionError.kind) -> None:
+    """Report a landing that cannot be accepted; its bytes stay where they are."""
+    folder = paper.folder
+    work.tally.count_rejected(Trouble("landing", folder.landing, folder.path, reason, kind))
+    before = work.rows.get((folder.site_id, folder.landing))
+    if before is None or (before.state, before.reason) != ("rejected", reason):
+        _put_row(work, paper, "rejected", "landing.rejected", reason=reason)
+
+
+def _defer_landing(work: Work, paper: FoundManifest, reason: str) -> None:
+    """Report a landing that waits for an earlier one."""
+    folder = paper.folder
+    work.tally.count_waiting(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
+    before = work.rows.get((folder.site_id, folder.landing))
+    if before is None or (before.state, before.reason) != ("waiting", reason):
+        _put_row(work, paper, "waiting", "landing.gap", reason=reason)
+
+
+def _name_foreign_receipt(work: Work, folder: Folder, reason: str) -> None:
+    """Report a receipt that somebody else wrote; it has no other effect."""
+    work.tally.troubles.append(Trouble("receipt", folder.landing, f"{folder.path}/{RECEIPT}", reason, PartialError.kind))
+    with work.app.ledger.write() as connection:
+        assert_held(connection, work.lease)
+        record_event(connection, "landing.foreign_receipt", site_id=folder.site_id, landing=folder.landing, reason=reason)
+
+
+def _put_row(work: Work, paper: FoundManifest, state: str, event: str, *, reason: str) -> None:
+    row = make_landing_row(work.receiver.name, paper, state, work.app.clock(), reason)
+    with work.app.ledger.write() as connection:
+        assert_held(connection, work.lease)
+        landing_rows.put_landing(connection, row)
+        record_event(connection, event, site_id=row.site_id, landing=row.landing, sequence=row.sequence, reason=reason)

@@ -28,7 +28,7 @@ from tidemark.ledger.receiver import (
     refusals as refusal_rows,
 )
 from tidemark.ledger.receiver.catalog import FileWithDevices
-from tidemark.ledger.receiver.landings import DropRow, InventoryChange
+from tidemark.ledger.receiver.landings import DropRow, InventoryChange, LandingRow
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import (
@@ -43,6 +43,7 @@ from tidemark.receiver.load.admit import (
     Waiting,
     refusal_reason,
 )
+from tidemark.receiver.load.landings import FoundManifest
 from tidemark.receiver.load.removal.replaced import recheck_settled
 from tidemark.receiver.load.removal.settled import Requested
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
@@ -229,6 +230,27 @@ def record_landing(
     pending = {**dict(still_waiting(connection, origin)), **late.waits}
     claimed = tuple(sorted({device for load in admission.loads for device in load.claims}))
     return Recorded(answers + schema.schema_answers(logs), tuple(pending.items()), late.again, clashes, claimed)
+
+
+def make_landing_row(receiver: str, paper: FoundManifest, state: str, found: float, reason: str | None = None) -> LandingRow:
+    """Build the ledger's row of a landing. `found` in seconds since 1970."""
+    manifest, folder = paper.manifest, paper.folder
+    return LandingRow(
+        receiver=receiver,
+        landing=folder.landing,
+        site_id=folder.site_id,
+        sequence=manifest.sequence if manifest else 0,
+        previous=manifest.previous if manifest else None,
+        run_id=manifest.run_id if manifest else "",
+        part=manifest.part if manifest else 0,
+        state=state,
+        reason=reason,
+        manifest_sha256=paper.sha256,
+        files=len(manifest.files) if manifest else 0,
+        bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p) if manifest else 0,
+        found=found,
+        listed=manifest.listed if manifest else None,
+    )
 
 
 def _inventory_change(manifest: Manifest) -> InventoryChange:
