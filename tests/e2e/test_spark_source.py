@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.centre import inline_centre
 from tests.expected import SITES, RealSite
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing
-from tests.small_files import tsfile
+from tests.small_files import sealed, source, tsfile
 from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
 from tidemark.tsfiles.spark.dataset import PAPER, read_dataset_manifest
@@ -193,6 +194,28 @@ def test_a_folder_of_somebody_else_is_not_written_into(spark: Any, tmp_path: Pat
             "append"
         ).save(str(tmp_path))
     assert [p.name for p in tmp_path.iterdir()] == ["theirs.tsfile"]
+
+
+def test_a_receivers_folder_is_refused_and_the_sites_own_is_read(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same file at both. However a place of the receiver is named, the refusal says how its rows are had."""
+    parts = sealed({"root.sg.d": {"v": [(1, 10), (2, 20)]}})
+    for end, data in parts.items():
+        (place := tmp_path / "site" / (source(1) + end)).parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    centre = inline_centre(tmp_path, monkeypatch)
+    centre.sender().land({source(1): parts})
+    centre.load()
+    data = centre.root / "data"
+    (held,) = data.rglob("*.tsfile")
+    reader, plain = spark.read.format("tsfile"), str(tmp_path / "site")
+    known = spark.read.format("tsfile").schema("time long, device string, v long")  # nobody asks the files for it
+    asked = [(reader, at) for at in (data, held.parent, held, data / "*" / "*" / "*.tsfile", tmp_path)]
+    for by, at in (*asked, (known, data), (reader, [plain, str(data)])):
+        with pytest.raises(Exception, match=r"they alone give wrong rows \(hint: \./tidemark read --out FILE\.parquet"):
+            by.load(at if isinstance(at, list) else str(at)).collect()
+    assert [tuple(row) for row in reader.load(plain).collect()] == [(1, "root.sg.d", 10), (2, "root.sg.d", 20)]
 
 
 def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
