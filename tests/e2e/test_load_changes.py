@@ -243,10 +243,30 @@ class TestVanishedFiles:
         seen = centre.sql(
             "SELECT role, marked, rank_unsequence FROM catalog_file WHERE visible = 1 ORDER BY rank_unsequence"
         )
-        assert seen == [("merged", "dropped", -1), ("merged", None, 0)]
+        assert [(*row[:2], row[2] < 0) for row in seen] == [("merged", "dropped", True), ("merged", None, False)]
         sender.land({source(5): d1((2, 52))})
         centre.load()
         assert centre.rows() == rows((0, 0), (1, 1), (2, 52), (3, 3), (9, 1))
+
+    def test_of_two_kept_files_the_one_that_the_site_had_for_longer_wins(self, centre: Centre) -> None:
+        """Whatever their names say: the first had left when the second came."""
+        sender = centre.sender()
+        first, second = source(9, unsequence=True), source(2)
+        sender.land({first: d1((1, 19), (2, 29))})
+        sender.land({second: d1((1, 12))}, dropped=(sender.drop(first),), removed=(first,))
+        sender.land({}, dropped=(sender.drop(second),), removed=(second,))
+        centre.load()
+        assert centre.rows() == rows((1, 12), (2, 29))
+        merge(centre.app, centre.receiver)
+        assert centre.rows() == rows((1, 12), (2, 29))
+
+    def test_kept_files_that_vanish_together_keep_their_order(self, centre: Centre) -> None:
+        sender = centre.sender()
+        paths = (source(9), source(2, unsequence=True))
+        sender.land({paths[0]: d1((1, 19), (2, 29)), paths[1]: d1((1, 12))})
+        sender.land({}, dropped=tuple(sender.drop(path) for path in paths), removed=paths)
+        centre.load()
+        assert centre.rows() == rows((1, 12), (2, 29))
 
     def test_what_a_sender_holds_back_is_below_until_it_is_told(self, centre: Centre) -> None:
         """The guard of a link that applies drops holds them; the file comes back when its folder is there again."""

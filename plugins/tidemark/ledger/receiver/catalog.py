@@ -25,8 +25,8 @@ class CatalogFile:
     """One row of `catalog_file`; times in seconds, sizes in bytes, locations relative to the receiver's root.
 
     `rank` (unsequence, version, inner, cross, created) orders a site's files: higher wins. Files that vanished at the site
-    rank below all others: their first number is -1 (`below_live`). `undecodable`: "device.measurement: encoding" of series
-    that Tidemark's readers cannot decode.
+    rank below all others: their first number is negative (`below_live`). `undecodable`: "device.measurement: encoding" of
+    series that Tidemark's readers cannot decode.
     """
 
     receiver: str
@@ -125,9 +125,13 @@ def mark_files(connection: Connection, file_ids: Iterable[int], mark: str | None
     write_rows(connection, "UPDATE catalog_file SET marked = :m WHERE file_id = :f", rows)
 
 
-def below_live(rank: Rank) -> Rank:
-    """Return the rank of a file that vanished at its site: below every live one, in the old order among its like."""
-    return (-1, *rank[1:])
+def below_live(rank: Rank, landings: int) -> Rank:
+    """Return the rank of a file that vanished at its site: below every live one.
+
+    `landings`: how many landings of the site were loaded before it was told. Of two vanished files the one that vanished
+    later wins: the site had its values when it had none of the other any more. Those that were told together keep their
+    order. The first number fits into 32 bits."""
+    return (2 * min(landings, (1 << 30) - 1) + rank[0] - (1 << 31), *rank[1:])
 
 
 def rank_files(connection: Connection, ranks: Mapping[int, Rank]) -> None:

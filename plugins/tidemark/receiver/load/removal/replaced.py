@@ -205,7 +205,8 @@ def _apply_outcome(
     if outcome.action == "stand":
         return
     if outcome.action == "below":
-        ranks = {file.file_id: below_live(file.rank) for file in stand.merged if not file.kept}
+        landings, _ = landing_rows.last_loaded(connection, receiver, site_id)
+        ranks = {file.file_id: below_live(file.rank, landings) for file in stand.merged if not file.kept}
         catalog_rows.rank_files(connection, ranks)
         catalog_rows.mark_files(connection, ranks, "dropped")
         merge_rows.unmerge_files(connection, receiver, ranks, at)

@@ -101,7 +101,8 @@ def keep_below_live(connection: Connection, origin: Origin, gone: Mapping[str, i
     """Rank vanished files {path: newest generation} below all live files of their site, as soon as they are reported. Merged
     files that hold them together with live ones are withdrawn. Whether the files leave is judged elsewhere."""
     found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, gone)
-    ranks = {f.file_id: below_live(f.rank) for f in found if not f.kept and f.generation <= gone[f.path]}
+    landings, _ = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)
+    ranks = {f.file_id: below_live(f.rank, landings) for f in found if not f.kept and f.generation <= gone[f.path]}
     catalog_rows.rank_files(connection, ranks)
     merge_rows.unmerge_files(connection, origin.receiver, ranks, at)
 
