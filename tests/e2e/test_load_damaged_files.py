@@ -111,16 +111,22 @@ def test_a_file_lies_where_its_points_are_whatever_its_name_says(centre: Centre)
     assert [row[2] for row in centre.rows()] == [3 * week, 4 * week]
 
 
-TROUBLE = {
-    "duplicate times": [Chunk("bad", PLAIN, [([10, 20, 20, 40], [1, 2, 3, 4])])],
-    "unsorted times": [Chunk("bad", PLAIN, [([10, 30, 20, 40], [1, 2, 3, 4])])],
-}
+def test_a_time_that_follows_itself_is_named_before_a_merge_and_after(centre: Centre) -> None:
+    trouble = [Chunk("bad", PLAIN, [([10, 20, 20, 40], [1, 2, 3, 4])]), Chunk("good", PLAIN, [([1, 2], [1, 2])])]
+    check_named(centre, HandmadeFile("root.sg.d1", [trouble]).data(), "the times do not ascend")
 
 
-@pytest.mark.parametrize("trouble", TROUBLE)
-def test_times_that_do_not_ascend_are_named_before_a_merge_and_after(centre: Centre, trouble: str) -> None:
-    damaged = HandmadeFile("root.sg.d1", [[*TROUBLE[trouble], Chunk("good", PLAIN, [([1, 2], [1, 2])])]]).data()
-    check_named(centre, damaged, "the times do not ascend")
+def test_times_that_begin_anew_are_read_before_a_merge_and_after(centre: Centre) -> None:
+    """As IoTDB 0.12 merges a late file in: its points come first, and win."""
+    anew = Chunk("s", PLAIN, [([30, 40, 10, 30], [1, 2, 3, 4])])
+    parts = {source(1): {"": HandmadeFile("root.sg.d1", [[anew]]).data()}}
+    centre.sender().land({**parts, source(2): sealed({"root.sg.d1": {"s": [(5, 5), (40, 9)]}})})
+    assert centre.load().troubles == ()
+    expected = [("root.sg.d1", "s", *point) for point in ((5, 5), (10, 3), (30, 1), (40, 9))]
+    assert [(row[0], row[1], row[2], int(row[4])) for row in centre.rows()] == expected
+    merge(centre.app, centre.receiver)
+    assert [(row[0], row[1], row[2], int(row[4])) for row in centre.rows()] == expected
+    assert centre.sql("SELECT COUNT(*) FROM catalog_file WHERE visible = 1 AND role = 'merged'") == [(1,)]
 
 
 def test_unsorted_times_of_an_aligned_device_are_named_and_never_merged(centre: Centre) -> None:

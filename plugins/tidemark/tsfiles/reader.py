@@ -82,7 +82,7 @@ class TsFile:
         self.tables = {table: len(tags) for table, tags in metadata.tables.items()}
         self.tag_columns = metadata.tables
         self._chunks_end = metadata.chunks_end
-        self._chunks = ChunkReader(self._file, metadata.chunks_end)
+        self._chunks = ChunkReader(self._file, metadata.chunks_end, begins_anew=metadata.version == 3)
         self._current: tuple[str, _Device] | None = None
 
     def list_devices(self) -> list[str]:
@@ -143,6 +143,10 @@ class TsFile:
                     part = part.select_where(~mask_deleted_points(concerned, part.times, place.offset))  # noqa: PLW2901
                 parts.append(part.slice_between(start, end))
         return _join_columns(parts, self._load_device(device)) if parts else Column.empty(series.type)
+
+    def repeats_times(self, device: str, measurement: str) -> bool:
+        """Whether a chunk of a series that was read so far has a time twice, of which one point counts."""
+        return f"{device}.{measurement}" in self._chunks.repeating
 
     def forget_times(self, device: str, before: int) -> None:
         """Drop the cached times of a device before a time. The caller reads nothing before it again."""

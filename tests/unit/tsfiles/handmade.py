@@ -32,7 +32,7 @@ def longs(values: list[int]) -> bytes:
 
 def statistics(kind: int, times: list[int]) -> bytes:
     """Count and interval; the values of smallest, largest, first, last and sum are not looked at by readers of points."""
-    head = uvarint(len(times)) + struct.pack(">qq", *((times[0], times[-1]) if times else (2**63 - 1, -(2**63))))
+    head = uvarint(len(times)) + struct.pack(">qq", *((min(times), max(times)) if times else (2**63 - 1, -(2**63))))
     return head + (bytes(40) if kind == INT64 else b"")
 
 

@@ -133,10 +133,30 @@ def test_a_bitmap_that_lost_a_value_is_refused(tmp_path: Path) -> None:
         tsfile.read_column(DEVICE, "a")
 
 
-def test_times_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, [Chunk("s", PLAIN, [([10, 30, 20, 40], [1, 2, 3, 4])])])
+def test_a_time_that_follows_itself_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, [Chunk("s", PLAIN, [([10, 20, 20, 40], [1, 2, 3, 4])])])
     with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="do not ascend"):
         tsfile.read_column(DEVICE, "s")
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [([30, 40, 50, 10, 20, 30, 40, 60], [1, 2, 3, 4, 5, 6, 7, 8])],
+        [([30, 40, 50, 10], [1, 2, 3, 4]), ([20, 30, 40, 60], [5, 6, 7, 8])],
+        [([30, 40, 50], [1, 2, 3]), ([10, 20, 30, 40, 60], [4, 5, 6, 7, 8])],
+    ],
+    ids=["in a page", "in a page, then the next", "with a page"],
+)
+def test_of_times_that_begin_anew_the_first_point_counts(tmp_path: Path, pages: list[tuple[list[int], list[int]]]) -> None:
+    """As IoTDB 0.12 writes them: a late file's points, then those of the file that it is merged into."""
+    path = write(tmp_path, [Chunk("s", PLAIN, pages)])
+    with TsFile(path) as tsfile:
+        column = tsfile.read_column(DEVICE, "s")
+        assert list(zip(column.times.tolist(), column.values.tolist(), strict=True)) == [
+            (10, 4), (20, 5), (30, 1), (40, 2), (50, 3), (60, 8)
+        ]  # fmt: skip
+        assert tsfile.read_column(DEVICE, "s", 20, 50).values.tolist() == [5, 1, 2]
 
 
 def test_a_series_without_points_is_empty(tmp_path: Path) -> None:

@@ -157,12 +157,15 @@ class DeviceMerge:
         yield Part(last, replace(gone, overwritten=gone.points_in - gone.deleted))
 
     def _check_counts(self, piece: Piece, held: Sequence[Mapping[str, int]], read: Mapping[tuple[int, str], int]) -> None:
-        """Check that each file returned as many points as its statistics say; fewer only where its own chunks overlap."""
+        """Check that each file returned as many points as its statistics say; fewer only where its own chunks overlap, or
+        one of them has a time twice."""
         for number, points in enumerate(held):
             for measurement, told in points.items():
                 found = read[number, measurement]
-                if found != told and (found > told or not piece.overlaps_itself(number, measurement)):
-                    place = self.holders[number].file.path
+                holder = self.holders[number].file
+                overlaps = piece.overlaps_itself(number, measurement) or holder.repeats_times(self.device, measurement)
+                if found != told and (found > told or not overlaps):
+                    place = holder.path
                     problem = f"{self.device}.{measurement}: {found} points were read where {told} are told"
                     raise CorruptionError(f"{place}: {problem}", hint="./tidemark verify --deep", subject=place)
 

@@ -11,6 +11,7 @@ Devices that flush often leave chunks of many pages with a few points each, and 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,16 +51,20 @@ class Span:
 
 
 class ChunkReader:
-    """Reads the chunks of one file. `chunks_end` is the first byte after them."""
+    """Reads the chunks of one file. `chunks_end` is the first byte after them. `begins_anew`: the times of a plain series
+    may begin anew within a chunk."""
 
-    def __init__(self, file: FileBytes, chunks_end: int) -> None:
+    def __init__(self, file: FileBytes, chunks_end: int, begins_anew: bool = False) -> None:
         self._file = file
         self._chunks_end = chunks_end
+        self._begins_anew = begins_anew
+        self.repeating: set[str] = set()  # labels of plain series of which a chunk that was read has a time twice
 
     def read_plain_chunk(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
         """Yield the points of a chunk of a plain series, a column a page, or one column for many small pages.
 
-        Pages outside `span` are left out."""
+        Pages outside `span` are left out. A chunk whose times begin anew is one column. IoTDB 0.12 writes it where it merges
+        a late file in: that file's points come first, so of points with equal times the first one is the newer."""
         header, data = self._read_chunk(series, place, label, PLAIN_SERIES)
         together = decode_small_pages(header, data, place.statistics, span.start, span.end)
         if together is not None:
@@ -67,6 +72,7 @@ class ChunkReader:
             return
         found = list(parse_pages(self._file, header, data))
         self._check_points(header, place, found, label)
+        columns = []
         for page in found:
             statistics = page.statistics or place.statistics
             if page.data is None or not span.overlaps_interval(statistics):
@@ -75,7 +81,22 @@ class ChunkReader:
                 cursor = Cursor(decompress_page(header.compression, page.data, page.size), "page")
                 times = _decode_page_times(cursor.read_exactly(cursor.read_uvarint()), Encoding.TS_2DIFF, statistics)
                 values = _decode_page_values(header, cursor.read_exactly(cursor.bytes_left()), len(times), statistics, label)
-            yield Column(series.type, times, values)
+                _require_order(times, self._begins_anew)
+            columns.append(Column(series.type, times, values))
+        if self._begins_anew and not _ascends(columns):
+            yield self._put_in_order(columns, label)
+        else:
+            yield from columns
+
+    def _put_in_order(self, columns: list[Column], label: str) -> Column:
+        times = np.concatenate([column.times for column in columns])
+        values = np.concatenate([column.values for column in columns])
+        order = np.argsort(times, kind="stable")
+        ordered = times[order]
+        first = np.append(True, ordered[1:] != ordered[:-1])
+        if not first.all():
+            self.repeating.add(label)
+        return Column(columns[0].type, ordered[first], values[order[first]])
 
     def read_time_chunk(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
         """The times of a chunk of the time column: (statistics, times) of each page."""
@@ -87,7 +108,9 @@ class ChunkReader:
             statistics = page.statistics or place.statistics
             with _Located(self._file.path, page.offset, label):
                 data = decompress_page(header.compression, page.data or b"", page.size)
-                found.append((statistics, _decode_page_times(data, header.encoding, statistics)))
+                times = _decode_page_times(data, header.encoding, statistics)
+                _require_order(times)
+                found.append((statistics, times))
         return found
 
     def read_value_chunk(
@@ -147,7 +170,7 @@ class ChunkReader:
 
 
 def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
-    """Decode the times of a page and check them against the statistics.
+    """Decode the times of a page and check them against the statistics. They may be in any order.
 
     A plain series does not state the encoding of its times. It is TS_2DIFF unless the site's settings said PLAIN.
     """
@@ -160,11 +183,20 @@ def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) 
         if len(plain) and plain[0] == statistics.start and plain[-1] == statistics.end:
             encoding = Encoding.PLAIN
     times: Times = decode_values(DataType.INT64, encoding, data, statistics.count)
-    if len(times) and (times[0] != statistics.start or times[-1] != statistics.end):
+    if len(times) and (times.min() != statistics.start or times.max() != statistics.end):
         raise BadPageError("the times are not those of the statistics")
-    if bool((times[1:] <= times[:-1]).any()):
-        raise BadPageError("the times do not ascend")
     return times
+
+
+def _require_order(times: Times, begins_anew: bool = False) -> None:
+    before, after = times[:-1], times[1:]
+    if bool((after == before if begins_anew else after <= before).any()):
+        raise BadPageError("the times do not ascend")
+
+
+def _ascends(columns: list[Column]) -> bool:
+    pages = [column.times for column in columns if len(column)]
+    return all(a[-1] < b[0] for a, b in itertools.pairwise(pages)) and not any((t[1:] <= t[:-1]).any() for t in pages)
 
 
 def _is_one_time(data: bytes, statistics: Statistics) -> bool:
