@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tidemark.stores.agent import durable, part_file
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.stream import pull
 from tidemark.transfer.stream.verify import VerifiedPart
 
@@ -62,66 +61,6 @@ def put(site: Path, name: str, size: int) -> SendItem:
     (site / name).write_bytes(os.urandom(size))
     os.utime(site / name, (OLD, OLD))
     return SendItem(name, name, size)
-
-
-def meanwhile(act: Callable[[], bool]) -> threading.Thread:
-    """Until it says that it did it, or ten seconds are over."""
-
-    def run() -> None:
-        end = time.monotonic() + 10
-        while time.monotonic() < end and not act():
-            time.sleep(0.002)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
-def test_a_byte_that_rots_in_the_part_while_more_comes_never_gets_the_name(
-    site: Path, source: Store, target: LocalStore, tmp_path: Path, wire: Wire, digest: bool
-) -> None:
-    item, flipped = put(site, "f.tsfile", 12 * MB), []
-    part = tmp_path / "f.tsfile.part"
-
-    def flip() -> None:
-        assert soon(lambda: part.exists() and part.stat().st_size >= 3 * MB)
-        with part.open("r+b") as file:
-            byte = file.read(1)[0]
-            file.seek(0)
-            file.write(bytes([byte ^ 1]))
-        flipped.append(byte)
-
-    wire.once_at(6 * MB, flip)
-    crossed: list[int] = []
-    (outcome,) = send_files(source, target, [item], SendOptions(block_bytes=MB, digest_at_source=digest), crossed.append)
-    assert flipped and isinstance(outcome, Sent)
-    assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
-    if digest:
-        assert sum(crossed) == 12 * MB + MB, "the piece alone was sent again"
-
-
-def test_a_byte_that_rots_again_and_again_fails_after_the_tries(
-    site: Path, source: Store, target: LocalStore, tmp_path: Path
-) -> None:
-    item, over = put(site, "f.tsfile", 4 * MB), threading.Event()
-    part = tmp_path / "f.tsfile.part"
-
-    def flip() -> bool:
-        if part.exists() and part.stat().st_size > MB:
-            with part.open("r+b") as file:
-                byte = file.read(1)[0]
-                file.seek(0)
-                file.write(bytes([byte ^ 1 if byte == (site / "f.tsfile").read_bytes()[0] else byte]))
-        return over.is_set()
-
-    thread = meanwhile(flip)
-    (outcome,) = send_files(source, target, [item], SendOptions(block_bytes=MB, retries=1))
-    over.set()
-    thread.join()
-    assert isinstance(outcome, Failed) or (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
-    if isinstance(outcome, Failed):
-        assert not (tmp_path / "f.tsfile").exists()
 
 
 def test_a_source_rewritten_while_it_is_read_is_never_mixed(

@@ -11,16 +11,14 @@ import pytest
 
 from tests.e2e.engine_world import every_line_is_long
 from tests.e2e.store_ends import QUICK, address, same, write
-from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.stores import retrying
 from tidemark.stores.agent import reader as far_stream
-from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.python.store import PythonStore
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.stream.push import PushConnection, Seal
 
 pytestmark = pytest.mark.real("sshd")
@@ -60,53 +58,6 @@ def old(site: LocalStore, *sizes: int) -> list[SendItem]:
 
 def arrived(site: LocalStore, centre: PythonStore, items: list[SendItem]) -> bool:
     return same(items, Path(site.where.root), Path(centre.root))
-
-
-def test_a_byte_that_flips_on_the_far_disk_while_more_comes_costs_its_block(
-    site: LocalStore, centre: PythonStore, wire: Wire
-) -> None:
-    (item,) = old(site, 12 * MB)
-    part = Path(centre.root) / part_of(item.target_path)
-    flipped: list[int] = []
-    crossed: list[int] = []
-
-    def flip() -> None:
-        assert soon(lambda: part.exists() and part.stat().st_size > 3 * MB)
-        with part.open("r+b") as file:
-            file.seek(2 * MB + 17)
-            byte = file.read(1)
-            file.seek(2 * MB + 17)
-            flipped.append(file.write(bytes([byte[0] ^ 1])))
-
-    wire.once_at(6 * MB, flip)
-    (sent,) = send_files(site, centre, [item], SendOptions(block_bytes=MB), crossed.append)
-    assert flipped and isinstance(sent, Sent) and arrived(site, centre, [item])
-    assert sum(crossed) <= 12 * MB + MB
-    assert [path.name for path in Path(centre.root).rglob("*") if path.is_file()] == ["0.tsfile"]
-
-
-def test_a_byte_that_flips_again_and_again_fails_after_the_tries(
-    site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`retries` repeats of its block, as in a pull, and none of the file besides."""
-    (item,) = old(site, 12 * MB)
-    part = Path(centre.root) / part_of(item.target_path)
-    seal, asked, crossed = PushConnection.publish_files, [], []
-
-    def flipped_before(carrier: PushConnection, seals: list[Seal]) -> None:
-        with part.open("r+b") as file:
-            file.seek(2 * MB + 17)
-            byte = file.read(1)
-            file.seek(2 * MB + 17)
-            asked.append(file.write(bytes([byte[0] ^ 1])))
-        seal(carrier, seals)
-
-    monkeypatch.setattr(PushConnection, "publish_files", flipped_before)
-    (failed,) = send_files(site, centre, [item], SendOptions(block_bytes=MB, retries=2), crossed.append)
-    assert isinstance(failed, Failed) and "arrived with another digest" in failed.error.message
-    assert len(asked) == 3
-    assert sum(crossed) <= 12 * MB + 2 * MB
-    assert not (Path(centre.root) / item.target_path).exists()
 
 
 @pytest.mark.parametrize("size", [100_000, 3 * MB])

@@ -20,7 +20,6 @@ import pytest
 from tests.e2e.engine_world import LONG_AGO, MB, World, every_line_is_long
 from tests.e2e.sending_process import PLUGINS, PROGRAM
 from tests.services.sshd import Sshd
-from tests.services.wire import Wire
 from tidemark.errors import SourceVanishedError
 from tidemark.stores.agent import part_file
 from tidemark.stores.agent.block_journal import Block, Identity, decode_journal, encode_header, journal_at, part_at
@@ -145,25 +144,6 @@ def flip(part: Path, at: int) -> None:
         byte = file.read(1)
         file.seek(at)
         file.write(bytes([byte[0] ^ 1]))
-
-
-@pytest.mark.parametrize("at", [0, 3 * MB + 17, 6 * MB - 1])
-def test_a_kept_piece_that_rots_while_the_missing_ones_flow_never_gets_the_name(world: World, at: int) -> None:
-    item, flipped = world.put("f", 16 * MB), []
-    leave(world, item, (0, 6 * MB))
-    part, _ = places(world, item)
-
-    def rot() -> None:
-        flip(part, at)
-        flipped.append(at)
-
-    with Wire(world.server.port) as wire:
-        wire.once_at(4 * MB, rot)
-        world.port = wire.port
-        with world.ends() as (source, target):
-            (one,) = send_files(source, target, [item], options())
-    assert flipped and world.arrived({item: one})
-    assert one.wire_bytes == 10 * MB + BLOCK, "the piece alone came again"
 
 
 @pytest.mark.parametrize("block_bytes", [1000, 64 * MB])

@@ -156,30 +156,12 @@ def test_bytes_that_differ_get_no_name(tmp_path: Path, another: Callable[..., En
     assert [tuple(claim) for claim in claims] == [(0, 5000, sha(CONTENT[:5000]).hex())]
 
 
-def test_what_rots_in_the_part_while_it_comes_is_seen_and_named(tmp_path: Path, another: Callable[..., End]) -> None:
-    made(tmp_path)
-    one = another()
-    for start in range(0, len(CONTENT), 2048):
-        assert one.piece(start, start + 2048, PREFIX).trouble == 0
-    with (tmp_path / f"{PATH}.part").open("r+b") as file:
-        file.seek(4100)
-        file.write(b"rot on the disk")
-    answer = one.seal(sha(CONTENT))
-    assert answer[:5] == (1, 4096, 2048, DIFFERS, SEALED)
-    assert not (tmp_path / PATH).exists()
-    assert one.piece(4096, 4096 + 2048).trouble == 0  # it alone comes again
-    assert one.seal(sha(CONTENT)).trouble == 0
-    assert files(tmp_path) == {"x.tsfile": CONTENT}
-
-
 def test_what_lies_behind_the_end_never_gets_the_name(tmp_path: Path, another: Callable[..., End]) -> None:
     made(tmp_path)
     one = another()
     beyond = RECORD.pack(1, len(CONTENT) + 5, 4, 0, BLOCK, 0, sha(b"evil"))
     assert one.send(PIECES, beyond, b"evil", LARGE, KNOWN).trouble == errno.EINVAL
     assert one.piece(0, len(CONTENT), PREFIX).trouble == 0
-    with (tmp_path / f"{PATH}.part").open("ab") as file:
-        file.write(b"of somebody else")
     assert one.seal(sha(CONTENT)).trouble == 0
     assert files(tmp_path) == {"x.tsfile": CONTENT}
 

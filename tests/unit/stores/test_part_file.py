@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,16 +144,3 @@ def test_a_store_names_the_fifo_that_it_may_not_seal(tmp_path: Path, name: str) 
     put_fifo(tmp_path / name)
     with pytest.raises(PermanentError, match=f"{tmp_path / name} is not a regular file"):
         LocalStore(str(tmp_path)).seal_parts([("f.part", "f")])
-
-
-def test_a_part_that_is_under_a_lease_is_waited_for(tmp_path: Path) -> None:
-    disk, identity = Disk(str(tmp_path)), Identity(4, 1, 1)
-    begin_part(disk, "f", identity, [])
-    part = PartFile(disk, "f", identity, None)
-    looks = threading.Thread(target=lambda: (time.sleep(0.2), part.check_lease()))
-    looks.start()
-    try:
-        assert digest_of(os.fsencode(tmp_path / "f.part")) is not None
-    finally:
-        looks.join()
-        part.close()

@@ -1,13 +1,11 @@
-"""A part read back behind its writer: what gets a digest is the file, whoever wrote to it and when."""
+"""A part read back behind its writer: what gets a digest is the file on the disk."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,14 +55,7 @@ class Target:
 
     def begin(self) -> None:
         begin_part(self.disk, PATH, IDENTITY, claimed_blocks(self.disk, PATH, IDENTITY))
-        self.part = VerifiedPart(self.disk, PATH, IDENTITY)
-
-    def begin_without_a_lease(self) -> None:
-        """As on a disk that has none: somebody has the part open."""
-        self.part.close()
-        with self.place.open("rb"):
-            self.part = VerifiedPart(self.disk, PATH, IDENTITY, lambda: self.signs.append(1))
-        assert self.part.touched
+        self.part = VerifiedPart(self.disk, PATH, IDENTITY, lambda: self.signs.append(1))
 
     def keep(self, offset: int, source: bytes = CONTENT) -> None:
         """A piece of an earlier try, of which the source says what it has now."""
@@ -77,20 +68,9 @@ class Target:
         self.part.write_block(offset, memoryview(right if data is None else data), kind, digest)
 
     def flip(self, at: int) -> None:
-        def act() -> None:
-            with self.place.open("r+b") as file:
-                file.seek(at)
-                file.write(bytes([CONTENT[at] ^ 1]))
-
-        self.meddle(act)
-
-    def meddle(self, act: Callable[[], object]) -> None:
-        """What somebody else does with the part, who is let in by the looks of whoever writes it."""
-        somebody = threading.Thread(target=act)
-        somebody.start()
-        while somebody.is_alive():
-            self.part.check_lease()
-            somebody.join(0.001)
+        with self.place.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([CONTENT[at] ^ 1]))
 
     def journaled(self) -> list[tuple[int, int]]:
         journal = decode_journal(Path(os.fsdecode(journal_at(self.disk.locate(PATH)))).read_bytes())
@@ -129,15 +109,11 @@ def test_pieces_in_any_order_and_some_twice(target: Target, kind: int) -> None:
     assert target.proven()
 
 
-@pytest.mark.parametrize("lease", [True, False])
-def test_what_is_proven_is_not_read_again_however_often_somebody_asks(target: Target, lease: bool) -> None:
-    if not lease:
-        target.begin_without_a_lease()
+def test_what_is_proven_is_not_read_again_however_often_somebody_asks(target: Target) -> None:
     for offset in OFFSETS:
         target.put(offset)
     assert target.proven()
     digest = target.part.verified_digest()
-    target.part.check_lease()  # the hand does now and then; what was asked before may still wait for the reader
     assert not target.part.verify_written(BUFFER)
     assert target.part.verified_digest() == digest
 
@@ -163,24 +139,20 @@ def test_a_piece_that_the_disk_keeps_otherwise_is_put_again_it_alone(target: Tar
     assert target.proven()
 
 
-def costs_its_piece_alone(target: Target, again: int) -> None:
-    """The flipped byte 1500; `again`: the kind of piece that comes in its place."""
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
+def test_a_byte_flipped_before_the_reader_costs_its_piece_alone(target: Target, kind: int) -> None:
+    for offset in OFFSETS:
+        target.put(offset, kind)
+        if offset == 1000:
+            target.flip(1500)
+        if offset < 1000:
+            target.part.verify_written(BUFFER)
     with pytest.raises(Differs) as found:
         target.part.verify_written(BUFFER)
     assert (found.value.offset, found.value.length) == (1000, PIECE)
     target.part.reopen_span(1000, 2000)
-    target.put(1000, again)
+    target.put(1000, kind if kind == BARE else BLOCK)
     assert target.proven()
-
-
-@pytest.mark.parametrize("kind", [PREFIX, BLOCK])
-def test_a_byte_flipped_behind_the_reader_is_found_before_the_name(target: Target, kind: int) -> None:
-    for offset in OFFSETS:
-        target.part.verify_written(BUFFER)
-        target.put(offset, kind)
-        if offset == 4000:
-            target.flip(1500)
-    costs_its_piece_alone(target, BLOCK)
 
 
 def test_a_bad_piece_is_told_once_while_the_good_one_is_on_its_way(target: Target) -> None:
@@ -217,11 +189,11 @@ def test_what_is_put_again_has_whole_pieces(target: Target) -> None:
     assert target.proven()
 
 
-@pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK])
 def test_a_piece_over_what_was_read_back_does_not_replace_it(target: Target, kind: int) -> None:
     target.put(0)
     target.part.verify_written(BUFFER)
-    digest = {PREFIX: sha(CONTENT[:1500]), BLOCK: sha(CONTENT[500:1500]), BARE: NOTHING}[kind]
+    digest = {PREFIX: sha(CONTENT[:1500]), BLOCK: sha(CONTENT[500:1500])}[kind]
     target.part.write_block(500, memoryview(bytes(500) + CONTENT[1000:1500]), kind, digest)
     target.part.write_block(1500, memoryview(CONTENT[1500:]), PREFIX, sha(CONTENT))
     assert target.proven()
@@ -235,44 +207,6 @@ def test_bytes_behind_the_end_are_refused(target: Target) -> None:
     for offset in OFFSETS:
         target.put(offset)
     assert target.proven()
-
-
-@pytest.mark.parametrize("meanwhile", [True, False])
-def test_what_somebody_wrote_behind_the_end_is_cut_off(target: Target, meanwhile: bool) -> None:
-    for offset in OFFSETS:
-        if offset == 4000 or not meanwhile:
-            target.meddle(lambda: os.truncate(target.place, len(CONTENT) + 7))
-        target.put(offset)
-    assert target.proven()
-
-
-def test_without_a_digest_of_the_source_all_of_it_comes_again(target: Target) -> None:
-    for offset in OFFSETS:
-        target.part.verify_written(BUFFER)
-        target.put(offset, BARE)
-    target.flip(1500)
-    with pytest.raises(OSError) as found:
-        target.part.verify_written(BUFFER)
-    assert found.value.errno == errno.ESTALE
-
-
-@pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
-def test_without_leases_all_of_it_is_read_once_more(target: Target, kind: int) -> None:
-    target.begin_without_a_lease()
-    for offset in OFFSETS:
-        target.put(offset, kind)
-        assert offset == OFFSETS[-1] or not target.part.verify_written(BUFFER)
-    assert target.proven()
-
-
-@pytest.mark.parametrize("kind", [BLOCK, BARE])
-def test_without_leases_a_byte_flipped_behind_the_reader_is_found(target: Target, kind: int) -> None:
-    target.begin_without_a_lease()
-    for offset in OFFSETS:
-        target.put(offset, kind)
-        target.part.verify_written(BUFFER) if offset != OFFSETS[-1] else None
-        target.flip(1500) if offset == 4000 else None
-    costs_its_piece_alone(target, kind)
 
 
 def left_by_an_earlier_try(target: Target, *offsets: int) -> None:
@@ -329,11 +263,10 @@ def test_a_piece_of_which_the_source_has_another_is_put_again(target: Target) ->
     assert target.place.read_bytes() == other and target.part.verified_digest() == sha(other).hex()
 
 
-def test_without_leases_kept_pieces_that_differ_are_found_while_bytes_flow(target: Target) -> None:
+def test_kept_pieces_that_differ_are_found_while_bytes_flow(target: Target) -> None:
     left_by_an_earlier_try(target, 0, 1000, 3000)
     for at in (1500, 3500):
         target.flip(at)
-    target.begin_without_a_lease()
     for offset in (0, 1000, 3000):
         target.keep(offset)
     for at in (1000, 3000):
@@ -348,7 +281,6 @@ def test_without_leases_kept_pieces_that_differ_are_found_while_bytes_flow(targe
 
 def test_there_is_a_sign_of_life_while_one_piece_is_read_back(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proving, "_SIGN_BYTES", len(CONTENT) // 4)
-    target.begin_without_a_lease()
     target.part.write_block(0, memoryview(CONTENT), PREFIX, sha(CONTENT))
     assert target.proven() and len(target.signs) >= 3
 
@@ -361,30 +293,13 @@ def test_a_piece_that_came_again_meanwhile_is_not_compared_any_more(target: Targ
     assert target.proven()
 
 
-def test_claims_are_journaled_when_written_and_what_has_none_when_read_back(target: Target) -> None:
+def test_claims_are_journaled_when_written_also_of_pieces_that_came_without(target: Target) -> None:
     target.put(0)
     target.put(1000, BLOCK)
     target.put(2000, BARE)
-    assert target.journaled() == [(0, 1000), (1000, 2000)]
-    target.part.verify_written(BUFFER)
-    assert target.journaled()[-1] == (0, 3000)
+    assert target.journaled() == [(0, 1000), (1000, 2000), (2000, 3000)]
     target.part.close()
-    assert whole_blocks(target.disk, PATH, IDENTITY).prefix == 3000
-
-
-def test_who_writes_on_and_on_is_told_of(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    for offset in OFFSETS:
-        target.put(offset)
-    read = os.preadv
-
-    def preadv(handle: int, views: list[memoryview], offset: int) -> int:
-        os.utime(target.place, (time.time(), time.time()))
-        return read(handle, views, offset)
-
-    monkeypatch.setattr(os, "preadv", preadv)
-    with pytest.raises(OSError) as found:
-        target.part.verify_written(BUFFER)
-    assert found.value.errno == errno.EBUSY
+    assert whole_blocks(target.disk, PATH, IDENTITY).known_spans() == [(0, 1000), (1000, 2000), (2000, 3000)]
 
 
 def test_a_lost_sync_is_told_and_takes_the_journal(target: Target) -> None:

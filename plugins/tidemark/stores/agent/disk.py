@@ -475,10 +475,10 @@ class Disk:
         """Forget which folders are no symlinks. To be called at the start of a bulk call."""
         self._plain.clear()
 
-    def open(self, path: str, writing: bool = False) -> int:
-        """Open a regular file for reading, and for `writing` if asked. Raises ENOENT for anything else."""
+    def open(self, path: str) -> int:
+        """Open a regular file for reading. Raises ENOENT for anything else."""
         try:
-            return durable.open_regular(self.locate(path), os.O_RDWR if writing else os.O_RDONLY, self.tell)
+            return durable.open_regular(self.locate(path), os.O_RDONLY)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise FileNotFoundError(errno.ENOENT, "No such file") from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
-import time
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,26 +19,12 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PART = _WRITE | os.O_TRUNC
 
 
-_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, by default 45 s
-
-
-def open_regular(place: bytes, how: int, tell: Callable[[], None] | None = None) -> int:
+def open_regular(place: bytes, how: int) -> int:
     """Open a regular file. No symlink at `place` is followed, and a FIFO there does not hang us.
 
-    Raises ENXIO for anything else than a regular file, ELOOP for a symlink. A file may be under a lease (`part_file`): its
-    writer gives it up soon, and if it hangs, the kernel does. `tell` is called while we wait for that.
+    Raises ENXIO for anything else than a regular file, ELOOP for a symlink.
     """
-    until = time.monotonic() + _LEASE_SECONDS
-    while True:
-        try:
-            handle = os.open(place, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-            break
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise
-            if tell is not None:
-                tell()
-            time.sleep(0.05)
+    handle = os.open(place, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     if modes.S_ISREG(os.fstat(handle).st_mode):
         return handle
     os.close(handle)

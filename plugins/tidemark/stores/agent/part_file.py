@@ -3,13 +3,9 @@
 A small file is one write. Every piece of a large file is read back from the part. Pieces in order are added to the hash
 of the file so far. It must equal the digest in the sender's record, so nothing is hashed twice. Other pieces are hashed
 by themselves, and the hash of the file catches up from the part. One thread writes, another reads back. Several
-processes may write to one part, each with its own hash. A hash is valid while the part's times show that no other
-process wrote to it (`durable.Proof`). Otherwise `digest_whole` reads the whole part back.
-
-Two checks of a file's times cannot show another process's write that is followed by our own. So the part is held under a
-kernel lease (fcntl(2), F_SETLEASE; `PartLease`). Another process that opens the part breaks the lease. It waits until we
-notice, which is soon. What was read back under an unbroken lease is what is in the file. Where the lease broke, or the
-file system has no leases, everything is read back at the end.
+processes of ours may write to one part, each with its own hash: they write the same bytes. Where a piece came twice, the
+whole part is read back once more. A write by anybody else after the read-back is not noticed here: the digest of the load
+or of `verify` finds it (docs/decisions/0011).
 
 Bytes that an earlier try left in a part are kept if they come from the same source and match the journal's digests
 (`whole_blocks`). The source's reader compares them by `claims_of`, since the source may have changed. A pull starts from
@@ -24,11 +20,8 @@ Runs at both ends: Python 3.6, standard library alone. A pull continues in `tran
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -85,44 +78,8 @@ class HeadRoom:
         self._until = now + LOOK_SECONDS * self._rarely
 
 
-class PartLease:
-    """A kernel lease of an open file that no other process has open. Once broken, `held` stays false."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        self._door = threading.Lock()  # one thread checks the lease, another may close the file
-        self.held = False
-        try:
-            fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent to us when the lease is broken; ignored by default
-            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            self.held = True
-        except (OSError, AttributeError):
-            return  # another process has it open, or the file system has no leases
-
-    def check_held(self) -> bool:
-        """Return whether the lease holds. Releases it if another process waits to open the file."""
-        with self._door:
-            if self.held and fcntl.fcntl(self._handle, fcntl.F_GETLEASE) != fcntl.F_WRLCK:
-                self._drop_lease()
-            return self.held
-
-    def release_lease(self) -> None:
-        """Release the lease. To be called before the file is closed or opened again."""
-        with self._door:
-            if self.held:
-                self._drop_lease()
-
-    def _drop_lease(self) -> None:
-        self.held = False
-        try:
-            fcntl.fcntl(self._handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        except OSError:
-            return  # the kernel broke it: the other process has waited too long
-
-
 _NEW = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
 _BACK = 1 << 18  # bytes read back at once: they stay in the processor's cache
-LOOKS = 3  # times that a part is read back because another process wrote to it meanwhile
 SYNC_BYTES = 64 << 20  # a large file is synced each time so much has come: a power loss costs at most this
 
 
@@ -142,7 +99,6 @@ class Resumed:
         self.prefix = 0
         self.running: Any = hashlib.sha256()
         self.blocks: list[Block] = []
-        self.seen: Any = None  # the part's `durable.Proof` before it was digested
 
     def known_blocks(self) -> list[Block]:
         first = [Block(0, self.prefix, self.running.copy().hexdigest())] if self.prefix else []
@@ -185,7 +141,7 @@ class PartFile:
         self.place = place = disk.locate(path)
         resumed = resumed or Resumed()
         self.size = identity.wanted
-        self.touched = False  # by another process, or a piece was written twice: the hash may be wrong
+        self.rewritten = False  # a piece that was hashed was written again: the hash may be wrong
         self.lost: OSError | None = None  # the error of the sync by which the disk lost bytes
         self.running = resumed.running
         self.hashed = resumed.prefix  # the hash covers the file up to here
@@ -193,32 +149,29 @@ class PartFile:
         self.synced = self.got = sum(end - offset for offset, end in resumed.known_spans())
         self._handle = durable.open_regular(part_at(place), os.O_RDWR)
         self._paper = -1
-        self._lease = None  # type: Any
         try:
             self._paper = durable.open_regular(journal_at(place), os.O_RDWR | os.O_APPEND)
             begun = encode_header(identity)
             if read_at(self._paper, len(begun), 0) != begun:
                 raise OSError(errno.ESTALE, "was begun for another source")
-            self._lease = PartLease(self._handle)
-            self.proof = self._stat_part()  # after our last write; after `digest_whole` of the whole
-            self.touched = not self._lease.held or (resumed.seen is not None and resumed.seen != self.proof)
         except BaseException:
             self.close()
             raise
 
     def digest_whole(self) -> bytes:
         """Return the SHA-256 of the whole file, whose pieces are all in the part, whoever wrote them. Raises OSError."""
-        for _ in range(LOOKS):
-            if self.lost is not None:
-                raise self.lost
-            before = self._cut_stat()
-            if self.touched or before != self.proof:
-                self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
-            self._hash_back(self.running, self.hashed, self.size)
-            self.hashed, self.proof = self.size, before
-            if self._is_unchanged(before):
-                return bytes(self.running.digest())
-        raise OSError(errno.EBUSY, "is written to by somebody else")
+        if self.lost is not None:
+            raise self.lost
+        if self.rewritten:
+            self.running, self.hashed, self.rewritten = hashlib.sha256(), 0, False
+        self._hash_back(self.running, self.hashed, self.size)
+        self.hashed = self.size
+        return bytes(self.running.digest())
+
+    @property
+    def proof(self) -> durable.Proof:
+        """Return the part's state, for whoever names it to recognize it."""
+        return durable.Proof.from_stat(os.fstat(self._handle))
 
     def write_piece(self, offset: int, data: memoryview) -> None:
         """Write one piece. Another thread then calls `verify_piece`. Raises the disk's OSError."""
@@ -229,7 +182,7 @@ class PartFile:
         """Read a piece back, compare its digest, journal it. Raises Differs, and the disk's OSError."""
         end = offset + length
         if end <= self.hashed or self.later.get(offset, 0) >= end:
-            self.touched = True  # written a second time: `digest_whole` will read the whole part
+            self.rewritten = True  # `digest_whole` will read the whole part
             return
         block = self._verify_block(offset, end, kind, digest)
         # CRASH WINDOW: bytes in the part that the journal lacks: the rerun asks for this piece again.
@@ -245,10 +198,6 @@ class PartFile:
         self.synced = self.got
         return os.dup(self._handle)
 
-    def check_lease(self) -> None:
-        """Notice a broken lease. To be called regularly, even if nothing comes: another process may wait for the lease."""
-        self.touched = not self._lease.check_held() or self.touched
-
     def mark_lost(self, error: OSError) -> None:
         """Record that a sync lost bytes of the part. A second sync would succeed, so the part must never be renamed."""
         self.lost = error
@@ -256,8 +205,6 @@ class PartFile:
 
     def close(self) -> None:
         """Close the part. Raises OSError where a network disk did not store all bytes: the part must not be resumed."""
-        if self._lease is not None:
-            self._lease.release_lease()
         handles, self._handle, self._paper = (self._handle, self._paper), -1, -1
         lost: OSError | None = None
         for handle in handles:
@@ -270,33 +217,10 @@ class PartFile:
             self.mark_lost(lost)
             raise lost
 
-    def _stat_part(self) -> durable.Proof:
-        return durable.Proof.from_stat(os.fstat(self._handle))
-
-    def _is_unchanged(self, before: durable.Proof) -> bool:
-        """Whether the part is still what was read back. Judges by the lease, or by the times where there is none."""
-        if self._lease.held and not self._lease.check_held():
-            self.touched = True
-            return False
-        self._lease.release_lease()
-        return self._stat_part() == before
-
-    def _cut_stat(self) -> durable.Proof:
-        """Cut off what was written past the file's end, which no digest covers. Returns the part's stat."""
-        seen = self._stat_part()
-        if seen.size > self.size:
-            os.ftruncate(self._handle, self.size)
-            self.touched = True
-            return self._stat_part()
-        return seen
-
     def _put_bytes(self, data: memoryview, offset: int) -> None:
         if offset + len(data) > self.size:
             raise OSError(errno.EINVAL, "bytes came that lie behind its end")
-        self.check_lease()
-        self.touched = self.touched or self._stat_part() != self.proof
         _write_at(self._handle, data, offset)
-        self.proof = self._stat_part()
 
     def _verify_block(self, offset: int, end: int, kind: int, digest: bytes) -> Block:
         if offset <= self.hashed and kind != BLOCK:
@@ -420,12 +344,9 @@ def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
     blocks = claimed_blocks(disk, path, identity)
     if not blocks:
         return Resumed()
-    handle = disk.open(part_of(path), writing=True)  # for writing: it breaks a hanging writer's lease whole, not in part
+    handle = disk.open(part_of(path))
     try:
-        before = durable.Proof.from_stat(os.fstat(handle))
-        resumed = _verify_blocks(handle, blocks, disk.tell)
-        resumed.seen = before
-        return resumed
+        return _verify_blocks(handle, blocks, disk.tell)
     finally:
         os.close(handle)
 

@@ -24,7 +24,6 @@ from tidemark.stores.agent.frames import BARE, DIFFERS, LOST, NOTHING, RECORD, S
 from tidemark.stores.agent.part_file import Differs, PartFile, digest_of, first_bad, is_proven_after_rename, is_proven_file
 
 BATCH = 2000
-LOOK_SECONDS = 0.1  # between two checks of the parts' leases, while nothing comes
 GATHER_SECONDS = 0.05  # for which a batch waits to grow
 
 
@@ -55,7 +54,6 @@ class PartPublisher:
         self.disks = durable.DiskHandles()
         self._answer = answer
         self._lost: dict[bytes, OSError] = {}  # by place of a file: the disk lost bytes of its part
-        self._open: dict[int, PartFile] = {}  # parts of which pieces came, by number
         self._proving: Any = queue.Queue()
         self._naming: Any = queue.Queue()
         self._threads = [
@@ -97,14 +95,8 @@ class PartPublisher:
 
     def _prove_next(self) -> bool:
         """Do the next job. Returns False after the last one."""
-        try:
-            job = self._proving.get(timeout=LOOK_SECONDS)
-        except queue.Empty:
-            for part in self._open.values():
-                part.check_lease()
-            return True
+        job = self._proving.get()
         if isinstance(job, tuple):
-            self._open[job[0]] = job[1]
             self._answer([_proven_piece(*job)])
         elif job is None:
             self._naming.put(None)
@@ -127,7 +119,6 @@ class PartPublisher:
         return found
 
     def _finish_part(self, seal: Seal) -> bool:
-        self._open.pop(seal.number, None)
         try:
             seal.digest = seal.part.digest_whole()
             seal.proof = seal.part.proof

@@ -37,7 +37,7 @@ from tidemark.transfer.stream.connection import Connection
 from tidemark.transfer.stream.connections import Connections
 from tidemark.transfer.stream.publish import WORTH_IT, Arrived, Publisher, SmallFiles, Whole
 from tidemark.transfer.stream.schedule import Span, uncovered_spans
-from tidemark.transfer.stream.session import PAUSE, Ending, Existing, Session
+from tidemark.transfer.stream.session import Ending, Existing, Session
 from tidemark.transfer.stream.verify import VerifiedPart, Verifier
 
 COMPARED = 4 << 20  # bytes of a piece that is here already: so many are fetched again for one bad byte
@@ -85,7 +85,6 @@ class Pull:
         self._sealer = Publisher(wire, target.disk, target.where, session.report, self._small_files)
         self._folders = TargetFolders(target.disk, session.files, self._sealer.disks)
         self._prover = Verifier(self.line.wake)
-        self._leases_at = 0.0  # when the parts' leases were checked
         self._put_at = 0.0  # when complete files were queued for naming
         self._unproven: set[int] = set()  # all written, not all read back
         self._untold = 0  # bytes not reported to the caller yet, and when it was last informed
@@ -133,11 +132,6 @@ class Pull:
         if order.ready and now - self._put_at >= NAME_SECONDS:
             self._put_at = now
             self._sealer.queue_files(order.pop_ready())
-        if now - self._leases_at >= PAUSE:
-            self._leases_at = now
-            for large in self._large.values():
-                if large.part is not None:
-                    large.part.check_lease()
         return not any(not (self._session.is_stopping and self._is_behind(number)) for number in self._unproven)
 
     def _is_behind(self, number: int) -> bool:
@@ -281,10 +275,10 @@ class Pull:
     def _complete_large(self, number: int, part: VerifiedPart) -> None:
         item, large = self._session.files[number], self._large.pop(number)
         self._unproven.discard(number)
-        digest = part.verified_digest()
+        digest, proof = part.verified_digest(), part.proof
         part.close()
         place = self._folders.locate_file(item.target_path)
-        whole = Whole(item, place, digest, True, large.confirm, proof=part.proof, syncs_failed=large.syncs_failed)
+        whole = Whole(item, place, digest, True, large.confirm, proof=proof, syncs_failed=large.syncs_failed)
         self._session.complete_file(number, whole)
 
     def on_dropped(self, number: int, again: bool) -> None:

@@ -3,8 +3,7 @@
 Bytes that come are not hashed: they are written, and the claim of their record is journaled. A second thread reads them
 back behind the writer, from the page cache, and compares the digest at the end of every piece. So a file is hashed once
 here, and a piece that differs can be requested again. Bytes of an earlier try are such pieces too, once the source sent
-their digests. A later write by another process shows in the part's times (`stores.agent.durable.Proof`). Then the whole
-part is read back once more at the end.
+their digests. A piece that came without a digest is hashed as it comes, so that it can be compared, too.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from typing import Any, NamedTuple
 
 from tidemark.stores.agent.block_journal import Block, Identity
 from tidemark.stores.agent.disk import Disk
-from tidemark.stores.agent.frames import BARE, BLOCK, PREFIX
-from tidemark.stores.agent.part_file import LOOKS, Differs, PartFile
+from tidemark.stores.agent.frames import BARE, BLOCK
+from tidemark.stores.agent.part_file import Differs, PartFile
 
 _SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two calls of `alive`
 BACK = 1 << 19  # bytes read back at once: a piece is two steps, and stays in the processor's cache
@@ -38,12 +37,11 @@ class VerifiedPart(PartFile):
         self._reading = threading.Lock()  # held while the handle is read from
         self._over = False
         self._reach = 0  # written without a gap up to this offset
-        self._ends: dict[int, bytes] = {}  # end of a piece: the digest of the file up to there; b"": not known yet
+        self._ends: dict[int, bytes] = {}  # end of a piece: the digest of the file up to there
         self._due: list[int] = []  # ends that the reader has not reached, a heap
         self._blocks: list[Block] = []  # claims of pieces of their own
         self._unread: deque[Block] = deque()
         self.kept: set[int] = set()  # offsets of pieces that an earlier try left
-        self._bare = False  # some pieces came without a digest of the source
         self._bad = False  # a piece that differs waits to be sent again
         self._proven = ""  # its SHA-256, once it was read back whole
         self._buffer = memoryview(b"")
@@ -64,23 +62,20 @@ class VerifiedPart(PartFile):
         end = offset + len(data)
         if self._has_span(offset, end):
             return  # came before, from another connection
-        if kind == BARE and (offset > self._reach or not self._lease.held):  # all is read again and compared with what came
+        if kind == BARE:
             kind, digest = BLOCK, hashlib.sha256(data).digest()
         skipped = max(0, self._reach - offset)  # bytes here already, which may have been read back
         self._put_bytes(data[skipped:], offset + skipped)
         # CRASH WINDOW: bytes in the part that the journal does not claim: the rerun asks for this piece again.
         block = Block(offset, len(data), digest.hex()) if kind == BLOCK else Block(0, end, digest.hex())
-        if kind == BARE:
-            self._bare = True
-        else:
-            os.write(self._paper, block.encode_line())
+        os.write(self._paper, block.encode_line())
         self.got += len(data)
         with self._door:
             if kind == BLOCK:
                 self._blocks.append(block)
                 self._unread.append(block)
             else:
-                self._ends[end] = digest if kind == PREFIX else b""
+                self._ends[end] = digest
                 heapq.heappush(self._due, end)
             self._add_span(offset, end)
 
@@ -107,7 +102,7 @@ class VerifiedPart(PartFile):
             self._blocks, (offset, end) = _split_blocks(self._blocks, offset, end)
             self._unread = deque(block for block in self._unread if block.end <= offset or block.offset >= end)
             spans = [*self.later.items(), (0, self._reach)]
-            self.touched = self.touched or offset < self.hashed
+            self.rewritten = self.rewritten or offset < self.hashed
             self._reach = min(self._reach, offset)
             self.kept = {start for start in self.kept if not offset <= start < end}
             self.later = {}
@@ -134,7 +129,7 @@ class VerifiedPart(PartFile):
                 return False
             if reach == self.size:
                 self._read_whole()
-            elif self.touched:  # the whole file is hashed at the end
+            elif self.rewritten:  # the whole file is hashed at the end
                 self._read_pieces()
             else:
                 self._read_reached(reach)
@@ -159,20 +154,12 @@ class VerifiedPart(PartFile):
             self._reach = max(self._reach, self.later.pop(offset))
 
     def _read_whole(self) -> None:
-        for _ in range(LOOKS):
-            before = self._cut_stat()
-            if self.touched or before != self.proof:
-                if self._bare:
-                    raise OSError(errno.ESTALE, "was written to by somebody else, and no digest of the source tells what")
-                with self._door:
-                    self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
-                    self._unread, self._due = deque(self._blocks), sorted(self._ends)
-            self.proof = before
-            self._read_reached(self.size)
-            if self._is_unchanged(before):
-                self._proven = self.running.hexdigest()
-                return
-        raise OSError(errno.EBUSY, "is written to by somebody else")
+        if self.rewritten:
+            with self._door:
+                self.running, self.hashed, self.rewritten = hashlib.sha256(), 0, False
+                self._unread, self._due = deque(self._blocks), sorted(self._ends)
+        self._read_reached(self.size)
+        self._proven = self.running.hexdigest()
 
     def _read_reached(self, reach: int) -> None:
         self._read_pieces()
@@ -197,11 +184,7 @@ class VerifiedPart(PartFile):
     def _read_to(self, end: int) -> None:
         total = self.running.copy()
         self._hash_back(total, self.hashed, end)
-        digest, wanted = total.digest(), self._ends[end]
-        if not wanted:
-            self._ends[end] = digest
-            os.write(self._paper, Block(0, end, digest.hex()).encode_line())
-        elif digest != wanted:
+        if total.digest() != self._ends[end]:
             with self._door:
                 heapq.heappush(self._due, end)
             raise self._mark_different(self.hashed, end)
