@@ -69,7 +69,7 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     return DecisionResult({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
 
 
-def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> DecisionResult:
+def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
     """Check a held file again and load it. CorruptionError if it still cannot be loaded, TaskLimitError if a limit ends its
     check again: it stays held.
 
@@ -89,7 +89,7 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     if row.state != "held":
         _require_loaded(app, row)
         return DecisionResult({"id": quarantine_id, "path": row.path, "outcome": row.state})
-    with hold_receiver(app, receiver, "operator", engine=engine) as session:
+    with hold_receiver(app, receiver, "operator") as session:
         if not row.location:
             raise CorruptionError(
                 f"quarantine {quarantine_id}: nothing of {row.path} came: {row.reason}",
@@ -193,7 +193,7 @@ def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     )
 
 
-def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, engine: str = "auto") -> DecisionResult:
+def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str) -> DecisionResult:
     """Give `device` to site `to` (name or UUID) and load the files that were refused for it.
 
     A repeated call continues: the transfer is made once, and waiting refused files are tried.
@@ -201,7 +201,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
     site_id = site_of(app, to)
     if site_id is None:
         raise UsageError("owners transfer needs --to SITE", subject=device)
-    with hold_receiver(app, receiver, "operator", engine=engine) as session:
+    with hold_receiver(app, receiver, "operator") as session:
         with app.ledger.read() as connection:
             before = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
         if before is None:

@@ -31,13 +31,11 @@ def pause_after(failures: int) -> float:
     return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1))) * random.uniform(0.5, 1.5)
 
 
-def try_again(
-    act: Callable[[], T], tries: int, also: tuple[type[Exception], ...] = (), pause: Callable[[float], None] = time.sleep
-) -> T:
-    """Call `act()`, up to `tries` times while it raises SOON errors or `also`. Raises the last error unchanged."""
+def try_again(act: Callable[[], T], tries: int, pause: Callable[[float], None] = time.sleep) -> T:
+    """Call `act()`, up to `tries` times while it raises SOON errors. Raises the last error unchanged."""
     try:
         return act()
-    except SOON + also:
+    except SOON:
         if tries <= 1:
             raise
         pause(pause_after(1))
@@ -46,7 +44,7 @@ def try_again(
     retrying = Retrying(
         stop=stop_after_attempt(tries - 1),
         wait=lambda state: pause_after(state.attempt_number + 1),
-        retry=retry_if_exception_type(SOON + also),
+        retry=retry_if_exception_type(SOON),
         sleep=pause,
         reraise=True,
     )

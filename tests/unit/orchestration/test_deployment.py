@@ -47,14 +47,14 @@ def test_a_second_up_names_the_first(settings: Settings) -> None:
         with pytest.raises(UsageError, match=f"runs already: http://127.0.0.1:8080 .pid {os.getpid()}") as refused:
             begin(settings, port=port)
         assert refused.value.hint == "./tidemark down"
-    assert deployment.start(settings, port=8080) == deployment.start(settings, port=0) == deployment.find_running(settings)
-    running = deployment.find_running(settings)
+    assert deployment.start(settings, port=8080) == deployment.start(settings, port=0) == deployment.running_at(settings, 0)
+    running = deployment.running_at(settings, 0)
     assert running is not None
     assert running.pid == os.getpid()
 
 
 def test_down_without_up_has_nothing_to_do(settings: Settings) -> None:
-    assert deployment.find_running(settings) is None
+    assert deployment.running_at(settings, 0) is None
     assert deployment.down(settings) is None
     assert not home_of(settings).folder.exists()
 
@@ -81,4 +81,4 @@ def test_a_torn_mark_stands_for_nothing(settings: Settings) -> None:
     home = home_of(settings)
     home.folder.mkdir(parents=True)
     home.pid_file.write_text('{"owner": {"ho')
-    assert deployment.find_running(settings) is None
+    assert deployment.running_at(settings, 0) is None

@@ -67,8 +67,8 @@ class _Late:
     going: tuple[str, ...]
 
 
-def catch_up(cluster: Cluster | None, store: Store, node: str = "", most: int | None = None) -> CaughtUp:
-    """Bring every late node up to date, or only `node`. `store`: the receiver's. Nodes that cannot be reached are named.
+def catch_up(cluster: Cluster | None, store: Store, most: int | None = None) -> CaughtUp:
+    """Bring every late node up to date. `store`: the receiver's. Nodes that cannot be reached are named.
 
     `most`: bytes for each node; the rest waits for the next call, so that a load does not wait for a node that missed weeks.
 
@@ -79,7 +79,7 @@ def catch_up(cluster: Cluster | None, store: Store, node: str = "", most: int | 
     withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merges propose under leases of their own
     files = removed = 0
     away: dict[str, str] = {}
-    for late in _find_late_nodes(cluster, node, most):
+    for late in _find_late_nodes(cluster, most):
         try:
             files += _put_files(cluster, store, late)
             removed += _remove_files(cluster, late)
@@ -137,7 +137,7 @@ def _removal_operation(cluster: Cluster, location: str, slot: int, at: float) ->
     return OperationRow(cluster.receiver.name, header, cluster.epoch, slot, "remove", location, at=at)
 
 
-def _find_late_nodes(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
+def _find_late_nodes(cluster: Cluster, most: int | None) -> list[_Late]:
     receiver, table = cluster.receiver.name, cluster.table
     found = []
     with cluster.app.ledger.read() as connection:
@@ -150,7 +150,7 @@ def _find_late_nodes(cluster: Cluster, only: str, most: int | None) -> list[_Lat
             if (late := [h for h in headers if applied.get((h, node), 0) < newest.get(h, 0)])
         }
         states = move_rows.slot_states(connection, receiver) if behind else {}
-        for node in sorted(name for name in {*behind, *going} if only in ("", name)):
+        for node in sorted({*behind, *going}):
             operations = [
                 operation
                 for header in behind.get(node, ())

@@ -305,11 +305,10 @@ def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:
     )
 
 
-def schema_pieces(connection: Connection, run_id: str, state: str | None = None) -> Sequence[RunSchema]:
-    """Return the run's pieces ordered by path, of one state if given."""
+def schema_pieces(connection: Connection, run_id: str) -> Sequence[RunSchema]:
+    """Return the run's pieces ordered by path."""
     sql = f"SELECT {', '.join(_SCHEMA)} FROM run_schema WHERE run_id = :run ORDER BY path"
-    found = [RunSchema(*row) for row in connection.execute(sa.text(sql), {"run": run_id})]
-    return [p for p in found if state is None or p.state == state]
+    return [RunSchema(*row) for row in connection.execute(sa.text(sql), {"run": run_id})]
 
 
 def remove_schema(connection: Connection, run_id: str, paths: Iterable[str]) -> None:

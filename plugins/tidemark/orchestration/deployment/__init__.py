@@ -1,6 +1,6 @@
 """A whole Airflow next to the settings: start it, check it, stop it.
 
-Enter by `deployment`: `up` in the foreground, `start` detached, `find_running`, `down`.
+Enter by `deployment`: `up` in the foreground, `start` detached, `running_at`, `down`.
 
     home           Airflow's home: folders, secrets made once, environment; imports no Airflow
     sessions       processes that end together, found by their session

@@ -123,13 +123,6 @@ def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deplo
     raise no_answer_error(home)
 
 
-def find_running(settings: Settings) -> Deployment | None:
-    """Return the deployment of these settings, if it runs."""
-    home = home_of(settings)
-    mark = _read_mark(home)
-    return _deployment_of(home, mark) if mark else None
-
-
 def running_at(settings: Settings, port: int) -> Deployment | None:
     """Return the running deployment once it answers, if `port` (0: any) is its port. UsageError if it has another one."""
     home = home_of(settings)

@@ -92,11 +92,6 @@ def prepare_home(home: AirflowHome) -> bool:
     return True
 
 
-def read_password(home: AirflowHome) -> str:
-    """Return the admin's password."""
-    return str(json.loads(home.passwords.read_text())[ADMIN])
-
-
 @dataclass(frozen=True)
 class Ports:
     """The ports of an embedded Airflow on 127.0.0.1: its pages and REST interface, and the server that tasks report to."""

@@ -27,9 +27,6 @@ from tidemark.proof.cluster.view import ChangeView, NodeView
 from tidemark.proof.explanation import Explanation, format_time, join_names
 from tidemark.settings.model import ReceiverSettings
 
-PARTS = ("node:", "slot:")
-"""How a subject begins that is a part of the cluster."""
-
 
 def explain_part(app: App, subject: str) -> Explanation:
     """Explain `node:NAME` or `slot:N` of the settings' cluster. NotFoundError for one that does not exist."""

@@ -22,7 +22,7 @@ from tidemark.receiver.iotdb.server import Answering, Span, load_into
 from tidemark.receiver.iotdb.session import RefusedError, Rows
 from tidemark.receiver.iotdb.staging import Stage
 from tidemark.receiver.view import CatalogReader, SeenDevice
-from tidemark.tsfiles.devices import split_nodes, table_segments, unquote_node
+from tidemark.tsfiles.devices import split_nodes, table_segments
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
@@ -168,11 +168,6 @@ def _measurement_of_column(name: str, device: str) -> str:
 def table_name(device: str) -> str:
     """Return the table of a canonical device of the table model."""
     return str(table_segments(device)[0])
-
-
-def database_name(device: str) -> str:
-    """Return the database of a canonical device of the table model."""
-    return unquote_node(split_nodes(device)[0])
 
 
 @dataclass

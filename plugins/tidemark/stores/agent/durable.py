@@ -16,7 +16,6 @@ from contextlib import suppress
 
 SYNC_ONCE = 16  # number of files from which one syncfs of the disk is cheaper than an fsync of each
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-PART = _WRITE | os.O_TRUNC
 
 
 def open_regular(place: bytes, how: int) -> int:

@@ -1,5 +1,4 @@
-/* AES-GCM packets of one SSH channel, received and decrypted many at a time. For `compiled_packets.py`; `packets.py` has the
- * same in Python.
+/* AES-GCM packets of one SSH channel, received and decrypted many at a time. For `packets.py`, which has the same in Python.
  *
  * A packet is 32 KB: at each of them Python needs as long as the decryption does, and has to win the interpreter's lock back
  * from the threads that hash and write. Here the lock is let go of until a frame is whole. The cipher is the libcrypto's that
