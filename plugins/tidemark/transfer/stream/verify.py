@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tidemark.stores.agent.block_journal import Block, Identity
 from tidemark.stores.agent.disk import Disk
-from tidemark.stores.agent.frames import BARE, BLOCK
+from tidemark.stores.agent.frames import BARE, BLOCK, PREFIX
 from tidemark.stores.agent.part_file import Differs, PartFile
 
 _SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two calls of `alive`
@@ -42,6 +42,7 @@ class VerifiedPart(PartFile):
         self._blocks: list[Block] = []  # claims of pieces of their own
         self._unread: deque[Block] = deque()
         self.kept: set[int] = set()  # offsets of pieces that an earlier try left
+        self._came, self._came_end = hashlib.sha256(), 0  # the hash of pieces that came in order without a digest
         self._bad = False  # a piece that differs waits to be sent again
         self._proven = ""  # its SHA-256, once it was read back whole
         self._buffer = memoryview(b"")
@@ -63,7 +64,7 @@ class VerifiedPart(PartFile):
         if self._has_span(offset, end):
             return  # came before, from another connection
         if kind == BARE:
-            kind, digest = BLOCK, hashlib.sha256(data).digest()
+            kind, digest = self._digest_bare(offset, data)
         skipped = max(0, self._reach - offset)  # bytes here already, which may have been read back
         self._put_bytes(data[skipped:], offset + skipped)
         # CRASH WINDOW: bytes in the part that the journal does not claim: the rerun asks for this piece again.
@@ -139,6 +140,15 @@ class VerifiedPart(PartFile):
         self._over = True
         with self._reading:
             super().close()
+
+    def _digest_bare(self, offset: int, data: memoryview) -> tuple[int, bytes]:
+        """Return (kind, digest) of a piece that came without a digest. In order it is that of the file up to there: so the
+        piece is read back once."""
+        if offset != self._came_end:
+            return BLOCK, hashlib.sha256(data).digest()
+        self._came.update(data)
+        self._came_end += len(data)
+        return PREFIX, self._came.digest()
 
     def _has_span(self, offset: int, end: int) -> bool:
         return end <= self._reach or self.later.get(offset, 0) >= end
