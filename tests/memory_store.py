@@ -66,7 +66,7 @@ class MemoryStore:
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(tier=self.tier, hard_links=True, fsync=True, inodes=True)
+        return StoreProperties(tier=self.tier, hard_links=True, inodes=True)
 
     # what tests do to a site
 

@@ -70,7 +70,6 @@ class FarConformance(DiskConformance):
     def test_the_probe_finds_the_tier(self, store: Store) -> None:
         properties = store.properties
         assert properties.tier is self.found
-        assert properties.fsync
         assert properties.inodes is (self.found is not Tier.SFTP)
 
 

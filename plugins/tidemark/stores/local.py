@@ -41,7 +41,7 @@ class LocalStore:
         self.disk = self._disk = Disk(root)
         self.where = self._where = Where("", root)
         self.url = "file://" + (root.rstrip("/") or "/")
-        self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, fsync=True, inodes=True)
+        self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, inodes=True)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self._make_listing(folders, "")

@@ -51,7 +51,6 @@ class StoreProperties:
 
     tier: Tier
     hard_links: bool
-    fsync: bool  # file contents can be made durable
     inodes: bool  # listings have inode numbers
 
 
@@ -161,7 +160,7 @@ class Store(Protocol):
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         """Cut `path` (a `.part`) at `offset` and append `pieces`. Returns the new length.
 
-        `sync`: make its bytes durable before the call returns (where `properties.fsync`).
+        `sync`: make its bytes durable before the call returns (where the far end can).
         """
         ...
 

@@ -146,4 +146,4 @@ def test_large_bundles_are_synced_once_and_equal_small_ones(tmp_path: Path) -> N
 
 def test_its_properties(tmp_path: Path) -> None:
     properties = LocalStore(str(tmp_path)).properties
-    assert (properties.tier, properties.hard_links, properties.fsync, properties.inodes) == (Tier.LOCAL, True, True, True)
+    assert (properties.tier, properties.hard_links, properties.inodes) == (Tier.LOCAL, True, True)

@@ -25,7 +25,7 @@ class PythonStore:
 
     def __init__(self, url: str, root: str, connection: SshConnection, first: FarSession) -> None:
         self.url = url
-        self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, fsync=True, inodes=True)
+        self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, inodes=True)
         self.connection = connection
         self.root = root
         self.pool = FarPool(connection, root, first)

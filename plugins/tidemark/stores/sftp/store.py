@@ -29,7 +29,7 @@ from tidemark.stores.protocol import (
     gone_error,
 )
 from tidemark.stores.sftp.files import SftpFiles, SftpFolders
-from tidemark.stores.sftp.protocol import FSYNC, HARDLINK
+from tidemark.stores.sftp.protocol import HARDLINK
 from tidemark.stores.sftp.read_stream import Place, ReadStream
 from tidemark.stores.sftp.session import BulkWire
 from tidemark.stores.ssh.connection import SshConnection
@@ -51,9 +51,7 @@ class SftpStore:
         self._where = Where(connection.login.name, root)
         self._wire: BulkWire | None = None
         extensions = self._open_session()[0].extensions
-        self.properties = StoreProperties(
-            tier=self.tier, hard_links=HARDLINK in extensions, fsync=FSYNC in extensions, inodes=self._has_inodes()
-        )
+        self.properties = StoreProperties(tier=self.tier, hard_links=HARDLINK in extensions, inodes=self._has_inodes())
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         missing: list[str] = []
