@@ -30,6 +30,7 @@ from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_f
 from tidemark.transfer.stream import connections as line
 from tidemark.transfer.stream import publish as sealing
 from tidemark.transfer.stream.connection import open_another
+from tidemark.transfer.stream.push import PushConnection, Seal
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -300,6 +301,37 @@ def test_the_connection_that_waits_takes_over_in_the_same_round(
         assert all(isinstance(one, Sent) for one in outcomes) and same(items, begin, end)
         store.close()
         assert soon(lambda: wire.open == 0)
+
+
+@pytest.mark.usefixtures("long_line")
+def test_another_connection_gives_the_names_that_a_lost_one_was_to_give(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same round, and without a byte of the files again."""
+    far, near = sshd.new_folder("far"), tmp_path / "near"
+    items = write(near, *[5000] * 20)
+    rounds: list[int] = []
+    lost: list[set[int]] = []
+    start, publish = line.Connections.start_connections, PushConnection.publish_files
+
+    def counted(self: line.Connections, options: SendOptions) -> None:
+        rounds.append(1)
+        start(self, options)
+
+    def lost_before(carrier: PushConnection, seals: list[Seal]) -> None:
+        if not lost:
+            lost.append({seal.number for seal in seals})
+            carrier.connection.drop()
+        publish(carrier, seals)
+
+    monkeypatch.setattr(line.Connections, "start_connections", counted)
+    monkeypatch.setattr(PushConnection, "publish_files", lost_before)
+    store = opened(sshd, far)
+    outcomes = list(send_files(LocalStore(str(near)), store, items, SendOptions(BLOCK)))
+    store.close()
+    assert all(isinstance(one, Sent) for one in outcomes) and same(items, near, far)
+    assert lost and len(rounds) == 1
+    assert {one.wire_bytes for one in outcomes if items.index(one.item) in lost[0]} == {5000}
 
 
 @pytest.mark.parametrize("way", ["pull", "push"])
