@@ -146,6 +146,19 @@ class TestDecisions:
             ("owners transfer", "root.sg.d1")
         ]
 
+    def test_a_refused_file_whose_deletions_grew_before_its_device_was_handed_over(self, world: World) -> None:
+        """The deletions came alone and joined the refused file; both were loaded by the decision."""
+        world.add("plant1", source(1), points("d1", (1, 10)))
+        world.sync("plant1")
+        world.add("plant2", source(1), points("d1", (1, 99), (2, 99)))
+        world.sync("plant2")
+        world.add("plant2", source(1), {".mods": deletion("root.sg.d1.s", 1, 1).encode()})
+        world.sync("plant2")
+        same_after_loss(world)
+        owners_transfer(world.app, world.receiver, "root.sg.d1", "plant2")
+        assert [(row[2], row[4]) for row in world.rows()] == [(1, "10"), (2, "99")]
+        same_after_loss(world)
+
     def test_quarantine_held_given_up_and_released(self, world: World) -> None:
         good = points("d1", (1, 10))
         bad = {**good, "": b"TsFile\x04 and then nothing that is one"}
@@ -164,6 +177,27 @@ class TestDecisions:
         assert world.sql("SELECT path, reason FROM file ORDER BY path") == reasons  # the first run compared with the site
         with pytest.raises(Exception, match="still cannot be loaded"):
             quarantine_release(world.app, world.receiver, "1")
+
+    @pytest.mark.parametrize("damaged", [False, True])
+    def test_a_held_file_and_deletions_that_came_alone(self, world: World, damaged: bool) -> None:
+        """Sound ones join it. Damaged ones are held beside it: its bytes stay for whoever releases it."""
+        world.add("plant1", source(1), {**points("d1", (1, 10)), "": b"TsFile\x04 and then nothing that is one"})
+        world.sync()
+        world.add("plant1", source(1), {".mods": deletion("root.sg.d1.s", 1, 1).encode()})
+        world.sync(no_load=True)
+        if damaged:
+            (mods,) = (world.centre / "landing").rglob("*.mods")
+            mods.write_bytes(mods.read_bytes()[:-1] + b"x")
+        for _ in range(2):  # the second one sweeps what waits no longer
+            world.load()
+        held = [("held",), ("held",)] if damaged else [("superseded",), ("held",)]
+        assert world.sql("SELECT state FROM quarantine ORDER BY generation") == held
+        facts, bytes_held = world.facts()["quarantine"], sorted((world.centre / "quarantine").rglob("*"))
+        world.lose_ledger()
+        assert world.rebuild().exit_code == 0
+        assert world.facts()["quarantine"] == facts
+        world.load()
+        assert sorted((world.centre / "quarantine").rglob("*")) == bytes_held
 
     def test_a_drop_that_was_approved_at_the_receiver(self, world: World) -> None:
         """Superseded by a file that the site dropped before it ever came: only the operator can say what that means."""

@@ -22,7 +22,7 @@ from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.schemas import SeriesRow
 from tidemark.operations.rebuild import receiver as rebuild_receiver
-from tidemark.operations.rebuild.nodes import named_digest
+from tidemark.operations.rebuild.cluster import named_digest
 from tidemark.operations.rebuild.result import RebuildResult
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog

@@ -1,35 +1,27 @@
 """A landing's answers, from its manifest, its receipt and the present files at the receiver. Pure.
 
 A rebuild decides nothing anew. The receipt has the answer for each file, and the place of its bytes shows what happened
-later. A quarantined file with its bytes among the data files was released. A refused one was loaded after its device changed
-owner (`find_taken_later`). A loaded file without bytes was replaced, superseded or settled later; its row is kept, with the
-extent from the site's `.resource`. Source: DESIGN §4 "A lost ledger can be rebuilt".
+later. A quarantined file with its bytes among the data files was released. A loaded file without bytes was replaced,
+superseded or settled later; its row is kept, with the extent from the site's `.resource`. The rest is the load's:
+`admit_files` makes the rows, given the facts and the owners with which it gave the answer then. Source: DESIGN §4 "A lost
+ledger can be rebuilt".
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.errors import CorruptionError
 from tidemark.formats.landing import Answer, LandedFile
-from tidemark.formats.layout import (
-    UNITS_PER_MS,
-    catalog_partition,
-    data_location,
-    folder_name,
-    mods_location,
-    quarantine_location,
-    refused_location,
-)
-from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.formats.layout import data_location, folder_name, mods_location, quarantine_location, refused_location
 from tidemark.ledger.receiver.landings import Extent
-from tidemark.receiver.load.admit import Admission, Hold, LedgerFacts, Load, Origin, Owner, Refusal, Refused, admit_files
+from tidemark.receiver.load.admit import Admission, LedgerFacts, Load, Origin, Owner, Refusal, Refused, admit_files
 from tidemark.receiver.load.check import Examined
 from tidemark.tsfiles.companions.resource import ANY_DEVICE
-from tidemark.tsfiles.names import SourceName, parse_source_path, rank_of_source
-from tidemark.tsfiles.statistics import FileFacts
+from tidemark.tsfiles.names import SourceName, parse_source_path
+from tidemark.tsfiles.statistics import DeviceFacts, FileFacts
 
 
 class StoredFiles:
@@ -75,7 +67,10 @@ def rebuild_admission(
     traces: StoredFiles,
     at: float,
 ) -> Admission:
-    """Rebuild the admission of an answered landing. `extents`: of its paths, from the site's inventory."""
+    """Rebuild the admission of an answered landing. `extents`: of its paths, from the site's inventory.
+
+    Loads claim the devices of their bytes that are not their site's, also those of other sites (`limit_claims`).
+    """
     owners = dict(known.owners)
     made = Admission()
     for one in files:
@@ -91,28 +86,10 @@ def rebuild_admission(
     return made
 
 
-def without_claims(admission: Admission) -> Admission:
-    """Return the admission without claims: the receiver's own receipt lists the claimed devices."""
-    return replace(admission, loads=tuple(replace(load, claims=()) for load in admission.loads))
-
-
-def limit_claims(admission: Admission, known: LedgerFacts) -> Admission:
-    """Return the admission with claims only of devices without an owner, and of files whose bytes are among the data files:
-    other claims in an unproved document may be false."""
-    loads = []
-    for load in admission.loads:
-        held = load.claims if load.facts is not None else ()
-        loads.append(replace(load, claims=tuple(device for device in held if device not in known.owners)))
+def limit_claims(admission: Admission, devices: Collection[str]) -> Admission:
+    """Return the admission with claims of these devices only."""
+    loads = (replace(load, claims=tuple(d for d in load.claims if d in devices)) for load in admission.loads)
     return replace(admission, loads=tuple(loads))
-
-
-def find_taken_later(origin: Origin, refusals: Iterable[Refusal], traces: StoredFiles) -> Iterator[tuple[LandedFile, str]]:
-    """Yield refused files that do not wait any more and whose bytes are among the data files: (file, location)."""
-    for refusal in refusals:
-        name = parse_source_path(refusal.file.path, origin.data)
-        place = traces.data_file(origin.site_id, refusal.file, name) if name and not refusal.location else ""
-        if place:
-            yield refusal.file, place
 
 
 def _admit_answered(
@@ -122,22 +99,29 @@ def _admit_answered(
     newest = known.newest.get(file.path)
     if newest is not None and newest.generation >= file.generation:
         return Admission(known=(file,))
-    waiting = known.waiting.get(file.path)
     taken = bool(one.location) if file.tsfile else newest is not None and newest.sha256 == file.sha256
     released = answer.outcome == "quarantined" and taken and not _is_waiting(origin, one, traces)
     if answer.outcome == "loaded" or released:
         return _admit_loaded(origin, one, known, extent, at)
+    if answer.outcome != "refused":
+        return _admit_held(origin, one, known, at)
+    waiting = known.waiting.get(file.path)
     whole = replace(file, tsfile=waiting.file.tsfile) if file.tsfile is None and waiting else file
-    if answer.outcome == "refused":
-        owner = known.owners.get(answer.device, Owner(answer.owner, at))
-        location = refused_location(origin.site_id, origin.landing, file.path)
-        refused = Refused(answer.device, Owner(answer.owner, owner.since))
-        return Admission(refusals=(Refusal(whole, refused, location if location in traces else ""),))
-    location = quarantine_location(origin.site_id, origin.landing, file.path)
-    location = location if _has_companion(location, whole, traces) else ""
-    hold = Hold(whole, answer.reason, CorruptionError.kind, location, waiting, answer.resend)
-    hold = replace(hold, awaits=answer.outcome == "awaited")
-    return Admission(holds=(hold,))
+    since = known.owners.get(answer.device, Owner(answer.owner, at)).since
+    location = refused_location(origin.site_id, origin.landing, file.path)
+    return Admission(refusals=(Refusal(whole, Refused(answer.device, Owner(answer.owner, since)), location),))
+
+
+def _admit_held(origin: Origin, one: Answered, known: LedgerFacts, at: float) -> Admission:
+    """Hold a file for the reason in the receipt. Mods alone were sound if `admit_files` gives the same reason for them."""
+    file, answer = one.file, one.answer
+    faulty = Examined(file.path, file.generation, None, answer.reason, CorruptionError.kind, differs=answer.resend)
+    made = admit_files(origin, [(file, faulty)], known, at)
+    if file.tsfile is None:
+        sound = admit_files(origin, [(file, Examined(file.path, file.generation))], known, at)
+        made = sound if [hold.reason for hold in sound.holds] == [answer.reason] else made
+    awaits = answer.outcome == "awaited"
+    return Admission(holds=tuple(replace(hold, awaits=awaits) for hold in made.holds))
 
 
 def _is_waiting(origin: Origin, one: Answered, traces: StoredFiles) -> bool:
@@ -147,76 +131,38 @@ def _is_waiting(origin: Origin, one: Answered, traces: StoredFiles) -> bool:
     return any(place(origin.site_id, origin.landing, path) in traces for place in places for path in paths)
 
 
-def _has_companion(location: str, file: LandedFile, traces: StoredFiles) -> bool:
-    """Return whether any companion of a held file came."""
-    return any(location + end in traces for end in ("", ".resource", ".mods", ".mods2"))
-
-
 def _admit_loaded(origin: Origin, one: Answered, known: LedgerFacts, extent: Extent, at: float) -> Admission:
-    """Decide as `admit_files` did then, for any present owners; other sites' devices change owner with it."""
-    if one.facts is None and one.file.tsfile is not None:
-        load = _make_gone_load(origin, one.file, known, extent, at)
-        return Admission(loads=(load,)) if load else Admission()
-    examined = Examined(one.file.path, one.file.generation, one.facts)
+    """Decide as `admit_files` did then, for any present owners."""
+    gone = one.facts is None and one.file.tsfile is not None
+    facts = _facts_of_extent(origin, one.file, known, extent) if gone else one.facts
+    examined = Examined(one.file.path, one.file.generation, facts)
     made = admit_files(origin, [(one.file, examined)], replace(known, owners={}), at)
-    loads = tuple(
-        replace(load, claims=_select_unowned(origin, load.claims, known), row=_with_location(load.row, one))
-        for load in made.loads
-    )
-    return replace(made, loads=loads, placements=())
+    loads = (_move_load(load, one) for load in made.loads)
+    told = (replace(load, claims=() if gone else _list_new(origin, load.claims, known)) for load in loads)
+    return replace(made, loads=tuple(told), placements=())
 
 
-def _with_location(row: CatalogFile, one: Answered) -> CatalogFile:
-    """Return the row with the real location of the file."""
-    if not one.location or one.location == row.location:
-        return row
-    mods = one.file.mods
-    return replace(
-        row, location=one.location, mods_location=mods_location(one.location, mods.sha256, mods.path) if mods else ""
-    )
-
-
-def _select_unowned(origin: Origin, devices: Iterable[str], known: LedgerFacts) -> tuple[str, ...]:
+def _list_new(origin: Origin, devices: Sequence[str], known: LedgerFacts) -> tuple[str, ...]:
     return tuple(d for d in devices if d not in known.owners or known.owners[d].site_id != origin.site_id)
 
 
-def _make_gone_load(origin: Origin, file: LandedFile, known: LedgerFacts, extent: Extent, at: float) -> Load | None:
-    """Rebuild a load whose bytes are missing. None if its path is not a source path."""
+def _facts_of_extent(origin: Origin, file: LandedFile, known: LedgerFacts, extent: Extent) -> FileFacts:
+    """Return all that is known of a file whose bytes are missing; devices of other sites are left out. Format 0: unknown."""
     name = parse_source_path(file.path, origin.data)
-    if name is None or file.tsfile is None:
-        return None
-    mine = Owner(origin.site_id, at)
-    devices = tuple(
-        CatalogDevice(device, start, end, 0)
+    model = "tree" if name is None or name.database.startswith("root.") else "table"
+    nobody = Owner(origin.site_id, 0)
+    devices = (
+        DeviceFacts(device, start, end, 0, {}, False)
         for device, start, end in extent
-        if device != ANY_DEVICE and known.owners.get(device, mine).site_id == origin.site_id
+        if device != ANY_DEVICE and known.owners.get(device, nobody).site_id == origin.site_id
     )
-    first = name.partition * origin.site_interval_ms * UNITS_PER_MS[origin.time_unit]
-    start = min((d.start for d in devices), default=first)
-    end = max((d.end for d in devices), default=start)
-    partition = catalog_partition(start, origin.catalog_interval_ms, origin.time_unit)
-    location = data_location(name.database, partition, origin.site_id, file.sha256, file.path)
-    row = CatalogFile(
-        receiver=origin.receiver,
-        site_id=origin.site_id,
-        role="source",
-        path=file.path,
-        generation=file.generation,
-        database=name.database,
-        model="tree" if name.database.startswith("root.") else "table",
-        format=0,  # unknown without the bytes
-        partition_from=partition,
-        partition_to=catalog_partition(end, origin.catalog_interval_ms, origin.time_unit),
-        location=location,
-        sha256=file.sha256,
-        size=file.tsfile.size,
-        mods_location=mods_location(location, file.mods.sha256, file.mods.path) if file.mods else "",
-        mods_sha256=file.mods.sha256 if file.mods else "",
-        points=0,
-        rank=rank_of_source(name),
-        created=at,
-        landing=origin.landing,
-    )
-    newest = known.newest.get(file.path)
-    replaces = newest.file_id if newest is not None and newest.state == "live" else None
-    return Load(file, row, devices, _select_unowned(origin, (d.device for d in devices), known), None, replaces)
+    return FileFacts(0, model, tuple(devices), {}, ())
+
+
+def _move_load(load: Load, one: Answered) -> Load:
+    """Return the load with the real location of the file."""
+    if not one.location or one.location == load.row.location:
+        return load
+    mods = one.file.mods
+    mods_place = mods_location(one.location, mods.sha256, mods.path) if mods else ""
+    return replace(load, row=replace(load.row, location=one.location, mods_location=mods_place))

@@ -26,9 +26,8 @@ from tidemark.ledger.database import Ledger, make_folder
 from tidemark.ledger.leases import Leases, load_lease, this_process
 from tidemark.ledger.migrations import migrate_ledger, schema_version
 from tidemark.ledger.receiver import rebuild as rebuild_rows
-from tidemark.operations.rebuild.cluster import write_cluster, write_schemas
+from tidemark.operations.rebuild.cluster import open_survivors, write_cluster, write_schemas
 from tidemark.operations.rebuild.links import rebuild_link
-from tidemark.operations.rebuild.nodes import open_survivors
 from tidemark.operations.rebuild.receiver import rebuild_receiver
 from tidemark.operations.rebuild.result import Findings, Lost, RebuildResult
 from tidemark.progress import Progress, Tick, ignore_progress

@@ -3,27 +3,35 @@
     list the files → read the documents → for each moment: describe its files (in child processes), record it → find
     missing files and files without a record
 
-Answers are not decided again (`operations.rebuild.answers`). Everything else (owners, superseded and dropped files, schema)
-is recorded as by a load (`receiver.load.record`). Landings without an answer are left to the next load.
+Answers are not decided again (`operations.rebuild.answers`). Everything else (owners, superseded and dropped files, schema,
+an operator's decisions, refused files that were loaded later) is recorded as by a load (`receiver.load.record`,
+`receiver.load.retry`). Landings without an answer are left to the next load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.engines.choose import Engine, PoolEngine
 from tidemark.errors import CorruptionError, TaskLimitError
-from tidemark.formats.landing import Answer, Manifest, Receipt, encode_document
+from tidemark.formats.landing import Answer, Manifest, Receipt, decode_entry, encode_document
 from tidemark.formats.layout import FOLDERS
+from tidemark.formats.records import ADOPTED, APPROVE, GIVE_UP, TRANSFER, Decision, Settlement
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
-from tidemark.ledger.receiver.landings import LandingRow, SiteRow
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.landings import SiteRow
+from tidemark.ledger.receiver.merges import Account, MergedFile
 from tidemark.ledger.receiver.refusals import OwnerRow
-from tidemark.operations.rebuild.answers import Answered, StoredFiles, limit_claims, rebuild_admission, without_claims
-from tidemark.operations.rebuild.decisions import LateLoads, replay_decision, replay_settled
+from tidemark.operations.rebuild.answers import Answered, StoredFiles, limit_claims, rebuild_admission
 from tidemark.operations.rebuild.history import LandingRecord, Moment, ReceiverHistory, read_history
 from tidemark.operations.rebuild.result import Findings, Lost, Remains, conclude_rebuild
 from tidemark.progress import Progress, Tick
@@ -31,8 +39,11 @@ from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import Origin
 from tidemark.receiver.load.check import KeptTask
 from tidemark.receiver.load.examine import find_survivors
-from tidemark.receiver.load.record import drops_of_manifest, known_before, record_landing
+from tidemark.receiver.load.landings import FoundManifest
+from tidemark.receiver.load.record import drops_of_manifest, known_before, make_landing_row, record_landing
+from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
 from tidemark.receiver.load.removal.survival import list_questions
+from tidemark.receiver.load.retry import may_try, origin_of_waiting, record_retried
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
@@ -41,6 +52,7 @@ from tidemark.tsfiles.statistics import FileFacts
 from tidemark.untrusted_files import UntrustedFile
 
 _BATCH_FILES = 512  # files described at once: starting processes costs more than a file
+_ANY = ("live", "retired", "reclaimed")
 
 
 @dataclass(frozen=True)
@@ -53,15 +65,15 @@ class _Work:
     books: ReceiverHistory
     findings: Findings
     damaged: set[str] = field(default_factory=set)  # data files that cannot be read
-    late: LateLoads = field(default_factory=LateLoads)
+    refused: dict[str, FileFacts] = field(default_factory=dict)  # data files of refused files: they were loaded later
 
 
 @dataclass(frozen=True)
 class _Landed:
     """An answered landing with the facts of each file. `kept`: its answer is the receiver's own copy."""
 
+    paper: FoundManifest
     manifest: Manifest
-    sha256: str
     receipt: Receipt
     text: str
     files: tuple[Answered, ...]
@@ -84,8 +96,7 @@ def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings:
                 _replay_moment(work, moment, landings, facts)
                 done += 1
                 progress(Tick(f"rebuild {receiver.name}", done, len(books.moments)))
-        with app.ledger.write() as connection:
-            work.late.load_transferred(connection, receiver, traces, app.clock(), whoever=True)
+        _load_transferred(work, app.clock(), whoever=True)
         for place in sorted(work.damaged):
             store.rename(place, f"quarantine/damaged/{place}")
         # CRASH WINDOW: moved and not recorded: the repeated rebuild finds it missing, with the same result.
@@ -121,7 +132,7 @@ def _read_landing(work: _Work, heard: LandingRecord, at: float) -> _Landed | Non
         location = work.traces.data_file(manifest.site_id, file, name) if name and file.tsfile else ""
         answer = told.get((file.path, file.generation), Answer(file.path, file.generation, "loaded"))
         files.append(Answered(file, answer, location))
-    return _Landed(manifest, paper.sha256, receipt, text, tuple(files), work.books.is_kept(heard))
+    return _Landed(paper, manifest, receipt, text, tuple(files), work.books.is_kept(heard))
 
 
 def _describe_files(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
@@ -172,12 +183,11 @@ def _replay_moment(
         return
     with work.app.ledger.write() as connection:
         if isinstance(what, tuple):
-            trouble, lost = replay_settled(connection, work.receiver, what, facts, work.traces)
-            work.findings.troubles += trouble
-            work.findings.lost += [Lost(work.receiver.name, site_id, path) for site_id, path in lost]
+            _replay_settled(work, connection, what, facts)
         else:
-            replay_decision(connection, work.receiver.name, what)
-            work.late.load_transferred(connection, work.receiver, work.traces, moment.at)
+            _replay_decision(connection, work.receiver.name, what)
+    if isinstance(what, Decision):
+        _load_transferred(work, moment.at)
 
 
 def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
@@ -187,41 +197,25 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
     extents = {entry.path: entry.extent for entry in manifest.added}
     paths = [file.path for file in manifest.files if file.path not in extents]
     devices = {d.device for one in landed.files if one.facts for d in one.facts.devices}
-    devices |= {device for extent in extents.values() for device, _, _ in extent}
     devices |= {answer.device for answer in landed.receipt.answers if answer.device}
     with work.app.ledger.write() as connection:
         site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
         landing_rows.put_site(connection, site, manifest.created)
         extents |= landing_rows.extents_of(connection, receiver.name, manifest.site_id, paths)
-        devices |= {device for path in paths for device, _, _ in extents.get(path, ())}
+        devices |= {device for extent in extents.values() for device, _, _ in extent}
         known = known_before(connection, origin, manifest.files, devices)
         admission = rebuild_admission(origin, landed.files, known, extents, work.traces, at)
         claimed = landed.receipt.claimed if landed.kept else None
-        admission = limit_claims(admission, known) if claimed is None else without_claims(admission)
+        # Without the receiver's own word a landing gives no device that has an owner: it may be false.
+        admission = limit_claims(admission, devices - known.owners.keys() if claimed is None else ())
         asked = list_questions(connection, origin, drops_of_manifest(manifest, at), admission.loads)
         found = find_survivors(work.app, work.root, asked)
         record_landing(connection, origin, manifest, admission, logs, at, found)
         owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
         refusal_rows.put_owners(connection, receiver.name, owners)
-        if landed.kept:
-            work.late.remember_refused(origin, landed.files, admission, work.traces)
-        row = _make_landing_row(work, manifest.landing, manifest.site_id, at)
-        landing_rows.put_landing(
-            connection,
-            replace(
-                row,
-                sequence=manifest.sequence,
-                previous=manifest.previous,
-                run_id=manifest.run_id,
-                part=manifest.part,
-                manifest_sha256=landed.sha256,
-                files=len(manifest.files),
-                bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p),
-                found=manifest.created,
-                receipt=landed.text,
-                listed=manifest.listed,
-            ),
-        )
+        row = make_landing_row(receiver.name, landed.paper, "loaded", manifest.created)
+        landing_rows.put_landing(connection, replace(row, loaded=at, receipt=landed.text))
+    work.refused.update((one.location, one.facts) for one in landed.files if one.answer.outcome == "refused" and one.facts)
 
 
 def _remember_unreadable(work: _Work, heard: LandingRecord, at: float) -> None:
@@ -230,27 +224,137 @@ def _remember_unreadable(work: _Work, heard: LandingRecord, at: float) -> None:
     work.findings.troubles.append(
         f"landing {heard.landing} of site {heard.site_id}: {paper.trouble}; what it told is not known"
     )
-    row = _make_landing_row(work, heard.landing, heard.site_id, at)
-    sha256 = receipt.manifest_sha256 if receipt else paper.sha256
+    row = make_landing_row(work.receiver.name, paper, "loaded", at, paper.trouble)
+    row = replace(row, sequence=heard.sequence, run_id=heard.landing.rpartition("-")[0], loaded=at, receipt=text)
     with work.app.ledger.write() as connection:
-        row = replace(row, sequence=heard.sequence, manifest_sha256=sha256, receipt=text, reason=paper.trouble)
-        landing_rows.put_landing(connection, row)
+        landing_rows.put_landing(connection, replace(row, manifest_sha256=receipt.manifest_sha256) if receipt else row)
 
 
-def _make_landing_row(work: _Work, landing: str, site_id: str, at: float) -> LandingRow:
-    return LandingRow(
-        receiver=work.receiver.name,
-        landing=landing,
-        site_id=site_id,
-        sequence=0,
-        previous=None,
-        run_id=landing.rpartition("-")[0],
-        part=0,
-        state="loaded",
-        reason=None,
-        manifest_sha256="",
-        files=0,
-        bytes=0,
-        found=at,
-        loaded=at,
+def _replay_decision(connection: Connection, receiver: str, paper: Decision) -> None:
+    """Apply a decision as far as it still has an effect, and write its row in the audit table."""
+    detail = paper.detail
+    if paper.action == TRANSFER:
+        before = refusal_rows.owners_of(connection, receiver, [paper.subject]).get(paper.subject)
+        landing = before.landing if before else ""
+        refusal_rows.put_owners(connection, receiver, [OwnerRow(paper.subject, detail["to"], paper.at, landing)])
+    elif paper.action == ADOPTED:
+        taken = refusal_rows.owners_of(connection, receiver, detail["owners"])
+        rows = [OwnerRow(d, site, paper.at, "adopted") for d, site in sorted(detail["owners"].items()) if d not in taken]
+        refusal_rows.put_owners(connection, receiver, rows)
+    elif paper.action == APPROVE:
+        for site_id, drops in detail["drops"].items():
+            named = {(path, generation) for path, generation in drops}
+            waiting = landing_rows.read_drops(connection, receiver, site_id, states=("waiting",))
+            due = [drop for drop in waiting if (drop.path, drop.generation) in named]
+            leave_approved(connection, receiver, site_id, due, paper.at)
+    elif paper.action == GIVE_UP:
+        for held in refusal_rows.held_of_path(connection, receiver, detail["site"], paper.subject):
+            if held.generation == detail["generation"]:
+                refusal_rows.end_quarantine(connection, held.quarantine_id, "dropped")
+        gone = landing_rows.drops_of_paths(connection, receiver, detail["site"], [paper.subject]).get(paper.subject)
+        if gone is not None and gone.generation >= detail["generation"]:
+            give_up_kept(connection, receiver, gone, "its bytes had rotted", paper.at, detail["site"])
+    rebuild_rows.put_audit(connection, paper.at, paper.who, paper.action, paper.subject, detail)
+
+
+def _replay_settled(
+    work: _Work, connection: Connection, papers: Sequence[Settlement], facts: Mapping[str, FileFacts]
+) -> None:
+    """Settle merged files of one group of sources again. Sources with points in no readable file are lost. Sources that stay
+    live without their bytes are left out."""
+    first, receiver = papers[0], work.receiver.name
+    sources = _find_sources(connection, receiver, first)
+    there = [paper for paper in papers if paper.location in facts]
+    work.findings.troubles += [
+        f"merged file {paper.location}, the only copy of its sources' points, is not here as its paper says"
+        for paper in papers
+        if paper.location not in facts
+    ]
+    if not there:
+        return
+    live = [row for row in sources if row.state == "live"]
+    merged = [_make_merged_file(receiver, paper, facts[paper.location]) for paper in there]
+    ids = merge_rows.publish_merged(connection, receiver, live, merged, first.batch, first.merged) if live else None
+    if ids is None:
+        work.findings.troubles.append(
+            f"merged file {first.location}: its sources are not what its paper says; it is not read"
+        )
+        return
+    merge_rows.mark_settled(connection, ids, first.settled)
+    _claim_devices(connection, receiver, first, {d.device for paper in there for d in facts[paper.location].devices})
+    for paper, one in zip(there, merged, strict=True):
+        schema.write_observed(connection, one.file, facts[paper.location])
+    tables = {(paper.database, table): tags for paper in there for table, tags in facts[paper.location].tables.items()}
+    catalog_rows.widen_tables(connection, receiver, first.site_id, tables)
+    if len(there) < len(papers):
+        gone = [row for row in sources if row.path and row.location not in work.traces]
+        work.findings.lost += [Lost(receiver, row.site_id, row.path) for row in gone]
+
+
+def _claim_devices(connection: Connection, receiver: str, paper: Settlement, devices: Collection[str]) -> None:
+    """Give devices without an owner, of a merged file whose sources are missing, to its site."""
+    taken = refusal_rows.owners_of(connection, receiver, devices)
+    rows = [OwnerRow(d, paper.site_id, paper.merged, "") for d in sorted(devices) if d not in taken]
+    refusal_rows.put_owners(connection, receiver, rows)
+
+
+def _find_sources(connection: Connection, receiver: str, paper: Settlement) -> list[CatalogFile]:
+    """Return the source rows of a merged file; one that is itself a settled merged file is found by its location."""
+    wanted = {(source.path, source.generation) for source in paper.sources if source.path}
+    rows = catalog_rows.sources_of_paths(connection, receiver, paper.site_id, [path for path, _ in wanted], _ANY)
+    places = {source.location for source in paper.sources if not source.path}
+    alone = (
+        [row.file_id for row in rebuild_rows.catalog_places(connection, receiver) if row.location in places]
+        if places
+        else []
     )
+    return [*(row for row in rows if (row.path, row.generation) in wanted), *catalog_rows.files_by_id(connection, alone)]
+
+
+def _make_merged_file(receiver: str, paper: Settlement, facts: FileFacts) -> MergedFile:
+    file = CatalogFile(
+        receiver=receiver,
+        site_id=paper.site_id,
+        role="merged",
+        path="",
+        generation=0,
+        database=paper.database,
+        model=paper.model,
+        format=facts.version,
+        partition_from=paper.partition_from,
+        partition_to=paper.partition_to,
+        location=paper.location,
+        sha256=paper.sha256,
+        size=paper.size,
+        mods_location="",
+        mods_sha256="",
+        points=paper.points,
+        rank=paper.rank,
+        created=paper.merged,
+    )
+    devices = tuple(CatalogDevice(d.device, d.start, d.end, d.points) for d in facts.devices)
+    return MergedFile(file, devices, Account(paper.points_in, paper.points, paper.overwritten, paper.deleted))
+
+
+def _load_transferred(work: _Work, at: float, whoever: bool = False) -> None:
+    """Load refused files whose bytes are among the data files and whose device may be theirs now, or all with `whoever`, for
+    transfers without a record. Only answers that the receiver kept count. `at` in seconds since 1970."""
+    receiver, traces = work.receiver, work.traces
+    with work.app.ledger.write() as connection:
+        waiting = refusal_rows.read_refusals(connection, receiver.name)
+        owners = refusal_rows.owners_of(connection, receiver.name, [row.device for row in waiting])
+        for row in waiting:
+            due = whoever or may_try(owners.get(row.device), row.site_id)
+            if not due or row.location in traces or (row.site_id, row.landing) not in work.books.kept:
+                continue
+            file, data = decode_entry(row.entry)
+            name = parse_source_path(file.path, data)
+            place = traces.data_file(row.site_id, file, name) if name else ""
+            if place not in work.refused:
+                continue
+            facts = work.refused[place]
+            origin = origin_of_waiting(connection, receiver, row)
+            known = known_before(connection, origin, [file], {device.device for device in facts.devices})
+            loaded = Answered(file, Answer(file.path, file.generation, "loaded"), place, facts)
+            record_retried(connection, origin, rebuild_admission(origin, [loaded], known, {}, traces, at), at)
+            refusal_rows.end_refusal(connection, row.refusal_id, "replayed")

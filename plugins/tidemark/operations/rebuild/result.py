@@ -14,9 +14,12 @@ from tidemark.errors import PartialError
 from tidemark.formats.layout import MERGED
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import rebuild as rebuild_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.refusals import QuarantineRow, RefusalRow
 from tidemark.operations.rebuild.answers import StoredFiles
 from tidemark.operations.rebuild.history import ReceiverHistory
+from tidemark.receiver.load.landings import waiting_files
 from tidemark.settings.model import ReceiverSettings
 
 
@@ -31,9 +34,11 @@ class Remains:
 
 def conclude_rebuild(app: App, receiver: ReceiverSettings, remains: Remains, findings: Findings) -> None:
     """Mark rows without bytes as reclaimed; live ones among them are lost. Report data files without a row, except merged
-    ones whose sources are read instead: those are retired, and housekeeping removes them after the grace."""
+    ones whose sources are read instead: those are retired, and housekeeping removes them after the grace. Refused and held
+    files whose bytes are gone lose their location."""
     traces, at = remains.traces, app.clock()
     with app.ledger.write() as connection:
+        _forget_gone_bytes(connection, receiver.name, traces)
         rows = rebuild_rows.catalog_places(connection, receiver.name)
         gone = [row for row in rows if not _is_here(remains, row)]
         lost = [row for row in gone if row.state == "live"]
@@ -59,6 +64,19 @@ def conclude_rebuild(app: App, receiver: ReceiverSettings, remains: Remains, fin
 def _is_here(remains: Remains, row: rebuild_rows.Place) -> bool:
     mods = not row.mods_location or row.mods_location in remains.traces
     return row.location in remains.traces and row.location not in remains.damaged and mods
+
+
+def _forget_gone_bytes(connection: Connection, receiver: str, traces: StoredFiles) -> None:
+    refused = refusal_rows.read_refusals(connection, receiver) + refusal_rows.refusals_to_sweep(connection, receiver)
+    gone = [row.refusal_id for row in refused if not _waits(traces, row)]
+    refusal_rows.forget_refused_bytes(connection, gone)
+    held = refusal_rows.read_quarantine(connection, receiver) + refusal_rows.quarantine_to_sweep(connection, receiver)
+    held += refusal_rows.read_quarantine(connection, receiver, "awaiting")
+    refusal_rows.forget_held_bytes(connection, [row.quarantine_id for row in held if not _waits(traces, row)])
+
+
+def _waits(traces: StoredFiles, row: RefusalRow | QuarantineRow) -> bool:
+    return any(path in traces for path in waiting_files(row.location, row.entry))
 
 
 def _add_unread_rows(

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.formats.answered import kept_manifest, read_landed
-from tidemark.formats.landing import Answer, LandedFile, decode_entry, decode_manifest
+from tidemark.formats.landing import Answer, decode_entry, decode_manifest
 from tidemark.ledger.journal import record_event
 from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
@@ -31,6 +31,7 @@ from tidemark.receiver.load.removal.replaced import recheck_settled
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
 from tidemark.receiver.load.removal.vanished import apply_vanished
 from tidemark.receiver.session import HeldReceiver
+from tidemark.settings.model import ReceiverSettings
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def replay_refused(session: HeldReceiver) -> Replayed:
     with session.app.ledger.read() as connection:
         waiting = refusal_rows.read_refusals(connection, session.receiver.name)
         owners = refusal_rows.owners_of(connection, session.receiver.name, [row.device for row in waiting])
-    due = [row for row in waiting if row.location and _may_try(owners.get(row.device), row.site_id)]
+    due = [row for row in waiting if row.location and may_try(owners.get(row.device), row.site_id)]
     loaded: list[RefusalRow] = []
     failed: list[tuple[str, str]] = []
     for row in due:
@@ -70,8 +71,10 @@ def recheck_waiting(session: HeldReceiver, row: QuarantineRow | RefusalRow) -> t
 
     A copy, because an older version may have linked the file from its landing.
     """
-    file, data = decode_entry(row.entry)
-    origin = copy_landing(session.store, session.root, _origin_of_waiting(session, row, file, data), [file])
+    file, _ = decode_entry(row.entry)
+    with session.app.ledger.read() as connection:
+        waits = origin_of_waiting(connection, session.receiver, row)
+    origin = copy_landing(session.store, session.root, waits, [file])
     checked = examine_all(session.app, [(origin, file)], session.root, session.engine, ignore_progress)
     return origin, decide_files(session.app, origin, checked, session.app.clock())
 
@@ -141,22 +144,22 @@ def _replay_refusal(session: HeldReceiver, row: RefusalRow) -> bool:
     )
 
 
-def _origin_of_waiting(
-    session: HeldReceiver, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]
-) -> Origin:
-    with session.app.ledger.read() as connection:
-        site = landing_rows.read_sites(connection)[row.site_id]
+def origin_of_waiting(connection: Connection, receiver: ReceiverSettings, row: QuarantineRow | RefusalRow) -> Origin:
+    """Return the origin of a refused or held file, in the folder where it waits."""
+    file, data = decode_entry(row.entry)
+    site = landing_rows.read_sites(connection)[row.site_id]
     return Origin(
         receiver=row.receiver,
         site_id=row.site_id,
         time_unit=site.time_unit,
         site_interval_ms=site.partition_interval_ms,
-        catalog_interval_ms=session.receiver.partition_interval_ms,
+        catalog_interval_ms=receiver.partition_interval_ms,
         data=data,
         landing=row.landing,
         folder=waiting_folder(row.location, file),
     )
 
 
-def _may_try(owner: OwnerRow | None, site_id: str) -> bool:
+def may_try(owner: OwnerRow | None, site_id: str) -> bool:
+    """Return whether a refused file of this site may load now. `owner`: of the device for which it was refused."""
     return owner is None or owner.site_id == site_id
