@@ -1,6 +1,7 @@
 """A receiver of its own folder and ledger for tests: load landings, read what readers see, look at rows.
 
-`inline_centre` checks files in this process (the pool's children run the same function, but take longer to start).
+Files are checked and merged in this process, unless a test wants another engine (the pool's children run the same
+functions, but take longer to start).
 """
 
 from __future__ import annotations
@@ -18,15 +19,33 @@ import sqlalchemy as sa
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import sealed
 from tidemark.app import App, open_app
+from tidemark.engines import choose
+from tidemark.engines.choose import EngineChoice
 from tidemark.engines.task import KINDS, Outcome
 from tidemark.engines.worker import out_of_memory, run_task, subject_of
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.load.load import load
 from tidemark.receiver.load.result import LoadResult
+from tidemark.receiver.merge.batch import MergeResult
+from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query, ReadResult, read
 from tidemark.settings.model import LedgerSettings, ReceiverSettings, Settings
 
 Row = tuple[str, str, int, str, str]
+
+
+class InlineEngine:
+    """Runs tasks here, one after another."""
+
+    name = "inline"
+
+    def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
+        module, function = KINDS[kind].split(":")
+        work = getattr(importlib.import_module(module), function)
+        for index, task in enumerate(tasks):
+            try:
+                yield Outcome(index, *run_task(work, task))
+            except MemoryError:
+                yield Outcome(index, error=out_of_memory(subject_of(task), 0))
 
 
 @dataclass
@@ -34,6 +53,7 @@ class Centre:
     folder: Path
     name: str = "centre"
     ledger_url: str = LedgerSettings().url
+    engine: EngineChoice = field(default_factory=InlineEngine)
     app: App = field(init=False)
     receiver: ReceiverSettings = field(init=False)
 
@@ -59,7 +79,10 @@ class Centre:
         return Sender(self.root, site_id, **facts)
 
     def load(self, site: str = "") -> LoadResult:
-        return load(self.app, self.receiver, site)
+        return load(self.app, self.receiver, site, self.engine)
+
+    def merge(self, **options: Any) -> MergeResult:
+        return merge(self.app, self.receiver, **{"engine": self.engine} | options)
 
     def read(self, query: Query | None = None) -> tuple[ReadResult, list[Row]]:
         out = self.folder / "read.parquet"
@@ -79,31 +102,14 @@ class Centre:
         return sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file() or p.is_symlink())
 
 
-class InlineEngine:
-    """Runs tasks here, one after another."""
-
-    name = "inline"
-
-    def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
-        module, function = KINDS[kind].split(":")
-        work = getattr(importlib.import_module(module), function)
-        for index, task in enumerate(tasks):
-            try:
-                yield Outcome(index, *run_task(work, task))
-            except MemoryError:
-                yield Outcome(index, error=out_of_memory(subject_of(task), 0))
-
-
-def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> Centre:
-    """A receiver whose loads check files in this process."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(admitting, "PoolEngine", lambda **_: InlineEngine())
-    return Centre(folder, **facts)
+def run_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do in this process what a pool would do: for commands and syncs, which choose the engine themselves."""
+    monkeypatch.setattr(choose, "PoolEngine", lambda **_: InlineEngine())
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def d1(*points: tuple[int, int], mods: str = "") -> dict[str, bytes]:

@@ -18,12 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.centre import InlineEngine
+from tests.centre import run_inline
 from tests.small_files import sealed
 from tidemark.cli.main import main
 from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
 
 SITE_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 HALF = (".part", ".blocks", ".tmp")  # ends of names that are not final
@@ -66,8 +64,7 @@ class Commanded:
     ever: set[bytes] = field(default_factory=set)  # every TsFile it ever held
 
     def __post_init__(self) -> None:
-        self.monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-        self.monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+        run_inline(self.monkeypatch)
         for data in ("sequence", "unsequence"):
             (self.site / "data" / data).mkdir(parents=True)
         self.write_settings()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine
 from tests.clustered import Clustered, everything_is_held
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
 from tests.crash.test_merge_crash import CrashingEngine
@@ -18,9 +17,6 @@ from tests.small_files import deletion, sealed, source
 from tidemark.app import App
 from tidemark.cluster.health.check import check_cluster
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 from tidemark.stores.protocol import Store, StoreAddress
 
 NODES = ("n1", "n2", "n3")
@@ -48,18 +44,16 @@ def build_landings(centre: Clustered) -> None:
 class ForwardWorld:
     """Landings wait at a centre with three nodes; a life is a load. `on`: what a life does after the load."""
 
-    def __init__(self, folder: Path, landed: Path, patch: pytest.MonkeyPatch, on: str) -> None:
+    def __init__(self, folder: Path, landed: Path, on: str) -> None:
         self.centre = Clustered(folder)
         shutil.copytree(landed, self.centre.root)
         self.centre.begin(*NODES)
-        self.patch, self.on = patch, on
+        self.on = on
         if on:
             self.centre.load()
 
     def live(self, effects: Effects) -> None:
         centre = self.centre
-        self.patch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-        self.patch.setattr(merge_catalog, "choose_engine", lambda *_: CrashingEngine(effects))
         ledger = CrashingLedger(centre.app.ledger.url, effects)
 
         def opener(address: StoreAddress) -> Store:
@@ -71,9 +65,9 @@ class ForwardWorld:
             if not self.on:
                 centre.load()
             elif self.on == "merge":
-                assert merge(centre.app, centre.receiver).exit_code == 0
+                assert centre.merge(engine=CrashingEngine(effects)).exit_code == 0
             else:
-                merge(centre.app, centre.receiver)
+                centre.merge(engine=CrashingEngine(effects))
                 housekeep(centre.app, centre.receiver)
                 centre.app.clock = lambda: time.time() + 42 * DAY
                 housekeep(centre.app, centre.receiver)
@@ -121,10 +115,9 @@ BEFORE_THE_SECOND = [("root.sg.d1", "s", 1, "INT64", "10"), ("root.sg2.d2", "s",
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[], ForwardWorld]]:
+def worlds(tmp_path: Path) -> Callable[..., Callable[[], ForwardWorld]]:
     template = tmp_path / "template"
     template.mkdir()
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
     build_landings(Clustered(template))
     counter = iter(range(1_000_000))
 
@@ -132,7 +125,7 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cal
         def build() -> ForwardWorld:
             folder = tmp_path / str(next(counter))
             folder.mkdir()
-            return ForwardWorld(folder, template / "centre", monkeypatch, on)
+            return ForwardWorld(folder, template / "centre", on)
 
         return build
 

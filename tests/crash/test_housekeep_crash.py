@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, inline_centre
+from tests.centre import Centre
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
 from tests.crash.test_merge_crash import build_catalog
 from tests.small_files import source
 from tidemark.app import App
 from tidemark.formats.records import decode_settlement
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 from tidemark.stores.open import open_store
 
 ROUNDS = (15, 17)  # days after the merge: settle; then the grace of what was settled is over
@@ -74,14 +72,13 @@ STANDING = "SELECT location FROM catalog_file WHERE state = 'live' AND role = 'm
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], HousekeepWorld]:
+def worlds(tmp_path: Path) -> Callable[[], HousekeepWorld]:
     """Fresh worlds with the same merged catalog, and a landing that a load left half cleaned."""
     template = tmp_path / "template"
     template.mkdir()
-    centre = inline_centre(template, monkeypatch)
+    centre = Centre(template)
     build_catalog(centre)
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    merge(centre.app, centre.receiver)
+    centre.merge()
     (landing,) = (template / "centre" / "landing").glob("*/*")
     for name in (source(1), source(2, unsequence=True)):
         place = landing / name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, d1, inline_centre
+from tests.centre import Centre, d1
 from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, source
@@ -80,10 +80,10 @@ class IotdbWorld:
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], IotdbWorld]:
+def worlds(tmp_path: Path) -> Callable[[], IotdbWorld]:
     made = tmp_path / "made"
     made.mkdir()
-    server = build(inline_centre(made, monkeypatch))
+    server = build(Centre(made))
     count = iter(range(100_000))
     return lambda: IotdbWorld(tmp_path / f"world{next(count)}", made, server)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.landing_maker import SITE_B
@@ -103,11 +103,11 @@ class LoadWorld:
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LoadWorld]:
+def worlds(tmp_path: Path) -> Callable[..., LoadWorld]:
     """Fresh worlds with the same landings."""
     template = tmp_path / "template"
     template.mkdir()
-    build_landings(inline_centre(template, monkeypatch))
+    build_landings(Centre(template))
     counter = iter(range(1_000_000))
 
     def build(transfer: bool = False) -> LoadWorld:

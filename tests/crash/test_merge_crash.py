@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, inline_centre
+from tests.centre import Centre, InlineEngine
 from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
 from tidemark.engines.task import Outcome
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.points.codes import DataType
 
 WEEK = 604_800_000
@@ -53,17 +51,15 @@ class CrashingEngine(InlineEngine):
 class MergeWorld:
     """A catalog with overlapping files; a life is a merge. Readers are asked after every death, too."""
 
-    def __init__(self, folder: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, template: Path) -> None:
         shutil.copytree(template, folder)
         self.centre = Centre(folder)
         self.expected = self.centre.rows()
-        self.monkeypatch = monkeypatch
 
     def live(self, effects: Effects) -> None:
         centre = self.centre
-        self.monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: CrashingEngine(effects))
         with dying(centre, effects):
-            result = merge(centre.app, centre.receiver)
+            result = centre.merge(engine=CrashingEngine(effects))
             assert result.exit_code == 0
 
     def lose_power(self) -> None:
@@ -92,15 +88,15 @@ class MergeWorld:
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], MergeWorld]:
+def worlds(tmp_path: Path) -> Callable[[], MergeWorld]:
     """Fresh worlds with the same catalog."""
     template = tmp_path / "template"
     template.mkdir()
-    centre = inline_centre(template, monkeypatch)
+    centre = Centre(template)
     build_catalog(centre)
     centre.app.ledger.close()
     counter = iter(range(1_000_000))
-    return lambda: MergeWorld(tmp_path / str(next(counter)), template, monkeypatch)
+    return lambda: MergeWorld(tmp_path / str(next(counter)), template)
 
 
 def test_a_merge_may_die_at_any_effect(worlds: Callable[[], MergeWorld]) -> None:

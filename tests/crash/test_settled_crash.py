@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, Row, inline_centre
+from tests.centre import Centre, Row
 from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
@@ -18,7 +18,6 @@ from tidemark.errors import NotFoundError
 from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.operations.decisions import approve_run
-from tidemark.receiver.merge import merge as merge_catalog
 
 BEFORE = {1: 10, 2: 21, 3: 30}
 DELETED = deletion("root.sg.d1.s", 1, 1)
@@ -35,7 +34,7 @@ def build(centre: Centre, drop: bool) -> None:
     two = sealed({"root.sg.d1": {"s": [(2, 21), (3, 30)]}})
     sender.land({source(1): one, source(2): two})
     centre.load()
-    merge_catalog.merge(centre.app, centre.receiver)
+    centre.merge()
     with centre.app.ledger.write() as connection:
         due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
         assert due and merge_rows.mark_settled(connection, due, 1.0)
@@ -95,11 +94,10 @@ class SettledWorld:
 
 
 @pytest.fixture(params=[False, True], ids=["a deletion", "a drop"])
-def worlds(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], SettledWorld]:
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], SettledWorld]:
     template = tmp_path / "template"
     template.mkdir()
-    made = inline_centre(template, monkeypatch)
+    made = Centre(template)
     build(made, request.param)
     made.app.ledger.close()
     counter = iter(range(1_000_000))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.services import bad_disk, iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
@@ -76,9 +76,9 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
-def centre(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
+def centre(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Centre]:
     """A receiver with its ledger on either database."""
     facts = {"ledger_url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
-    made = inline_centre(tmp_path, monkeypatch, **facts)
+    made = Centre(tmp_path, **facts)
     yield made
     made.app.ledger.close()

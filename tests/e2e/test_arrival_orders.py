@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, inline_centre
+from tests.centre import Centre
 from tests.expected import SITES, RealSite
 from tests.landing_maker import Sender, companions, move_aside, tsfiles_below
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 
 pytestmark = pytest.mark.full
 BOTH = pytest.mark.parametrize("site", SITES.values(), ids=list(SITES))
@@ -22,9 +20,8 @@ Files = dict[str, dict[str, bytes]]
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def in_runs(site: RealSite, chance: random.Random) -> list[Files]:
@@ -54,9 +51,9 @@ def test_any_order_any_runs_and_merges_in_between_give_one_content(site: RealSit
         if chance.random() < 0.7:  # else the next load finds several landings
             assert centre.load().quarantined == 0
         if chance.random() < 0.5:
-            merges += merge(centre.app, centre.receiver).groups
+            merges += centre.merge().groups
     assert centre.load().waiting == 0
     assert centre.rows() == site.rows()
-    assert merges + merge(centre.app, centre.receiver).groups > 0
+    assert merges + centre.merge().groups > 0
     assert centre.rows() == site.rows()
     assert centre.sql("SELECT DISTINCT state FROM landing") == [("loaded",)]

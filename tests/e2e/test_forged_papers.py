@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.centre import InlineEngine
+from tests.centre import run_inline
 from tests.commanded import SITE_ID, Commanded
 from tests.landing_maker import SITE_A, SITE_B, Sender
 from tests.services.privileges import as_anybody
@@ -37,8 +37,6 @@ from tidemark.formats.landing import (
     decode_receipt,
     encode_document,
 )
-from tidemark.operations.rebuild import receiver as rebuild_receiver
-from tidemark.receiver.load import examine as admitting
 from tidemark.stores.agent.disk import Disk
 
 DEVICE = "root.sg.d1"
@@ -99,8 +97,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
+    run_inline(monkeypatch)
     return Place(tmp_path, capsys)
 
 

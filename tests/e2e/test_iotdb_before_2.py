@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.centre import Centre, Row, d1, inline_centre, rows
+from tests.centre import Centre, Row, d1, rows
 from tests.every_value import SEEDS, START, creating, literal, values_of
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
@@ -67,8 +67,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[OldIoTDB]:
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 @dataclass(frozen=True)

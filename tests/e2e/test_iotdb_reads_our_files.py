@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
 from tests.services.iotdb import IoTDB
@@ -151,11 +151,9 @@ def test_tables_with_null_tags(node: IoTDB) -> None:
     assert sorted(found) == sorted([tags + counts for tags in (["r1", "l1"], ["null", "l1"], ["r1", "null"])])
 
 
-def test_a_merged_real_folder_answers_what_the_folder_did(
-    node: IoTDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merged_real_folder_answers_what_the_folder_did(node: IoTDB, tmp_path: Path) -> None:
     """Everything readers see after a merge, loaded into an empty server: the counts of every series."""
-    centre: Centre = inline_centre(tmp_path, monkeypatch)
+    centre: Centre = Centre(tmp_path)
     centre.sender(data=SITE.data).land({path: companions(SITE.root, path) for path in tsfiles_below(SITE.root, SITE.data)})
     centre.load()
     assert merge(centre.app, centre.receiver, engine="pool").exit_code == 0

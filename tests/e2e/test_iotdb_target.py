@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.centre import Centre, Row, d1, inline_centre, rows
+from tests.centre import Centre, Row, d1, rows
 from tests.expected import SITES, RealSite
 from tests.landing_maker import companions, tsfiles_below
 from tests.services import iotdb
@@ -44,8 +44,8 @@ def node(node: IoTDB) -> IoTDB:
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def target(centre: Centre, port: int) -> None:
@@ -197,7 +197,7 @@ def test_a_server_killed_in_the_middle_has_it_all_after_the_next_load(
     except PartMissing as missing:
         pytest.skip(str(missing))
     try:
-        centre = inline_centre(tmp_path, monkeypatch)
+        centre = Centre(tmp_path)
         site, port = SITES["2.0.1-beta"], node.ports["rpc"]
         target(centre, port)
         paths = tsfiles_below(site.root, site.data)

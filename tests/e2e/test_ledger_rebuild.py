@@ -14,27 +14,22 @@ from pathlib import Path
 import pytest
 
 import tidemark
-from tests.centre import InlineEngine
+from tests.centre import run_inline
 from tests.rebuild_world import PLANT1, World
 from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import PermanentError
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.operations.rebuild.rebuild import backup_ledger
 from tidemark.operations.rebuild.result import RebuildResult
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge
 
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are checked in this process; one test uses the real children."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
+    run_inline(monkeypatch)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])

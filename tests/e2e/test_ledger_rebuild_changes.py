@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine
+from tests.centre import run_inline
 from tests.rebuild_world import PLANT2, World
 from tests.services.sshd import Sshd
 from tests.small_files import deletion, sealed, source
 from tidemark.ledger.leases import Leases
 from tidemark.operations.decisions import approve_run, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
-from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.progress import Tick
-from tidemark.receiver.load import examine as admitting
 from tidemark.sync.adopt import adopt
 from tidemark.sync.run import open_run, recover, run_sync, select_files, sync_schema, transfer_files
 from tidemark.sync.session import PartLimits
@@ -26,8 +24,7 @@ from tidemark.sync.session import PartLimits
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
+    run_inline(monkeypatch)
 
 
 @pytest.fixture

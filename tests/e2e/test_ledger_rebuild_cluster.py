@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine
+from tests.centre import run_inline
 from tests.rebuild_world import PLANT1, World
 from tidemark.cluster.health.check import check_cluster
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
@@ -21,11 +21,8 @@ from tidemark.errors import PermanentError, UnreachableError
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.schemas import SeriesRow
-from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.operations.rebuild.cluster import named_digest
 from tidemark.operations.rebuild.result import RebuildResult
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.settings.model import ClusterSettings, NodeSettings
 from tidemark.stores.local import LocalStore
 
@@ -35,9 +32,7 @@ NAMES = ("n1", "n2", "n3")
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are checked in this process."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
+    run_inline(monkeypatch)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.real("postgresql"), pytest.mark.full])])

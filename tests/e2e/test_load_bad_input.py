@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import CorruptionError, LeaseHeldError, NotFoundError, UsageError
@@ -25,8 +25,8 @@ BAD_ROW = ("root.sg.d2", "s", 2, "INT64", "20")
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def good() -> dict[str, bytes]:

@@ -17,7 +17,6 @@ from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver.landings import DropRow
 from tidemark.operations.decisions import approve_run, owners_transfer, quarantine_list, quarantine_release
 from tidemark.proof.prove import why
-from tidemark.receiver.merge.merge import merge
 
 
 def states(centre: Centre) -> dict[str, list[str]]:
@@ -62,16 +61,16 @@ class TestGenerations:
         sender = centre.sender()
         sender.land({source(1): d1((1, 10), (2, 20)), source(5): d1((2, 25), (6, 60))})
         centre.load()
-        assert merge(centre.app, centre.receiver).groups == 1
+        assert centre.merge().groups == 1
         assert centre.rows() == rows((1, 10), (2, 25), (6, 60))
         sender.land({source(3): d1((1, 13), (2, 23))})  # between the two: wins over 1, loses to 5
         centre.load()
         assert centre.rows() == rows((1, 13), (2, 25), (6, 60))
-        merge(centre.app, centre.receiver)
+        centre.merge()
         sender.land({source(5): {".mods": deletion("root.sg.d1.s", 2, 2).encode()}})
         centre.load()
         assert centre.rows() == rows((1, 13), (2, 23), (6, 60))
-        merge(centre.app, centre.receiver)
+        centre.merge()
         assert centre.rows() == rows((1, 13), (2, 23), (6, 60))
 
 
@@ -203,7 +202,7 @@ class TestVanishedFiles:
         sender.land({source(1): d1((1, 10), (2, 20)), source(7, unsequence=True): d1((2, 27), (3, 37))})
         centre.load()
         if merged:
-            merge(centre.app, centre.receiver)
+            centre.merge()
         assert centre.rows() == rows((1, 10), (2, 27), (3, 37))
         gone = source(7, unsequence=True)
         sender.land({}, dropped=(sender.drop(gone),), removed=(gone,))
@@ -211,7 +210,7 @@ class TestVanishedFiles:
         assert centre.rows() == rows((1, 10), (2, 20), (3, 37))
         sender.land({source(9): d1((3, 39))})
         centre.load()
-        merge(centre.app, centre.receiver)
+        centre.merge()
         assert centre.rows() == rows((1, 10), (2, 20), (3, 39))
 
     def test_a_file_that_an_older_release_kept_is_ranked_by_the_first_load(self, centre: Centre) -> None:
@@ -219,7 +218,7 @@ class TestVanishedFiles:
         gone = source(7, unsequence=True)
         sender.land({source(1): d1((1, 10), (2, 20)), gone: d1((2, 27), (3, 37))})
         centre.load()
-        merge(centre.app, centre.receiver)
+        centre.merge()
         with centre.app.ledger.write() as connection:  # what that release left: marked, done, and its rank as it was
             connection.execute(sa.text("UPDATE catalog_file SET marked = 'dropped' WHERE path = :p"), {"p": gone})
             drop = DropRow(gone, 1, "dropped", (), "20260101T000000-000001-1", 1.0, "done")
@@ -238,7 +237,7 @@ class TestVanishedFiles:
         sender.land({path: d1((place, place), (9, place)) for place, path in enumerate(paths)})
         sender.land({}, dropped=tuple(sender.drop(p) for p in paths[2:]), removed=tuple(paths[2:]))
         centre.load()
-        merge(centre.app, centre.receiver)
+        centre.merge()
         assert centre.rows() == rows((0, 0), (1, 1), (2, 2), (3, 3), (9, 1))
         seen = centre.sql(
             "SELECT role, marked, rank_unsequence FROM catalog_file WHERE visible = 1 ORDER BY rank_unsequence"
@@ -257,7 +256,7 @@ class TestVanishedFiles:
         sender.land({}, dropped=(sender.drop(second),), removed=(second,))
         centre.load()
         assert centre.rows() == rows((1, 12), (2, 29))
-        merge(centre.app, centre.receiver)
+        centre.merge()
         assert centre.rows() == rows((1, 12), (2, 29))
 
     def test_kept_files_that_vanish_together_keep_their_order(self, centre: Centre) -> None:
@@ -298,7 +297,7 @@ class TestVanishedFiles:
         sender = centre.sender(deletes="apply")
         sender.land({source(1): d1((1, 10)), source(2): d1((1, 11), (2, 20))})
         centre.load()
-        merge(centre.app, centre.receiver)
+        centre.merge()
         sender.land({}, dropped=(sender.drop(source(2)),), removed=(source(2),))
         centre.load()
         assert centre.rows() == rows((1, 10))
@@ -319,7 +318,7 @@ class TestAfterSettling:
 
     @staticmethod
     def settle(centre: Centre) -> None:
-        merge(centre.app, centre.receiver)
+        centre.merge()
         with centre.app.ledger.write() as connection:
             due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
             assert due and merge_rows.mark_settled(connection, due, 1.0)

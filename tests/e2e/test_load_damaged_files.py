@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, inline_centre
+from tests.centre import Centre
 from tests.expected import SITES
 from tests.small_files import column_of, deletion, file_of, sealed, source
 from tests.unit.tsfiles.handmade import PLAIN, TIME, VALUE, Chunk, HandmadeFile, string
 from tidemark.errors import CorruptionError, PartialError
 from tidemark.formats.landing import decode_receipt
 from tidemark.operations.decisions import quarantine_list
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.statistics import describe_file
@@ -44,9 +42,8 @@ EACH = pytest.mark.parametrize("kind", REAL)
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def land_damaged(centre: Centre, kind: str, contents: list[bytes]) -> list[str]:
@@ -124,7 +121,7 @@ def test_times_that_begin_anew_are_read_before_a_merge_and_after(centre: Centre)
     assert centre.load().troubles == ()
     expected = [("root.sg.d1", "s", *point) for point in ((5, 5), (10, 3), (30, 1), (40, 9))]
     assert [(row[0], row[1], row[2], int(row[4])) for row in centre.rows()] == expected
-    merge(centre.app, centre.receiver)
+    centre.merge()
     assert [(row[0], row[1], row[2], int(row[4])) for row in centre.rows()] == expected
     assert centre.sql("SELECT COUNT(*) FROM catalog_file WHERE visible = 1 AND role = 'merged'") == [(1,)]
 
@@ -171,7 +168,7 @@ def check_named(centre: Centre, damaged: bytes, word: str) -> None:
         assert rows == expected
         assert list(read.undecodable) == ["root.sg.d1.bad"] and word in str(dict(read.undecodable))
         assert read.exit_code == PartialError.kind
-        assert merge(centre.app, centre.receiver).failed == ()
+        assert centre.merge().failed == ()
 
 
 def entries(form: str, device: str) -> tuple[bytes, bytes]:

@@ -26,7 +26,6 @@ from tidemark.engines.pool import run_in_children
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError
 from tidemark.formats.landing import decode_receipt
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.read import Query
 from tidemark.tsfiles.layout.bytes import FileBytes
 from tidemark.tsfiles.layout.footer import read_footer
@@ -40,9 +39,8 @@ AMPLE = Limits(cpu_seconds=10, wall_seconds=60, memory_bytes=2 << 30)  # for fil
 @pytest.fixture
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
     """A receiver that checks files in child processes, under limits that a file of this size is far from."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: PoolEngine(limits=AMPLE))
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'plugins'}")
-    return Centre(tmp_path)
+    return Centre(tmp_path, engine=PoolEngine(limits=AMPLE))
 
 
 def flip(data: bytes, bit: int) -> bytes:

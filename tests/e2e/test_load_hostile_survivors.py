@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.unit.tsfiles.handmade import PLAIN, Chunk, HandmadeFile, statistics, 
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError
 from tidemark.receiver.load import examine as admitting
+from tidemark.settings.model import SparkSettings
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import check_and_describe
 
@@ -26,7 +28,7 @@ GONE, MADE = source(1), source(1, inner=1)
 
 @pytest.fixture
 def centre(tmp_path: Path) -> Centre:
-    return Centre(tmp_path)
+    return Centre(tmp_path, engine="auto")
 
 
 def state(centre: Centre, path: str = GONE) -> list[tuple[str, str | None]]:
@@ -303,15 +305,16 @@ def many_devices(count: int, value: int) -> bytes:
 def test_with_spark_as_the_engine_the_pool_judges(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no Spark job for it: a landing with a vanished file failed."""
 
-    def none(*_: object) -> object:
-        raise AssertionError("an engine was chosen for the judgement")
+    def none(_settings: object) -> object:
+        raise AssertionError("Spark was chosen for the judgement")
 
+    monkeypatch.setattr("tidemark.engines.choose._open_spark_engine", none)
     sender = centre.sender()
     sender.land({GONE: d1((1, 10))})
     centre.load()
     sender.land({MADE: d1((1, 10))})
     centre.load()
     sender.land({}, superseded=(sender.drop(GONE, MADE),), removed=(GONE,))
-    monkeypatch.setattr(admitting, "choose_engine", none)
+    centre.app.settings = replace(centre.app.settings, spark=SparkSettings(engine="spark"))
     assert centre.load().pending == ()
     assert [s for s, _ in state(centre)] == ["retired"]

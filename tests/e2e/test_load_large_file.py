@@ -19,9 +19,6 @@ from tidemark.engines.choose import PoolEngine
 from tidemark.engines.task import Limits
 from tidemark.formats.landing import Part
 from tidemark.formats.layout import landed_path
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 SIZE = 5 << 30
@@ -60,10 +57,8 @@ class SenderOfLarge(Sender):
             return Part(path, place.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def test_a_file_of_five_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for flow in (admitting, merge_catalog):
-        monkeypatch.setattr(flow, "choose_engine", lambda *_: PoolEngine(limits=Limits(memory_bytes=1 << 30)))
-    centre = Centre(tmp_path)
+def test_a_file_of_five_gigabytes(tmp_path: Path) -> None:
+    centre = Centre(tmp_path, engine=PoolEngine(limits=Limits(memory_bytes=1 << 30)))
     sender = SenderOfLarge(centre.root)
     sender.large = tmp_path / "large"
     write_large(sender.large)
@@ -72,6 +67,6 @@ def test_a_file_of_five_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert centre.sql("SELECT max(size) > 5000000000 FROM catalog_file") == [(1,)]
     expected = [(DEVICE, "s", time, "INT64", str(value)) for time, value in ((1, 10), (2, 21), (3, 30), (4, 41))]
     assert centre.rows() == expected
-    result = merge(centre.app, centre.receiver)
+    result = centre.merge()
     assert (result.groups, result.rows, result.failed) == (1, 4, ())
     assert centre.rows() == expected

@@ -18,9 +18,6 @@ from tidemark.engines.choose import PoolEngine
 from tidemark.engines.task import Limits
 from tidemark.errors import TaskLimitError
 from tidemark.operations.decisions import quarantine_release
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.reader import TsFile
 
 GOOD_ROWS = [("root.sg.d1", "s", 1, "INT64", "10"), ("root.sg.d1", "s", 2, "INT64", "20")]
@@ -34,7 +31,7 @@ EACH_LIMIT = pytest.mark.parametrize("limit", LIMITS)
 
 @pytest.fixture
 def centre(tmp_path: Path) -> Centre:
-    return Centre(tmp_path)
+    return Centre(tmp_path, engine="auto")
 
 
 def test_the_files_are_sound_where_they_are_small(tmp_path: Path) -> None:
@@ -47,10 +44,10 @@ def test_the_files_are_sound_where_they_are_small(tmp_path: Path) -> None:
 
 
 @EACH_LIMIT
-def test_a_load_ends_a_check_that_explodes(centre: Centre, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_ends_a_check_that_explodes(centre: Centre, limit: str) -> None:
     limits, word = LIMITS[limit]
     limits = replace(limits, memory_bytes=112 << 20) if limit == "memory" else limits  # a check needs less than a merge
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: PoolEngine(limits=limits))
+    centre.engine = PoolEngine(limits=limits)
     centre.sender().land(
         {
             source(1): {"": many_chunks(300_000 if limit == "memory" else 1_200_000)},
@@ -67,20 +64,19 @@ def test_a_load_ends_a_check_that_explodes(centre: Centre, limit: str, monkeypat
     assert centre.rows() == GOOD_ROWS
 
 
-def test_a_release_checks_it_again(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_checks_it_again(centre: Centre) -> None:
     """Nothing was wrong with the file: with more to use it is loaded as it came."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: PoolEngine(limits=Limits(wall_seconds=0)))
+    centre.engine = PoolEngine(limits=Limits(wall_seconds=0))
     centre.sender().land({source(1): sealed({"root.sg.d1": {"s": [(1, 10), (2, 20)]}})})
     assert centre.load().exit_code == TaskLimitError.kind
     with pytest.raises(TaskLimitError, match="not done after 0 s"):
-        quarantine_release(centre.app, centre.receiver, "1")
-    monkeypatch.undo()
+        quarantine_release(centre.app, centre.receiver, "1", centre.engine)
     assert quarantine_release(centre.app, centre.receiver, "1").facts["outcome"] == "loaded"
     assert centre.rows() == GOOD_ROWS
 
 
 @EACH_LIMIT
-def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str) -> None:
     """Its files stay apart with why, other groups are merged, nothing is left of what it had written."""
     limits, word = LIMITS[limit]
     limits = replace(limits, memory_bytes=280 << 20) if limit == "memory" else limits  # it decodes a window at a time
@@ -94,8 +90,7 @@ def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str, monkeypat
         }
     )
     assert centre.load().troubles == ()
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: PoolEngine(limits=limits))
-    result = merge(centre.app, centre.receiver)
+    result = centre.merge(engine=PoolEngine(limits=limits))
     assert (result.groups, result.exit_code, result.failed) == (1, 0, ())  # nobody lacks a point: they are read as they came
     assert [word in reason for _, reason in result.kept] == [True]
     assert centre.sql("SELECT path FROM catalog_file WHERE visible = 1 AND role = 'source' ORDER BY path") == [
@@ -104,7 +99,7 @@ def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str, monkeypat
     ]
     assert centre.files("staging") == []
     # Not tried again and again: a later generation of one of them will.
-    again = merge(centre.app, centre.receiver)
+    again = centre.merge()
     assert (again.groups, again.failed, len(again.kept)) == (0, (), 1)
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, Row, inline_centre
+from tests.centre import Centre, Row
 from tests.expected import canonical
 from tests.small_files import column_of, file_of, source
 from tests.unit.tsfiles.handmade import TIME, VALUE, Chunk, HandmadeFile
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.batch import MergeResult
-from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
@@ -25,9 +23,8 @@ Written = Mapping[str, Column]
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def rows_of(device: str, columns: Written) -> list[Row]:
@@ -60,7 +57,7 @@ def read_merge_read(centre: Centre, files: list[dict[str, bytes]], expected: lis
     expected = in_order(expected)
     read, rows = centre.read()
     assert rows == expected and dict(read.undecodable) == {}
-    result = merge(centre.app, centre.receiver)
+    result = centre.merge()
     assert result.groups == groups and result.failed == ()
     assert centre.rows() == expected
     return result
@@ -236,7 +233,7 @@ def test_a_schema_that_grows(centre: Centre) -> None:
         + rows_of("works.t.x.y", {"f": column_of(DataType.INT32, {1: 5})})
     )
     assert centre.rows() == expected
-    assert merge(centre.app, centre.receiver).groups == 2
+    assert centre.merge().groups == 2
     assert centre.rows() == expected
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, d1, inline_centre
+from tests.centre import Centre, d1
 from tests.small_files import sealed, source
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.receiver import view
@@ -16,8 +16,8 @@ from tidemark.tsfiles.reader import TsFile
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 class TestReading:

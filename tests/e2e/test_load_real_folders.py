@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.expected import SITES, RealSite
 from tests.landing_maker import companions, move_aside, tsfiles_below
 from tidemark.receiver.read import Query
@@ -16,8 +16,8 @@ BOTH = pytest.mark.parametrize("site", SITES.values(), ids=list(SITES))
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def all_files(site: RealSite) -> dict[str, dict[str, bytes]]:
@@ -27,7 +27,7 @@ def all_files(site: RealSite) -> dict[str, dict[str, bytes]]:
 @BOTH
 def test_what_readers_see_is_what_the_server_answered(site: RealSite, tmp_path: Path) -> None:
     """Every point of both folders, checked in child processes as a user's load does."""
-    pooled = Centre(tmp_path)
+    pooled = Centre(tmp_path, engine="auto")
     files = all_files(site)
     pooled.sender(data=site.data).land(files)
     result = pooled.load()

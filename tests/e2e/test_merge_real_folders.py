@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, inline_centre
+from tests.centre import Centre
 from tests.expected import SITES, RealSite
 from tests.landing_maker import companions, tsfiles_below
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge
 
 BOTH = pytest.mark.parametrize("site", SITES.values(), ids=list(SITES))
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def all_files(site: RealSite) -> dict[str, dict[str, bytes]]:
@@ -57,10 +56,8 @@ def test_merges_between_loads_change_nothing_in_the_end(
     site: RealSite,
     seed: int,
     centre: Centre,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Random landings, mods of their own among them, with a merge after each: late files withdraw what they must."""
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
     chance = random.Random(seed)
     waiting: list[tuple[str, dict[str, bytes]]] = list(all_files(site).items())
     sender = centre.sender(data=site.data)
@@ -75,7 +72,7 @@ def test_merges_between_loads_change_nothing_in_the_end(
         sender.land(landing)
         assert centre.load().troubles == ()
         before = centre.rows()
-        assert merge(centre.app, centre.receiver).exit_code == 0
+        assert centre.merge().exit_code == 0
         assert centre.rows() == before
         check_accounts(centre)
     assert centre.rows() == site.rows()

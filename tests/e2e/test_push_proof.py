@@ -19,7 +19,6 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.python.store import PythonStore
 from tidemark.transfer.engine import SendItem, SendOptions, Sent, send_files
-from tidemark.transfer.stream.push import PushConnection, Seal
 
 pytestmark = pytest.mark.real("sshd")
 MB = 1 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.centre import InlineEngine
+from tests.centre import run_inline
 from tests.landing_maker import SITE_A
 from tests.small_files import deletion, sealed, source
 from tidemark.app import App
@@ -19,7 +19,6 @@ from tidemark.ledger.migrations import migrate_ledger
 from tidemark.operations.decisions import approve_run
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.proof.prove import coverage, status, verify, why
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
@@ -82,8 +81,7 @@ class Edge:
 
 @pytest.fixture
 def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Edge]]:
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+    run_inline(monkeypatch)
     opened: list[Ledger] = []
 
     def make(deletes: str = "keep", twice: bool = False) -> Edge:

@@ -33,7 +33,6 @@ from tidemark.engines.java import java_home
 from tidemark.engines.spark import SparkEngine, close_sessions, session_at
 from tidemark.engines.task import Limits
 from tidemark.errors import RetryableError, TaskLimitError, UnreachableError, UsageError
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge.merge import merge
 from tidemark.settings.model import SparkSettings
 
@@ -59,7 +58,7 @@ def cluster(java: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 def centre_at(folder: Path, master: str) -> Centre:
     """A receiver all of whose loads and merges are Spark's."""
-    centre = Centre(folder)
+    centre = Centre(folder, engine="auto")
     centre.app.settings = dataclasses.replace(centre.app.settings, spark=SparkSettings(master=master, engine="spark"))
     return centre
 
@@ -270,12 +269,9 @@ def test_a_session_stays_warm_and_one_that_died_is_replaced(java: Path, tmp_path
     assert centre.rows() == expected
 
 
-def test_what_explodes_on_an_executor_costs_itself_alone(
-    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_explodes_on_an_executor_costs_itself_alone(java: Path, tmp_path: Path) -> None:
     centre = centre_at(tmp_path, "local[2]")
-    engine = SparkEngine("local[2]", java, Limits(cpu_seconds=1))
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: engine)
+    centre.engine = SparkEngine("local[2]", java, Limits(cpu_seconds=1))
     centre.sender().land({source(1): {"": many_chunks(1_200_000)}, source(2): sealed({"root.sg.d1": {"s": [(1, 10)]}})})
     result = centre.load()
     assert (result.loaded, result.quarantined, result.exit_code) == (1, 1, TaskLimitError.kind)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
 from tests.services import spark as spark_service
@@ -37,9 +37,9 @@ def java() -> Path:
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+def centre(tmp_path: Path) -> Centre:
     """The real folder of a 2.0 node, loaded."""
-    made = inline_centre(tmp_path, monkeypatch)
+    made = Centre(tmp_path)
     made.sender(data=SITE.data).land({path: companions(SITE.root, path) for path in tsfiles_below(SITE.root, SITE.data)})
     assert made.load().troubles == ()
     return made

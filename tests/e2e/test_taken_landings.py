@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.centre import Centre, d1, inline_centre, rows
+from tests.centre import Centre, d1, rows
 from tests.commanded import Commanded
 from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import deletion, sealed, source
@@ -25,8 +25,8 @@ GOOD = source(1)
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 class Edge:

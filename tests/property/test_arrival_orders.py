@@ -6,13 +6,10 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given, settings
 
-from tests.centre import Centre, InlineEngine, Row, inline_centre
+from tests.centre import Centre, Row
 from tests.small_files import deletion, sealed, source
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 
 DEVICES = ("root.sg.d1", "root.sg.d2", "root.sg.d3")
 WEEK = 604_800_000
@@ -52,12 +49,11 @@ def test_any_order_any_runs_and_merges_in_between_give_one_content(data: st.Data
             late[path] = {".mods": parts.pop(".mods")}
         waiting.append((path, parts))
     expected: list[Row] = [(device, "s", time, "INT64", str(value)) for (device, time), value in sorted(seen.items())]
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-        centre = inline_centre(Path(folder), patch)
+    with tempfile.TemporaryDirectory() as folder:
+        centre = Centre(Path(folder))
         arrive(centre, data, waiting, late)
         assert centre.rows() == expected
-        assert merge(centre.app, centre.receiver).exit_code == 0
+        assert centre.merge().exit_code == 0
         assert centre.rows() == expected
         centre.app.ledger.close()
 
@@ -76,5 +72,5 @@ def arrive(
         if data.draw(st.booleans()):
             assert centre.load().troubles == ()
         if data.draw(st.booleans()):
-            assert merge(centre.app, centre.receiver).exit_code == 0
+            assert centre.merge().exit_code == 0
     assert centre.load().troubles == ()

@@ -28,9 +28,7 @@ from tidemark.app import App, open_app
 from tidemark.errors import RetryableError
 from tidemark.ledger.sender import links as link_rows
 from tidemark.operations.decisions import approve_run
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.load.load import load
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
@@ -99,7 +97,7 @@ class World:
             assert "folders changed" in moving.message, moving
         finally:
             self.plan = []
-        assert load(self.app, self.receiver).troubles == ()
+        assert load(self.app, self.receiver, engine=InlineEngine()).troubles == ()
 
     def guard_run(self) -> str:
         """The run whose drops wait for a person."""
@@ -196,7 +194,7 @@ def test_a_held_drop_never_wins_over_what_the_site_has(tmp_path: Path, merged: b
     before = world.rows()
     assert before[point] == 300
     if merged:
-        assert merge(world.app, world.receiver).exit_code == 0
+        assert merge(world.app, world.receiver, engine=InlineEngine()).exit_code == 0
     late = {path: world.server.files[path] for path in world.server.files if "unsequence" in path}
     places = [world.folder / "site" / f"{path}{end}" for path in late for end in ("", ".resource")]
     saved = {place: (place.read_bytes(), place.stat().st_mtime_ns) for place in places}
@@ -303,7 +301,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule()
     def merge(self) -> None:
-        assert merge(self.world.app, self.world.receiver).exit_code == 0
+        assert merge(self.world.app, self.world.receiver, engine=InlineEngine()).exit_code == 0
 
     @rule()
     def quiet(self) -> None:
@@ -346,12 +344,6 @@ class CompactionMachine(RuleBasedStateMachine):
             if not any(other.alive().get(point) == value for other in made for point, value in alive.items()):
                 kept |= file.points.keys()  # its last deletions may never have come
         return kept
-
-
-@pytest.fixture(autouse=True)
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (admitting, merge_catalog):
-        monkeypatch.setattr(module, "choose_engine", lambda *_: InlineEngine())
 
 
 TestCompactions = CompactionMachine.TestCase

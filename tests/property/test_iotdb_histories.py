@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, d1, inline_centre
+from tests.centre import Centre, d1
 from tests.landing_maker import Sender
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
@@ -57,8 +57,8 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_server_follows_any_history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    centre: Centre = inline_centre(tmp_path, monkeypatch)
+def test_the_server_follows_any_history(seed: int, tmp_path: Path) -> None:
+    centre: Centre = Centre(tmp_path)
     pair = Pair(centre)
     history = History(pair, centre.sender(), random.Random(seed))
     for _ in range(10):

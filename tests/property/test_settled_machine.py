@@ -14,17 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import example, given, settings
 
-from tests.centre import Centre, InlineEngine, inline_centre
+from tests.centre import Centre
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import deletion, sealed, source
 from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.receiver.settled import kept_files
 from tidemark.operations.decisions import approve_run
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.read import Query
 from tidemark.tsfiles.names import parse_source_path, rank_of_source
 
@@ -131,7 +129,7 @@ class World:
 
     def merge(self) -> None:
         before = self.centre.rows()
-        merge_catalog.merge(self.centre.app, self.centre.receiver)
+        self.centre.merge()
         assert self.centre.rows() == before
 
     def settle(self) -> None:
@@ -213,9 +211,8 @@ def _series(points: dict[Point, int]) -> dict[str, dict[str, list[tuple[int, int
 
 @contextmanager
 def world(deletes: str) -> Iterator[World]:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        centre = inline_centre(Path(folder), patch)
-        patch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+    with tempfile.TemporaryDirectory() as folder:
+        centre = Centre(Path(folder))
         made = World(centre, centre.sender(deletes=deletes))
         before = centre.app.clock
         centre.app.clock = lambda: before() + made.days * DAY

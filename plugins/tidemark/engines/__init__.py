@@ -1,7 +1,8 @@
 """Run heavy tasks outside this process: in child processes, or on Spark.
 
-Enter by `choose.choose_engine(settings, wanted, points)`. It returns an `Engine`. `run(kind, tasks)` yields one
-`task.Outcome` a task, in any order. A kind is one picklable function `task -> result`; `task.KINDS` names them.
+Enter by `choose.choose_engine(settings, wanted, points)`. It returns an `Engine`, or the one that the caller wants
+(`EngineChoice`). `run(kind, tasks)` yields one `task.Outcome` a task, in any order. A kind is one picklable function
+`task -> result`; `task.KINDS` names them.
 
     task     limits, outcomes, the kinds
     worker   the child process: reads tasks from stdin, writes answers to stdout, ends with its parent

@@ -30,6 +30,10 @@ class Engine(Protocol):
         ...
 
 
+EngineChoice = Engine | str
+"""What a caller wants: "auto", "pool" or "spark", and the settings have the last word; or an engine, which does it all."""
+
+
 @dataclass(frozen=True)
 class PoolEngine:
     """Runs tasks in child processes, which die with this process. `workers` 0: one for each core available to it."""
@@ -43,12 +47,14 @@ class PoolEngine:
         return run_in_children(KINDS[kind], tasks, workers, LIMITS.get(kind, self.limits))
 
 
-def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
-    """The engine for work on `points` points.
+def choose_engine(settings: SparkSettings, wanted: EngineChoice, points: int) -> Engine:
+    """The engine for work on `points` points. An engine that is `wanted` itself is returned.
 
     `[spark] engine` decides if it is "spark" or "pool". If it is "auto", the caller's `wanted` decides (Airflow's tasks
     want "spark"). If both are "auto", Spark runs work of `min_points` points or more, provided that it has a Java.
     """
+    if not isinstance(wanted, str):
+        return wanted
     for word in (settings.engine, wanted):
         if word == "pool":
             return PoolEngine()
@@ -62,6 +68,11 @@ def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
         return _open_spark_engine(settings)
     except (UsageError, PermanentError):
         return PoolEngine()  # no Java
+
+
+def choose_pool(wanted: EngineChoice, limits: Limits | None = None) -> Engine:
+    """The engine for work that Spark has no job for: the pool, unless an engine is `wanted` itself."""
+    return PoolEngine(limits=limits or Limits()) if isinstance(wanted, str) else wanted
 
 
 def _open_spark_engine(settings: SparkSettings) -> Engine:

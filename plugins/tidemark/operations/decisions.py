@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App, change_receiver
 from tidemark.cluster.replicas.forward import make_visible
+from tidemark.engines.choose import EngineChoice
 from tidemark.errors import (
     CorruptionError,
     GuardError,
@@ -69,7 +70,7 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     return DecisionResult({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
 
 
-def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
+def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: EngineChoice = "auto") -> DecisionResult:
     """Check a held file again and load it. CorruptionError if it still cannot be loaded, TaskLimitError if a limit ends its
     check again: it stays held.
 
@@ -193,7 +194,9 @@ def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     )
 
 
-def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str) -> DecisionResult:
+def owners_transfer(
+    app: App, receiver: ReceiverSettings, device: str, to: str, engine: EngineChoice = "auto"
+) -> DecisionResult:
     """Give `device` to site `to` (name or UUID) and load the files that were refused for it.
 
     A repeated call continues: the transfer is made once, and waiting refused files are tried.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
+from tidemark.engines.choose import EngineChoice
 from tidemark.errors import UsageError
 from tidemark.ledger.leases import Lease, Leases, load_lease
 from tidemark.progress import Progress, ignore_progress
@@ -25,15 +26,15 @@ from tidemark.stores.protocol import Store
 
 @dataclass(frozen=True)
 class ReceiverSession:
-    """A receiver that is open: `root` is its folder, `cluster` is None where it alone has its data. `engine`: auto | pool |
-    spark."""
+    """A receiver that is open: `root` is its folder, `cluster` is None where it alone has its data. `engine`: what
+    the caller wants."""
 
     app: App
     receiver: ReceiverSettings
     root: Path
     store: Store
     cluster: Cluster | None
-    engine: str
+    engine: EngineChoice
     progress: Progress
 
 
@@ -58,7 +59,7 @@ def local_root(app: App, receiver: ReceiverSettings) -> Path:
 
 @contextmanager
 def open_receiver(
-    app: App, receiver: ReceiverSettings, *, engine: str = "auto", progress: Progress = ignore_progress
+    app: App, receiver: ReceiverSettings, *, engine: EngineChoice = "auto", progress: Progress = ignore_progress
 ) -> Iterator[ReceiverSession]:
     """Open the receiver's store and nodes for a block. Raises UsageError for a remote receiver."""
     root = local_root(app, receiver)
@@ -82,7 +83,7 @@ def hold_receiver(
     verb: str,
     *,
     lease: str = "",
-    engine: str = "auto",
+    engine: EngineChoice = "auto",
     progress: Progress = ignore_progress,
 ) -> Iterator[HeldReceiver]:
     """Open the receiver under the lease of its writers, or under `lease`; `verb` names the holder to others.

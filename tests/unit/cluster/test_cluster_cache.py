@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine, d1, rows
+from tests.centre import d1, rows
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
 from tidemark.cluster.replicas.cache import FOLDER, evict_cache, recall_files
@@ -17,16 +17,14 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.proof.prove import coverage
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.proved_files import sha256_of
 
 NODES = ("n1", "n2", "n3")
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clustered:
+def centre(tmp_path: Path) -> Clustered:
     """Three files, one with mods, at three nodes."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
     centre = Clustered(tmp_path)
     centre.begin(*NODES)
     files = {source(n): d1((n, n)) for n in (1, 2)}

@@ -56,9 +56,8 @@ def world(tmp_path: Path) -> ClusterWorld:
     return made
 
 
-def moved(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch, engine: Losing) -> MigrateResult:
-    monkeypatch.setattr(cluster_carry, "choose_engine", lambda *_: engine)
-    return migrate_slots(world.app, world.receiver, engine="spark")
+def moved(world: ClusterWorld, engine: Losing) -> MigrateResult:
+    return migrate_slots(world.app, world.receiver, engine=engine)
 
 
 def held(world: ClusterWorld) -> set[str]:
@@ -70,9 +69,9 @@ def there(world: ClusterWorld) -> set[str]:
     return set(world.node("n4").list_sizes())
 
 
-def test_tasks_move_what_a_new_node_lacks(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_move_what_a_new_node_lacks(world: ClusterWorld) -> None:
     engine = Losing()
-    result = moved(world, monkeypatch, engine)
+    result = moved(world, engine)
     assert result.state == "done" and result.bytes > 0
     assert held(world) == there(world) != set()
     assert "n4" in {task.target.node for task in engine.ran}
@@ -81,34 +80,34 @@ def test_tasks_move_what_a_new_node_lacks(world: ClusterWorld, monkeypatch: pyte
     assert world.node("n1").list_snapshots() == []
 
 
-def test_a_lost_task_is_run_again_and_sends_nothing_twice(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_task_is_run_again_and_sends_nothing_twice(world: ClusterWorld) -> None:
     engine = Losing(lose=[0, 1])
-    assert moved(world, monkeypatch, engine).state == "done"
+    assert moved(world, engine).state == "done"
     assert engine.ran[0] == engine.ran[1] == engine.ran[2], "the very same task"
     assert held(world) == there(world)
     assert world.run("cluster", "check") == 0
 
 
-def test_a_task_that_is_lost_for_good_marks_no_copy(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_lost_for_good_marks_no_copy(world: ClusterWorld) -> None:
     with pytest.raises(RetryableError, match="slots still move"):
-        moved(world, monkeypatch, Losing(lose=list(range(1000))))
+        moved(world, Losing(lose=list(range(1000))))
     assert held(world) == set() and there(world) != set()
-    assert moved(world, monkeypatch, Losing()).state == "done"
+    assert moved(world, Losing()).state == "done"
     assert held(world) == there(world)
 
 
-def test_an_engine_that_breaks_is_tried_again_then_named(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_breaks_is_tried_again_then_named(world: ClusterWorld) -> None:
     with pytest.raises(CarrierLostError, match="the cluster is gone"):
-        moved(world, monkeypatch, Losing(broken=1000))
+        moved(world, Losing(broken=1000))
     assert held(world) == there(world) == set()
-    assert moved(world, monkeypatch, Losing(broken=2)).state == "done"
+    assert moved(world, Losing(broken=2)).state == "done"
     assert held(world) == there(world) != set()
 
 
 def test_many_files_go_in_waves(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(move_task, "SMALLEST", 1)
     engine = Losing(lose=[2])
-    assert moved(world, monkeypatch, engine).state == "done"
+    assert moved(world, engine).state == "done"
     assert len(engine.ran) > 3 and held(world) == there(world)
 
 
@@ -145,14 +144,13 @@ def test_executors_elsewhere_reach_this_machines_folders_over_sftp(tmp_path: Pat
     assert task.source.address == dataclasses.replace(files, url="sftp://u@here:22/srv/centre") and task.target == far
 
 
-def test_under_a_shared_cap_this_process_sends(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_shared_cap_this_process_sends(world: ClusterWorld) -> None:
     """It hears every second what is left of the cap; tasks could not."""
     engine = Losing()
-    monkeypatch.setattr(cluster_carry, "choose_engine", lambda *_: engine)
     world.app.settings = dataclasses.replace(
         world.app.settings, receivers={"centre": dataclasses.replace(world.receiver, bandwidth=50e6)}
     )
-    assert migrate_slots(world.app, world.app.receiver_settings(), engine="spark").state == "done"
+    assert migrate_slots(world.app, world.app.receiver_settings(), engine=engine).state == "done"
     assert engine.ran == [] and held(world) == there(world) != set()
     (line,) = status(world.app).as_json()["lines"]
     assert line == {"receiver": "centre", "bytes_per_second": 50_000_000, "holders": []}, "its place is free again"

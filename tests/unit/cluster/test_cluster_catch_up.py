@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine, d1, rows
+from tests.centre import d1, rows
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
 from tidemark.cluster.health.check import check_cluster
@@ -18,18 +18,13 @@ from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.cluster.tables import ChangeRow
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.load import load as load_landings
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 
 NODES = ("n1", "n2", "n3")
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clustered:
-    for module in (admitting, merge_catalog):
-        monkeypatch.setattr(module, "choose_engine", lambda *_: InlineEngine())
+def centre(tmp_path: Path) -> Clustered:
     return Clustered(tmp_path)
 
 
@@ -111,7 +106,7 @@ def test_reclaimed_files_go_from_every_node_and_from_a_late_one_later(centre: Cl
     centre.sender().land({source(1): d1((1, 10), (3, 30)), source(2, unsequence=True): d1((2, 20), (3, 31))})
     centre.load()
     before = centre.rows()
-    merge(centre.app, centre.receiver)
+    centre.merge()
     later(centre, 15)
     housekeep(centre.app, centre.receiver)
     later(centre, 17)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, sealed, source
 from tidemark.cluster.replicas import cache as cluster_feed
@@ -18,8 +17,6 @@ from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import Tick
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.read import Query, ReadResult, read
 
 DEVICES = [f"root.sg.d{number}" for number in range(6)]
@@ -28,7 +25,6 @@ DEVICES = [f"root.sg.d{number}" for number in range(6)]
 @pytest.fixture
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clustered:
     """Six devices, each with two files of its own, one with deletions; nothing of them at the receiver any more."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
     monkeypatch.setattr(cluster_feed, "AHEAD", 1)
     centre = Clustered(tmp_path)
     centre.begin("n1", "n2", "n3")
@@ -130,10 +126,8 @@ def test_a_file_of_its_own_that_was_swept_is_fetched_again(centre: Clustered) ->
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_a_merge_of_more_than_the_cache_goes_by_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+def test_a_merge_of_more_than_the_cache_goes_by_portions(tmp_path: Path, room: int) -> None:
     """Without a bound all files stay; else those of what was merged make room for the next."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
     centre = Clustered(tmp_path)
     centre.begin("n1", "n2", "n3")
     files = {}
@@ -148,9 +142,7 @@ def test_a_merge_of_more_than_the_cache_goes_by_portions(tmp_path: Path, monkeyp
     centre.reopen()
     at_hand: list[int] = []
 
-    result = merge_catalog.merge(
-        centre.app, centre.receiver, progress=lambda _tick: at_hand.append(len(centre.files("data")))
-    )
+    result = centre.merge(progress=lambda _tick: at_hand.append(len(centre.files("data"))))
 
     assert (result.groups, result.failed) == (3, ())
     assert max(at_hand) == (6 + 2 if room == 0 else 2 + 2), "sources of what is merged at a time, and what was made before"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine, d1, rows
+from tests.centre import Centre, d1, rows
 from tests.clustered import Clustered, everything_is_held, swapping_once
 from tests.small_files import deletion, sealed, source
 from tidemark.cluster.replicas.forward import make_visible
@@ -16,17 +16,12 @@ from tidemark.cluster.slots.hash_ring import Node, identifier_of
 from tidemark.errors import NoQuorumError, StaleEpochError
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.receiver import catalog as catalog_rows
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 
 NODES = ("n1", "n2", "n3")
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clustered:
-    for module in (admitting, merge_catalog):
-        monkeypatch.setattr(module, "choose_engine", lambda *_: InlineEngine())
+def centre(tmp_path: Path) -> Clustered:
     return Clustered(tmp_path)
 
 
@@ -152,7 +147,6 @@ def test_a_table_that_never_rests_gives_up_for_the_next_load(centre: Clustered, 
     with pytest.raises(StaleEpochError):
         centre.load()
     monkeypatch.undo()
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
     assert centre.rows() == []
     centre.load()
     assert centre.rows() == rows((1, 10))
@@ -189,7 +183,7 @@ def test_a_merge_reads_one_member_and_writes_all(centre: Clustered) -> None:
     centre.load()
     before = centre.rows()
     centre.empty_cache()
-    result = merge(centre.app, centre.receiver)
+    result = centre.merge()
     assert (result.groups, result.exit_code) == (1, 0), result.failed
     assert centre.rows() == before
     everything_is_held(centre, table)
@@ -203,19 +197,17 @@ def test_a_merge_without_a_quorum_leaves_what_was_read(centre: Clustered) -> Non
     centre.load()
     before = centre.rows()
     centre.away = {"n1", "n2"}
-    result = merge(centre.app, centre.receiver)
+    result = centre.merge()
     assert result.exit_code == 30
     assert centre.rows() == before
     centre.away = set()
-    assert merge(centre.app, centre.receiver).exit_code == 0
+    assert centre.merge().exit_code == 0
     assert centre.rows() == before
     everything_is_held(centre, table)
 
 
 def test_a_receiver_without_a_cluster_asks_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.centre import inline_centre
-
-    centre = inline_centre(tmp_path, monkeypatch)
+    centre = Centre(tmp_path)
     monkeypatch.setattr(cluster_rows, "current_table", None)
     centre.sender().land({source(1): d1((1, 10))})
     centre.load()

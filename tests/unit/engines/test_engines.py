@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.engines.engine_tasks import Task
 from tidemark.engines import pool as engine_children
-from tidemark.engines.choose import PoolEngine, choose_engine
+from tidemark.engines.choose import PoolEngine, choose_engine, choose_pool
 from tidemark.engines.pool import run_in_children, run_in_kept_child
 from tidemark.engines.task import Limits, Outcome
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
@@ -168,6 +168,12 @@ def test_settings_decide_before_the_caller_and_the_caller_before_the_size() -> N
     assert isinstance(choose_engine(SparkSettings(), "auto", small), PoolEngine)
     with pytest.raises(UsageError, match="no engine named 'fast'"):
         choose_engine(SparkSettings(), "fast", small)
+
+
+def test_an_engine_that_the_caller_brings_does_it_all_and_what_spark_has_no_job_for_is_the_pools() -> None:
+    mine = PoolEngine(workers=3)
+    assert choose_engine(SparkSettings(engine="spark"), mine, 10_000_000) is mine is choose_pool(mine)
+    assert choose_pool("spark", Limits(wall_seconds=5)) == PoolEngine(limits=Limits(wall_seconds=5))
 
 
 @pytest.mark.real("spark")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.centre import InlineEngine
+from tests.centre import run_inline
 from tests.rebuild_world import World
 from tests.small_files import sealed, source
 from tidemark.errors import LeaseHeldError, PermanentError, SchemaTooNewError
@@ -19,18 +19,15 @@ from tidemark.ledger.leases import Leases
 from tidemark.ledger.migrations import known_migrations
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.operations.rebuild import rebuild as ledger_care
-from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.operations.rebuild.result import Lost
 from tidemark.progress import Tick
-from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Two landings of one site, loaded."""
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    monkeypatch.setattr(rebuild_receiver, "_make_engine", InlineEngine)
+    run_inline(monkeypatch)
     made = World(tmp_path, real=False)
     for version in (1, 2):
         made.add("plant1", source(version), sealed({f"root.sg.d{version}": {"s": [(version, version)]}}))
@@ -190,8 +187,7 @@ class TestWhatIsMissing:
         assert world.sync().loaded == 1
         assert world.rows() == rows
 
-    def test_beside_what_is_lost_no_merged_file_is_given_up(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+    def test_beside_what_is_lost_no_merged_file_is_given_up(self, world: World) -> None:
         world.add("plant1", source(3), sealed({"root.sg.d1": {"s": [(1, 9), (2, 9)]}}))
         world.sync()
         assert merge_catalog.merge(world.app, world.receiver).files_out == 1

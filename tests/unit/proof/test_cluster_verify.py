@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine, d1, rows
+from tests.centre import d1, rows
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
 from tidemark.proof.verify.differences import DAMAGED, MISSING, VerifyReport
 from tidemark.proof.verify.verify import verify
-from tidemark.receiver.load import examine as admitting
 
 NODES = ("n1", "n2", "n3")
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clustered:
-    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
+def centre(tmp_path: Path) -> Clustered:
     centre = Clustered(tmp_path)
     centre.begin(*NODES)
     centre.sender().land({source(1): d1((1, 1)), source(2): d1((2, 2), (4, 4), mods=deletion("root.sg.d1.s", 4, 4))})

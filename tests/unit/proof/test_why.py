@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.landing_maker import SITE_B
 from tests.small_files import sealed, source
 from tidemark.errors import NotFoundError
@@ -19,8 +19,8 @@ from tidemark.tsfiles.points.codes import DataType
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def open_state(found: Explanation, state: str, *, next_: str) -> None:

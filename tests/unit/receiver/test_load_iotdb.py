@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, d1, inline_centre, rows
+from tests.centre import Centre, d1, rows
 from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
@@ -47,8 +47,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    return Pair(inline_centre(tmp_path, monkeypatch))
+def pair(tmp_path: Path) -> Pair:
+    return Pair(Centre(tmp_path))
 
 
 @pytest.fixture

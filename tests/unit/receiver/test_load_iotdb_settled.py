@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine, d1, inline_centre, rows
+from tests.centre import Centre, d1, rows
 from tests.landing_maker import Sender
 from tests.small_files import source
 from tests.unit.receiver.test_load_iotdb import Pair
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.operations.housekeeping import housekeep
-from tidemark.receiver.merge import merge as merge_catalog
 
 DAY = 86_400
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    return Pair(inline_centre(tmp_path, monkeypatch))
+def pair(tmp_path: Path) -> Pair:
+    return Pair(Centre(tmp_path))
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def sender(pair: Pair) -> Sender:
 def settle(pair: Pair) -> None:
     """Merge, let the merged files stand alone, give up the sources."""
     centre = pair.centre
-    merge_catalog.merge(centre.app, centre.receiver)
+    centre.merge()
     with centre.app.ledger.write() as connection:
         due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
         assert due and merge_rows.mark_settled(connection, due, 1.0)

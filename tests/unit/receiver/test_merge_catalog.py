@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.centre import Centre, InlineEngine, inline_centre
+from tests.centre import Centre, InlineEngine
 from tests.landing_maker import SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.engines.task import Outcome
 from tidemark.errors import LeaseHeldError, NotFoundError, RetryableError
 from tidemark.ledger.leases import Leases
-from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.batch import MergeResult
 from tidemark.tsfiles.points.codes import DataType
 
@@ -22,31 +21,26 @@ WEEK = 604_800_000
 
 
 class EventfulEngine(InlineEngine):
-    """Something happens after the tasks ran and before anything is published."""
+    """Something happens after the tasks of the first rounds ran and before anything is published."""
 
-    def __init__(self, event: Callable[[], Any]) -> None:
-        self.event = event
+    def __init__(self, event: Callable[[], Any], rounds: int = 1) -> None:
+        self.event, self.rounds = event, rounds
 
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
         outcomes = list(super().run(kind, tasks))
-        self.event()
+        if self.rounds:
+            self.rounds -= 1
+            self.event()
         yield from outcomes
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
-    return inline_centre(tmp_path, monkeypatch)
-
-
-def once(monkeypatch: pytest.MonkeyPatch, event: Callable[[], Any]) -> None:
-    """The next round of a merge meets `event`, the ones after it do not."""
-    engines = iter([EventfulEngine(event)])
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: next(engines, InlineEngine()))
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
 
 
 def merge(centre: Centre, **options: Any) -> MergeResult:
-    return merge_catalog.merge(centre.app, centre.receiver, **options)
+    return centre.merge(**options)
 
 
 def values(centre: Centre) -> dict[tuple[str, int], str]:
@@ -149,37 +143,34 @@ def test_files_that_lie_between_the_times_of_others_are_merged_beside_them(centr
     assert values(centre) == before and roles(centre) == {"merged": 2}
 
 
-def test_a_load_that_comes_between_is_merged_too(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_comes_between_is_merged_too(centre: Centre) -> None:
     site = centre.sender()
     site.land({source(1): one([(1, 10), (2, 20)]), source(3): one([(2, 23)])})
     centre.load()
-    once(monkeypatch, lambda: (site.land({source(2): one([(1, 12), (2, 22)])}), centre.load()))
-    result = merge(centre)
+    engine = EventfulEngine(lambda: (site.land({source(2): one([(1, 12), (2, 22)])}), centre.load()))
+    result = merge(centre, engine=engine)
     assert (result.groups, result.files_in, result.moved) == (1, 3, 0)
     assert values(centre) == {("root.sg.d1.s", 1): "12", ("root.sg.d1.s", 2): "23"}
     named = centre.sql("SELECT location FROM catalog_file")
     assert centre.files("data") == sorted(name.removeprefix("data/") for (name,) in named)
 
 
-def test_a_source_that_leaves_between_is_not_brought_back(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_leaves_between_is_not_brought_back(centre: Centre) -> None:
     site = centre.sender(deletes="apply")
     site.land({source(1): one([(1, 10), (2, 20)]), source(2): one([(2, 22)])})
     centre.load()
-    once(monkeypatch, lambda: (site.land(dropped=(site.drop(source(1)),), removed=(source(1),)), centre.load()))
-    assert merge(centre).groups == 0
+    engine = EventfulEngine(lambda: (site.land(dropped=(site.drop(source(1)),), removed=(source(1),)), centre.load()))
+    assert merge(centre, engine=engine).groups == 0
     assert values(centre) == {("root.sg.d1.s", 2): "22"}
 
 
-def test_a_merge_that_never_gets_ahead_of_the_loads_leaves_the_rest_to_the_next(
-    centre: Centre, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_never_gets_ahead_of_the_loads_leaves_the_rest_to_the_next(centre: Centre) -> None:
     site = centre.sender()
     site.land({source(100): one([(1, 10), (200, 20)]), source(99): one([(1, 1)])})
     centre.load()
     versions = iter(range(98, 0, -1))
-    engine = EventfulEngine(lambda: (site.land({source(next(versions)): one([(1, 5)])}), centre.load()))
-    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: engine)
-    result = merge(centre)
+    event = lambda: (site.land({source(next(versions)): one([(1, 5)])}), centre.load())  # noqa: E731
+    result = merge(centre, engine=EventfulEngine(event, rounds=98))
     assert (result.groups, result.moved, result.exit_code) == (0, 1, RetryableError.kind)
     assert values(centre) == {("root.sg.d1.s", 1): "10", ("root.sg.d1.s", 200): "20"}
 
@@ -218,15 +209,15 @@ def test_another_merge_of_the_partition_is_named_and_the_others_go_on(centre: Ce
     assert merge(centre).groups == 1
 
 
-def test_merges_of_other_partitions_go_on_beside_it(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merges_of_other_partitions_go_on_beside_it(centre: Centre) -> None:
     """Each takes its own, and leaves alone what the other has staged."""
     site = centre.sender()
     for week, numbers in enumerate(((1, 2), (3, 4))):
         site.land({source(n): one([(week * WEEK, n), (week * WEEK + 1, n)]) for n in numbers})
     centre.load()
     beside: list[MergeResult] = []
-    once(monkeypatch, lambda: beside.append(merge(centre, partition=1)))
-    result = merge(centre, partition=0)
+    engine = EventfulEngine(lambda: beside.append(merge(centre, partition=1)))
+    result = merge(centre, partition=0, engine=engine)
     assert [(one.groups, one.exit_code) for one in (result, *beside)] == [(1, 0), (1, 0)]
     assert roles(centre) == {"merged": 2} and centre.files("staging") == []
 

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import InlineEngine, d1, rows
+from tests.centre import d1, rows
 from tests.clustered import Clustered
 from tests.small_files import deletion, source
 from tidemark.cluster.health import check as cluster_check
 from tidemark.cluster.slots.hash_ring import data_slot
-from tidemark.receiver.load import examine as admitting
-from tidemark.receiver.merge import merge as merge_catalog
-from tidemark.receiver.merge.merge import merge
 
 WEEK = 604_800_000
 NODES = ("n1", "n2", "n3", "n4", "n5")
@@ -22,9 +19,7 @@ POINTS = ((1, 10), (2, 20), (FAR * WEEK + 1, 30), (FAR * WEEK + 2, 40))
 
 
 @pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clustered:
-    for module in (admitting, merge_catalog):
-        monkeypatch.setattr(module, "choose_engine", lambda *_: InlineEngine())
+def centre(tmp_path: Path) -> Clustered:
     return Clustered(tmp_path, replicas=1, quorum=1)
 
 
@@ -51,7 +46,7 @@ def test_a_spanning_file_is_cut_and_each_half_lies_at_its_own_group(centre: Clus
     ((whole, holders),) = centre.copies().items()
     assert holders == set(NODES), "whole, it lies at the nodes of all partitions between"
 
-    result = merge(centre.app, centre.receiver)
+    result = centre.merge()
     assert (result.groups, result.files_in, result.files_out, result.rows, result.exit_code) == (1, 1, 2, 4, 0)
     assert centre.rows() == rows(*POINTS)
     halves = visible(centre)
@@ -62,7 +57,7 @@ def test_a_spanning_file_is_cut_and_each_half_lies_at_its_own_group(centre: Clus
     assert centre.sql("SELECT count(DISTINCT merged_id), count(DISTINCT source_id) FROM lineage") == [(2, 1)]
     assert centre.copies()[whole] == set(NODES), "the source goes when it is settled, as every merge's"
     sound(centre)
-    assert merge(centre.app, centre.receiver).groups == 0, "what was cut is not cut again"
+    assert centre.merge().groups == 0, "what was cut is not cut again"
 
 
 def test_it_is_cut_from_its_nodes_when_the_receiver_gave_it_up(centre: Clustered) -> None:
@@ -70,7 +65,7 @@ def test_it_is_cut_from_its_nodes_when_the_receiver_gave_it_up(centre: Clustered
     centre.sender().land({source(1): d1(*POINTS, mods=deletion("root.sg.d1.s", 2, 2))})
     assert centre.load().exit_code == 0
     centre.empty_cache()
-    assert merge(centre.app, centre.receiver).files_out == 2
+    assert centre.merge().files_out == 2
     assert centre.rows() == rows(POINTS[0], *POINTS[2:])
     centre.empty_cache()
     assert centre.rows() == rows(POINTS[0], *POINTS[2:])
@@ -81,12 +76,12 @@ def test_what_comes_late_and_overlaps_puts_it_together_again(centre: Clustered) 
     sender = centre.sender()
     sender.land({source(2): d1(*POINTS)})
     centre.load()
-    merge(centre.app, centre.receiver)
+    centre.merge()
     sender.land({source(1): d1((1, 99), (3, 33))})  # an older version: its 1 loses
     assert centre.load().exit_code == 0
     seen = rows(*POINTS[:2], (3, 33), *POINTS[2:])
     assert centre.rows() == seen
-    assert merge(centre.app, centre.receiver).files_in == 2
+    assert centre.merge().files_in == 2
     assert centre.rows() == seen and sorted(visible(centre).values()) == [("merged", 0), ("merged", FAR)]
     sound(centre)
 
@@ -94,5 +89,5 @@ def test_what_comes_late_and_overlaps_puts_it_together_again(centre: Clustered) 
 def test_without_a_table_nothing_is_cut(centre: Clustered) -> None:
     centre.sender().land({source(1): d1(*POINTS)})
     assert centre.load().exit_code == 0
-    assert merge(centre.app, centre.receiver).groups == 0
+    assert centre.merge().groups == 0
     assert centre.sql("SELECT role FROM catalog_file") == [("source",)]

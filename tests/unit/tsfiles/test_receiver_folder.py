@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import d1, inline_centre
+from tests.centre import Centre, d1
 from tests.small_files import deletion, source
 from tidemark.errors import UsageError
-from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.spark.dataset import find_files
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path) -> Path:
     """A receiver with a file that has deletions, and one that was merged."""
-    centre = inline_centre(tmp_path, monkeypatch)
+    centre = Centre(tmp_path)
     centre.sender().land({source(1): d1((1, 10), (2, 20)), source(2): d1((2, 22), mods=deletion("root.sg.d1.s", 1, 1))})
     centre.load()
-    merge(centre.app, centre.receiver)
+    centre.merge()
     assert len(centre.files("data")) == 4
     return centre.root
 

@@ -38,6 +38,7 @@ from tidemark.cluster.nodes.cluster import (
 )
 from tidemark.cluster.slots.balance import balance_of
 from tidemark.cluster.slots.hash_ring import Group, SlotHash
+from tidemark.engines.choose import EngineChoice
 from tidemark.errors import NotFoundError, RetryableError, UsageError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
@@ -115,7 +116,7 @@ def change_nodes(
     wanted: Wanted,
     progress: Progress = ignore_progress,
     wait: bool = True,
-    engine: str = "pool",
+    engine: EngineChoice = "pool",
 ) -> ChangeResult:
     """Do a change, or continue it: with `wait` until the data has moved, else until the new table is in force. A change that
     is already done is not repeated: its result is returned.

@@ -30,6 +30,7 @@ from tidemark.cluster.nodes.schema_format import schema_bytes_of
 from tidemark.cluster.replicas.catch_up import late_members
 from tidemark.cluster.replicas.deliver import advance_applied
 from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
+from tidemark.engines.choose import EngineChoice
 from tidemark.errors import CorruptionError, DiskFullError, RetryableError, StaleEpochError, TidemarkError
 from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.cluster import (
@@ -74,7 +75,7 @@ def migrate_slots(
     receiver: ReceiverSettings,
     progress: Progress = ignore_progress,
     slots: Iterable[int] | None = None,
-    engine: str = "pool",
+    engine: EngineChoice = "pool",
 ) -> MigrateResult:
     """Do the rest of phase 2, or that of these `slots`. `engine`: as `send.Route`.
 

@@ -24,6 +24,7 @@ from tidemark.cluster.migration.inventory import Stock, Stored
 from tidemark.cluster.migration.plan import Batch
 from tidemark.cluster.migration.send import CarrierLostError, Route, send_by_engine
 from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.engines.choose import EngineChoice
 from tidemark.errors import (
     DiskFullError,
     LeaseLostError,
@@ -72,7 +73,7 @@ class SlotMigration:
     slots: int = 0
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
-    engine: str = "pool"  # what the caller wants (`send.Route`); the settings may say otherwise
+    engine: EngineChoice = "pool"  # what the caller wants (`send.Route`); the settings may say otherwise
     line: LineShare | None = None  # our share of the receiver's cap
     roads: dict[tuple[str, str], str] = field(default_factory=dict)  # (source, member) → the last `Sent.path`
 

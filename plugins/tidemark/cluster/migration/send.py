@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.cluster.migration.send_task import End, MoveTask, split_into_waves
 from tidemark.cluster.nodes.cluster import Cluster, node_address
-from tidemark.engines.choose import Engine, choose_engine
+from tidemark.engines.choose import Engine, EngineChoice, choose_engine
 from tidemark.engines.task import Outcome
 from tidemark.errors import PermanentError, RetryableError, UsageError
 from tidemark.stores.protocol import Store, StoreAddress, without_password
@@ -39,7 +39,7 @@ class Route:
     source: str
     member: str
     label: str
-    engine: str
+    engine: EngineChoice
     line: LineShare | None = None
 
 
@@ -64,7 +64,7 @@ def _choose_engine(way: Route, size: int) -> Engine | None:
     settings = way.cluster.app.settings.spark
     if any(without_password(end.address.url) != end.address.url for end in _make_ends(way)):
         return None  # a password does not leave this process
-    wanted = way.engine if size >= LITTLE else "pool"
+    wanted = "pool" if isinstance(way.engine, str) and size < LITTLE else way.engine
     try:
         engine = choose_engine(settings, wanted, 0)
     except (UsageError, PermanentError):

@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.engines.choose import Engine, PoolEngine
+from tidemark.engines.choose import choose_pool
 from tidemark.errors import CorruptionError, TaskLimitError
 from tidemark.formats.landing import Answer, Manifest, Receipt, decode_entry, encode_document
 from tidemark.formats.layout import FOLDERS
@@ -149,7 +149,7 @@ def _describe_files(work: _Work, moments: Sequence[Moment], landings: Sequence[_
     places = sorted(wanted)
     tasks = [KeptTask(UntrustedFile(str(work.root), place), wanted[place]) for place in places]
     facts: dict[str, FileFacts] = {}
-    for outcome in _make_engine().run("describe_kept", tasks) if tasks else ():
+    for outcome in choose_pool("pool").run("describe_kept", tasks) if tasks else ():
         place = places[outcome.index]
         if outcome.error is None:
             facts[place] = outcome.value
@@ -160,10 +160,6 @@ def _describe_files(work: _Work, moments: Sequence[Moment], landings: Sequence[_
         else:
             raise outcome.error
     return facts
-
-
-def _make_engine() -> Engine:
-    return PoolEngine()
 
 
 def _replay_moment(
@@ -209,7 +205,7 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         # Without the receiver's own word a landing gives no device that has an owner: it may be false.
         admission = limit_claims(admission, devices - known.owners.keys() if claimed is None else ())
         asked = list_questions(connection, origin, drops_of_manifest(manifest, at), admission.loads)
-        found = find_survivors(work.app, work.root, asked)
+        found = find_survivors(work.root, asked)
         record_landing(connection, origin, manifest, admission, logs, at, found)
         owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
         refusal_rows.put_owners(connection, receiver.name, owners)

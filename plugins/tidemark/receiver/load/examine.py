@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.cache import recall_files
-from tidemark.engines.choose import Engine, PoolEngine, choose_engine
+from tidemark.engines.choose import Engine, EngineChoice, choose_engine, choose_pool
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
 from tidemark.formats.landing import LandedFile
@@ -40,6 +39,7 @@ from tidemark.receiver.load.removal.rules import Survival
 from tidemark.receiver.load.removal.survival import Found, Question, list_questions
 from tidemark.receiver.load.removal.surviving_points import Evidence
 from tidemark.receiver.proved_files import changed_files
+from tidemark.receiver.session import ReceiverSession
 from tidemark.stores.local import copy_files
 from tidemark.stores.os_errors import Where, translate_os_errors
 from tidemark.stores.protocol import Store
@@ -82,7 +82,7 @@ def site_of(app: App, site: str) -> str | None:
 
 
 def examine_all(
-    app: App, files: Sequence[tuple[Origin, LandedFile]], root: Path, engine: str, progress: Progress
+    app: App, files: Sequence[tuple[Origin, LandedFile]], root: Path, engine: EngineChoice, progress: Progress
 ) -> list[CheckedFile]:
     """Check every file in the engine's processes. Results are in the given order. Raises errors that say nothing about a
     file (disk, engine)."""
@@ -105,7 +105,7 @@ def examine_all(
     return [CheckedFile(origin, file, results[index]) for index, (origin, file) in enumerate(files)]
 
 
-def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str, Found]:
+def find_survivors(root: Path, asked: Sequence[Question], engine: EngineChoice = "pool") -> dict[str, Found]:
     """Return path → what became of a vanished file's points, read in child processes of this machine. An unreadable or
     changed file raises nothing: the reason is in the result, and the vanished file stays as it is."""
     due = {one.gone.path: task for one in asked if (task := one.make_task(str(root))) is not None}
@@ -113,8 +113,8 @@ def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str,
     questions_due = [one for one in asked if one.gone.path in due]
     evidence: dict[str, Evidence] = {}
     ended = 0
-    engine = PoolEngine(limits=survival_limits(questions_due))
-    for outcome in engine.run("surviving_points", list(due.values())) if due else ():
+    judges = choose_pool(engine, survival_limits(questions_due))
+    for outcome in judges.run("surviving_points", list(due.values())) if due else ():
         path = questions_due[outcome.index].gone.path
         if outcome.error is None:
             evidence[path] = outcome.value
@@ -146,14 +146,14 @@ _NOT_LOOKED = f"nobody looked: {_MOST_ENDED} others of its site took all that a 
 
 
 def ask_survivors(
-    app: App, root: Path, cluster: Cluster | None, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]
+    session: ReceiverSession, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]
 ) -> dict[str, Found]:
     """Find out what became of all vanished files that are judged with these drops and loads, before they are recorded. Files
     that only nodes have are fetched where possible."""
-    with app.ledger.read() as connection:
+    with session.app.ledger.read() as connection:
         asked = list_questions(connection, origin, told, loads)
-    recall_files(cluster, [file for one in asked for file in (one.gone, *one.made) if file.file_id], if_any=True)
-    return find_survivors(app, root, asked)
+    recall_files(session.cluster, [file for one in asked for file in (one.gone, *one.made) if file.file_id], if_any=True)
+    return find_survivors(session.root, asked, session.engine)
 
 
 def _examine_task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
@@ -169,7 +169,7 @@ def decide_files(app: App, origin: Origin, checked: Sequence[CheckedFile], at: f
     return admit_files(origin, [(c.file, c.examined) for c in checked], known, at)
 
 
-def _check_engine(app: App, engine: str) -> Engine:
+def _check_engine(app: App, engine: EngineChoice) -> Engine:
     """Choose the engine: the pool, unless Spark is asked for. A check reads a file once, so Spark is no faster on one
     machine and starts slower."""
     return choose_engine(app.settings.spark, engine, 0)

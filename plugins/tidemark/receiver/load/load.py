@@ -15,14 +15,8 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App, catch_up_mark
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.cluster.replicas.forward import make_visible
-from tidemark.errors import (
-    CorruptionError,
-    LeaseLostError,
-    PartialError,
-    RetryableError,
-    TaskLimitError,
-    TidemarkError,
-)
+from tidemark.engines.choose import EngineChoice
+from tidemark.errors import CorruptionError, LeaseLostError, PartialError, RetryableError, TaskLimitError, TidemarkError
 from tidemark.formats.answered import kept_manifest, landing_sign, list_altered, read_landed, same_answer
 from tidemark.formats.landing import Manifest, Receipt, Resend, encode_document
 from tidemark.formats.layout import RECEIPT, TAKEN
@@ -98,11 +92,11 @@ class Landing:
 
 
 def load(
-    app: App, receiver: ReceiverSettings, site: str = "", engine: str = "auto", progress: Progress = ignore_progress
+    app: App, receiver: ReceiverSettings, site: str = "", engine: EngineChoice = "auto", progress: Progress = ignore_progress
 ) -> LoadResult:
     """Load every landing of `receiver` (of one `site`, by name or UUID) that can be loaded.
 
-    `engine`: auto | pool | spark. The result reports faulty landings and files; the rest goes on. Raises UsageError for a
+    `engine`: what the caller wants. The result reports faulty landings and files; the rest goes on. Raises UsageError for a
     remote receiver, LeaseHeldError while another load runs, PermanentError for a ledger that is older than the receiver. An
     error of this machine (disk full, no permission, ledger unreachable) stops its site and is raised after the other sites.
     """
@@ -297,7 +291,7 @@ def _record_landing(
 ) -> None:
     """Run the one transaction that makes the landing visible to readers."""
     origin, manifest, at = one.origin, one.manifest, work.app.clock()
-    found = ask_survivors(work.app, work.root, work.cluster, origin, drops_of_manifest(manifest, at), admission.loads)
+    found = ask_survivors(work, origin, drops_of_manifest(manifest, at), admission.loads)
 
     def record_rows(connection: Connection) -> tuple[Receipt, Sequence[str]]:
         assert_held(connection, work.lease)

@@ -93,7 +93,7 @@ NOTHING_SHOWN = Shown(NOTHING_FOUND)
 
 def ask_about_vanished(session: HeldReceiver, origin: Origin, admission: Admission) -> Shown:
     """Search vanished files' points in these files, whose bytes are in place."""
-    found = ask_survivors(session.app, session.root, session.cluster, origin, (), admission.loads)
+    found = ask_survivors(session, origin, (), admission.loads)
     with session.app.ledger.read() as connection:
         _, landing = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)
         sha256, _ = landing_rows.receipt_of(connection, origin.receiver, origin.site_id, landing or "")

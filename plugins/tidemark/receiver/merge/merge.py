@@ -24,7 +24,7 @@ from tidemark.app import App
 from tidemark.cluster.replicas.cache import give_back, places_of, recall_files
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.cluster.replicas.forward import make_visible, withdraw_left
-from tidemark.engines.choose import choose_engine
+from tidemark.engines.choose import EngineChoice, choose_engine
 from tidemark.engines.task import Outcome
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, TaskLimitError, TidemarkError
 from tidemark.formats.json_stream import parse_json
@@ -74,12 +74,12 @@ def merge(
     receiver: ReceiverSettings,
     database: str | None = None,
     partition: int | None = None,
-    engine: str = "auto",
+    engine: EngineChoice = "auto",
     progress: Progress = ignore_progress,
 ) -> MergeResult:
     """Merge what overlaps at a receiver, or in one database, or only what touches one catalog partition.
 
-    `engine`: auto | pool | spark. Raises UsageError for a remote receiver, NotFoundError for a database that the catalog
+    `engine`: what the caller wants. Raises UsageError for a remote receiver, NotFoundError for a database that the catalog
     lacks, LeaseHeldError while other merges hold all partitions of the wanted database.
     """
     begun = time.monotonic()
