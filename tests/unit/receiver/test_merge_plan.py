@@ -136,28 +136,25 @@ def test_one_partition_may_be_asked_for(partition: int | None, found: int) -> No
     assert len(plan_merge(units, partition=partition).groups) == found
 
 
-def test_tasks_share_the_devices_and_read_only_files_that_hold_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_plan, "TASK_POINTS", 20)
+def test_tasks_share_the_devices_and_read_only_files_that_hold_theirs() -> None:
     group = Group((unit(1, {"a": (0, 9), "b": (0, 9)}), unit(2, {"b": (0, 9), "c": (0, 9), "d": (0, 9)})))
-    tasks = tasks_of(group, 3, "/root", "staging/x", 10)
+    tasks = tasks_of(group, 3, "/root", "staging/x", 10, task_points=20)
     assert [task.devices for task in tasks] == [("a",), ("b",), ("c", "d")]
     assert [[s.location for s in task.sources] for task in tasks] == [["data/1"], ["data/1", "data/2"], ["data/2"]]
     assert [(task.group, task.number) for task in tasks] == [(3, 0), (3, 1), (3, 2)]
 
 
-def test_every_source_and_its_deletions_are_proved_by_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_plan, "TASK_POINTS", 20)
+def test_every_source_and_its_deletions_are_proved_by_one_task() -> None:
     both = {"a": (0, 9), "b": (0, 9), "c": (0, 9)}
     group = Group((unit(1, both, sha256="one"), unit(2, both, sha256="two", mods_location="m", mods_sha256="three")))
-    tasks = tasks_of(group, 0, "/root", "staging/x", 10)
+    tasks = tasks_of(group, 0, "/root", "staging/x", 10, task_points=20)
     assert [task.prove[0][:2] for task in tasks] == [("data/1", "one"), ("data/2", "two"), ("m", "three")]
 
 
-def test_devices_that_are_only_copied_hardly_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_plan, "TASK_POINTS", 25)
+def test_devices_that_are_only_copied_hardly_count() -> None:
     alone = {f"d{n}": (0, 9) for n in range(10)}
     group = Group((unit(1, alone | {"x": (0, 9)}), unit(2, {"d0": (10, 19), "x": (5, 15)})))
-    assert [task.devices for task in tasks_of(group, 0, "/root", "staging/x", 10)] == [(*alone,), ("x",)]
+    assert [task.devices for task in tasks_of(group, 0, "/root", "staging/x", 10, task_points=25)] == [(*alone,), ("x",)]
     assert group.work == 9 * 1 + 20 // 8 + 20 < group.points
     touched = Group((unit(1, alone, mods_location="mods"), unit(2, {"d0": (5, 15)})))
     assert touched.work == touched.points, "what deletions may touch is decoded"

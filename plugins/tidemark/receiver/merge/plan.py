@@ -142,8 +142,10 @@ def overlapping_groups(units: Sequence[Unit], cut: bool = False) -> list[Group]:
     return sorted(groups, key=lambda group: _by_rank(group.units[0]))
 
 
-def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) -> list[MergeTask]:
-    """Return the group's tasks, ordered by device: each a range of devices with about TASK_POINTS points to merge.
+def tasks_of(
+    group: Group, number: int, root: str, staging: str, interval: int, *, task_points: int = TASK_POINTS
+) -> list[MergeTask]:
+    """Return the group's tasks, ordered by device: each a range of devices with about `task_points` points to merge.
 
     Devices that are only copied (`receiver.windows`) hardly count, so a few overlapping devices do not split a group into
     many small files.
@@ -154,7 +156,7 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
     ranges: list[list[str]] = [[]]
     weight = 0
     for name, count in sorted(_device_costs(group).items()):
-        if ranges[-1] and weight + count > TASK_POINTS:
+        if ranges[-1] and weight + count > task_points:
             ranges.append([])
             weight = 0
         ranges[-1].append(name)
