@@ -175,8 +175,8 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
 
 def _find_mixed(connection: Connection, receiver: str) -> list[tuple[str, tuple[CatalogDevice, ...]]]:
     """Return (site, devices) of each file that vanished there and whose rows count as live."""
-    gone = settled_rows.kept_files(connection, receiver)
-    mixed = {one.file_id: site for site, files in gone.items() for one in files if one.mixed}
+    gone = settled_rows.kept_files(connection, receiver, mixed_only=True)
+    mixed = {one.file_id: site for site, files in gone.items() for one in files}
     held = catalog_rows.devices_of_files(connection, mixed)
     return [(site, held.get(file_id, ())) for file_id, site in mixed.items()]
 

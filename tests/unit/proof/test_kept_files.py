@@ -12,6 +12,7 @@ import pytest
 from tests.commanded import Commanded
 from tests.small_files import sealed
 from tidemark.app import open_app
+from tidemark.ledger.migrations import known_migrations
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.settings.load import load_settings
 
@@ -229,6 +230,17 @@ class TestAfterMerges:
         why = settled.run("why", OLDER).json
         assert why["state"] == "kept after a drop" and "count as live" in why["cause"]
         assert settled.run("why", NEWER).json["state"] == "settled"
+
+    def test_a_ledger_from_before_the_note_of_gone_sources_tells_the_same(self, settled: Commanded) -> None:
+        drop(settled, OLDER)
+        assert settled.sync().code == 0
+        (fill,) = [m.sql for m in known_migrations() if m.name == "0015_gone_sources.sql"]
+        update = "UPDATE" + fill.partition("UPDATE")[2].partition(";")[0]
+        for sql, kept in (("UPDATE merge_account SET gone = 0", {}), (update, {OLDER: True})):
+            with closing(sqlite3.connect(settled.folder / "var" / "ledger.db")) as connection:
+                assert connection.execute(sql).rowcount == 1
+                connection.commit()
+            assert told(settled) == kept
 
     def test_once_all_of_a_settled_file_are_gone_its_rows_are_counted(self, settled: Commanded) -> None:
         for path in (OLDER, NEWER):

@@ -111,6 +111,8 @@ def publish_merged(
     catalog_rows.retire_files(connection, sorted(older), at)
     _set_visible(connection, sorted(ids), False)
     made = tuple(_insert_merged(connection, one, sorted(ids), batch, at) for one in merged)
+    roots = catalog_rows.files_by_id(connection, ids | _original_sources(connection, sorted(ids)))
+    settled_rows.note_gone(connection, receiver, roots[0].site_id, {root.path for root in roots})
     judge_anew(connection, receiver, ids)
     return made
 

@@ -49,14 +49,27 @@ class KeptFile:
     mixed: bool = False
 
 
-def kept_files(connection: Connection, receiver: str) -> Mapping[str, tuple[KeptFile, ...]]:
-    """Return site → the files that vanished there and that a receiver keeps, each path once, by path."""
+def kept_files(connection: Connection, receiver: str, mixed_only: bool = False) -> Mapping[str, tuple[KeptFile, ...]]:
+    """Return site → the files that vanished there and that a receiver keeps, each path once, by path; or the mixed ones
+    alone."""
     found: dict[str, dict[str, KeptFile]] = defaultdict(dict)
-    for row in run_report(connection, "kept_files", receiver=receiver):
+    for row in run_report(connection, "kept_files", receiver=receiver, mixed_only=int(mixed_only)):
         of_site, path = found[row["site_id"]], row["path"]
         mixed = bool(row["mixed"]) or (path in of_site and of_site[path].mixed)  # by an older generation
         of_site[path] = KeptFile(int(row["file_id"]), path, int(row["points"]), mixed)
     return {site_id: tuple(of_site.values()) for site_id, of_site in found.items()}
+
+
+def note_gone(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> None:
+    """Note with the merged files made from these paths which of them hold what is gone at its site: `kept_files` looks at no
+    others."""
+    sql = (
+        "UPDATE merge_account SET gone = 1 WHERE gone = 0 AND merged_id IN (SELECT l.merged_id FROM inventory i "
+        "JOIN catalog_file f ON f.receiver = i.receiver AND f.site_id = i.site_id AND f.path = i.path "
+        "JOIN lineage l ON l.source_id = f.file_id "
+        "WHERE i.receiver = :r AND i.site_id = :s AND i.path = :p AND i.live = 0)"
+    )
+    write_rows(connection, sql, [{"r": receiver, "s": site_id, "p": path} for path in paths])
 
 
 def settled_files(connection: Connection, receiver: str, site_id: str | None = None) -> set[int]:

@@ -30,6 +30,7 @@ from tidemark.ledger.receiver import (
 from tidemark.ledger.receiver.catalog import FileWithDevices
 from tidemark.ledger.receiver.landings import DropRow, InventoryChange, LandingRow
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
+from tidemark.ledger.receiver.settled import note_gone
 from tidemark.receiver.load import schema
 from tidemark.receiver.load.admit import (
     Admission,
@@ -221,6 +222,7 @@ def record_landing(
     answers = write_admission(connection, origin, admission, names, at)
     clashes = schema.write_schema(connection, origin, logs, admission.loads)
     landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory_change(manifest))
+    note_gone(connection, origin.receiver, origin.site_id, manifest.removed)
     gone = {v.path: v.generation for v in (*manifest.superseded, *manifest.dropped, *manifest.held)}
     lift_listed(connection, origin, [entry.path for entry in manifest.added if entry.path not in gone], at)
     keep_below_live(connection, origin, {v.path: v.generation for v in manifest.held}, at)
