@@ -161,15 +161,18 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
 
 def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
     with hold_receiver(app, receiver, "operator") as session:
-        row, drop, why = kept_damage.to_give_up(app, receiver, held_id)
+        row, drops, why = kept_damage.to_give_up(app, receiver, held_id)
+        place = row.path or row.location
         if why:
-            at = _publish_decision(session, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
+            for drop in drops:
+                at = _publish_decision(session, GIVE_UP, drop.path, site=row.site_id, generation=drop.generation)
             # CRASH WINDOW: written, not recorded: it is kept as before; it leaves by another drop, or in a rebuilt ledger.
             with change_receiver(app, receiver.name, session.store) as connection:
                 assert_held(connection, session.lease)
-                give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
-                journal.record_decision(connection, "quarantine drop", row.path, id=held_id, site=row.site_id, reason=why)
-    return DecisionResult({"id": held_id, "path": row.path})
+                for drop in drops:
+                    give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
+                journal.record_decision(connection, "quarantine drop", place, id=held_id, site=row.site_id, reason=why)
+    return DecisionResult({"id": held_id, "path": place})
 
 
 def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:

@@ -1,10 +1,12 @@
 """List and give up kept files (vanished at their site) whose bytes are damaged: no copy is left to repair them from.
 
-`quarantine list` calls them `k` and a number. Readers refuse such a file until it is whole again or given up.
+`quarantine list` calls them `k` and a number. Readers refuse such a file until it is whole again or given up. A settled
+merged file is one of them where all its sources vanished; its set is given up as a whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -14,6 +16,7 @@ from tidemark.errors import CorruptionError, NotFoundError, PermanentError
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow
 from tidemark.ledger.sql import FileCheck, file_checks
@@ -33,24 +36,28 @@ def is_one(held_id: str) -> bool:
 def listed(app: App, connection: Connection, receiver: ReceiverSettings, names: dict[str, str]) -> list[dict[str, Any]]:
     """Return the damaged kept files as rows of `quarantine list`. Digests files that changed since the last digest."""
     known = file_checks(connection, receiver.name)
-    rows = [row for site in names for row in catalog_rows.kept_sources(connection, receiver.name, site) if row.visible]
+    rows = [row for row in catalog_rows.visible_files(connection, receiver.name) if row.kept and row.site_id in names]
     wrong = wrong_bytes(app, connection, receiver, rows, known)
-    drops = {row.file_id: drop_of(connection, row) for row in rows if row.file_id in wrong}
+    drops = {row.file_id: drops_of(connection, row) for row in rows if row.file_id in wrong}
     return [
         {
             "id": kept_id(row.file_id),
             "site": names[row.site_id],
-            "path": row.path,
+            "path": row.path or row.location,
             "generation": row.generation,
             "landing": row.landing or "",
-            "reason": f"gone at its site and kept, and damaged here: {wrong[row.file_id]}",
+            "reason": f"gone at its site and kept, and damaged here: {wrong[row.file_id]}{_what_goes(row, gone)}",
             "kind": CorruptionError.kind,
             "location": row.location,
-            "at": drop.at,
+            "at": gone[0].at,
         }
         for row in rows
-        if (drop := drops.get(row.file_id))
+        if (gone := drops.get(row.file_id))
     ]
+
+
+def _what_goes(row: CatalogFile, gone: Sequence[DropRow]) -> str:
+    return "" if row.path else f"; it holds all that is left of {', '.join(drop.path for drop in gone)}"
 
 
 def wrong_bytes(
@@ -64,32 +71,35 @@ def wrong_bytes(
     return {row.file_id: changed[row.location] for row in rows if row.location in changed}
 
 
-def drop_of(connection: Connection, row: CatalogFile) -> DropRow | None:
-    """Return the drop that its site reported. None where the sender's limits hold it back: the file may be sent again."""
-    drop = landing_rows.drops_of_paths(connection, row.receiver, row.site_id, [row.path]).get(row.path)
-    return drop if drop is not None and drop.generation >= row.generation else None
+def drops_of(connection: Connection, row: CatalogFile) -> tuple[DropRow, ...]:
+    """Return the drops that its site reported, of a settled merged file those of all its set's sources. () where one lacks:
+    the sender's limits hold it back, or the site has the file, so it may be sent again; or the sources are here."""
+    roots = {row.path: row.generation}
+    if not row.path:
+        if row.file_id not in settled_rows.settled_files(connection, row.receiver, row.site_id) and row.state == "live":
+            return ()
+        (stand,) = settled_rows.settled_sets(connection, [row.file_id])
+        roots = {root.path: root.generation for root in stand.roots}
+    drops = landing_rows.drops_of_paths(connection, row.receiver, row.site_id, roots)
+    found = tuple(drops[path] for path in sorted(roots) if path in drops and drops[path].generation >= roots[path])
+    return found if len(found) == len(roots) else ()
 
 
-def to_give_up(app: App, receiver: ReceiverSettings, held_id: str) -> tuple[CatalogFile, DropRow, str]:
-    """Return the file, its drop and what is wrong with it ('': given up before). NotFoundError: no kept file has this ID.
+def to_give_up(app: App, receiver: ReceiverSettings, held_id: str) -> tuple[CatalogFile, tuple[DropRow, ...], str]:
+    """Return the file, its drops and what is wrong with it ('': given up before). NotFoundError: no kept file has this ID.
     PermanentError: nothing has to be given up."""
     with app.ledger.read() as connection:
         row = next(iter(catalog_rows.files_by_id(connection, [int(held_id[1:])])), None)
-        drop = drop_of(connection, row) if row is not None and row.path else None
-        before = drop is not None and (drop.reason or "").startswith(GIVEN_UP)
-        if (
-            row is None
-            or drop is None
-            or row.receiver != receiver.name
-            or not (row.kept and (row.state == "live" or before))
-        ):
+        drops = drops_of(connection, row) if row is not None else ()
+        before = all((drop.reason or "").startswith(GIVEN_UP) for drop in drops)
+        if row is None or not drops or row.receiver != receiver.name or not (row.kept and (row.state == "live" or before)):
             raise NotFoundError(
                 f"no file that is gone at its site is kept at {receiver.name} as {held_id}",
                 hint="./tidemark quarantine list",
                 subject=held_id,
             )
         if before:
-            return row, drop, ""
+            return row, drops, ""
         why = wrong_bytes(app, connection, receiver, [row], {}).get(row.file_id, "")
     if not row.visible:
         raise PermanentError(
@@ -99,8 +109,8 @@ def to_give_up(app: App, receiver: ReceiverSettings, held_id: str) -> tuple[Cata
         )
     if not why:
         raise PermanentError(
-            f"{row.path} is what was loaded: there is nothing to give up",
+            f"{row.path or row.location} is what was loaded: there is nothing to give up",
             hint='deletes = "apply" in its link lets what its site drops leave the catalog',
             subject=row.path,
         )
-    return row, drop, why
+    return row, drops, why

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded, row
+from tidemark.app import open_app
+from tidemark.operations.housekeeping import DAY, housekeep
+from tidemark.settings.load import load_settings
 
 
 @pytest.fixture
@@ -102,3 +105,56 @@ def test_beside_a_merged_file_that_is_read_nothing_is_given_up(edge: Commanded) 
     assert edge.run("quarantine", "list").json["quarantine"] == []
     edge.run("quarantine", "drop", "k1", "--yes").refused(6, "a merged file that is read")
     assert len(edge.rows()) == 6
+
+
+def settle(edge: Commanded) -> Path:
+    """Two kept files of one device become a merged file, and their own bytes go. Return its place."""
+    gone = [edge.seal(1, device="root.sg.d"), edge.seal(3, device="root.sg.d", points=5)]
+    edge.seal(2)
+    assert edge.sync().code == 0
+    for path in gone:
+        for end in edge.sealed.pop(path):
+            (edge.site / (path + end)).unlink()
+    assert edge.sync().code == 0
+    assert edge.run("merge").json["groups"] == 1
+    app = open_app(load_settings(edge.folder / "tidemark.toml", {}))
+    clock = app.clock
+    for days in (15, 17):
+        app.clock = lambda days=days: clock() + days * DAY  # type: ignore[misc]
+        housekeep(app, app.receiver_settings())
+    app.ledger.close()
+    (merged,) = (edge.root / "data").rglob("*-merged-*.tsfile")
+    return merged
+
+
+def test_a_settled_file_of_kept_points_is_given_up_with_all_that_it_holds(edge: Commanded) -> None:
+    merged = settle(edge)
+    data = bytearray(merged.read_bytes())
+    data[len(data) // 2] ^= 1
+    merged.write_bytes(data)
+    refused = edge.run("read", "--tall", "--out", str(edge.folder / "out.csv"))
+    refused.refused(7)
+    assert refused.json["hint"].startswith("./tidemark verify --repair")
+    repaired = edge.run("verify", "--repair")
+    repaired.refused(20)
+    (one,) = edge.run("quarantine", "list").json["quarantine"]
+    gone = [f"data/sequence/root.sg/0/0/{1_600_000_000_000 + n}-{n}-0-0.tsfile" for n in (1, 3)]
+    assert repaired.json["hint"] == f"./tidemark quarantine drop {one['id']}"
+    assert one["reason"].endswith(f"it holds all that is left of {', '.join(gone)}")
+    for _ in range(2):
+        done = edge.run("quarantine", "drop", one["id"], "--yes")
+        assert (done.code, done.json["path"]) == (0, merged.relative_to(edge.root).as_posix())
+    for path in gone:
+        told_everywhere(edge, path)
+    assert (edge.run("verify", "--deep").code, edge.run("quarantine", "list").json["quarantine"]) == (0, [])
+    assert edge.run("ledger", "rebuild", "--replace", "--yes").code in (0, 23)
+    for path in gone:
+        told_everywhere(edge, path)
+
+
+def test_a_settled_file_that_is_whole_is_not_given_up(edge: Commanded) -> None:
+    settle(edge)
+    merged = 4  # three sources before it
+    edge.run("quarantine", "drop", f"k{merged}", "--yes").refused(6, "nothing to give up")
+    edge.run("quarantine", "drop", "k1", "--yes").refused(3, "k1")
+    assert len(edge.rows()) == 8

@@ -302,20 +302,20 @@ def _verify_receiver(work: _Work, store: Store | None, source: SourceChecked | N
     work.tally.checked += checked.files
     for location, why in checked.wrong.items():
         found = damage[location]
-        lost = f"./tidemark quarantine drop {kept_id(found.file_id)}" if found.kept and work.repairs else ""
-        difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why, next=lost)
         repaired = ""
         if work.repairs and restore_file(work.cluster, location, found.record.sha256):
             repaired = "fetched again from a data node"
         elif work.repairs:
             repaired = work.repairs.restore_file(found, work.site.link, store, source)
+        lost = f"./tidemark quarantine drop {kept_id(found.file_id)}" if found.kept and work.repairs and not repaired else ""
+        difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why, next=lost)
         _record_difference(work, difference, repaired)
 
 
 def _list_catalog_files(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
     found = []
     for r in rows:
-        kept = bool(r["path"]) and int(r["rank_unsequence"]) < 0 and bool(r["visible"])
+        kept = int(r["rank_unsequence"]) < 0 and bool(r["visible"])
         place = {"file_id": int(r["file_id"]), "database": r["database_name"], "kept": kept}
         found.append(Damage(Recorded(r["location"], int(r["size"]), r["sha256"]), r["path"], "catalog", r["path"], **place))
         if r["mods_location"]:

@@ -159,7 +159,7 @@ def _fate_of_vanished(row: CatalogFile, drop: DropRow) -> SourceFate:
         return SourceFate.ASKED
     if drop.kind == "superseded":
         return SourceFate.COVERED if drop.state == "done" or drop.reason == SETTLED else SourceFate.COVERING
-    if (drop.reason or "").startswith(APPROVED):
+    if (drop.reason or "").startswith((APPROVED, GIVEN_UP)):
         return SourceFate.LEFT
     kept = drop.reason == KEPT or row.marked == "dropped"  # dropped after it settled, or before
     return SourceFate.KEPT if kept else SourceFate.LEFT
@@ -256,7 +256,8 @@ def leave_approved(connection: Connection, receiver: str, site_id: str, approved
 
 
 def give_up_kept(connection: Connection, receiver: str, gone: DropRow, why: str, at: float, site_id: str) -> None:
-    """Remove a kept file whose bytes differ from those loaded (`why`): its site cannot resend it. Idempotent."""
+    """Remove a kept file whose bytes differ from those loaded (`why`): its site cannot resend it. A settled file that holds
+    its points leaves with the last of its sources. Idempotent."""
     rows = catalog_rows.sources_of_paths(connection, receiver, site_id, [gone.path])
     leaving = [row.file_id for row in rows if row.kept and row.generation <= gone.generation]
     catalog_rows.retire_files(connection, leaving, at)
