@@ -145,6 +145,20 @@ def test_housekeeping_keeps_the_cache_in_its_bounds(centre: Clustered) -> None:
     everything_is_held(centre, None)
 
 
+@pytest.mark.parametrize("left", ["1-1-0-0.tsfile", "1-1-0-0.tsfile.part"])
+def test_what_a_dead_fetch_left_is_in_nobodys_way_and_goes_with_housekeeping(centre: Clustered, left: str) -> None:
+    place = centre.root / FOLDER / "0123456789ab" / "data" / left
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"half of it")
+    centre.empty_cache()
+    assert centre.rows() == rows((1, 1), (2, 2), (3, 3))
+    housekeep(centre.app, centre.receiver)
+    assert centre.files(FOLDER) == [f"0123456789ab/data/{left}"], "its process may be at work still"
+    centre.app.clock = lambda: time.time() + 2 * DAY
+    housekeep(centre.app, centre.receiver)
+    assert centre.files(FOLDER) == []
+
+
 def test_coverage_does_not_call_missing_what_nodes_hold(centre: Clustered) -> None:
     before = coverage(centre.app, centre.receiver).as_json()
     centre.empty_cache()
