@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import sqlalchemy as sa
 
 from tests.services import postgres as postgres_service
 from tests.services import sshd as sshd_service
@@ -24,7 +25,7 @@ from tests.services.sshd import FarEnd, Sshd
 ROOT = Path(__file__).parent.parent
 PARTS = {  # a test that takes one of these fixtures is a test of a real part
     **dict.fromkeys(("sshd", "sshd_posix", "sshd_sftp_only", "sshd_chroot", "start_sshd"), "sshd"),
-    **dict.fromkeys(("postgres", "postgres_url"), "postgresql"),
+    **dict.fromkeys(("postgres", "postgres_url", "postgres_ledger_url"), "postgresql"),
 }
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
@@ -84,6 +85,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _reason(report: pytest.TestReport) -> str:
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _wait_for_no_disk() -> Iterator[None]:
+    """Processes die in tests, machines do not: what was written stays without waiting for the disk.
+
+    `memory_store.py` models a power loss. A test that counts calls of fsync, or lets one fail, puts its own in place. Child
+    processes wait as ever."""
+
+    def no_wait(link: sa.engine.Connection) -> None:
+        if link.dialect.name == "sqlite":
+            link.connection.dbapi_connection.execute("PRAGMA synchronous=OFF")
+
+    sa.event.listen(sa.engine.Engine, "engine_connect", no_wait)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _handle: None)
+        yield
+    sa.event.remove(sa.engine.Engine, "engine_connect", no_wait)
 
 
 def _sshd(far_end: FarEnd) -> Iterator[Sshd]:
@@ -151,5 +170,13 @@ def postgres() -> Iterator[postgres_service.Postgres]:
 def postgres_url(postgres: postgres_service.Postgres) -> Iterator[str]:
     """The address of a fresh, empty PostgreSQL database; dropped after the test."""
     url = postgres.new_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def postgres_ledger_url(postgres: postgres_service.Postgres) -> Iterator[str]:
+    """The address of a fresh PostgreSQL database, migrated and without rows; dropped after the test."""
+    url = postgres.new_ledger()
     yield url
     postgres.drop_database(url)

@@ -79,8 +79,6 @@ class MovingWorld:
     def app(self, effects: Effects | None = None, nodes: tuple[str, ...] = ()) -> Iterator[App]:
         """A process; with `effects` one that may die at each of them. `nodes`: of its settings, all by default."""
         ledger = Ledger(self.url) if effects is None else CrashingLedger(self.url, effects)
-        # A killed process loses nothing that it wrote: without waiting for the disk, lives are as many and twice as fast.
-        sa.event.listen(ledger.engine, "connect", lambda link, _: link.execute("PRAGMA synchronous=OFF"))
 
         def opener(address: StoreAddress) -> Store:
             name = address.url.removeprefix("memory://")

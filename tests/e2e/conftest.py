@@ -78,7 +78,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
 def centre(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Centre]:
     """A receiver with its ledger on either database."""
-    facts = {"ledger_url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
+    facts = {"ledger_url": request.getfixturevalue("postgres_ledger_url")} if request.param == "postgresql" else {}
     made = Centre(tmp_path, **facts)
     yield made
     made.app.ledger.close()

@@ -35,7 +35,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """With its ledger on either database."""
-    facts = {"url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
+    facts = {"url": request.getfixturevalue("postgres_ledger_url")} if request.param == "postgresql" else {}
     made = World(tmp_path, **facts)
     yield made
     made.app.ledger.close()

@@ -38,7 +38,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.real("postgresql"), pytest.mark.full])])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """Files of a real server, loaded and spread over three nodes; the ledger on either database."""
-    facts = {"url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
+    facts = {"url": request.getfixturevalue("postgres_ledger_url")} if request.param == "postgresql" else {}
     made = World(tmp_path, **facts)
     nodes = {name: NodeSettings(name, f"file://{tmp_path}/nodes/{name}") for name in (*NAMES, "n4")}
     cluster = ClusterSettings(replicas=2, quorum=1, slots=16, grace_hours=0)

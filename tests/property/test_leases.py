@@ -144,7 +144,7 @@ class LeaseMachine(RuleBasedStateMachine):
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{request.getfixturevalue('tmp_path') / 'ledger.db'}"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("postgres_ledger_url"))
 
 
 def test_leases_against_the_model(url: str) -> None:

@@ -21,6 +21,8 @@ from pathlib import Path
 import psycopg
 
 from tests.services.processes import IS_ROOT, PartMissing, die_with_parent, free_port, stop, wait_until
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.migrations import migrate_ledger
 
 START_SECONDS = 60.0
 START_TRIES = 5
@@ -34,12 +36,22 @@ class Postgres:
     folder: Path
     port: int
     process: subprocess.Popen[bytes]
+    migrated: str = ""  # the database that `new_ledger` copies
 
-    def new_database(self) -> str:
-        """A fresh empty database; its SQLAlchemy address."""
+    def new_database(self, template: str = "template0") -> str:
+        """A fresh database, empty unless it copies another; its SQLAlchemy address."""
         name = f"t_{uuid.uuid4().hex[:12]}"
-        self._admin(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        self._admin(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/{name}"
+
+    def new_ledger(self) -> str:
+        """A fresh ledger without rows: a copy of one that was migrated once, which takes a fifth of the time."""
+        if not self.migrated:
+            first = Ledger(self.new_database())
+            migrate_ledger(first)
+            first.close()
+            self.migrated = first.url.rpartition("/")[2]
+        return self.new_database(self.migrated)
 
     def drop_database(self, url: str) -> None:
         self._admin(f'DROP DATABASE IF EXISTS "{url.rsplit("/", 1)[1]}" WITH (FORCE)')

@@ -10,22 +10,25 @@ import pytest
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate_ledger
 
+PARAMS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))]
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
+
+@pytest.fixture(params=PARAMS)
 def empty_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     """A database without a single table."""
-    if request.param == "sqlite":
-        ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield from _open(request, tmp_path, "postgres_url")
+
+
+@pytest.fixture(params=PARAMS)
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    """A migrated ledger without rows."""
+    for ledger in _open(request, tmp_path, "postgres_ledger_url"):
+        migrate_ledger(ledger)
         yield ledger
-        ledger.close()
-        return
-    ledger = Ledger(request.getfixturevalue("postgres_url"))
+
+
+def _open(request: pytest.FixtureRequest, folder: Path, postgres: str) -> Iterator[Ledger]:
+    sqlite = request.param == "sqlite"
+    ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}" if sqlite else request.getfixturevalue(postgres))
     yield ledger
     ledger.close()
-
-
-@pytest.fixture
-def ledger(empty_ledger: Ledger) -> Ledger:
-    """A migrated, empty ledger."""
-    migrate_ledger(empty_ledger)
-    return empty_ledger

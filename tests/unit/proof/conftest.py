@@ -54,7 +54,7 @@ def deploy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
     """Make a deployment whose site has the first `files` real TsFiles (all: None). Its ledger on either database."""
     opened: list[Ledger] = []
     sqlite = f"sqlite:///{tmp_path / 'ledger.db'}"
-    url = sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    url = sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_ledger_url")
 
     def make(files: int | None = 6) -> Deployment:
         site, centre = tmp_path / "site", tmp_path / "centre"
