@@ -82,20 +82,24 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class Explored:
-    points: int  # where a process may die, in a life without a crash
+    points: int  # where a process may die, in a life without a crash: those of `when`
     names: tuple[str, ...]
     crashes: int  # worlds that died
 
 
-def explore(build: Callable[[], World], points: Iterable[int] | None = None) -> Explored:
-    """Die at every point (or at `points`), restart, check. AssertionError names the point."""
+def explore(build: Callable[[], World], points: Iterable[int] | None = None, when: str = "") -> Explored:
+    """Die at every point (or at `points`), restart, check. AssertionError names the point.
+
+    `when`: only before effects, or only after them. What a death after an effect leaves is mostly what one before the next
+    effect leaves."""
     calm = _survey(build)
     crashes = 0
-    for point in points or range(1, calm.count + 1):
+    todo = [number for number, name in enumerate(calm.names, 1) if name.startswith(when)]
+    for point in points or todo:
         with _world(build, f"death at {point} of {calm.count}: {_name(calm, point)}") as world:
             crashes += _dies(world, point)
             _rest(world)
-    return Explored(calm.count, tuple(calm.names), crashes)
+    return Explored(len(todo), tuple(calm.names), crashes)
 
 
 def explore_double(build: Callable[[], World], pairs: int | None = None, seed: int = 0) -> Explored:

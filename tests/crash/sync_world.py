@@ -79,9 +79,7 @@ class SyncWorld:
 
     @classmethod
     def on_disk(cls, link: LinkSettings = LINK, limits: PartLimits | None = None) -> SyncWorld:
-        folder = Path(
-            tempfile.mkdtemp(prefix="tidemark-world-", dir=_memory_disk())
-        )  # no power is lost here: no wait for fsync
+        folder = Path(tempfile.mkdtemp(prefix="tidemark-world-", dir=memory_disk()))
         (folder / "site").mkdir()
         edge = Edge(DiskGround(folder / "site"))
         site, centre = LocalStore(f"{folder}/site"), LocalStore(f"{folder}/centre")
@@ -91,13 +89,13 @@ class SyncWorld:
     def in_memory(cls, link: LinkSettings = LINK, limits: PartLimits | None = None) -> SyncWorld:
         site = SiteInMemory("site")
         edge = Edge(MemoryGround(site))
-        folder = Path(tempfile.mkdtemp(prefix="tidemark-world-", dir=_memory_disk()))
+        folder = Path(tempfile.mkdtemp(prefix="tidemark-world-", dir=memory_disk()))
         return cls(folder, edge, site, MemoryStore("centre"), link, limits=limits or PartLimits())
 
     def clone(self) -> SyncWorld:
         """A world of its own in the same state. In memory only."""
         assert isinstance(self.site, SiteInMemory)
-        folder = Path(tempfile.mkdtemp(prefix="tidemark-world-", dir=_memory_disk()))
+        folder = Path(tempfile.mkdtemp(prefix="tidemark-world-", dir=memory_disk()))
         for file in self.folder.glob("ledger.db*"):
             shutil.copy(file, folder)
         site, centre = copy.deepcopy((self.site, self.centre))
@@ -277,5 +275,6 @@ class SyncWorld:
         return set(history)
 
 
-def _memory_disk() -> str | None:
+def memory_disk() -> str | None:
+    """A folder in memory, or None: no power is lost here, so nobody needs to wait for a disk."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

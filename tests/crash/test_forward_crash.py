@@ -133,9 +133,9 @@ def worlds(tmp_path: Path) -> Callable[..., Callable[[], ForwardWorld]]:
 
 
 @pytest.mark.timeout(600)
-def test_a_load_into_nodes_may_die_at_any_effect(worlds: Callable[..., Callable[[], ForwardWorld]]) -> None:
-    explored = explore(worlds())
-    assert explored.crashes == explored.points > 100
+def test_a_load_into_nodes_may_die_at_any_effect(worlds: Callable[..., Callable[[], ForwardWorld]], when: str) -> None:
+    explored = explore(worlds(), when=when)
+    assert explored.crashes == explored.points > 50
     assert {name.split()[1].split(".")[0] for name in explored.names} >= {*NODES, "centre", "commit"}
 
 
