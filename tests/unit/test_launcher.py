@@ -9,6 +9,7 @@ import ast
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,18 +31,41 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A clone as far as the launcher cares."""
-    (tmp_path / "tidemark").write_bytes(LAUNCHER.read_bytes())
-    (tmp_path / "plugins").symlink_to(ROOT / "plugins")
-    for name in ("requirements.txt", "requirements-test.txt", "requirements-java.txt"):
-        (tmp_path / name).write_text(EMPTY)
-    (tmp_path / "requirements-uv.txt").write_text((ROOT / "requirements-uv.txt").read_text())
-    return tmp_path
+    return clone(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that the launcher made."""
+    folder = clone(tmp_path_factory.mktemp("made"))
+    assert starting(folder)("--ensure", "run").returncode == 0
+    return folder / ".venv"
 
 
 @pytest.fixture
 def start(checkout: Path) -> Run:
+    return starting(checkout)
+
+
+@pytest.fixture
+def start_again(checkout: Path, made: Path) -> Run:
+    """In a clone whose environment is there."""
+    shutil.copytree(made, checkout / ".venv", symlinks=True)
+    return starting(checkout)
+
+
+def clone(folder: Path) -> Path:
+    (folder / "tidemark").write_bytes(LAUNCHER.read_bytes())
+    (folder / "plugins").symlink_to(ROOT / "plugins")
+    for name in ("requirements.txt", "requirements-test.txt", "requirements-java.txt"):
+        (folder / name).write_text(EMPTY)
+    (folder / "requirements-uv.txt").write_text((ROOT / "requirements-uv.txt").read_text())
+    return folder
+
+
+def starting(folder: Path) -> Run:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(checkout / "tidemark"), *words]
+        command = [sys.executable, str(folder / "tidemark"), *words]
         return subprocess.run(command, cwd="/", env=os.environ | OFFLINE, capture_output=True, text=True, check=False)
 
     return run
@@ -58,34 +82,30 @@ def test_the_first_start_makes_the_environment_and_the_second_only_starts(start:
     assert second.stdout == first.stdout
 
 
-def test_a_changed_lock_is_installed_again(start: Run, checkout: Path) -> None:
-    start("--ensure", "run")
+def test_a_changed_lock_is_installed_again(start_again: Run, checkout: Path) -> None:
     (checkout / "requirements.txt").write_text(EMPTY + "# and nothing more\n")
-    assert "installing requirements.txt" in start("--ensure", "run").stderr
-    assert start("--ensure", "run").stderr == ""
+    assert "installing requirements.txt" in start_again("--ensure", "run").stderr
+    assert start_again("--ensure", "run").stderr == ""
 
 
-def test_a_set_of_its_own_has_a_mark_of_its_own(start: Run, checkout: Path) -> None:
-    start("--ensure", "run")
-    assert "installing requirements.txt, requirements-test.txt" in start("--ensure", "test").stderr
+def test_a_set_of_its_own_has_a_mark_of_its_own(start_again: Run, checkout: Path) -> None:
+    assert "installing requirements.txt, requirements-test.txt" in start_again("--ensure", "test").stderr
     assert (checkout / ".venv" / ".tidemark-lock-test").exists()
     assert not (checkout / ".venv" / ".tidemark-lock-java").exists()
-    assert start("--ensure", "test").stderr == ""
+    assert start_again("--ensure", "test").stderr == ""
 
 
-def test_a_set_up_that_was_interrupted_is_done_again(start: Run, checkout: Path) -> None:
-    start("--ensure", "run")
+def test_a_set_up_that_was_interrupted_is_done_again(start_again: Run, checkout: Path) -> None:
     (checkout / ".venv" / ".tidemark-lock").unlink()  # the mark is written last
-    assert "ready after" in start("--ensure", "run").stderr
+    assert "ready after" in start_again("--ensure", "run").stderr
     assert (checkout / ".venv" / ".tidemark-lock").exists()
 
 
-def test_an_environment_whose_python_is_gone_is_made_anew(start: Run, checkout: Path) -> None:
-    start("--ensure", "run")
+def test_an_environment_whose_python_is_gone_is_made_anew(start_again: Run, checkout: Path) -> None:
     python = checkout / ".venv" / "bin" / "python"
     python.unlink()
     python.symlink_to("/nowhere/python3")
-    assert start("--help").returncode == 0
+    assert start_again("--help").returncode == 0
 
 
 def refused(done: subprocess.CompletedProcess[str], what: str) -> None:
@@ -95,22 +115,20 @@ def refused(done: subprocess.CompletedProcess[str], what: str) -> None:
     assert (answer["ok"], answer["kind"]) == (False, 6) and what in answer["error"] and ".venv" in answer["hint"]
 
 
-def test_a_python_that_may_not_be_run_is_told(start: Run, checkout: Path) -> None:
-    start("--ensure", "run")
+def test_a_python_that_may_not_be_run_is_told(start_again: Run, checkout: Path) -> None:
     python = checkout / ".venv" / "bin" / "python"
     python.unlink()
     python.touch(mode=0)
-    refused(start("status", "--json"), str(python))
+    refused(start_again("status", "--json"), str(python))
 
 
 @pytest.mark.parametrize("closed", [".venv", ".venv/bin"])
-def test_an_environment_that_may_not_be_looked_into_is_told(start: Run, checkout: Path, closed: str) -> None:
-    start("--ensure", "run")
+def test_an_environment_that_may_not_be_looked_into_is_told(start_again: Run, checkout: Path, closed: str) -> None:
     mode = (checkout / closed).stat().st_mode
     (checkout / closed).chmod(0)
     try:
         with as_anybody():
-            refused(start("status", "--json"), str(checkout / closed))
+            refused(start_again("status", "--json"), str(checkout / closed))
     except PartMissing as missing:
         pytest.skip(str(missing))
     finally:
