@@ -21,6 +21,7 @@ from tests.services import postgres as postgres_service
 from tests.services import sshd as sshd_service
 from tests.services.processes import PartMissing
 from tests.services.sshd import FarEnd, Sshd
+from tidemark.stores import retrying
 
 ROOT = Path(__file__).parent.parent
 PARTS = {  # a test that takes one of these fixtures is a test of a real part
@@ -103,6 +104,13 @@ def _wait_for_no_disk() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda _handle: None)
         yield
     sa.event.remove(sa.engine.Engine, "engine_connect", no_wait)
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two tries of a far end that is away."""
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
 
 
 def _sshd(far_end: FarEnd) -> Iterator[Sshd]:

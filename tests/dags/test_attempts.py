@@ -20,7 +20,7 @@ from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.orchestration.tasks import sync as sync_tasks
 from tidemark.proof.prove import status, why
 
-pytestmark = pytest.mark.usefixtures("airflow_database")
+pytestmark = pytest.mark.usefixtures("airflow_database", "short_pauses")
 AWAY = 'store = "sftp://nobody@127.0.0.1:1/data"\nhost_key = "SHA256:' + "A" * 43 + '"'
 
 

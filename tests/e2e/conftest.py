@@ -17,7 +17,6 @@ from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
 from tests.services.running_airflow import Deployment, RunningAirflow
 from tidemark.stores import open_sftp as sftp
-from tidemark.stores import retrying
 from tidemark.stores.ssh.login import Limits
 
 
@@ -44,12 +43,6 @@ def node() -> Iterator[IoTDB]:
 
 
 @pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
-
-
-@pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
     """A folder where 200,000 files are made and gone in seconds; on disk where no memory is to be had for it."""
     memory = Path("/dev/shm")
@@ -69,10 +62,8 @@ def compiler() -> None:
 
 
 @pytest.fixture
-def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_limits(monkeypatch: pytest.MonkeyPatch, short_pauses: None) -> None:
     monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 10))
-    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])

@@ -54,7 +54,7 @@ def test_a_line_on_which_a_packet_takes_longer_than_a_stall_may_last(sshd: Sshd,
     """Bytes move all the time: nobody takes that for silence."""
     world = World.of(sshd, tmp_path, way)
     world.limits = Limits(connect=10, handshake=60, stall=3)
-    items = [world.put("large", 120_000), *(world.put(f"{n}", 500) for n in range(10))]
+    items = [world.put("large", 80_000), *(world.put(f"{n}", 500) for n in range(10))]
     with Wire(sshd.port, upwards=way == "push") as wire:
         wire.read_slowly(500, 8000)
         world.port = wire.port
@@ -68,7 +68,7 @@ def test_a_push_over_a_line_that_takes_all_at_once_and_carries_it_slowly(sshd: S
     """What lies in the middle has left this end and is not at the other: only that one can tell that bytes come."""
     world = World.of(sshd, tmp_path, "push")
     world.limits = Limits(connect=10, handshake=60, stall=5)
-    items = [world.put("large", 1_100_000), world.put("small", 500)]
+    items = [world.put("large", 650_000), world.put("small", 500)]
     with Wire(sshd.port, upwards=True) as wire:
         wire.pace(40_000)
         world.port = wire.port

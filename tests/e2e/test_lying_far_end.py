@@ -129,7 +129,9 @@ ENDLESS = {
     ),
     "a listing that unpacks to 4 GB": (
         "do_list",
-        "\n    z = zlib.compressobj(9)\n    data = b''.join(z.compress(bytes(1 << 20)) for _ in range(4096)) + z.flush()"
+        "\n    z = zlib.compressobj(9, wbits=-15)\n    one = z.compress(bytes(1 << 20)) + z.flush(zlib.Z_FULL_FLUSH)"
+        "\n    end = b'\\x03\\x00' + ((1 << 32) % 65521 << 16 | 1).to_bytes(4, 'big')"  # no more; the sum of 4 GB of zeros
+        "\n    data = b'\\x78\\xda' + one * 4096 + end"
         "\n    self.send(DATA, [['', 1 << 28]], data)\n    return [[], []]",
         lambda store: list(store.list_files([""]).entries),
         "torn",

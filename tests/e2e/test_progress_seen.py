@@ -21,7 +21,7 @@ def test_status_shows_files_bytes_rate_and_time_left_of_the_run_at_work(tmp_path
     site = SITES["2.0.1-beta"]
     for folder in (*site.data, site.schema):
         shutil.copytree(site.root / folder, tmp_path / "site" / folder)
-    deployed = Deployed(tmp_path / "centre", site, tmp_path / "site", tmp_path / "receiver", link='bandwidth = "30 KB/s"')
+    deployed = Deployed(tmp_path / "centre", site, tmp_path / "site", tmp_path / "receiver", link='bandwidth = "45 KB/s"')
     deployed.write()
     running = deployed.start("sync", "plant1", "--no-load")
     seen: list[dict[str, Any]] = []
