@@ -69,15 +69,15 @@ def in_windows(seen: list[tuple[float, int]], cap: float = CAP) -> list[float]:
     [
         (Tier.PYTHON, "pull", 1),
         *(
-            pytest.param(tier, way, many, marks=pytest.mark.full)
-            for tier, way, many in [
-                (Tier.PYTHON, "push", 1),
-                (Tier.PYTHON, "pull", 4),
-                (Tier.PYTHON, "push", 4),
-                (Tier.POSIX, "pull", 1),
-                (Tier.POSIX, "push", 1),
-                (Tier.SFTP, "pull", 1),
-                (Tier.SFTP, "push", 1),
+            pytest.param(tier, way, many, marks=mark)
+            for mark, tier, way, many in [
+                (pytest.mark.full, Tier.PYTHON, "push", 4),
+                (pytest.mark.full, Tier.POSIX, "pull", 1),
+                (pytest.mark.full, Tier.SFTP, "push", 1),
+                (pytest.mark.soak, Tier.PYTHON, "push", 1),
+                (pytest.mark.soak, Tier.PYTHON, "pull", 4),
+                (pytest.mark.soak, Tier.POSIX, "push", 1),
+                (pytest.mark.soak, Tier.SFTP, "pull", 1),
             ]
         ),
     ],
@@ -109,9 +109,15 @@ def test_the_cap_is_kept_within_a_twentieth(
         assert connections == 1 or wire.most_at_once > 1
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("way", ["pull", "push"])
-@pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
+@pytest.mark.parametrize(
+    ("tier", "way"),
+    [
+        pytest.param(Tier.POSIX, "push", marks=pytest.mark.full),
+        pytest.param(Tier.SFTP, "pull", marks=pytest.mark.full),
+        pytest.param(Tier.POSIX, "pull", marks=pytest.mark.soak),
+        pytest.param(Tier.SFTP, "push", marks=pytest.mark.soak),
+    ],
+)
 def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_path: Path, tier: Tier, way: str) -> None:
     """They are written, synced and digested between two readings, so they may be slower than the cap. A bundle is asked for
     at once, `tar` headers and the line's frames on top: in ten seconds one more than its share may cross (seen: 6 %)."""
@@ -156,8 +162,14 @@ def test_a_slow_cap_is_kept_with_files_that_are_seconds_of_it(sshd: Sshd, tmp_pa
         assert rates and max(rates) <= 1.05 * SLOW and min(rates) >= 0.95 * SLOW, f"{min(rates):.0f} {max(rates):.0f}"
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("sizes", [[13_000_000], [200_000] * 65, [20_000] * 650])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([13_000_000], marks=pytest.mark.full),
+        pytest.param([200_000] * 65, marks=pytest.mark.soak),
+        pytest.param([20_000] * 650, marks=pytest.mark.full),
+    ],
+)
 def test_what_is_read_back_for_the_proof_counts(sshd: Sshd, tmp_path: Path, sizes: list[int]) -> None:
     """Over SFTP a pushed file crosses twice, up and down again: both ways together keep the cap. So does a look at what
     is there already."""

@@ -19,7 +19,7 @@ from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.spark.dataset import find_files
 
-pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
+pytestmark = pytest.mark.real("iotdb")
 ROWS = 130
 
 
@@ -80,8 +80,15 @@ def read(files: Path, device: str, name: str) -> Column:
     return overlay_columns(parts)
 
 
-@pytest.mark.parametrize("mood", ["calm", "wild"])
-@pytest.mark.parametrize("aligned", ["", "aligned"], ids=["not aligned", "aligned"])
+@pytest.mark.parametrize(
+    ("mood", "aligned"),
+    [
+        pytest.param("calm", "aligned", marks=pytest.mark.full),
+        pytest.param("wild", "", marks=pytest.mark.full),
+        pytest.param("calm", "", marks=pytest.mark.soak),
+        pytest.param("wild", "aligned", marks=pytest.mark.soak),
+    ],
+)
 def test_values_are_the_servers_or_refused(
     node: IoTDB, accepted: list[tuple[DataType, Encoding, Compression]], mood: str, aligned: str
 ) -> None:
