@@ -185,7 +185,7 @@ def test_a_cluster_without_workers_is_told_and_not_waited_for(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task has a clock; that nobody takes it would last for ever."""
-    monkeypatch.setattr(spark_session, "IDLE_SECONDS", 25.0)
+    monkeypatch.setattr(spark_session, "IDLE_SECONDS", 8.0)
     centre = centre_at(tmp_path, cluster.address)
     device = {"root.sg.d1": {"s": [(1, 10)]}}
     centre.sender().land({source(number): sealed(device) for number in (1, 2)})
@@ -194,7 +194,7 @@ def test_a_cluster_without_workers_is_told_and_not_waited_for(
     for worker in cluster.workers:
         kill_all([psutil.Process(worker.pid), *descendants(worker.pid)])
     centre.app.settings = dataclasses.replace(centre.app.settings, spark=SparkSettings(cluster.address, "spark"))
-    with pytest.raises(RetryableError, match="no executor for its tasks within 25 s"):
+    with pytest.raises(RetryableError, match="no executor for its tasks within 8 s"):
         merge(centre.app, centre.receiver)
     centre.app.settings = dataclasses.replace(centre.app.settings, spark=SparkSettings(engine="pool"))
     assert merge(centre.app, centre.receiver).groups == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from tests.centre import Centre
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
-from tests.services import spark as spark_service
 from tidemark.engines.choose import PoolEngine
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import SparkEngine
@@ -93,20 +92,5 @@ def test_spark_that_cannot_start_is_named_with_the_end_of_its_log(centre: Centre
         list(engine.run("merge", merge_tasks(centre, "staging/none")))
 
 
-def test_a_standalone_cluster_merges(centre: Centre, cluster: str) -> None:
-    """A master and two workers, each a process of its own, as production has them; executors see the store as a path."""
-    centre.app.settings = with_spark(centre.app.settings, cluster)
-    result = merge(centre.app, centre.receiver)
-    assert result.exit_code == 0 and result.groups > 4
-    assert centre.rows() == SITE.rows()
-
-
 def with_spark(settings: Settings, master: str) -> Settings:
     return dataclasses.replace(settings, spark=SparkSettings(master=master, engine="spark"))
-
-
-@pytest.fixture
-def cluster(java: Path, tmp_path: Path) -> Iterator[str]:
-    """The address of a standalone master with two workers."""
-    with spark_service.standalone(java, tmp_path) as address:
-        yield address

@@ -51,9 +51,9 @@ def test_executors_get_the_package_from_the_program(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     names = {"PYTHONPATH": str(spark_service.PLUGINS), "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java)}
-    with spark_service.standalone(java, tmp_path) as master:
+    with spark_service.cluster(java, tmp_path) as running:
         done = subprocess.run(
-            [sys.executable, program, master, package, SITE.root / "data", tmp_path / "out"],
+            [sys.executable, program, running.address, package, SITE.root / "data", tmp_path / "out"],
             env={**os.environ, **names},
             capture_output=True,
             text=True,

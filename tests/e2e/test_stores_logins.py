@@ -164,17 +164,6 @@ def test_a_name_that_nobody_knows() -> None:
         open_sftp(StoreAddress("sftp://u@no-such-host.invalid/x", "SHA256:x", "k"))
 
 
-@pytest.mark.full
-def test_a_server_that_never_greets_is_given_up() -> None:
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
-        started = time.monotonic()
-        with pytest.raises(UnreachableError):
-            open_sftp(StoreAddress(f"sftp://u@127.0.0.1:{mute.getsockname()[1]}/x", "SHA256:x", "k"), limits=IMPATIENT)
-        assert time.monotonic() - started < 3 * IMPATIENT.handshake
-
-
 def test_a_server_of_one_session_a_connection_gets_a_connection_a_session(start_sshd: Callable[..., Sshd]) -> None:
     server = start_sshd(FarEnd.SHELL, {"MaxSessions": "1"})
     content = os.urandom(5_000_000)

@@ -54,13 +54,6 @@ class Cluster:
 
 
 @contextmanager
-def standalone(java: Path, folder: Path) -> Iterator[str]:
-    """The address of a `cluster`."""
-    with cluster(java, folder) as running:
-        yield running.address
-
-
-@contextmanager
 def cluster(java: Path, folder: Path) -> Iterator[Cluster]:
     """A master with two workers of one core each; they know this Python and nothing of the project."""
     import pyspark
