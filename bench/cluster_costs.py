@@ -9,10 +9,9 @@ from typing import Any
 
 from bench.cluster_play import SLOTS, zipf
 from tidemark.cluster.membership.plan import ChangePlan, plan_change
-from tidemark.cluster.slots.balance import Balance, Owners, balance_of, changed_headers
+from tidemark.cluster.slots.balance import Balance, Owners, balance_of, changed_headers, level_of
 from tidemark.cluster.slots.hash_ring import Node, data_slot, identifier_of
 from tidemark.cluster.slots.table import PartitionTable, begin_table, encode_table
-from tidemark.cluster.slots.weights import level_of
 
 COPIES = 3
 STRATEGIES = ("slots", "bytes", "compat")

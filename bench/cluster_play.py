@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from bench.cluster_peers import Jump, Numbers, Placement, Rendezvous, VirtualRing
 from bench.rows import say
-from tidemark.cluster.slots.balance import Balance, Owners, balance_of
-from tidemark.cluster.slots.weights import FREE, least_moved, level_of
+from tidemark.cluster.slots.balance import FREE, Balance, Owners, balance_of, least_moved, level_of
 
 SLOTS = 10_000
 FIRST, MOST = 3, 1_000

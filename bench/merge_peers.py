@@ -170,7 +170,7 @@ def newest_wins(old: Any, new: Any) -> Any:
     """The rows of one device, merged by numpy."""
     import pyarrow as pa
 
-    from tidemark.tsfiles.points.overlay import overlay_times
+    from tidemark.tsfiles.points.column import overlay_times
 
     tables = [table.sort_by("time").combine_chunks() for table in (old, new) if table.num_rows]
     rows = overlay_times([table["time"].to_numpy() for table in tables]).times

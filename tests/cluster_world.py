@@ -18,7 +18,7 @@ from tidemark.app import App, open_app
 from tidemark.cli.main import main
 from tidemark.cluster.membership.plan import first_table, plan_change
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.slots import table as table_paper
 from tidemark.cluster.slots.hash_ring import SlotHash, identifier_of
 from tidemark.cluster.slots.routing import home_slot, members_of

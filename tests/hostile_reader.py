@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.small_files import sealed
 from tidemark.cluster.nodes import formats as node_papers
-from tidemark.cluster.nodes import schema_format as schema_paper
+from tidemark.cluster.nodes import formats as schema_paper
 from tidemark.cluster.slots import table as table_paper
 from tidemark.errors import TidemarkError
 from tidemark.formats.landing import decode_manifest, decode_receipt

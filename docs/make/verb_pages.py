@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidemark.cli.parser import GROUPS, parse_words
+from tidemark.cli.main import GROUPS, parse_words
 
 PAGES = Path(__file__).resolve().parents[1] / "verbs"
 PLACE = re.compile(r"(<!-- (help|shown: [\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -16,8 +16,8 @@ from tidemark.app import App, open_app
 from tidemark.cluster.health.check import check_cluster
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.slots.balance import FREE, least_moved
 from tidemark.cluster.slots.table import PartitionTable
-from tidemark.cluster.slots.weights import FREE, least_moved
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.settings.load import load_settings
 

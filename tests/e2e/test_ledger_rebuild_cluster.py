@@ -14,7 +14,7 @@ from tests.rebuild_world import PLANT1, World
 from tidemark.cluster.health.check import check_cluster
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.cluster.migration.migrate import migrate_slots
-from tidemark.cluster.nodes import schema_format as schema_paper
+from tidemark.cluster.nodes import formats as schema_paper
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.errors import PermanentError, UnreachableError

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.decode import decoders
 from tidemark.tsfiles.decode import integers as decode_deltas
 from tidemark.tsfiles.decode import integers as decode_runs
+from tidemark.tsfiles.decode import pages
 from tidemark.tsfiles.decode import xor as decode_xor
 from tidemark.tsfiles.decode.compression import can_decode
 from tidemark.tsfiles.points import kernels as compiled
@@ -34,7 +34,7 @@ CODED = sorted(
 @contextmanager
 def in_python() -> Iterator[None]:
     with mock.patch.multiple(decode_deltas, kernels=lambda: None), mock.patch.multiple(decode_runs, kernels=lambda: None):
-        with mock.patch.multiple(decode_xor, kernels=lambda: None), mock.patch.multiple(decoders, kernels=lambda: None):
+        with mock.patch.multiple(decode_xor, kernels=lambda: None), mock.patch.multiple(pages, kernels=lambda: None):
             with mock.patch.multiple(writer_values, kernels=lambda: None):
                 yield
 
@@ -42,7 +42,7 @@ def in_python() -> Iterator[None]:
 def outcome(kind: DataType, encoding: Encoding, data: bytes, count: int) -> bytes | None:
     """The values' bytes, None where the page is refused."""
     try:
-        return decoders.decode_values(kind, encoding, data, count).tobytes()
+        return pages.decode_values(kind, encoding, data, count).tobytes()
     except (BadPageError, CorruptionError, IndexError, OverflowError):
         return None
 

@@ -17,7 +17,7 @@ from tidemark.tsfiles.companions.mods import parse_mods
 from tidemark.tsfiles.companions.resource import read_extent, read_mods_name
 from tidemark.tsfiles.companions.schema_log import decode_log
 from tidemark.tsfiles.decode.compression import can_decode, can_decompress, decompress_page
-from tidemark.tsfiles.decode.decoders import decode_values
+from tidemark.tsfiles.decode.pages import decode_values
 from tidemark.tsfiles.layout.structure import check_structure
 from tidemark.tsfiles.points.codes import BadPageError, Compression, DataType, Encoding
 from tidemark.tsfiles.points.column import VALUE_DTYPES

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.tsfiles.handmade import uvarint
-from tidemark.tsfiles.decode.decoders import decode_values
 from tidemark.tsfiles.decode.integers import unpack_integers
+from tidemark.tsfiles.decode.pages import decode_values
 from tidemark.tsfiles.points.codes import DataType, Encoding
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tidemark.tsfiles.points import overlay as weaving
+from tidemark.tsfiles.points import column as weaving
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, overlay_times
 from tidemark.tsfiles.points.kernels import kernels
-from tidemark.tsfiles.points.overlay import overlay_times
 from tidemark.tsfiles.write import pages as writer_pages
 from tidemark.tsfiles.write import statistics as writer_statistics
 from tidemark.tsfiles.write.statistics import combine_statistics, decode_statistics, encode_statistics, page_statistics

@@ -40,7 +40,7 @@ OPENS_ITSELF = {
     "engines/worker": "its own standard output",
     "spark_jobs/tasks": "a pipe that its caller made",
     "receiver/remote_tasks": "files in a scratch folder of its own",
-    "proof/verify/points": "writes copies into a scratch folder of its own",
+    "proof/verify/deep": "writes copies into a scratch folder of its own",
     "operations/rebuild/rebuild": "its own lock",
     "ledger/backup": "a copy of the ledger that it made",
     "ledger/migrations": "SQL of this package",

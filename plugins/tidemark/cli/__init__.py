@@ -4,7 +4,6 @@
     call      one invocation: arguments, settings, the open `App`; the types of a verb and of its answer
     progress  a progress bar on a terminal, a line now and then elsewhere
     verbs/    the verbs, a module a group; each imports the package that it calls only when it runs
-    parser    verbs, options, help with an example each
     main      from the command line to an exit code: errors, signals, `--json`
     __main__  `python -m tidemark.cli`, which the launcher starts
 

@@ -4,12 +4,10 @@ Enter by `load`. `find_settings` says which file it is. `load_settings` gives `m
 every problem, each with its place and what is allowed. Other packages use its values: `model`, and `window` for the hours.
 
     values      what each kind of value may be, how it is read and how it is written; pure
-    model       every setting, declared once: its default, what it may be, its meaning
+    model       every setting, declared once: its default, what it may be, its meaning; the file that `init` writes
     window      the hours in which a link may transfer: `is_open`, `next_opening`, `require_window`; pure
-    template    the commented file that `./tidemark init` writes
     document    the values as they were written, each with its place; what is wrong with them is gathered here
-    references  what sections say of each other: names that exist, UUIDs that differ, host keys that sftp needs
-    load        all of them, in order
+    load        all of them, in order; what sections say of each other
 
 Imports `errors` and `visible`. Nothing else in Tidemark reads the environment for settings. This room does not ask
 whether a folder or a server exists. `operations.doctor` asks that.

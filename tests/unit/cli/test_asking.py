@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Command, Said
-from tidemark.cli.parser import VERBS, parse_words
+from tidemark.cli.main import VERBS, parse_words
 
 ASKING = [
     ("approve", "R1"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
-from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import operations as group_rows
 from tidemark.ledger.cluster import tables as cluster_rows

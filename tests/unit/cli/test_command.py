@@ -18,7 +18,7 @@ import pytest
 from tests.unit.cli.conftest import Command
 from tidemark.cli import main as entry
 from tidemark.cli.call import Answer, Call, Verb
-from tidemark.cli.parser import VERBS
+from tidemark.cli.main import VERBS
 from tidemark.errors import GuardError
 from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.database import Ledger

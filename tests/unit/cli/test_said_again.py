@@ -15,7 +15,7 @@ import pytest
 
 import tidemark
 from tests.commanded import Commanded, Said
-from tidemark.cli.parser import VERBS
+from tidemark.cli.main import VERBS
 
 OTHER_SITE = "6fa459ea-ee8a-4ca4-894e-db77e160355e"
 PASSING = {

@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cluster.test_balance import CHANGES, sequence
-from tidemark.cluster.slots.balance import Owners, changed_headers, even_slots, even_weights
-from tidemark.cluster.slots.weights import FREE, least_moved, level_of, lightest_subset
+from tidemark.cluster.slots.balance import (
+    FREE,
+    Owners,
+    changed_headers,
+    even_slots,
+    even_weights,
+    least_moved,
+    level_of,
+    lightest_subset,
+)
 
 SMALL = st.lists(st.integers(0, 12), min_size=3, max_size=7)
 ANY = st.lists(st.integers(0, 1_000), min_size=1, max_size=40)

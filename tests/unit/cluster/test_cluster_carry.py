@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cluster_world import ClusterWorld
-from tidemark.cluster.migration import send as cluster_carry
+from tidemark.cluster.migration import pull as cluster_carry
 from tidemark.cluster.migration import send_task as move_task
 from tidemark.cluster.migration.migrate import MigrateResult, migrate_slots
-from tidemark.cluster.migration.send import CarrierLostError
+from tidemark.cluster.migration.pull import CarrierLostError
 from tidemark.cluster.migration.send_task import MoveTask, run_move
 from tidemark.engines.task import Outcome
 from tidemark.errors import RetryableError

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from docs.make import pictures, settings_page, verb_pages
-from tidemark.cli.parser import VERBS
+from tidemark.cli.main import VERBS
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"

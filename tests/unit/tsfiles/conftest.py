@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemark.tsfiles.decode import decoders
 from tidemark.tsfiles.decode import integers as decode_deltas
 from tidemark.tsfiles.decode import integers as decode_runs
+from tidemark.tsfiles.decode import pages
 from tidemark.tsfiles.decode import xor as decode_xor
 from tidemark.tsfiles.points import kernels as compiled
 
-USERS = (decode_deltas, decode_runs, decode_xor, decoders)
+USERS = (decode_deltas, decode_runs, decode_xor, pages)
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -10,7 +10,7 @@ import pytest
 
 from tidemark.errors import CorruptionError
 from tidemark.tsfiles.decode.compression import can_decode
-from tidemark.tsfiles.decode.decoders import decode_values
+from tidemark.tsfiles.decode.pages import decode_values
 from tidemark.tsfiles.points.codes import BadPageError, DataType, Encoding
 
 pytestmark = pytest.mark.usefixtures("decoding")

@@ -25,7 +25,7 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_init(call: Call) -> Answer:
-    from tidemark.settings import template as settings_template
+    from tidemark.settings import model as settings_template
     from tidemark.settings.load import load_settings
 
     target = Path(call.arguments.dir) / DEFAULT

@@ -20,7 +20,7 @@ from tidemark.cluster.health.lost_table import restore_table
 from tidemark.cluster.health.problems import DOCTOR, MEND, Problem, whole_name
 from tidemark.cluster.nodes.cluster import HELD, Cluster, hold_cluster_lease, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.cache import places_of, recall_files
 from tidemark.cluster.replicas.deliver import Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece, pieces_of

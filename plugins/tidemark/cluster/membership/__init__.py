@@ -3,9 +3,8 @@
 Enter by `change`: `init_cluster`, `change_nodes`, `roll_back`, `plan_change`.
 
     plan      the new table, the slots that move, the nodes that must get the table; pure
-    request   the change as requested, and what it needs to begin
     phases    phase 1: every node gets the new table, then one transaction puts it in force
-    change    the whole change, and the report of what it would move
+    change    the request and what it needs to begin; the whole change; the report of what it would move
 
 Imports `cluster.slots`, `cluster.nodes`, `cluster.migration`, `app`, `ledger`, `settings`, `stores.address`. One change runs
 at a time. Until its table is in force it can be rolled back. After that it goes on, and the reverse is a change of its own.

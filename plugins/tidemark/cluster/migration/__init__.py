@@ -6,8 +6,7 @@ Enter by `migrate.migrate_slots`, phase 2 of a change. `plan.plan_moves` decides
     inventory   the files of a receiver's catalog by slot
     send_task   one task: send files from one store to another, in the process that an engine chooses
     cleanup     copies that were given up: after the grace their bytes are removed, then their rows
-    send        send in this process, or in tasks of Spark
-    pull        bring one member of a new group what it lacks; how files went from node to node
+    pull        bring one member of a new group what it lacks, by this process or by tasks of Spark
     migrate     move slots in batches, under the lease `cluster:<receiver>`; put and drop the schema of slots
 
 Imports `cluster.slots`, `cluster.nodes`, `cluster.replicas`, `app`, `engines`, `ledger`, `stores`, `transfer`. Old copies

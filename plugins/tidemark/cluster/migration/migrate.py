@@ -26,7 +26,7 @@ from tidemark.cluster.migration.plan import Batch
 from tidemark.cluster.migration.plan import group_into_batches as batched
 from tidemark.cluster.migration.pull import RoadView, SlotMigration, drop_snapshots, pull_batch
 from tidemark.cluster.nodes.cluster import Cluster, hold_cluster_lease, open_cluster
-from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.catch_up import late_members
 from tidemark.cluster.replicas.deliver import advance_applied
 from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state

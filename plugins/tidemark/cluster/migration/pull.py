@@ -3,7 +3,12 @@
 The old member is proved complete before its snapshot: it holds, proved, every live file of the slots. A file is live from
 the transaction that commits its operation, so no committed operation of the group is missing there. An incomplete member (it
 was away while a quorum took a file) is asked after the complete ones, and only for what it has. Files that no old member can
-give come from any other node that holds them, or from the receiver. Source: seed 001 "Obtaining a snapshot", "Installing a
+give come from any other node that holds them, or from the receiver.
+
+This process decides what goes where, holds the snapshot, and records what was proved. The files are sent by this process,
+or by tasks of the Spark job `slot_migrate`: a lost task records nothing. `[spark] engine` decides as for loads and merges.
+If it leaves the choice and the caller wants Spark, small amounts are still sent by this process: Spark takes longer to
+start. Source: DESIGN §7; seed 001 "Obtaining a snapshot", "Installing a
 snapshot"; docs/decisions/0015.
 """
 
@@ -11,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,17 +27,20 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App
 from tidemark.cluster.migration.inventory import Stock, Stored
 from tidemark.cluster.migration.plan import Batch
-from tidemark.cluster.migration.send import CarrierLostError, Route, send_by_engine
-from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.engines.choose import EngineChoice
+from tidemark.cluster.migration.send_task import End, MoveTask, split_into_waves
+from tidemark.cluster.nodes.cluster import Cluster, node_address
+from tidemark.engines.choose import Engine, EngineChoice, choose_engine
+from tidemark.engines.task import Outcome
 from tidemark.errors import (
     DiskFullError,
     LeaseLostError,
+    PermanentError,
     RetryableError,
     SourceVanishedError,
     StaleEpochError,
     TidemarkError,
     UnreachableError,
+    UsageError,
 )
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
@@ -43,10 +51,108 @@ from tidemark.ledger.journal import record_event
 from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick
-from tidemark.stores.protocol import Store
-from tidemark.transfer.engine import SendItem, Sent
+from tidemark.stores.protocol import Store, StoreAddress, without_password
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
 from tidemark.transfer.limits import LineShare
 from tidemark.untrusted_files import MOST_MODS
+
+KIND = "slot_migrate"
+LITTLE = 64 << 20  # bytes below which no engine is started unless the settings say so
+_TRIES = 3  # of a task whose process was lost
+
+
+class CarrierLostError(RetryableError):
+    """The sending engine has died again and again: another source would not help."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """From `source` ("": the receiver) to `member`. `label`: of the snapshot there. `engine`: what the caller wants.
+
+    `line`: our share of the receiver's cap, if it has one. It cannot leave this process.
+    """
+
+    cluster: Cluster
+    source: str
+    member: str
+    label: str
+    engine: EngineChoice
+    line: LineShare | None = None
+
+
+def send_by_engine(
+    way: Route, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
+) -> Iterator[Sent | Failed]:
+    """Send as `transfer.engine.send_files`, by the engine of the settings. CarrierLostError if the engine itself fails."""
+    options = SendOptions.of_cluster(way.cluster.settings, retries=2, line=way.line)  # then another member is asked
+    engine = _choose_engine(way, sum(item.size for item in items)) if items else None
+    if engine is None:
+        yield from send_files(source, target, items, options, on_bytes)
+        return
+    for portions in split_into_waves(items):
+        mine = options.divide(len(portions))
+        yield from _send_in_tasks(engine, [_make_task(way, portion, mine) for portion in portions])
+
+
+def _choose_engine(way: Route, size: int) -> Engine | None:
+    """Return the engine; None: this process sends, over its open stores."""
+    if way.line is not None:
+        return None  # its share changes every second in the ledger, which executors do not have
+    settings = way.cluster.app.settings.spark
+    if any(without_password(end.address.url) != end.address.url for end in _make_ends(way)):
+        return None  # a password does not leave this process
+    wanted = "pool" if isinstance(way.engine, str) and size < LITTLE else way.engine
+    try:
+        engine = choose_engine(settings, wanted, 0)
+    except (UsageError, PermanentError):
+        if settings.engine != "auto":
+            raise
+        return None  # this process can do the same without Java
+    return None if engine.name == "pool" else engine
+
+
+def _make_ends(way: Route) -> tuple[End, End]:
+    cluster = way.cluster
+
+    def end(node: str) -> End:
+        if not node:
+            return End(StoreAddress.of(cluster.receiver))
+        return End(node_address(cluster.app, cluster.nodes[node]), node)
+
+    return end(way.source), end(way.member)
+
+
+def _make_task(way: Route, items: tuple[SendItem, ...], options: SendOptions) -> MoveTask:
+    return MoveTask(way.cluster.identity, *_make_ends(way), items, way.label, options)
+
+
+def _send_in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent | Failed]:
+    """Yield each item's outcome. A task whose process died runs again: files already there are not sent twice."""
+    for left in reversed(range(_TRIES)):
+        lost: list[MoveTask] = []
+        for outcome in _run_tasks(engine, tasks, left):
+            task, error = tasks[outcome.index], outcome.error
+            if error is None:
+                yield from outcome.value.sent
+                yield from outcome.value.failed
+            elif type(error) is RetryableError and left:  # its process was killed: nothing was refused
+                lost.append(task)
+            else:
+                yield from (Failed(item, error, 0) for item in task.items)
+        tasks = lost
+        if not tasks:
+            return
+
+
+def _run_tasks(engine: Engine, tasks: Sequence[MoveTask], left: int) -> list[Outcome]:
+    """Run the tasks. If the engine itself broke, all count as lost, as long as there are tries `left`."""
+    try:
+        return list(engine.run(KIND, tasks))
+    except RetryableError as broken:
+        if not left:
+            raise CarrierLostError(broken.message, hint=broken.hint, subject=broken.subject) from broken
+        return [Outcome(index, error=broken) for index in range(len(tasks))]
+
 
 SNAPSHOT = "move-"
 """Snapshots of migrations have labels that begin so."""

@@ -2,8 +2,7 @@
 
 Enter by `cluster.open_cluster(app, receiver)`, and by `folder.NodeFolder` for the files of one node.
 
-    formats         who owns a folder, and files kept there with their digest: `node.json` and others, as bytes
-    schema_format   the schema of a database as bytes
+    formats         who owns a folder, and files kept there with their digest: `node.json`, table, schema
     folder          the folder of a node: table, schema, snapshots, files; every call may be repeated
     stores          the addresses of nodes, and their stores, kept open
     cluster         the table in force and the nodes; what a change needs to begin

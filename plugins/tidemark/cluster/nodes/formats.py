@@ -1,18 +1,25 @@
 """The documents in a node's folder as bytes: the claim on the folder, and bytes stored below a head with their digest.
 
 `node.json` is JSON. A kept document (a partition table, the schema of a database) begins with one line of JSON. It gives the
-subject, and the length and SHA-256 of the bytes that follow. Source: docs/decisions/0015; docs/formats/node-folder.md.
+subject, and the length and SHA-256 of the bytes that follow. The schema of a database is JSON lines, made from the ledger: a
+head with the database, then one line for each series, by site and name. Equal schemas give equal bytes. A member of a group
+gets it before its files. Source: seed 001 "Content of the method"; docs/decisions/0015; docs/formats/node-folder.md.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.formats.json_stream import parse_json
+from tidemark.ledger.receiver import schemas as schema_rows
+from tidemark.ledger.receiver.schemas import SeriesRow
 
 FORM = 1
 _LONGEST_HEAD = 1 << 16  # bytes; the longest part is the name of a database
@@ -109,3 +116,37 @@ def _torn_error(place: str, why: str) -> CorruptionError:
     return CorruptionError(
         f"{place} is damaged: {why}", hint="./tidemark cluster check --repair writes it again", subject=place
     )
+
+
+SCHEMA_FORM = 1
+_KEPT = ("site_id", "series", "type", "encoding", "compression", "aligned", "state")
+
+
+def schema_bytes_of(connection: Connection, receiver: str, database: str) -> bytes:
+    """Return what the ledger knows of the database's series now; for an unknown database only the head."""
+    return encode_schema(database, schema_rows.series_of_database(connection, receiver, database))
+
+
+def encode_schema(database: str, rows: list[SeriesRow]) -> bytes:
+    """Write the head, then the rows in their order."""
+    lines: list[object] = [{"form": SCHEMA_FORM, "database": database}]
+    lines += [{name: getattr(row, name) for name in _KEPT} for row in rows]
+    return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
+
+
+def decode_schema(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
+    """Return the series as the receiver's rows, declared by `source`, which the bytes do not hold. CorruptionError for
+    damaged bytes, SchemaTooNewError for a later form."""
+    try:
+        head, *series = [parse_json(line) for line in data.decode().split("\n")[:-1]]
+        form, database = int(head["form"]), str(head["database"])
+        if form <= SCHEMA_FORM:
+            return [SeriesRow(receiver, database_name=database, source=source, **_known_fields(line)) for line in series]
+    except (ValueError, KeyError, TypeError) as torn:
+        raise CorruptionError(f"a schema paper is damaged: {torn}", hint="./tidemark cluster check") from torn
+    raise SchemaTooNewError("a schema paper was written by a newer Tidemark", hint="use that version, or a newer one")
+
+
+def _known_fields(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the known fields of a line; unknown keys are ignored."""
+    return {name: line[name] for name in _KEPT}

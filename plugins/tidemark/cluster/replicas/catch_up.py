@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, logs_of
 from tidemark.cluster.replicas.forward import withdraw_left
 from tidemark.cluster.replicas.plan import Piece, due_operations

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App, change_receiver
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.nodes.schema_format import schema_bytes_of
+from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas import plan as replicas_plan
 from tidemark.cluster.replicas.cache import recall_files
 from tidemark.cluster.replicas.deliver import Delivered, Delivery, deliver_all, record_delivered

@@ -2,8 +2,7 @@
 
     hash_ring  the hash from database and time partition to a slot; the ring of nodes and the groups on it
     states     the states of a slot at a node while it moves
-    weights    how evenly slots of different weight can be spread; sharing them out
-    balance    which node gets which slot when nodes join or leave, with fewest moves
+    balance    which node gets which slot when nodes join or leave: as even as their weights allow, with fewest moves
     table      the partition table with its epoch, as a value and as bytes; `holds_slot`: does a node hold a slot
     routing    from files to slots, groups and nodes
 

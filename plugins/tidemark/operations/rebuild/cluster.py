@@ -31,8 +31,7 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App
 from tidemark.cluster.migration.plan import plan_moves
 from tidemark.cluster.nodes.cluster import cluster_settings
-from tidemark.cluster.nodes.formats import NodeClaim
-from tidemark.cluster.nodes.schema_format import decode_schema
+from tidemark.cluster.nodes.formats import NodeClaim, decode_schema
 from tidemark.cluster.nodes.stores import NodeStores, node_row, unreachable_error
 from tidemark.cluster.slots.routing import home_slot, wanted_copies
 from tidemark.cluster.slots.states import SlotState

@@ -3,7 +3,6 @@
 Enter by `verify.verify`; the verb is `proof.prove.verify`.
 
     differences  the differences found, one line each; the site's own bytes compared with what was acknowledged
-    points       compare points; read the site's own points device by device
     nodes        copies at nodes, byte by byte
     repair       what `verify --repair` does about a difference; idempotent, recorded with the operator's name
     deep         every point of a site's sealed files, newest wins, compared with what readers see

@@ -3,8 +3,7 @@
 Enter by `merge.merge(app, receiver)`.
 
     device    one device: what is copied, what is decoded, which point wins
-    sources   what a task's sources hold, and whether one file can hold it all
-    task      write the points of some devices as new TsFiles in staging; one task in a child process
+    task      write the points of some devices as new TsFiles in staging, if one file can hold them all; runs in a child
     plan      which files are merged together, in which tasks; pure
     batch     leases, results, and catalog rows of the outputs
     merge     plan, tasks, publish, one transaction per group

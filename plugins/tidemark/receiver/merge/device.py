@@ -25,8 +25,7 @@ from tidemark.receiver.windows import Extent, Piece, pieces_of
 from tidemark.tsfiles.companions.mods import Deletions
 from tidemark.tsfiles.layout.series import Series
 from tidemark.tsfiles.points.codes import DataType
-from tidemark.tsfiles.points.column import Column, overlay_columns
-from tidemark.tsfiles.points.overlay import TimeOverlay, overlay_times
+from tidemark.tsfiles.points.column import Column, TimeOverlay, overlay_columns, overlay_times
 from tidemark.tsfiles.reader import Stretch, TsFile, aligned_stretches, series_stretches, stored_chunks
 from tidemark.tsfiles.write.pages import Chunk
 

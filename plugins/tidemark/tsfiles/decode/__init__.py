@@ -6,8 +6,7 @@ Enter by `pages.ChunkReader`.
     integers     bit-packed integers, TS_2DIFF and ZIGZAG, RLE and DICTIONARY
     xor          GORILLA, CHIMP, GORILLA_V1
     rare         RLBE and SPRINTZ, value by value
-    decoders     which (type, encoding) is decoded, and how
-    pages        decode the chunks of a series, one page at a time or many small pages at once
+    pages        the decoder of each (type, encoding); decode the chunks of a series, one page at a time or many at once
 
 Imports `tsfiles.layout` and `tsfiles.points`. Every decoder is exact or absent: none guesses.
 `compression.can_decode` needs no numpy. Not decoded: DIFF, BITMAP, REGULAR, FREQ, CAMEL.

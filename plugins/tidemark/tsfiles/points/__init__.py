@@ -4,8 +4,7 @@ Enter by `column.Column`, which readers return and writers accept.
 
     codes     the numbers that files write for types, encodings and compressions
     kernels   the compiled decoders, built if there is a C compiler; everything works without them
-    overlay   merge runs of times by rank, once for all columns with the same times
-    column    a run of points of one series; the canonical text of values
+    column    a run of points of one series; runs of times merged by rank; the canonical text of values
 
 Imports of this project only `native`. The C sources next to `kernels` are for speed alone: `TIDEMARK_PURE=1` selects
 numpy and Python.

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from tidemark.tsfiles.layout.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, Statistics
 from tidemark.tsfiles.points.codes import BINARY_TYPES, Compression, DataType
-from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.points.column import Column, overlay_times, same_times
 from tidemark.tsfiles.points.kernels import kernels
-from tidemark.tsfiles.points.overlay import overlay_times, same_times
 from tidemark.tsfiles.write.statistics import combine_statistics, encode_statistics, page_statistics
 from tidemark.tsfiles.write.values import ENCODINGS, encode_times, encode_uvarint, encode_values, encode_var_string
 
