@@ -292,7 +292,7 @@ def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) 
         return np.array([statistics.start], np.int64)
     if encoding == Encoding.TS_2DIFF and len(data) == 8 * statistics.count:
         plain = decode_values(DataType.INT64, Encoding.PLAIN, data, statistics.count)
-        if len(plain) and plain[0] == statistics.start and plain[-1] == statistics.end:
+        if len(plain) and plain.min() == statistics.start and plain.max() == statistics.end:
             encoding = Encoding.PLAIN
     times: Times = decode_values(DataType.INT64, encoding, data, statistics.count)
     if len(times) and (times.min() != statistics.start or times.max() != statistics.end):
