@@ -120,7 +120,7 @@ class Workload:
         self._flush()
         wait_until_still(self.server)
         if hidden:
-            self._hide(0.5)
+            self._hide(self._older(0.5))
             wait_until_still(self.server)
         while self.server.stale:
             before = look(self.server)
@@ -158,7 +158,7 @@ class Workload:
 
     def expire(self) -> None:
         """At a quiet moment: a time to live takes all that the device has, in whole files."""
-        self._hide(1.0)
+        self._hide(max(self.known[self.old, "v"], default=0))  # deleted ones count: a file's end may be one of them
         wait_until_still(self.server)
         left = self._lifted()
         assert not left, f"{len(left)} of {len(self.known[self.old, 'v'])} points are still there"
@@ -191,7 +191,7 @@ class Workload:
         elif roll < 0.73:
             self._delete_series()
         elif roll < 0.76:
-            self._show() if self.hidden else self._hide(self.chance.random())
+            self._show() if self.hidden else self._hide(self._older(self.chance.random()))
         else:
             self._flush()
 
@@ -264,10 +264,14 @@ class Workload:
         if device == self.wide and self.server.aligned:
             self.happened.add(ALIGNED_GONE)
 
-    def _hide(self, share: float) -> None:
-        """The older points of the device, by a time to live."""
+    def _older(self, share: float) -> int:
+        """The time up to which the device has this share of its points."""
         there = sorted(self.answers([(self.old, "v")]))
-        self.bound = there[int(share * (len(there) - 1))][2] if there else 0
+        return there[int(share * (len(there) - 1))][2] if there else 0
+
+    def _hide(self, bound: int) -> None:
+        """The points of the device up to a time, by a time to live."""
+        self.bound = bound
         self.touched |= {(self.old, "v", at) for at in self.known[self.old, "v"] if at <= self.bound}
         self._say_time_to_live()
 
