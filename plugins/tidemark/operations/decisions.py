@@ -90,7 +90,7 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     if row.state != "held":
         _require_loaded(app, row)
         return DecisionResult({"id": quarantine_id, "path": row.path, "outcome": row.state})
-    with hold_receiver(app, receiver, "operator") as session:
+    with hold_receiver(app, receiver, "operator", engine=engine) as session:
         if not row.location:
             raise CorruptionError(
                 f"quarantine {quarantine_id}: nothing of {row.path} came: {row.reason}",
@@ -207,7 +207,7 @@ def owners_transfer(
     site_id = site_of(app, to)
     if site_id is None:
         raise UsageError("owners transfer needs --to SITE", subject=device)
-    with hold_receiver(app, receiver, "operator") as session:
+    with hold_receiver(app, receiver, "operator", engine=engine) as session:
         with app.ledger.read() as connection:
             before = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
         if before is None:
