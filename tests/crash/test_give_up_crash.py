@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, d1, inline_centre, rows
+from tests.centre import Centre, d1, rows
 from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore
 from tests.small_files import source
@@ -74,10 +74,10 @@ class GiveUpWorld:
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], GiveUpWorld]:
+def worlds(tmp_path: Path) -> Callable[[], GiveUpWorld]:
     template = tmp_path / "template"
     template.mkdir()
-    made = inline_centre(template, monkeypatch)
+    made = Centre(template)
     build(made)
     made.app.ledger.close()
     counter = iter(range(1_000_000))

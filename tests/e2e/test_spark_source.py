@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.centre import inline_centre
+from tests.centre import Centre
 from tests.expected import SITES, RealSite
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing
@@ -196,15 +196,13 @@ def test_a_folder_of_somebody_else_is_not_written_into(spark: Any, tmp_path: Pat
     assert [p.name for p in tmp_path.iterdir()] == ["theirs.tsfile"]
 
 
-def test_a_receivers_folder_is_refused_and_the_sites_own_is_read(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receivers_folder_is_refused_and_the_sites_own_is_read(spark: Any, tmp_path: Path) -> None:
     """The same file at both. However a place of the receiver is named, the refusal says how its rows are had."""
     parts = sealed({"root.sg.d": {"v": [(1, 10), (2, 20)]}})
     for end, data in parts.items():
         (place := tmp_path / "site" / (source(1) + end)).parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-    centre = inline_centre(tmp_path, monkeypatch)
+    centre = Centre(tmp_path)
     centre.sender().land({source(1): parts})
     centre.load()
     data = centre.root / "data"

@@ -105,9 +105,9 @@ def test_a_released_file_is_a_copy_too(centre: Centre, tmp_path: Path, monkeypat
         [waits] = [path for path in contents(centre, "quarantine") if path.endswith(".tsfile")]
         os.link(centre.root / waits, tmp_path / "link")
         with pytest.raises(CorruptionError, match="still cannot be loaded"):
-            quarantine_release(centre.app, centre.receiver, "1")
+            quarantine_release(centre.app, centre.receiver, "1", centre.engine)
         assert centre.files("taken") == []
-    quarantine_release(centre.app, centre.receiver, "1")
+    quarantine_release(centre.app, centre.receiver, "1", centre.engine)
     handle = os.open(tmp_path / "link", os.O_RDWR)
     os.pwrite(handle, b"\xff" * 40, 20)
     os.close(handle)
