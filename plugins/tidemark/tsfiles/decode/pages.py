@@ -39,7 +39,7 @@ from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corruption_error
 from tidemark.tsfiles.layout.chunks import ChunkHeader, Page, parse_pages, read_header
 from tidemark.tsfiles.layout.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, ChunkPlace, Series, Statistics
 from tidemark.tsfiles.points.codes import BINARY_TYPES, BadPageError, Compression, DataType, Encoding
-from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, overlay_columns
 from tidemark.tsfiles.points.kernels import PageRow, kernels
 
 Decoder = Callable[[bytes, int], NDArray[Any]]
@@ -191,24 +191,21 @@ class ChunkReader:
                 continue
             with _Located(self._file.path, page.offset, label):
                 cursor = Cursor(decompress_page(header.compression, page.data, page.size), "page")
-                times = _decode_page_times(cursor.read_exactly(cursor.read_uvarint()), Encoding.TS_2DIFF, statistics)
+                coded = cursor.read_exactly(cursor.read_uvarint())
+                times = _decode_page_times(coded, Encoding.TS_2DIFF, statistics, self._begins_anew)
                 values = _decode_page_values(header, cursor.read_exactly(cursor.bytes_left()), len(times), statistics, label)
-                _require_order(times, self._begins_anew)
             columns.append(Column(series.type, times, values))
-        if self._begins_anew and not _ascends(columns):
-            yield self._put_in_order(columns, label)
-        else:
-            yield from columns
+        yield from self._put_in_order(columns, label) if self._begins_anew else columns
 
-    def _put_in_order(self, columns: list[Column], label: str) -> Column:
-        times = np.concatenate([column.times for column in columns])
-        values = np.concatenate([column.values for column in columns])
-        order = np.argsort(times, kind="stable")
-        ordered = times[order]
-        first = np.append(True, ordered[1:] != ordered[:-1])
-        if not first.all():
+    def _put_in_order(self, columns: list[Column], label: str) -> list[Column]:
+        """Return the columns of a chunk as they are, or as one column if times begin anew in them: the earlier run wins."""
+        runs = [run for column in columns if len(column) for run in _split_runs(column)]
+        if all(before.times[-1] < after.times[0] for before, after in itertools.pairwise(runs)):
+            return columns
+        whole = overlay_columns(runs[::-1])
+        if len(whole) < sum(map(len, columns)):
             self.repeating.add(label)
-        return Column(columns[0].type, ordered[first], values[order[first]])
+        return [whole]
 
     def read_time_chunk(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
         """The times of a chunk of the time column: (statistics, times) of each page."""
@@ -220,9 +217,7 @@ class ChunkReader:
             statistics = page.statistics or place.statistics
             with _Located(self._file.path, page.offset, label):
                 data = decompress_page(header.compression, page.data or b"", page.size)
-                times = _decode_page_times(data, header.encoding, statistics)
-                _require_order(times)
-                found.append((statistics, times))
+                found.append((statistics, _decode_page_times(data, header.encoding, statistics)))
         return found
 
     def read_value_chunk(
@@ -281,8 +276,8 @@ class ChunkReader:
         return header, self._file.read(header.data_offset, header.data_size)
 
 
-def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
-    """Decode the times of a page and check them against the statistics. They may be in any order.
+def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics, begins_anew: bool = False) -> Times:
+    """Decode the times of a page and check them against the statistics. They ascend; with `begins_anew` they may begin anew.
 
     A plain series does not state the encoding of its times. It is TS_2DIFF unless the site's settings said PLAIN.
     """
@@ -292,23 +287,29 @@ def _decode_page_times(data: bytes, encoding: Encoding, statistics: Statistics) 
         return np.array([statistics.start], np.int64)
     if encoding == Encoding.TS_2DIFF and len(data) == 8 * statistics.count:
         plain = decode_values(DataType.INT64, Encoding.PLAIN, data, statistics.count)
-        if len(plain) and plain.min() == statistics.start and plain.max() == statistics.end:
+        if len(plain) and _has_ends(plain, statistics, begins_anew):
             encoding = Encoding.PLAIN
     times: Times = decode_values(DataType.INT64, encoding, data, statistics.count)
-    if len(times) and (times.min() != statistics.start or times.max() != statistics.end):
+    if len(times) and not _has_ends(times, statistics, begins_anew):
         raise BadPageError("the times are not those of the statistics")
-    return times
-
-
-def _require_order(times: Times, begins_anew: bool = False) -> None:
     before, after = times[:-1], times[1:]
     if bool((after == before if begins_anew else after <= before).any()):
         raise BadPageError("the times do not ascend")
+    return times
 
 
-def _ascends(columns: list[Column]) -> bool:
-    pages = [column.times for column in columns if len(column)]
-    return all(a[-1] < b[0] for a, b in itertools.pairwise(pages)) and not any((t[1:] <= t[:-1]).any() for t in pages)
+def _has_ends(times: Times, statistics: Statistics, begins_anew: bool) -> bool:
+    first, last = (times.min(), times.max()) if begins_anew else (times[0], times[-1])
+    return bool(first == statistics.start and last == statistics.end)
+
+
+def _split_runs(column: Column) -> list[Column]:
+    """Split a column, which is not empty, where its times begin anew."""
+    anew = np.flatnonzero(column.times[1:] <= column.times[:-1]) + 1
+    if not len(anew):
+        return [column]
+    parts = zip(np.split(column.times, anew), np.split(column.values, anew), strict=True)
+    return [Column(column.type, times, values) for times, values in parts]
 
 
 def _is_one_time(data: bytes, statistics: Statistics) -> bool:
