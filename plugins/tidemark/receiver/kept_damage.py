@@ -36,7 +36,8 @@ def is_one(held_id: str) -> bool:
 def listed(app: App, connection: Connection, receiver: ReceiverSettings, names: dict[str, str]) -> list[dict[str, Any]]:
     """Return the damaged kept files as rows of `quarantine list`. Digests files that changed since the last digest."""
     known = file_checks(connection, receiver.name)
-    rows = [row for row in catalog_rows.visible_files(connection, receiver.name) if row.kept and row.site_id in names]
+    kept = catalog_rows.visible_files(connection, receiver.name, kept_only=True)
+    rows = [row for row in kept if row.site_id in names]
     wrong = wrong_bytes(app, connection, receiver, rows, known)
     drops = {row.file_id: drops_of(connection, row) for row in rows if row.file_id in wrong}
     return [

@@ -183,12 +183,16 @@ def visible_files(
     site_id: str | None = None,
     database: str | None = None,
     role: str | None = None,
+    *,
+    kept_only: bool = False,
 ) -> list[CatalogFile]:
-    """Return the files that readers see, of one site, database or role if given, ordered by site and rank."""
+    """Return the files that readers see, of one site, database or role if given, ordered by site and rank; with `kept_only`
+    those that vanished at their site."""
     where = ["f.receiver = :receiver", "f.visible = 1"]
     where += ["f.site_id = :site"] if site_id is not None else []
     where += ["f.database_name = :database"] if database is not None else []
     where += ["f.role = :role"] if role is not None else []
+    where += ["f.rank_unsequence < 0"] if kept_only else []
     order = ", ".join(("f.site_id", *("f." + r for r in _RANKS), "f.file_id"))
     query = sa.text(f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY {order}")
     values = {"receiver": receiver, "site": site_id, "database": database, "role": role}

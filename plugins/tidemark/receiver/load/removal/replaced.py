@@ -14,7 +14,7 @@ docs/decisions/0007-settled-files-are-replaced-whole.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
@@ -196,6 +196,18 @@ def _find_outranked(
     return sorted(found)
 
 
+def rank_below_live(
+    connection: Connection, place: tuple[str, str], files: Iterable[CatalogFile], at: float
+) -> Collection[int]:
+    """Rank vanished files below all live files of their site, and withdraw what was merged from them. `place`: receiver and
+    site. Returns the IDs of those that were not below before."""
+    landings, _ = landing_rows.last_loaded(connection, *place)
+    ranks = {file.file_id: below_live(file.rank, landings) for file in files if not file.kept}
+    catalog_rows.rank_files(connection, ranks)
+    merge_rows.unmerge_files(connection, place[0], ranks, at)
+    return ranks.keys()
+
+
 def _apply_outcome(
     connection: Connection, receiver: str, site_id: str, stand: SettledSet, outcome: Outcome, at: float
 ) -> None:
@@ -205,11 +217,8 @@ def _apply_outcome(
     if outcome.action == "stand":
         return
     if outcome.action == "below":
-        landings, _ = landing_rows.last_loaded(connection, receiver, site_id)
-        ranks = {file.file_id: below_live(file.rank, landings) for file in stand.merged if not file.kept}
-        catalog_rows.rank_files(connection, ranks)
-        catalog_rows.mark_files(connection, ranks, "dropped")
-        merge_rows.unmerge_files(connection, receiver, ranks, at)
+        below = rank_below_live(connection, (receiver, site_id), stand.merged, at)
+        catalog_rows.mark_files(connection, below, "dropped")
         _conclude_drops(connection, receiver, site_id, stand)
         return
     merge_rows.unmerge_files(connection, receiver, merged, at)  # files merged from it are withdrawn too

@@ -24,10 +24,10 @@ from tidemark.ledger.receiver import (
 from tidemark.ledger.receiver import (
     refusals as refusal_rows,
 )
-from tidemark.ledger.receiver.catalog import CatalogFile, below_live
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import DropRow
 from tidemark.receiver.load.admit import Origin
-from tidemark.receiver.load.removal.replaced import troubles_of
+from tidemark.receiver.load.removal.replaced import rank_below_live, troubles_of
 from tidemark.receiver.load.removal.rules import (
     SETTLED,
     PathState,
@@ -101,10 +101,8 @@ def keep_below_live(connection: Connection, origin: Origin, gone: Mapping[str, i
     """Rank vanished files {path: newest generation} below all live files of their site, as soon as they are reported. Merged
     files that hold them together with live ones are withdrawn. Whether the files leave is judged elsewhere."""
     found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, gone)
-    landings, _ = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)
-    ranks = {f.file_id: below_live(f.rank, landings) for f in found if not f.kept and f.generation <= gone[f.path]}
-    catalog_rows.rank_files(connection, ranks)
-    merge_rows.unmerge_files(connection, origin.receiver, ranks, at)
+    told = [file for file in found if file.generation <= gone[file.path]]
+    rank_below_live(connection, (origin.receiver, origin.site_id), told, at)
 
 
 def lift_listed(connection: Connection, origin: Origin, listed: Iterable[str], at: float) -> None:
