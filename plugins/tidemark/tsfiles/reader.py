@@ -110,11 +110,18 @@ class TsFile:
         """Read chunks undecoded: the header and all bytes of each, from the header on."""
         return read_stored_chunks(self._file, parts, self._chunks_end)
 
+    def begins_anew(self, header: ChunkHeader, data: bytes, place: ChunkPlace) -> bool:
+        """Whether the times of a plain chunk begin anew. `header` and `data` as `read_stored_chunks` returns them."""
+        return self._chunks.begins_anew(header, data[header.data_offset - header.offset :], place.statistics)
+
     def find_whole_device(self, device: str, terms: Terms) -> WholeDevice | None:
-        """The index entry of a device if it can be copied whole under these terms, else None."""
+        """The index entry of a device if it can be copied whole under these terms, else None.
+
+        None for a plain device of V3, too: times may begin anew in its chunks."""
         (place, *others), walk = self._places[device], IndexWalk(self._file, self.version, self._chunks_end)
         parts = [] if others else list(walk.series_ranges(place))
-        return find_whole_device(walk.read_child(parts[0]).data, is_table(place.name), terms) if len(parts) == 1 else None
+        whole = find_whole_device(walk.read_child(parts[0]).data, is_table(place.name), terms) if len(parts) == 1 else None
+        return whole if whole and (whole.aligned or self.version > 3) else None
 
     def read_whole_device(self, device: WholeDevice) -> CopiedDevice | None:
         """The bytes of a device from `find_whole_device`; None if they differ from the index or are far apart."""
@@ -266,8 +273,8 @@ def aligned_stretches(path: str, time: Series, columns: Mapping[str, Series]) ->
 def stored_chunks(file: TsFile, stretch: Stretch) -> list[Chunk] | None:
     """The chunks of a stretch with their undecoded bytes, times first; None if they must be decoded.
 
-    Chunks must be decoded if the reader would refuse them or must compare them with their statistics, or if their name
-    is not the canonical one of their measurement. Raises as `TsFile.read_column`.
+    Chunks must be decoded if the reader would refuse them or must compare them with their statistics, if their name is not
+    the canonical one of their measurement, or if their times begin anew. Raises as `TsFile.read_column`.
     """
     parts = [("", *stretch.time)] if stretch.time else []
     parts += [(measurement, *value) for measurement, value in stretch.values.items()]
@@ -278,6 +285,8 @@ def stored_chunks(file: TsFile, stretch: Stretch) -> list[Chunk] | None:
         kind = DataType.INT64 if series.is_time else series.type
         readable = can_decode(kind, header.encoding, header.compression) and header.encoding not in UNSURE
         if series.name != measurement or header.column != column or not readable:
+            return None
+        if column == PLAIN_SERIES and file.begins_anew(header, data, place):
             return None
         chunks.append(Chunk(measurement, series.type, column, data, place.statistics))
     return chunks

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from tests.unit.receiver.test_merge_task import Case
+from tests.unit.tsfiles.handmade import PLAIN, Chunk, HandmadeFile
 from tidemark.errors import CorruptionError
 from tidemark.receiver import windows as merge_pieces
 from tidemark.receiver.merge import device as merge_device
-from tidemark.receiver.merge.task import Staged, run_merge_task
+from tidemark.receiver.merge.task import Staged, TaskSource, run_merge_task
 from tidemark.tsfiles.layout.structure import check_structure
 from tidemark.tsfiles.points.codes import BINARY_TYPES, DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
@@ -216,3 +217,22 @@ def test_without_a_compiler_the_same_points_are_copied(case: Case, monkeypatch: 
     plain = merged(case)
     assert [s.sha256 for s in outputs] == [s.sha256 for s in plain]
     assert [(s.counts, s.devices) for s in outputs] == [(s.counts, s.devices) for s in plain]
+
+
+@pytest.mark.parametrize("others", [{}, {D1: columns(250, 1, "int64")}], ids=["device of one file", "series of one file"])
+def test_times_that_begin_anew_are_written_in_order(
+    case: Case, copied: list[bytes], others: dict[Segments, dict[str, Column]]
+) -> None:
+    """IoTDB 0.12 writes such chunks into V3; nobody reads them in V4. The sound chunk after it is copied."""
+    anew = Chunk("s", PLAIN, [([*range(100, 150), *range(60, 110)], list(range(100)))])
+    sound = Chunk("s", PLAIN, [(list(range(200, 250)), list(range(50)))])
+    (case.root / "0.tsfile").write_bytes(HandmadeFile("root.db.a.d1", [[anew, sound]]).data())
+    case.sources.append(TaskSource("0.tsfile", ""))
+    case.devices.add("root.db.a.d1")
+    case.add({D2: columns(0, 10, "int64")} | others)
+    (staged,) = merged(case)
+    assert sound.data() in copied and anew.data() not in copied and staged.counts.overwritten == 10
+    [(times, values)] = [(times, values) for _, name, _, times, values in points(case, [staged]) if name == "s"]
+    first = {time: at for at, time in reversed([*enumerate([*range(100, 150), *range(60, 110)])])}
+    assert dict(zip(times, values, strict=True)) == first | {time: time - 200 for time in range(200, 250)}
+    assert times == sorted(times)

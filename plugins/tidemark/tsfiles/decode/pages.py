@@ -190,12 +190,31 @@ class ChunkReader:
             if page.data is None or not span.overlaps_interval(statistics):
                 continue
             with _Located(self._file.path, page.offset, label):
-                cursor = Cursor(decompress_page(header.compression, page.data, page.size), "page")
-                coded = cursor.read_exactly(cursor.read_uvarint())
-                times = _decode_page_times(coded, Encoding.TS_2DIFF, statistics, self._begins_anew)
+                times, cursor = self._read_times(header, page, statistics)
                 values = _decode_page_values(header, cursor.read_exactly(cursor.bytes_left()), len(times), statistics, label)
             columns.append(Column(series.type, times, values))
         yield from self._put_in_order(columns, label) if self._begins_anew else columns
+
+    def begins_anew(self, header: ChunkHeader, data: bytes, told: Statistics) -> bool:
+        """Whether the times of a plain chunk begin anew. `data`: its pages. `told`: its statistics in the index.
+
+        False if they cannot be decoded: whoever reads the chunk is told so."""
+        if not self._begins_anew or decode_small_pages(header, data, told, None, None) is not None:
+            return False
+        try:
+            with _Located(self._file.path, header.offset, header.name):
+                pages = [page for page in parse_pages(self._file, header, data) if page.data is not None]
+                runs = [self._read_times(header, page, page.statistics or told)[0] for page in pages]
+        except CorruptionError:
+            return False
+        times = np.concatenate(runs) if runs else np.empty(0, np.int64)
+        return bool((times[1:] <= times[:-1]).any())
+
+    def _read_times(self, header: ChunkHeader, page: Page, statistics: Statistics) -> tuple[Times, Cursor]:
+        """Decode the times of a page of a plain chunk: (times, a cursor before the values)."""
+        cursor = Cursor(decompress_page(header.compression, page.data or b"", page.size), "page")
+        coded = cursor.read_exactly(cursor.read_uvarint())
+        return _decode_page_times(coded, Encoding.TS_2DIFF, statistics, self._begins_anew), cursor
 
     def _put_in_order(self, columns: list[Column], label: str) -> list[Column]:
         """Return the columns of a chunk as they are, or as one column if times begin anew in them: the earlier run wins."""
