@@ -66,7 +66,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch, short_pauses: None) -> None:
     monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 10))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.real("postgresql"), pytest.mark.full])])
 def centre(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Centre]:
     """A receiver with its ledger on either database."""
     facts = {"ledger_url": request.getfixturevalue("postgres_ledger_url")} if request.param == "postgresql" else {}

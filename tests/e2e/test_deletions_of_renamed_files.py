@@ -25,7 +25,7 @@ def deploy(folder: Path, through: Sshd | None = None) -> Deployed:
     shutil.copytree(FOLDERS / "0.12.0-renamed", folder / "site")
     (folder / "site/data/data/unsequence").mkdir(parents=True)
     link = 'deletes = "apply"'
-    return Deployed(folder, SITES["0.12.0"], folder / "site", folder / "centre", through, link=link).write()
+    return Deployed(folder, SITES["0.12.0"], folder / "site", folder / "centre", through, link=link, here=True).write()
 
 
 def points(deployed: Deployed) -> dict[tuple[str, str], int]:

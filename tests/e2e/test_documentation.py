@@ -90,6 +90,7 @@ def plain(text: str) -> str:
     return re.sub(r" +", " ", text).strip(" ")
 
 
+@pytest.mark.full
 def test_the_tutorial_goes_from_two_folders_to_a_proved_sync(checkout: Path) -> None:
     blocks = blocks_of("docs/tutorial.md")
     assert len(blocks) >= 8

@@ -32,7 +32,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     run_inline(monkeypatch)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.real("postgresql"), pytest.mark.full])])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """With its ledger on either database."""
     facts = {"url": request.getfixturevalue("postgres_ledger_url")} if request.param == "postgresql" else {}
@@ -234,6 +234,7 @@ def test_what_cannot_be_listed_is_not_taken_for_lost(small: World) -> None:
     assert small.rows() == rows
 
 
+@pytest.mark.full
 def test_by_the_command_killed_again_and_again(tmp_path: Path) -> None:
     """Real processes, real signals, files described in real children: the ledger is empty until it is whole."""
     world = World(tmp_path)

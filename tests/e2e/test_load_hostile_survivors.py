@@ -65,8 +65,8 @@ class TestExplosions:
         "exploding",
         [
             pytest.param(lambda: many_points(40, 1 << 22), id="points without end"),
-            pytest.param(lambda: many_pages(250_000), id="pages without end"),
-            pytest.param(at_one_time, id="chunks without end"),
+            pytest.param(lambda: many_pages(250_000), id="pages without end", marks=pytest.mark.full),
+            pytest.param(at_one_time, id="chunks without end", marks=pytest.mark.full),
         ],
     )
     def test_it_ends_within_its_limits(self, centre: Centre, which: str, exploding: Callable[[], bytes]) -> None:
@@ -97,6 +97,7 @@ class TestExplosions:
         assert state(centre) == [("retired", None)] and spent < 20
         assert peak.memory < 641 << 20
 
+    @pytest.mark.full
     def test_a_site_of_explosions_costs_its_own_few(self, centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(admitting, "survival_limits", lambda _: Limits(wall_seconds=1))
         sender = centre.sender()
@@ -267,6 +268,7 @@ def placed(centre: Centre, path: str) -> Path:
     return centre.root / at
 
 
+@pytest.mark.full
 def test_very_many_devices(centre: Centre) -> None:
     """What an index takes is in proportion to its bytes."""
     sender = centre.sender()

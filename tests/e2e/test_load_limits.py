@@ -26,7 +26,9 @@ LIMITS = {
     "wall time": (Limits(wall_seconds=3), "not done after 3 s"),
     "memory": (Limits(memory_bytes=640 << 20), "more memory than a task may use, 0."),
 }
-EACH_LIMIT = pytest.mark.parametrize("limit", LIMITS)
+EACH_LIMIT = pytest.mark.parametrize(
+    "limit", ["memory", *(pytest.param(one, marks=pytest.mark.full) for one in LIMITS if one != "memory")]
+)
 
 
 @pytest.fixture

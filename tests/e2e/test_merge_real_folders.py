@@ -51,7 +51,7 @@ def test_merging_changes_no_point(site: RealSite, centre: Centre) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_merges_between_loads_change_nothing_in_the_end(
     site: RealSite,
     seed: int,

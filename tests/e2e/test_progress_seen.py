@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.expected import SITES
 from tests.services.deployed import Deployed
 
@@ -17,6 +19,7 @@ def progress(deployed: Deployed) -> dict[str, Any] | None:
     return found
 
 
+@pytest.mark.full
 def test_status_shows_files_bytes_rate_and_time_left_of_the_run_at_work(tmp_path: Path) -> None:
     site = SITES["2.0.1-beta"]
     for folder in (*site.data, site.schema):

@@ -44,7 +44,7 @@ def proved(deployed: Deployed, root: Path) -> None:
 def test_a_folder_here(site: RealSite, tmp_path: Path) -> None:
     root = tmp_path / "site"
     FillingSite.whole(site, root)
-    proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre").write(), root)
+    proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", here=True).write(), root)
 
 
 @pytest.mark.full
