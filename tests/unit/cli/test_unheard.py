@@ -13,13 +13,18 @@ import tidemark
 
 WORDS = [
     ["status"],
-    ["status", "--json"],
-    ["sync", "plant1"],
     ["sync", "plant1", "--json"],
-    ["why", "nothing", "--json"],
     ["--help"],
-    ["sync", "--help"],
-    ["ledger", "upgrade"],
+    *(
+        pytest.param(words, marks=pytest.mark.full)
+        for words in (
+            ["status", "--json"],
+            ["sync", "plant1"],
+            ["why", "nothing", "--json"],
+            ["sync", "--help"],
+            ["ledger", "upgrade"],
+        )
+    ),
 ]
 
 
