@@ -56,7 +56,7 @@ class Centre:
 def centre(tmp_path: Path, start_sshd: Callable[..., Sshd]) -> Centre:
     servers = {name: start_sshd() for name in NODES}
     folders = {name: server.new_folder(name) for name, server in servers.items()}
-    deployed = Deployed(tmp_path / "deployed", SITES[FOLDER], tmp_path / "site", tmp_path / "centre").write()
+    deployed = Deployed(tmp_path / "deployed", SITES[FOLDER], tmp_path / "site", tmp_path / "centre", here=True).write()
     with deployed.config.open("a") as config:
         config.write('\n[cluster]\nreceiver = "centre"\nreplicas = 3\nquorum = 2\nslots = 100\n')
         for name, server in servers.items():

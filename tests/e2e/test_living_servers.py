@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,14 @@ class Centre:
         for _ in range(8):
             wait_until_still(self.workload.server)  # one more compaction may have begun
             before = look(self.workload.server)
-            ended = self.deployed.run("sync", self.deployed.name, expect=(0, 22) if self.policy == "apply" else (0,))
+            ended = self.here.run("sync", self.deployed.name, expect=(0, 22) if self.policy == "apply" else (0,))
             if ended["kind"] == 22:  # its last late points were deleted, and unsequence has no file any more
                 assert "no TsFile any more" in ended["guard"], ended
-                self.deployed.run("approve", ended["run"], "--yes")
+                self.here.run("approve", ended["run"], "--yes")
             elif ended["state"] == "nothing" and look(self.workload.server) == before:
                 break
         assert (ended["state"], look(self.workload.server)) == ("nothing", before), ended
-        readings = {words: self.read(*words) for words in ((), ("--live-only",))}
+        readings = {words: self.read(*words, through=self.here) for words in ((), ("--live-only",))}
         for words, seen in readings.items():
             extra = {point: seen[point] for point in seen.keys() - answers.keys()}
             other = {point: (value, seen.get(point)) for point, value in answers.items() if seen.get(point) != value}
@@ -92,8 +92,8 @@ class Centre:
                 lost = [point for point, value in expired if not self.workload.agrees(point, seen.get(point), value)]
                 assert not lost, f"of {len(expired)} points in files that a time to live took are gone: {lost[:5]}"
         self.check_kept(answers, readings[()])
-        assert self.deployed.run("verify", "--deep", "--live-only")["differences"] == []
-        told = self.deployed.run("verify", "--deep", expect=(0, 20))["differences"]
+        assert self.here.run("verify", "--deep", "--live-only")["differences"] == []
+        told = self.here.run("verify", "--deep", expect=(0, 20))["differences"]
         assert {one["what"] for one in told} <= ({"kept points"} if self.policy == "keep" else set()), told
 
     def check_kept(self, answers: Values, seen: Values) -> None:
@@ -120,9 +120,14 @@ class Centre:
                     away = sorted(values.keys() - seen.keys())
                     assert not away or deletions, f"{location} is kept, and {away[:5]} are not seen"
 
-    def read(self, *words: str) -> Values:
+    @property
+    def here(self) -> Deployed:
+        """For quiet moments: nothing else is at work in this process."""
+        return replace(self.deployed, here=True)
+
+    def read(self, *words: str, through: Deployed | None = None) -> Values:
         """What readers see of this workload: the server also has what others wrote before."""
-        rows = self.deployed.read("points.csv", *words)
+        rows = (through or self.deployed).read("points.csv", *words)
         return {(device, name, at): value for device, name, at, _, value in rows if (device, name) in self.workload.types}
 
 

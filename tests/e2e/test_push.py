@@ -29,7 +29,7 @@ class Receiving:
     root: Path
 
     def made(self) -> Deployed:
-        deployed = Deployed(self.folder, NEW, Path("/nowhere"), self.root)
+        deployed = Deployed(self.folder, NEW, Path("/nowhere"), self.root, here=True)
         self.folder.mkdir()
         deployed.config.write_text(f'[receivers.here]\nstore = "file://{self.root}"\n')
         return deployed
@@ -81,7 +81,7 @@ def test_a_receiver_with_less_than_a_shell(
     server: Sshd = request.getfixturevalue(tier)
     FillingSite.whole(NEW, site_root)
     root = server.new_folder("receiver")
-    pushing = Deployed(tmp_path / "at_site", NEW, site_root, root, receiver_through=server).write()
+    pushing = Deployed(tmp_path / "at_site", NEW, site_root, root, receiver_through=server, here=True).write()
     pushed_and_proved(pushing, Receiving(tmp_path / "at_centre", root).made())
 
 
@@ -97,7 +97,7 @@ def test_what_a_far_load_missed_is_sent_again(tmp_path: Path, site_root: Path, s
     """Bytes lost between landing and load: the receipt says so, the next sync sends them, the next load has them."""
     FillingSite.whole(NEW, site_root)
     root = sshd.new_folder("receiver")
-    pushing = Deployed(tmp_path / "at_site", NEW, site_root, root, receiver_through=sshd).write()
+    pushing = Deployed(tmp_path / "at_site", NEW, site_root, root, receiver_through=sshd, here=True).write()
     receiving = Receiving(tmp_path / "at_centre", root).made()
     pushing.run("sync", "plant1")
     victims = sorted(root.glob("landing/*/*/**/*.tsfile"))[:3]

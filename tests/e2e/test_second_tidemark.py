@@ -30,7 +30,7 @@ def two(tmp_path: Path, sshd: Sshd) -> tuple[Deployed, Deployed]:
 
 def beside(pushing: Deployed, folder: Path) -> Deployed:
     """The Tidemark that loads what `pushing` sends."""
-    return replace(pushing, folder=folder, site_root=Path("/nowhere"), receiver_through=None).write()
+    return replace(pushing, folder=folder, site_root=Path("/nowhere"), receiver_through=None, here=True).write()
 
 
 def test_both_at_the_same_moment(two: tuple[Deployed, Deployed], tmp_path: Path) -> None:

@@ -68,14 +68,14 @@ def test_a_folder_behind_less_than_a_shell(tier: str, folder: str, tmp_path: Pat
     server, site = request.getfixturevalue(tier), SITES[folder]
     root = server.new_folder("site")
     FillingSite.whole(site, root)
-    proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", site_through=server).write(), root)
+    proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", site_through=server, here=True).write(), root)
 
 
 @pytest.mark.full
 def test_a_ledger_in_postgresql(tmp_path: Path, postgres_url: str) -> None:
     site, root = SITES["2.0.1-beta"], tmp_path / "site"
     FillingSite.whole(site, root)
-    proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", ledger=postgres_url).write(), root)
+    proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", ledger=postgres_url, here=True).write(), root)
 
 
 @pytest.mark.full
@@ -83,6 +83,6 @@ def test_a_site_that_may_only_be_read(tmp_path: Path) -> None:
     """No snapshot: read in place."""
     site, root = SITES["0.12.0"], tmp_path / "site"
     FillingSite.whole(site, root)
-    deployed = Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", more='snapshot = ""')
+    deployed = Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", more='snapshot = ""', here=True)
     proved(deployed.write(), root)
     assert not list(root.rglob(".tidemark"))
