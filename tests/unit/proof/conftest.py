@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.centre import run_inline
 from tidemark.app import App
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
@@ -50,8 +51,13 @@ class Deployment:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.full, pytest.mark.real("postgresql")])])
-def deploy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[int | None], Deployment]]:
-    """Make a deployment whose site has the first `files` real TsFiles (all: None). Its ledger on either database."""
+def deploy(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int | None], Deployment]]:
+    """Make a deployment whose site has the first `files` real TsFiles (all: None). Its ledger on either database.
+
+    Files are checked and merged in this process."""
+    run_inline(monkeypatch)
     opened: list[Ledger] = []
     sqlite = f"sqlite:///{tmp_path / 'ledger.db'}"
     url = sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_ledger_url")
