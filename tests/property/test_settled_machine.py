@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from tests.centre import Centre
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import deletion, sealed, source
-from tidemark.formats.landing import decode_receipt
+from tidemark.formats.landing import InventoryEntry, decode_receipt
 from tidemark.ledger.receiver.settled import kept_files
 from tidemark.operations.decisions import approve_run
 from tidemark.operations.housekeeping import DAY, housekeep
@@ -50,6 +50,7 @@ class World:
     files: dict[str, SiteFile] = field(default_factory=dict)  # what the site has
     kept: dict[str, SiteFile] = field(default_factory=dict)  # what it dropped and the centre keeps
     dropped: dict[str, SiteFile] = field(default_factory=dict)  # what it dropped and the operator has to decide on
+    held: dict[str, SiteFile] = field(default_factory=dict)  # what is gone and its limits hold back
     asked: set[str] = field(default_factory=set)  # by receipts, to be sent again
     lazy: bool = False  # what is asked for does not go with the next landing: it was left out, the link is slow
     value: int = 0
@@ -98,12 +99,26 @@ class World:
         self.asked.discard(path)
         self.land(set(), dropped=(self.sender.drop(path),), removed=(path,))
 
+    def hold(self, path: str) -> None:
+        """It is gone, and the link's limits hold the drop back: those of one that keeps what its site drops hold none."""
+        if self.sender.deletes == "keep":
+            return self.drop(path)
+        self.held[path] = self.files.pop(path)
+        self.asked.discard(path)
+        self.land(set(), held=(self.sender.drop(path),), removed=(path,))
+
+    def restore(self) -> None:
+        """What the limits held is there again, as it was."""
+        back, self.held = self.held, {}
+        self.files |= back
+        self.land(set(), added=tuple(InventoryEntry(path, 1, 1, ()) for path in sorted(back)))
+
     def _put(self, path: str, points: set[Point]) -> None:
         self.value += 1
         self.files[path] = SiteFile(dict.fromkeys(points, self.value))
         for point in points:
             self.ever.setdefault(point, set()).add(self.value)
-        for gone in (self.kept, self.dropped):
+        for gone in (self.kept, self.dropped, self.held):
             gone.pop(path, None)  # the site has it again: what it was before matters no more
 
     # what Tidemark does
@@ -175,7 +190,7 @@ class World:
         A settled file holds such points together with others that the site deleted since: nobody can tell these apart.
         """
         seen = {(device, time): int(value) for device, time, value in self.seen()}
-        live, gone = _laid_over(self.files), _laid_over({**self.kept, **self.dropped})
+        live, gone = _laid_over(self.files), _laid_over({**self.kept, **self.dropped, **self.held})
         more = {point: value for point, value in seen.items() if point not in live}
         return (
             all(seen.get(point) == value for point, value in live.items())
@@ -228,7 +243,8 @@ STEPS = st.one_of(
     st.tuples(st.just("change"), st.integers(0, 9), POINTS),
     st.tuples(st.just("delete"), st.integers(0, 9), st.sampled_from(DEVICES), st.integers(0, 5), st.integers(0, 3)),
     st.tuples(st.just("compact"), st.sets(st.integers(0, 9), min_size=1, max_size=3)),
-    st.tuples(st.just("drop"), st.integers(0, 9)),
+    st.tuples(st.sampled_from(("drop", "hold")), st.integers(0, 9)),
+    st.just(("restore",)),
     st.just(("merge",)),
     st.just(("settle",)),
     st.just(("sync",)),
@@ -239,7 +255,7 @@ STEPS = st.one_of(
 def act(site: World, step: tuple, number: int) -> None:  # type: ignore[type-arg]
     what, *more = step
     paths = sorted(site.files)
-    if what in ("merge", "settle"):
+    if what in ("merge", "settle", "restore"):
         return getattr(site, what)()  # type: ignore[no-any-return]
     if what == "sync":
         return site.land(set())
@@ -257,7 +273,7 @@ def act(site: World, step: tuple, number: int) -> None:  # type: ignore[type-arg
         return site.change(path, more[1])
     if what == "delete":
         return site.delete(path, more[1], more[2], more[2] + more[3])
-    return site.drop(path)
+    return site.hold(path) if what == "hold" else site.drop(path)
 
 
 D1 = {("root.sg.d1", t) for t in range(4)}
@@ -274,6 +290,9 @@ TWICE = [*SETTLED, ("write", 1, True, {("root.sg.d1", 1)}), ("merge",), ("settle
 @example("keep", [*SETTLED[:2], ("drop", 0), *SETTLED[2:], ("compact", {0})])
 @example("keep", [*SETTLED, ("drop", 0), ("drop", 0)])
 @example("keep", [*SETTLED[:2], ("drop", 0), ("drop", 0), *SETTLED[2:]])
+@example("apply", [*SETTLED, ("hold", 1)])
+@example("apply", [*SETTLED, ("hold", 0), ("hold", 0), ("restore",)])
+@example("apply", [*SETTLED, ("hold", 1), ("sync",), ("restore",)])
 @example("keep", [*SETTLED, ("write", 4, False, D1), ("merge",), ("settle",), ("write", 3, False, D1)])
 @settings(max_examples=max(6, settings().max_examples // 6), deadline=None)  # each is a dozen loads
 def test_what_a_site_does_to_settled_files_is_seen_or_named(deletes: str, steps: list) -> None:  # type: ignore[type-arg]

@@ -223,11 +223,13 @@ def record_landing(
     clashes = schema.write_schema(connection, origin, logs, admission.loads)
     landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory_change(manifest))
     note_gone(connection, origin.receiver, origin.site_id, manifest.removed)
-    gone = {v.path: v.generation for v in (*manifest.superseded, *manifest.dropped, *manifest.held)}
-    lift_listed(connection, origin, [entry.path for entry in manifest.added if entry.path not in gone], at)
-    keep_below_live(connection, origin, {v.path: v.generation for v in manifest.held}, at)
+    held = {v.path: v.generation for v in manifest.held}
+    gone = {v.path for v in (*manifest.superseded, *manifest.dropped)} | held.keys()
+    back = {entry.path for entry in manifest.added} - gone
+    lift_listed(connection, origin, back, at)
+    keep_below_live(connection, origin, held, at)
     vanished = apply_vanished(connection, origin, drops_of_manifest(manifest, at), manifest.deletes, at, found)
-    paths = vanished | {file.path for file in manifest.files}
+    paths = vanished | held.keys() | back | {file.path for file in manifest.files}
     late = recheck_settled(connection, origin.receiver, origin.site_id, paths, at)
     pending = {**dict(still_waiting(connection, origin)), **late.waits}
     claimed = tuple(sorted({device for load in admission.loads for device in load.claims}))

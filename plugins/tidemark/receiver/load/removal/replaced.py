@@ -132,9 +132,10 @@ def _judge_settled_set(connection: Connection, receiver: str, site_id: str, stan
     roots = [_judge_root(row, known) for row in newest.values()]
     kept = {root.path for root in roots if root.fate is SourceFate.KEPT}
     here = [newest[root.path] for root in roots if root.fate in (SourceFate.HERE, SourceFate.TOLD)]
-    return judge_settled_set(
-        roots, _find_outranked(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here))
-    )
+    wrong = _find_outranked(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here))
+    if any(file.kept for file in stand.merged):  # they were gone at the site, and are there again
+        wrong += [row.path for row in here]
+    return judge_settled_set(roots, wrong)
 
 
 def _judge_root(row: CatalogFile, known: _LedgerFacts) -> Root:

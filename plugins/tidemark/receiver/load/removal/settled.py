@@ -68,15 +68,15 @@ class Outcome:
     again: tuple[Requested, ...] = ()
 
 
-def judge_settled_set(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
-    """Decide what becomes of a settled set. `beneath`: files of the site that the set outranks wrongly, because one of its
-    sources ranks below them, or a vanished one above them."""
+def judge_settled_set(roots: Iterable[Root], misplaced: Iterable[str] = ()) -> Outcome:
+    """Decide what becomes of a settled set. `misplaced`: files of the site that the set outranks wrongly, because one of its
+    sources ranks below them, or a vanished one above them, and sources that the site has in a set that ranks below it."""
     roots = sorted(roots, key=lambda root: root.path)
     if all(root.fate in _ANSWERED for root in roots):
         return Outcome("go")
     if all(root.fate in _ANSWERED | _GONE for root in roots):
         return Outcome("below")
-    late = dict.fromkeys(beneath, "it")
+    late = dict.fromkeys(misplaced, "it")
     for root in roots:
         if root.fate is SourceFate.COVERED:
             late |= dict.fromkeys(root.covers, f"what it covers of {root.path}")
