@@ -16,7 +16,9 @@ from tests.services.sshd import Sshd
 from tests.small_files import deletion, sealed, source
 from tidemark.ledger.leases import Leases
 from tidemark.operations.decisions import approve_run, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
+from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.progress import Tick
+from tidemark.receiver.merge.merge import merge
 from tidemark.sync.adopt import adopt
 from tidemark.sync.run import open_run, recover, run_sync, select_files, sync_schema, transfer_files
 from tidemark.sync.session import PartLimits
@@ -92,6 +94,37 @@ class TestFiles:
         world.sync()
         assert world.sql("SELECT path FROM catalog_file WHERE marked = 'dropped'") == [(source(8),)]
         same_after_loss(world)
+
+    @pytest.mark.parametrize("deletes", ["keep", "apply"])
+    def test_vanished_files_whose_bytes_were_removed(self, tmp_path: Path, deletes: str) -> None:
+        """Compacted, compacted again, dropped, or merged and settled as kept files: nothing of them is lost or waits."""
+        world = World(tmp_path, real=False, deletes=deletes, settle_days=0)
+        for version in range(1, 9):
+            world.add("plant1", source(version), points(f"d{(version + 1) // 2}", (version, version), (9, version)))
+        world.sync()
+        for inner, gone in ((1, (source(1), source(2))), (2, (source(1, inner=1),))):
+            for path in gone:
+                world.remove("plant1", path)
+            world.add("plant1", source(1, inner=inner), points("d1", (1, 1), (2, 2), (9, 2)))
+            world.sync()
+        for version in (3, 4):
+            world.remove("plant1", source(version))
+        assert world.sync().dropped == 2
+        merge(world.app, world.receiver)
+        for _ in range(2):
+            world.clock += 2 * DAY
+            housekeep(world.app, world.receiver)
+        assert not any(world.sql("SELECT 1 FROM catalog_file WHERE state = 'retired'"))
+        judged = "SELECT path, kind, covered_by, state FROM pending_drop ORDER BY path"
+        merged = (
+            "SELECT location, rank_unsequence, marked FROM catalog_file WHERE role = 'merged' AND state = 'live' ORDER BY 1"
+        )
+        before = world.rows(), world.facts()["catalog"], world.sql(judged), world.sql(merged)
+        assert [row[3] for row in before[2]] == ["done"] * 5 and len(before[3]) == (3 if deletes == "keep" else 2)
+        world.lose_ledger()
+        assert world.rebuild().exit_code == 0
+        assert (world.rows(), world.facts()["catalog"], world.sql(judged), world.sql(merged)) == before
+        world.check_proofs()
 
     def test_drops_that_wait_for_approval_wait_again(self, world: World) -> None:
         """Approval was never given: the guard trips again, and approving then works."""

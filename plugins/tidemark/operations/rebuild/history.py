@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +55,11 @@ class ReceiverHistory:
     def is_kept(self, heard: LandingRecord) -> bool:
         """Return whether the answer is the receiver's own copy."""
         return (heard.site_id, heard.landing) in self.kept
+
+    @cached_property
+    def settled_sources(self) -> Collection[tuple[str, str, int]]:
+        """(site, path, generation) of the sources of settled merged files."""
+        return {(paper.site_id, source.path, source.generation) for paper in self.settled for source in paper.sources}
 
     def count_files(self, moment: Moment) -> int:
         """Return about how many files must be described."""

@@ -28,7 +28,7 @@ from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.ledger.receiver.landings import SiteRow
+from tidemark.ledger.receiver.landings import DropRow, SiteRow
 from tidemark.ledger.receiver.merges import Account, MergedFile
 from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.operations.rebuild.answers import Answered, StoredFiles, limit_claims, rebuild_admission
@@ -36,13 +36,14 @@ from tidemark.operations.rebuild.history import LandingRecord, Moment, ReceiverH
 from tidemark.operations.rebuild.result import Findings, Lost, Remains, conclude_rebuild
 from tidemark.progress import Progress, Tick
 from tidemark.receiver.load import schema
-from tidemark.receiver.load.admit import Origin
+from tidemark.receiver.load.admit import Load, Origin
 from tidemark.receiver.load.check import KeptTask
 from tidemark.receiver.load.examine import find_survivors
 from tidemark.receiver.load.landings import FoundManifest
 from tidemark.receiver.load.record import drops_of_manifest, known_before, make_landing_row, record_landing
 from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
-from tidemark.receiver.load.removal.survival import list_questions
+from tidemark.receiver.load.removal.rules import Survival
+from tidemark.receiver.load.removal.survival import Found, due_drops, list_questions
 from tidemark.receiver.load.retry import may_try, origin_of_waiting, record_retried
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.listing import all_files
@@ -66,6 +67,9 @@ class _Work:
     findings: Findings
     damaged: set[str] = field(default_factory=set)  # data files that cannot be read
     refused: dict[str, FileFacts] = field(default_factory=dict)  # data files of refused files: they were loaded later
+
+    def has_bytes(self, row: CatalogFile) -> bool:
+        return row.location in self.traces and row.location not in self.damaged
 
 
 @dataclass(frozen=True)
@@ -204,14 +208,32 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         claimed = landed.receipt.claimed if landed.kept else None
         # Without the receiver's own word a landing gives no device that has an owner: it may be false.
         admission = limit_claims(admission, devices - known.owners.keys() if claimed is None else ())
-        asked = list_questions(connection, origin, drops_of_manifest(manifest, at), admission.loads)
-        found = find_survivors(work.root, asked)
+        found = _find_survivors(work, connection, origin, list(drops_of_manifest(manifest, at)), admission.loads)
         record_landing(connection, origin, manifest, admission, logs, at, found)
         owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
         refusal_rows.put_owners(connection, receiver.name, owners)
         row = make_landing_row(receiver.name, landed.paper, "loaded", manifest.created)
         landing_rows.put_landing(connection, replace(row, loaded=at, receipt=landed.text))
     work.refused.update((one.location, one.facts) for one in landed.files if one.answer.outcome == "refused" and one.facts)
+
+
+def _find_survivors(
+    work: _Work, connection: Connection, origin: Origin, told: Sequence[DropRow], loads: Sequence[Load]
+) -> dict[str, Found]:
+    """Return path → what became of a vanished file's points. Without its bytes nothing can be compared: then what its site
+    told counts, except that a source of a settled merged file was kept."""
+    drops = due_drops(connection, origin, told, [load.file.path for load in loads])
+    asked = list_questions(connection, origin, told, loads)
+    here = [replace(one, made=tuple(filter(work.has_bytes, one.made))) for one in asked if work.has_bytes(one.gone)]
+    found = find_survivors(work.root, here)
+    for row in (one.gone for one in asked if one.gone.path not in found):
+        settled = (origin.site_id, row.path, row.generation) in work.books.settled_sources
+        left = drops[row.path].kind == "superseded" and not settled
+        found[row.path] = Found(Survival.LIVES if left else Survival.GONE, drops[row.path].covered_by, _BY_ITS_SITE)
+    return found
+
+
+_BY_ITS_SITE = "its bytes were gone when the ledger was rebuilt: what its site told counts"
 
 
 def _remember_unreadable(work: _Work, heard: LandingRecord, at: float) -> None:
@@ -327,6 +349,7 @@ def _make_merged_file(receiver: str, paper: Settlement, facts: FileFacts) -> Mer
         points=paper.points,
         rank=paper.rank,
         created=paper.merged,
+        marked="dropped" if paper.rank[0] < 0 else None,
     )
     devices = tuple(CatalogDevice(d.device, d.start, d.end, d.points) for d in facts.devices)
     return MergedFile(file, devices, Account(paper.points_in, paper.points, paper.overwritten, paper.deleted))
