@@ -14,6 +14,7 @@ from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
 from tidemark.errors import UsageError
+from tidemark.formats.landing import InventoryEntry
 from tidemark.operations.decisions import owners_transfer
 from tidemark.operations.doctor.doctor import doctor
 from tidemark.proof.prove import status, why
@@ -116,6 +117,18 @@ def test_what_the_site_dropped_leaves_the_server_where_it_leaves_the_catalog(pai
     sender.land(dropped=(sender.drop(source(2)),), removed=(source(2),))
     pair.load()
     assert pair.server.rows() == pair.centre.rows() == rows((1, 10), (9, 90))
+
+
+def test_a_file_that_is_gone_at_its_site_gives_way_to_what_the_site_has(pair: Pair, sender: Sender) -> None:
+    late = source(2, unsequence=True)
+    sender.land({source(1): d1((1, 10), (2, 20)), late: d1((1, 11), (5, 51))})
+    pair.load()
+    sender.land(held=(sender.drop(late),), removed=(late,))
+    pair.load()
+    assert pair.server.rows() == pair.centre.rows() == rows((1, 10), (2, 20), (5, 51))
+    sender.land(added=(InventoryEntry(late, 1, 1, ()),))
+    assert pair.load().exit_code == 0
+    assert pair.server.rows() == pair.centre.rows() == rows((1, 11), (2, 20), (5, 51))
 
 
 def test_a_wrong_answer_to_the_question_for_all_series_is_no_difference(pair: Pair, sender: Sender) -> None:

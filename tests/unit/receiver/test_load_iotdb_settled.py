@@ -57,6 +57,18 @@ def test_what_has_settled_is_not_given_again_and_wins_over_late_files(pair: Pair
     assert pair.server.rows() == pair.centre.rows() == rows((0, 5), (1, 10), (2, 21), (3, 30))
 
 
+def test_a_settled_file_whose_sources_are_gone_gives_way_to_what_the_site_has(pair: Pair, sender: Sender) -> None:
+    paths = (source(3), source(4))
+    sender.land({paths[0]: d1((1, 10), (2, 20)), paths[1]: d1((2, 21), (3, 30))})
+    pair.load()
+    settle(pair)
+    sender.land({source(1): d1((0, 5), (2, 99))})
+    pair.load()
+    sender.land(dropped=tuple(sender.drop(path) for path in paths), removed=paths)
+    assert pair.load().exit_code == 0
+    assert pair.server.rows() == pair.centre.rows() == rows((0, 5), (1, 10), (2, 99), (3, 30))
+
+
 def test_a_settled_file_of_which_the_server_had_one_source_is_completed(pair: Pair, sender: Sender) -> None:
     sender.land({source(1): d1((1, 10), (2, 20))})
     pair.load()

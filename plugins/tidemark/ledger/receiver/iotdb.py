@@ -135,6 +135,17 @@ def put_files(connection: Connection, target: Target, rows: Iterable[FileRow], a
     )
 
 
+def compare_again(connection: Connection, receiver: str, file_ids: Iterable[int]) -> None:
+    """Let every server's next load compare what readers see of these files, whose rank changed; of a merged file what its
+    sources brought."""
+    rows = [{"receiver": receiver, "f": file_id} for file_id in file_ids]
+    sql = (
+        "UPDATE iotdb_file SET state = 'giving' WHERE receiver = :receiver AND state = 'given'"
+        " AND (file_id = :f OR file_id IN (SELECT source_id FROM lineage WHERE merged_id = :f))"
+    )
+    write_rows(connection, sql, rows)
+
+
 def raise_fences(connection: Connection, target: Target, partitions: Iterable[tuple[str, int]], at: float) -> None:
     """Raise the fences of these (database, partition) before files are given to them: they must be counted."""
     values = [{**vars(target), "d": database, "p": partition, "at": at} for database, partition in sorted(set(partitions))]

@@ -24,6 +24,9 @@ from tidemark.ledger.receiver import (
     catalog as catalog_rows,
 )
 from tidemark.ledger.receiver import (
+    iotdb as iotdb_rows,
+)
+from tidemark.ledger.receiver import (
     landings as landing_rows,
 )
 from tidemark.ledger.receiver import (
@@ -35,7 +38,7 @@ from tidemark.ledger.receiver import (
 from tidemark.ledger.receiver import (
     settled as settled_rows,
 )
-from tidemark.ledger.receiver.catalog import CatalogFile, below_live
+from tidemark.ledger.receiver.catalog import CatalogFile, Rank, below_live
 from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow, InventoryRow
 from tidemark.ledger.receiver.settled import SettledSet
 from tidemark.receiver.load.removal.rules import APPROVED, KEPT, SETTLED
@@ -204,9 +207,15 @@ def rank_below_live(
     site. Returns the IDs of those that were not below before."""
     landings, _ = landing_rows.last_loaded(connection, *place)
     ranks = {file.file_id: below_live(file.rank, landings) for file in files if not file.kept}
-    catalog_rows.rank_files(connection, ranks)
-    merge_rows.unmerge_files(connection, place[0], ranks, at)
+    rank_anew(connection, place[0], ranks, at)
     return ranks.keys()
+
+
+def rank_anew(connection: Connection, receiver: str, ranks: Mapping[int, Rank], at: float) -> None:
+    """Give files other ranks. What was merged from them is withdrawn, and every IoTDB server compares them again."""
+    catalog_rows.rank_files(connection, ranks)
+    merge_rows.unmerge_files(connection, receiver, ranks, at)
+    iotdb_rows.compare_again(connection, receiver, ranks)
 
 
 def _apply_outcome(

@@ -27,7 +27,7 @@ from tidemark.ledger.receiver import (
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import DropRow
 from tidemark.receiver.load.admit import Origin
-from tidemark.receiver.load.removal.replaced import rank_below_live, troubles_of
+from tidemark.receiver.load.removal.replaced import rank_anew, rank_below_live, troubles_of
 from tidemark.receiver.load.removal.rules import (
     SETTLED,
     PathState,
@@ -112,9 +112,8 @@ def lift_listed(connection: Connection, origin: Origin, listed: Iterable[str], a
         f.file_id: rank_of_source(source) for f in found if f.kept and (source := parse_source_path(f.path, origin.data))
     }
     if back:
-        catalog_rows.rank_files(connection, back)
+        rank_anew(connection, origin.receiver, back, at)
         catalog_rows.mark_files(connection, back, None)
-        merge_rows.unmerge_files(connection, origin.receiver, back, at)
 
 
 def _find_missing(connection: Connection, origin: Origin, drops: Iterable[DropRow], picture: _Picture) -> dict[str, str]:
