@@ -56,8 +56,8 @@ def open_files(connection: Connection, target: Target) -> list[int]:
 
 
 def open_merged(connection: Connection, target: Target) -> list[int]:
-    """Return merged files that stand alone since before the server had all of their sources: it was away for long, or
-    configured only later."""
+    """Return merged files that stand alone and of which the server does not have all sources for sure: it was away for
+    long, or configured only later, or their rank changed."""
     sql = (
         "SELECT m.file_id FROM catalog_file m JOIN merge_account a ON a.merged_id = m.file_id"
         " LEFT JOIN iotdb_file i ON i.file_id = m.file_id AND i.receiver = m.receiver AND i.server = :server"
