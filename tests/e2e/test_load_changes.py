@@ -323,6 +323,19 @@ class TestAfterSettling:
             due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
             assert due and merge_rows.mark_settled(connection, due, 1.0)
 
+    def test_a_kept_file_that_its_site_called_compacted_stays_in_it(self, centre: Centre) -> None:
+        """Its points are in no other file. The other source is written anew at the site."""
+        sender = centre.sender()
+        gone, made = (source(1), source(2)), source(1, inner=1)
+        sender.land({gone[0]: d1((1, 11), (2, 12)), gone[1]: d1((2, 22), (3, 23))})
+        superseded, dropped = (sender.drop(gone[0], made),), (sender.drop(gone[1]),)
+        sender.land({made: d1((9, 99))}, superseded=superseded, dropped=dropped, removed=gone)
+        centre.load()
+        self.settle(centre)
+        sender.land({gone[1]: d1((5, 55))})
+        assert centre.load().pending == ()
+        assert centre.rows() == rows((1, 11), (2, 22), (3, 23), (5, 55), (9, 99))
+
     def test_a_compaction_of_all_its_sources_replaces_it(self, centre: Centre) -> None:
         sender = centre.sender()
         sender.land({source(1): d1((1, 10), (2, 20)), source(2): d1((2, 21))})

@@ -161,12 +161,13 @@ def _judge_root(row: CatalogFile, known: _LedgerFacts) -> Root:
 def _fate_of_vanished(row: CatalogFile, drop: DropRow) -> SourceFate:
     if drop.state == "waiting":
         return SourceFate.ASKED
-    if drop.kind == "superseded":
-        return SourceFate.COVERED if drop.state == "done" or drop.reason == SETTLED else SourceFate.COVERING
     if (drop.reason or "").startswith((APPROVED, GIVEN_UP)):
         return SourceFate.LEFT
-    kept = drop.reason == KEPT or row.marked == "dropped"  # dropped after it settled, or before
-    return SourceFate.KEPT if kept else SourceFate.LEFT
+    if drop.reason == KEPT or row.marked == "dropped":  # dropped after it settled, or kept before, whatever its site told
+        return SourceFate.KEPT
+    if drop.kind == "superseded":
+        return SourceFate.COVERED if drop.state == "done" or drop.reason == SETTLED else SourceFate.COVERING
+    return SourceFate.LEFT
 
 
 def _find_outranked(
