@@ -18,13 +18,13 @@ from tidemark.errors import CorruptionError
 from tidemark.receiver import windows as merge_pieces
 from tidemark.receiver.merge import device as merge_device
 from tidemark.receiver.merge.task import Staged, TaskSource, run_merge_task
+from tidemark.tsfiles import statistics as file_statistics
 from tidemark.tsfiles.layout.structure import check_structure
 from tidemark.tsfiles.points.codes import BINARY_TYPES, DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.write import copy_devices as whole_devices
 from tidemark.tsfiles.write import pages as writer_pages
-from tidemark.tsfiles.write import tally
 from tidemark.tsfiles.write.copy_devices import CopiedDevice, WholeDevice
 
 Segments = tuple[str | None, ...]
@@ -213,7 +213,7 @@ def test_without_a_compiler_the_same_points_are_copied(case: Case, monkeypatch: 
     case.add({D1: columns(50, 60)}, aligned=True)
     outputs = merged(case)
     monkeypatch.setattr(whole_devices, "kernels", lambda: None)
-    monkeypatch.setattr(tally, "kernels", lambda: None)
+    monkeypatch.setattr(file_statistics, "kernels", lambda: None)
     plain = merged(case)
     assert [s.sha256 for s in outputs] == [s.sha256 for s in plain]
     assert [(s.counts, s.devices) for s in outputs] == [(s.counts, s.devices) for s in plain]

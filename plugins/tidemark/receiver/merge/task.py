@@ -25,9 +25,9 @@ from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.statistics import tally_file
 from tidemark.tsfiles.write.copy_devices import Terms, WholeDevice
 from tidemark.tsfiles.write.pages import aligned_chunks, mark_chunk, row_times, series_chunks
-from tidemark.tsfiles.write.tally import tally_file
 from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 

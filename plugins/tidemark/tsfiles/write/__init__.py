@@ -3,7 +3,6 @@
 Enter by `writer.TsFileWriter`.
 
     values        encode the values of one page: TS_2DIFF and PLAIN
-    tally         summarize a file by its index alone
     copy_devices  find and read devices that can be copied whole
     statistics    the statistics of pages, chunks and copies
     pages         split a device into chunks and pages, and encode them
