@@ -11,15 +11,19 @@ from tidemark.errors import UsageError
 from tidemark.proof.as_of import day_of, day_text, parse_time
 from tidemark.proof.coverage.cells import (
     RED_SHOWN,
+    CatalogView,
     Claim,
     Coverage,
+    Expected,
+    Held,
     SiteCoverage,
+    account_trouble,
     build_stretches,
     claim_days,
     list_unplaced,
+    why_absent,
 )
 from tidemark.proof.coverage.page import axis_of, build_bars, render_page
-from tidemark.proof.coverage.presence import CatalogView, Expected, Held, account_trouble, why_absent
 
 DAY_MS = 86_400_000
 

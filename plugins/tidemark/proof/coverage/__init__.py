@@ -2,8 +2,7 @@
 
 Enter by `site.cover_site`; the verb is `proof.prove.coverage`.
 
-    presence   is a generation in the catalog; if not, why not; pure
-    cells      files' claims as stretches of days, the red list; pure
+    cells      is a generation in the catalog, if not, why not; files' claims as stretches of days, the red list; pure
     gather     from ledger rows to the values that rules use
     page       the coverage as one HTML file, without network or script
     site       one site at a receiver on this machine; files in landings; the sites that a receiver knows

@@ -18,7 +18,7 @@ from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender.attempts import AttemptRow, newest_attempts
 from tidemark.ledger.sender.runs import progress_of
 from tidemark.ledger.sql import Row, run_report
-from tidemark.proof.coverage.presence import CatalogView, Expected, Held, account_trouble
+from tidemark.proof.coverage.cells import CatalogView, Expected, Held, account_trouble
 from tidemark.proof.status import LinkFacts
 from tidemark.sync.notes import passed_over
 

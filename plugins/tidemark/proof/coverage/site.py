@@ -24,9 +24,16 @@ from tidemark.ledger.sender.links import get_link
 from tidemark.ledger.sender.runs import sent_landings
 from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.as_of import AsOf, day_of, parse_time
-from tidemark.proof.coverage.cells import SiteCoverage, build_stretches, claim_days, list_unplaced, mark_unknown_days
+from tidemark.proof.coverage.cells import (
+    CatalogView,
+    Expected,
+    SiteCoverage,
+    build_stretches,
+    claim_days,
+    list_unplaced,
+    mark_unknown_days,
+)
 from tidemark.proof.coverage.gather import catalog_view, expected_files, waiting_files
-from tidemark.proof.coverage.presence import CatalogView, Expected
 from tidemark.proof.explanation import given_up_note, kept_note
 from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.proved_files import Recorded, site_names

@@ -50,8 +50,8 @@ from tidemark.ledger.sender.runs import MODS, SEND, SentLanding, item_bytes
 from tidemark.ledger.sql import Row, put_file_checks, run_report
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.proof.as_of import is_overdue
+from tidemark.proof.coverage.cells import why_unread
 from tidemark.proof.coverage.gather import catalog_view, expected_files
-from tidemark.proof.coverage.presence import why_unread
 from tidemark.proof.coverage.site import LOST, Site, find_altered_records, list_landed_parts, sites_of
 from tidemark.proof.verify.deep import Proof, compare_points
 from tidemark.proof.verify.differences import (
