@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.stores.agent.frames import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.python.bundle import begin_making, encode_program, start_command
-from tidemark.stores.ssh.expired_logins import expired
+from tidemark.stores.ssh.login import expired
 
 if TYPE_CHECKING:
     from tidemark.stores.ssh.connection import Pipe, SshConnection

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.errors import PermissionDeniedError, UnreachableError
 from tidemark.stores.ssh.connection import Pipe
-from tidemark.stores.ssh.expired_logins import expired
+from tidemark.stores.ssh.login import expired
 
 INIT, VERSION = 1, 2
 OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, FSETSTAT, OPENDIR, READDIR, REMOVE, MKDIR, RMDIR = (

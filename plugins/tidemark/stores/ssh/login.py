@@ -5,6 +5,7 @@ The host key must be that of the settings. No key is added automatically.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +14,6 @@ from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
 from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled, dial_server
-from tidemark.stores.ssh.expired_logins import expired
 from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.packets import BulkPacketizer, packetizer_class
 from tidemark.stores.ssh.transport import SshTransport
@@ -255,3 +255,22 @@ def _load_key(path: Path) -> paramiko.PKey:
             hint=f"is it a private key that you may read? `ssh-keygen -y -f {path}` says so",
             subject=str(path),
         ) from broken
+
+
+_EXPIRED = re.compile(r"(password|account) has expired|change your password|password change required", re.IGNORECASE)
+
+
+def expired(name: str, said: str) -> PermissionDeniedError | None:
+    """Return the error for an expired password or account, if the server's text `said` reports one; else None.
+
+    The protocol has no other sign of it. With a key the login itself succeeds. The session then ends at once with a line on
+    its standard error, or without one after a banner (OpenSSH with PAM: `sshd` session.c, `pam_unix`).
+    """
+    if not _EXPIRED.search(said):
+        return None
+    line = next(line.strip() for line in said.splitlines() if _EXPIRED.search(line))
+    return PermissionDeniedError(
+        f"{name} may not log in any more: {line}",
+        hint="set a new password for that user there (passwd), or make its account last longer (chage -E -1 USER)",
+        subject=name,
+    )
