@@ -122,6 +122,11 @@ def record_many(connection: Connection, kind: str, rows: Iterable[Mapping[str, A
     write_tuples(connection, _INSERT, (*_PLACES, "detail"), values, at=database_time(connection), kind=kind)
 
 
+def trim_events(connection: Connection, before: float) -> int:
+    """Delete events older than `before`; return how many."""
+    return connection.execute(sa.text("DELETE FROM event WHERE at < :before"), {"before": before}).rowcount
+
+
 _PLACES = ("site_id", "link", "run_id", "landing", "path")
 _INSERT = (
     "INSERT INTO event (at, site_id, link, run_id, landing, path, kind, detail)"

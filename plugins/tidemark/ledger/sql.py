@@ -153,3 +153,15 @@ def forget_file_checks(connection: Connection, receiver: str, locations: Iterabl
     """Forget the digests of locations that were written or removed."""
     values = [{"receiver": receiver, "location": location} for location in locations]
     write_rows(connection, "DELETE FROM file_check WHERE receiver = :receiver AND location = :location", values)
+
+
+def trim_file_checks(connection: Connection, receiver: str) -> None:
+    """Forget digests of files that no reader opens any more."""
+    connection.execute(
+        sa.text(
+            "DELETE FROM file_check WHERE receiver = :receiver AND location NOT IN (SELECT location FROM catalog_file"
+            " WHERE receiver = :receiver AND state = 'live' UNION SELECT mods_location FROM catalog_file"
+            " WHERE receiver = :receiver AND state = 'live')"
+        ),
+        {"receiver": receiver},
+    )

@@ -16,10 +16,12 @@ from tidemark.cluster.health.housekeeping import keep_nodes
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.formats.records import SettledSource, Settlement, encode_settlement, settled_place
 from tidemark.ledger import journal
+from tidemark.ledger.journal import trim_events
 from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import merges as merge_rows
-from tidemark.ledger.receiver import retention as retention_rows
-from tidemark.ledger.sql import run_report
+from tidemark.ledger.receiver.catalog import mark_reclaimed
+from tidemark.ledger.sender.runs import trim_runs
+from tidemark.ledger.sql import run_report, trim_file_checks
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.faults import require_theirs
 from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
@@ -68,8 +70,8 @@ def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = ignore_
         old = app.clock() - EVENT_DAYS * DAY
         with app.ledger.write() as connection:
             assert_held(connection, lease)
-            trimmed, items = retention_rows.trim_events(connection, old), retention_rows.trim_runs(connection, old)
-            retention_rows.trim_file_checks(connection, receiver.name)
+            trimmed, items = trim_events(connection, old), trim_runs(connection, old)
+            trim_file_checks(connection, receiver.name)
     return HousekeepResult(settled, sources, reclaimed, size, landings, trimmed, items, *kept)
 
 
@@ -135,7 +137,7 @@ def _reclaim_files(work: HeldReceiver) -> tuple[int, int]:
     # CRASH WINDOW: bytes removed, rows still retired and unread: the next round removes nothing and records it.
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
-        retention_rows.mark_reclaimed(connection, [int(r["file_id"]) for r in rows])
+        mark_reclaimed(connection, [int(r["file_id"]) for r in rows])
         told = [{"site_id": r["site_id"], "path": r["path"] or r["location"], "file_id": int(r["file_id"])} for r in rows]
         journal.record_many(connection, "file.reclaimed", told)
     return len(rows), sum(int(r["size"]) for r in rows if r["location"] in places)

@@ -6,7 +6,6 @@
     schemas    series that the sites declared
     iotdb      the files that an IoTDB has
     rebuild    rows for rebuilding a ledger; the mark of a receiver's folder and the number of its changes
-    retention  rows that housekeeping deletes
     settled    merged files that stand alone, and the sources they wait for
     merges     merged files: `publish_merged`, `unmerge_files` (withdraw), `mark_settled` (stand alone)
 

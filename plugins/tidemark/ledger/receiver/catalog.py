@@ -119,6 +119,13 @@ def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> 
     write_rows(connection, "UPDATE catalog_file SET state = 'retired', visible = 0, retired = :at WHERE file_id = :f", rows)
 
 
+def mark_reclaimed(connection: Connection, file_ids: Iterable[int]) -> None:
+    """Mark files as reclaimed once their bytes are removed. A file that is live again stays live."""
+    rows = [{"f": file_id} for file_id in file_ids]
+    sql = "UPDATE catalog_file SET state = 'reclaimed' WHERE file_id = :f AND state = 'retired'"
+    write_rows(connection, sql, rows)
+
+
 def mark_files(connection: Connection, file_ids: Iterable[int], mark: str | None) -> None:
     """Set the mark. `dropped`: the site dropped these and the link keeps them; None: no mark."""
     rows = [{"f": file_id, "m": mark} for file_id in file_ids]

@@ -323,6 +323,19 @@ def set_schema_landed(connection: Connection, run_id: str) -> None:
     connection.execute(sa.text("UPDATE run_schema SET state = 'landed' WHERE run_id = :run"), {"run": run_id})
 
 
+def trim_runs(connection: Connection, before: float) -> int:
+    """Delete the items of runs that finished before `before` and that no approval waits for; return how many."""
+    sql = (
+        "DELETE FROM {table} WHERE run_id IN (SELECT run_id FROM run WHERE state = 'finished' AND ended < :before)"
+        " AND run_id NOT IN (SELECT guard_run FROM link WHERE guard_run IS NOT NULL)"
+        " AND run_id NOT IN (SELECT approved_run FROM link WHERE approved_run IS NOT NULL)"
+    )
+    removed = 0
+    for table in ("run_item", "run_schema"):
+        removed += connection.execute(sa.text(sql.format(table=table)), {"before": before}).rowcount
+    return removed
+
+
 def _item_of_row(row: Sequence[Any]) -> RunItem:
     covered_by = row[_COVERED_BY]
     return RunItem._make((*row[:_COVERED_BY], tuple(json.loads(covered_by)) if covered_by else (), *row[_COVERED_BY + 1 :]))
