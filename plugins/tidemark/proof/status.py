@@ -25,7 +25,7 @@ from typing import Any
 
 from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.receiver.settled import KeptFile
-from tidemark.ledger.sender.attempts import FAILED, RETRYING, WORKING, Try
+from tidemark.ledger.sender.links import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, format_figures
 from tidemark.proof.as_of import NEVER, AsOf, format_iso
 from tidemark.proof.explanation import SHOWN, join_names, kept_json, kept_note

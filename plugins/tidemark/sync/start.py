@@ -21,7 +21,7 @@ from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
-from tidemark.ledger.sender.attempts import forget_attempt
+from tidemark.ledger.sender.links import forget_attempt
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import Store
 from tidemark.sync.session import Options, Plan

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.ledger.sender.attempts import Try
+from tidemark.ledger.sender.links import Try
 from tidemark.proof.status import LinkFacts, StatusReport, link_status
 
 IDLE = LinkFacts("plant1", "plant1", "centre", run="r1", run_state="finished", step="done", last_success=100.0)

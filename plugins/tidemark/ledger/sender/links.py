@@ -1,14 +1,14 @@
-"""The link's rows: sites, links, a site's files, what the receiver has of them, schema logs sent.
+"""The link's rows: sites, links, a site's files, what the receiver has of them, schema logs sent, the newest try of a task.
 
 Every function works in the caller's transaction. The `file` table is streamed as plain tuples, since a site may have a
-million files. Tables: sql/0001_link_side.sql.
+million files. Tables: sql/0001_link_side.sql, sql/0011_link_attempt.sql.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import database_time
+from tidemark.ledger.processes import Identity
 from tidemark.ledger.sql import in_chunks, read_tuples, write_rows, write_tuples
 
 Extent = tuple[tuple[str, int, int], ...]
@@ -344,3 +345,63 @@ def forget_schema_prefix(connection: Connection, link: str, path: str) -> None:
     """Let a log be sent again from its start, under the next epoch: the receiver lacks some of its bytes."""
     sql = "UPDATE schema_position SET prefix_sha256 = '', mtime = -1 WHERE link = :link AND path = :path"
     connection.execute(sa.text(sql), {"link": link, "path": path})
+
+
+WORKING, DONE, RETRYING, FAILED = "working", "done", "retrying", "failed"
+
+
+@dataclass(frozen=True)
+class Try:
+    """A try of an orchestrator's task, for `status` between two tries, when no process holds a lease. `next_try`: seconds
+    since 1970, None if none follows.
+
+    A try is recorded before its step begins and when it ends. A killed worker leaves it `working`, and its identity shows
+    that it is dead. Nothing is decided by it.
+    """
+
+    task: str
+    state: str
+    try_number: int
+    tries: int
+    next_try: float | None = None
+    error: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """A recorded try. `noted`: when, seconds since 1970; `worker`: the process that recorded it."""
+
+    attempt: Try
+    worker: Identity
+    noted: float
+
+
+_TRY = tuple(f.name for f in fields(Try))
+_WORKER = tuple(f.name for f in fields(Identity))
+
+
+def put_attempt(connection: Connection, link: str, attempt: Try, worker: Identity) -> None:
+    """Replace the newest try of the link."""
+    values = {"link": link, **asdict(attempt), **asdict(worker), "noted": database_time(connection)}
+    connection.execute(
+        sa.text(
+            f"INSERT INTO link_attempt ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})"
+            f" ON CONFLICT (link) DO UPDATE SET {', '.join(f'{n} = excluded.{n}' for n in values if n != 'link')}"
+        ),
+        values,
+    )
+
+
+def forget_attempt(connection: Connection, link: str) -> None:
+    """Delete the link's try: a command continues its run instead of an orchestrator's task."""
+    connection.execute(sa.text("DELETE FROM link_attempt WHERE link = :link"), {"link": link})
+
+
+def newest_attempts(connection: Connection) -> dict[str, AttemptRow]:
+    """Return {link: its newest try}."""
+    found = {}
+    for row in connection.execute(sa.text("SELECT * FROM link_attempt")).mappings():
+        attempt = Try(**{name: row[name] for name in _TRY})
+        found[row["link"]] = AttemptRow(attempt, Identity(**{name: row[name] for name in _WORKER}), row["noted"])
+    return found

@@ -17,7 +17,7 @@ from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.app import App
-    from tidemark.ledger.sender.attempts import Try
+    from tidemark.ledger.sender.links import Try
 
 
 log = VisibleLog(__name__)
@@ -30,7 +30,7 @@ def record_attempt(app: App) -> Iterator[None]:
     """Record one try of a task around the block: working, then done, to be retried, or failed."""
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from tidemark.ledger.sender.attempts import DONE, WORKING, Try
+    from tidemark.ledger.sender.links import DONE, WORKING, Try
 
     found = _find_instance()
     if found is None:
@@ -55,7 +55,7 @@ def _judge_ended(this: Try, error: BaseException) -> Try:
     """Return the try as Airflow will treat it, by the policy's decision."""
     from airflow.sdk.definitions.retry_policy import RetryAction
 
-    from tidemark.ledger.sender.attempts import DONE, FAILED, RETRYING
+    from tidemark.ledger.sender.links import DONE, FAILED, RETRYING
 
     if isinstance(error, (GuardError, PartialError, WindowOverError)):
         return replace(this, state=DONE)  # its own state says what waits: for the operator, or the window
@@ -70,7 +70,7 @@ def _judge_ended(this: Try, error: BaseException) -> Try:
 
 
 def _store_attempt(app: App, link: str, attempt: Try) -> None:
-    from tidemark.ledger.sender.attempts import put_attempt
+    from tidemark.ledger.sender.links import put_attempt
 
     try:
         with app.ledger.write() as connection:

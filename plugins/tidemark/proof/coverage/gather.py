@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.leases import Identity, has_expired, this_process
 from tidemark.ledger.receiver.settled import KeptFile, kept_files
 from tidemark.ledger.sender import holds as hold_rows
-from tidemark.ledger.sender.attempts import AttemptRow, newest_attempts
+from tidemark.ledger.sender.links import AttemptRow, newest_attempts
 from tidemark.ledger.sender.runs import progress_of
 from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.coverage.cells import CatalogView, Expected, Held, account_trouble
