@@ -12,7 +12,7 @@ from tidemark.orchestration.dags.docs import link_doc
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
 from tidemark.orchestration.schedules import landed_alias, link_schedule
 from tidemark.orchestration.tasks import sync
-from tidemark.orchestration.tasks.attempts import LINK_DAG
+from tidemark.orchestration.tasks.perform import LINK_DAG
 from tidemark.settings.model import LinkSettings, Settings
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,7 @@
 """The tasks: each opens an `App`, calls one function of a package below, and reports errors in Airflow's terms.
 
-    attempts    the tries of a link's tasks, recorded in our own ledger
     late_store  a store that is opened at its first use
-    perform     the frame of every task; progress on Airflow's pages
+    perform     the frame of every task; the tries of a link's tasks, recorded in our own ledger; progress on Airflow's pages
     sync        the seven tasks of a link's DAG
     receivers   load, merge, verify, housekeep
     cluster     plan, phase one, slots by batches, the end
