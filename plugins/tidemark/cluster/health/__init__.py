@@ -3,7 +3,6 @@
 Enter by `check.check_cluster`, `repair.repair_cluster` and `housekeeping.keep_nodes`.
 
     problems       a list of problems from the ledger's records and the nodes' answers; pure
-    lost_table     a damaged table in the ledger is restored from a node
     check          read the ledger, ask the nodes, read the ledger again; each node computes its own digests
     housekeeping   late nodes catch up, unneeded files are removed, the cache stays in its bounds
     repair         make again what a check found wrong, from sound copies

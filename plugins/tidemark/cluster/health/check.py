@@ -2,6 +2,7 @@
 
 The ledger is read before the nodes are asked and again after. Loading and moving go on meanwhile, so a difference that only
 the first reading shows is not a problem. Each node computes the digests of its copies with its own tool.
+A partition table that is damaged in the ledger is looked for at the nodes: each keeps the newest in its folder.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.health.lost_table import find_lost
 from tidemark.cluster.health.problems import MEND, Expected, Found, Problem, Recorded, expected_of, problem_keys, problems_of
 from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
 from tidemark.cluster.nodes.folder import NodeFolder
@@ -260,3 +260,57 @@ def _report_damaged_table(app: App, receiver: ReceiverSettings, stores: NodeStor
     )
     others = (Problem(why, node, next="./tidemark doctor") for node, why in lost.others.items())
     return ClusterCheck(receiver.name, lost.epoch, lost.nodes, 0, 0, 0, 0, (first, *others), first.problem)
+
+
+@dataclass(frozen=True)
+class LostTable:
+    """Nodes' copies of the table. `whole`: node → bytes that match the ledger's digest; if that is damaged too, those that
+    most nodes share. `others`: node → why it has none."""
+
+    epoch: int
+    nodes: int
+    whole: Mapping[str, bytes]
+    others: Mapping[str, str]
+
+
+def find_lost(app: App, receiver: ReceiverSettings, stores: NodeStores) -> LostTable:
+    """Ask every node for the table of the epoch in force."""
+    with app.ledger.read() as connection:
+        epoch = table_rows.current_epoch(connection, receiver.name)
+        sha256 = _recorded_digest(connection, receiver.name, epoch)
+        nodes = [row.node for row in table_rows.nodes_of_receiver(connection, receiver.name) if row.state != "left"]
+    found: dict[str, bytes] = {}
+    others: dict[str, str] = {}
+    for node in nodes:
+        try:
+            found[node] = _table_at(stores, node, epoch)
+        except TidemarkError as trouble:
+            others[node] = trouble.message
+    right = _choose_right_table(found, sha256)
+    others |= {node: f"its table {epoch} is another one" for node, paper in found.items() if paper != right}
+    return LostTable(epoch, len(nodes), {node: paper for node, paper in found.items() if paper == right}, others)
+
+
+def _recorded_digest(connection: sa.engine.Connection, receiver: str, epoch: int) -> str:
+    sql = "SELECT sha256 FROM cluster_table WHERE receiver = :r AND epoch = :e"
+    return str(connection.execute(sa.text(sql), {"r": receiver, "e": epoch}).scalar_one())
+
+
+def _table_at(stores: NodeStores, node: str, epoch: int) -> bytes:
+    """Read a node's newest table. CorruptionError if it has none, or one of another epoch."""
+    found = stores.open_folder(node).read_table()
+    if found is None or found[0] != epoch:
+        has = f"table {found[0]}" if found else "no table"
+        raise CorruptionError(f"its folder has {has}, {epoch} is in force", subject=node)
+    decode_table(found[1])
+    return found[1]
+
+
+def _choose_right_table(found: Mapping[str, bytes], sha256: str) -> bytes:
+    """Return the bytes that match the recorded digest, or else the bytes that more than half of the nodes share, or b""."""
+    papers = list(found.values())
+    named = [paper for paper in papers if hashlib.sha256(paper).hexdigest() == sha256]
+    if named:
+        return named[0]
+    shared = [paper for paper in papers if papers.count(paper) * 2 > len(papers)]
+    return shared[0] if shared else b""

@@ -7,6 +7,8 @@ once, or if it is the part of a finished transfer. Any other stays for the opera
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,16 +17,15 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 
 from tidemark.app import App
-from tidemark.cluster.health.check import ClusterCheck, check_cluster, node_stores
-from tidemark.cluster.health.lost_table import restore_table
+from tidemark.cluster.health.check import ClusterCheck, check_cluster, find_lost, node_stores
 from tidemark.cluster.health.problems import DOCTOR, MEND, Problem, whole_name
-from tidemark.cluster.nodes.cluster import HELD, Cluster, hold_cluster_lease, open_cluster
+from tidemark.cluster.nodes.cluster import HELD, Cluster, NodeStores, hold_cluster_lease, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.cache import places_of, recall_files
 from tidemark.cluster.replicas.deliver import Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece, pieces_of
-from tidemark.errors import NotFoundError, TidemarkError, UsageError
+from tidemark.errors import CorruptionError, NotFoundError, TidemarkError, UsageError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
@@ -62,7 +63,7 @@ def repair_cluster(
         before = check_cluster(app, receiver, progress)
         if before.damaged:
             with node_stores(app, receiver) as stores:
-                restore_table(app, receiver, stores)
+                _restore_table(app, receiver, stores)
             before = replace(check_cluster(app, receiver, progress), repaired=1)
         if not before.problems:
             return before
@@ -116,6 +117,30 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
         for database, paper in schemas.items():
             if node in cluster.table.route_schema(database).members:
                 folder.put_schema(database, paper)
+
+
+def _restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> str:
+    """Write the ledger's damaged row again from a node; return its name. CorruptionError if no node has the table whole."""
+    lost = find_lost(app, receiver, stores)
+    if not lost.whole:
+        raise CorruptionError(
+            f"no node has partition table {lost.epoch} of {receiver.name} whole",
+            hint="./tidemark ledger backup keeps copies of the ledger: put one back",
+            subject=receiver.name,
+        )
+    node, paper = next(iter(sorted(lost.whole.items())))
+    values = {
+        "r": receiver.name,
+        "e": lost.epoch,
+        "paper": base64.b64encode(paper).decode(),
+        "sha256": hashlib.sha256(paper).hexdigest(),
+    }
+    with app.ledger.write() as connection:
+        table_rows.require_epoch(connection, receiver.name, lost.epoch)
+        sql = "UPDATE cluster_table SET paper = :paper, sha256 = :sha256 WHERE receiver = :r AND epoch = :e"
+        connection.execute(sa.text(sql), values)
+        journal.record_decision(connection, "cluster restore-table", receiver.name, epoch=lost.epoch, node=node)
+    return node
 
 
 def _repair_problems(work: _Work, problems: Sequence[Problem]) -> None:
