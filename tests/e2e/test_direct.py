@@ -25,8 +25,7 @@ from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.login import Limits
-from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send_files
-from tidemark.transfer.route import open_direct_path
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, open_direct_path, send_files
 from tidemark.transfer.stream import direct
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

@@ -13,8 +13,7 @@ Enter by `engine.send_files(source, target, items, options)`. It yields one `Sen
     existing   what exists already: identity, digests at both ends
     stream/    between a disk of this machine and a far end with python3, or two far ends, over many connections
     relay/     between any two stores, through this machine
-    route      choose the path between two far ends
-    engine     the entry point
+    engine     the entry point; the path between two stores
 
 Guaranteed: a file is `Sent` only when its bytes are durable at the target under their final name and their digest
 there equals the one made at the source. A lost connection costs the blocks that were not journaled. Not guaranteed:

@@ -10,10 +10,10 @@ from tidemark.errors import HostKeyError, UnreachableError
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.login import Limits, Login
-from tidemark.transfer import route as road
+from tidemark.transfer.engine import NotBegun, attempt_between
 from tidemark.transfer.items import SendOptions, Wire
 from tidemark.transfer.relay.relay import Relay
-from tidemark.transfer.route import NotBegun, attempt_between
+from tidemark.transfer.stream import direct
 from tidemark.transfer.stream.direct import NoDirectPath, ssh_command
 
 
@@ -34,7 +34,7 @@ def test_a_target_that_is_not_reached_is_relayed_and_not_tried_again(monkeypatch
         tried.append(target.url)
         raise NoDirectPath("it has no ssh client")
 
-    monkeypatch.setattr(road, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
+    monkeypatch.setattr(direct, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
     source, target, third = end("n1"), end("n2"), end("n3")
     for other in (target, target, third):
         between = wire(source, other)
@@ -47,7 +47,7 @@ def test_a_source_that_lets_nobody_in_twice_is_relayed_and_asked_again(monkeypat
     def fails(*_ends: PythonStore) -> Any:
         raise UnreachableError("no further connection")
 
-    monkeypatch.setattr(road, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
+    monkeypatch.setattr(direct, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
     source = end("n1")
     between = wire(source, end("n2"))
     assert isinstance(attempt_between(between, []), Relay)
@@ -61,7 +61,7 @@ def test_another_host_key_is_no_reason_to_relay(monkeypatch: pytest.MonkeyPatch)
     def fails(*_ends: PythonStore) -> Any:
         raise error
 
-    monkeypatch.setattr(road, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
+    monkeypatch.setattr(direct, "DirectPath", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
     source = end("n1")
     begun = attempt_between(wire(source, end("n2")), [])
     assert isinstance(begun, NotBegun) and begun.error is error and not list(begun.iter_outcomes())

@@ -30,7 +30,7 @@ class PythonStore:
         self.root = root
         self.pool = FarPool(connection, root, first)
         self.further: list[tuple[SshConnection, FarSession]] = []  # opened by a transfer, idle now
-        self.direct_routes: dict[str, PythonStore | str] = {}  # by the target's url, see `transfer.route`
+        self.direct_routes: dict[str, PythonStore | str] = {}  # by the target's url, see `transfer.engine`
         self.where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:

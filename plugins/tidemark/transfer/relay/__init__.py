@@ -8,6 +8,6 @@ Enter by `relay.Relay`, which `transfer.engine` makes; it is one round for `tran
     target         write to any store; `target_of` chooses by the store's type
     relay          the loop, and the check of the target's free space
 
-Imports `stores`, `stores.agent`, `stores.sftp` and the modules of `transfer`. Only `transfer.engine` and
-`transfer.route` import this folder. Slower than `transfer.stream`; the outcomes mean the same.
+Imports `stores`, `stores.agent`, `stores.sftp` and the modules of `transfer`. Only `transfer.engine`
+imports this folder. Slower than `transfer.stream`; the outcomes mean the same.
 """

@@ -1,7 +1,7 @@
 """Stream files between a disk of this machine and a far end with python3: always more in flight than the line holds.
 
-Enter by `ends.open_stream` and `direct.open_direct`. Each makes a `session.Session` with its direction, `pull.Pull` or
-`push.Push`: one round for `transfer.attempts.run_attempts`. A coordinating thread owns the plan and the connections; other
+Enter by a `session.Session` with its direction, `pull.Pull` or `push.Push`, or by `direct.open_direct`, which makes one: one
+round for `transfer.attempts.run_attempts`. A coordinating thread owns the plan and the connections; other
 threads read back and publish.
 
     schedule     which bytes to ask next, of which connection; pure
@@ -13,8 +13,7 @@ threads read back and publish.
     pull         far end to this disk
     push         this disk to far end, and its connections: read, send, pass answers on
     direct       one far end to another, with a login key that is lent for a moment
-    ends         which two ends can stream; make their pull or push
 
 Imports `stores`, `stores.agent`, `stores.python`, `stores.ssh` and the modules of `transfer`. Only `transfer.engine`
-and `transfer.route` import this folder. Not for ends of the tiers posix and sftp: those are `transfer.relay`'s.
+imports this folder. Not for ends of the tiers posix and sftp: those are `transfer.relay`'s.
 """
