@@ -1,12 +1,11 @@
 """The verbs, a module a group. Enter by each module's `VERBS`.
 
-    transfer         plan, sync, load, merge, adopt: move files
-    checkout         install what the tests need; run pytest, the demo or a benchmark
-    prove            status, coverage, verify, why, read: show and prove what is where
-    operate          approve, quarantine, owners, ledger: the operator's decisions
-    cluster_picture  print a cluster's slots as bars
-    cluster          show, check and change a receiver's data nodes
-    setup            init, doctor, demo, test, bench, up, down
+    transfer  plan, sync, load, merge, adopt: move files
+    checkout  install what the tests need; run pytest, the demo or a benchmark
+    prove     status, coverage, verify, why, read: show and prove what is where
+    operate   approve, quarantine, owners, ledger: the operator's decisions
+    cluster   show, check and change a receiver's data nodes; its slots as bars
+    setup     init, doctor, demo, test, bench, up, down
 
 Imports `cli.call`, `cli.screen`, `cli.progress` and, inside functions, the packages below.
 """

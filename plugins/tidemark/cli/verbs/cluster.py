@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import ceil
 from pathlib import Path
@@ -19,9 +20,15 @@ from tidemark.settings.model import ReceiverSettings
 if TYPE_CHECKING:
     from tidemark.cluster.membership.change import ChangeResult, Wanted
     from tidemark.progress import Progress
+    from tidemark.proof.cluster.view import ClusterView, MovingView
 
 
 Choices = Any  # what argparse calls _SubParsersAction, which it does not export
+BAR_WIDTH = 32  # of a node's bar, in characters
+PROGRESS_WIDTH = 20  # width of a progress bar
+MOVES_SHOWN = 12  # rows of the table of moves
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +120,6 @@ def _run_init(call: Call) -> Answer:
 
 
 def _run_show(call: Call) -> Answer:
-    from tidemark.cli.verbs import cluster_picture as verbs_cluster_picture
     from tidemark.proof.cluster.show import show_cluster
 
     view = show_cluster(call.app, receiver_of(call))
@@ -121,7 +127,7 @@ def _run_show(call: Call) -> Answer:
         from tidemark.proof.cluster.page import render_page
 
         write_output(Path(call.arguments.html), render_page(view))
-    return Answer(view.as_json(), lambda screen: verbs_cluster_picture.print_cluster(screen, view))
+    return Answer(view.as_json(), lambda screen: print_cluster(screen, view))
 
 
 def _run_plan(call: Call) -> Answer:
@@ -235,6 +241,93 @@ def _show_route(screen: Screen, found: Mapping[str, Any]) -> None:
         screen.print_line(f"  it moves: readers also ask {_join_names(found['before'])}")
     if not found["known"]:
         screen.print_remark("  no file of that database is in the catalog yet")
+
+
+def print_cluster(screen: Screen, view: ClusterView) -> None:
+    """Print what `cluster show` shows without `--json`."""
+    screen.print_line(format_headline(view))
+    coming = _count_incoming(view)
+    most = max((node.slots for node in view.nodes), default=0)
+    rows = [
+        (
+            node.name,
+            node.state,
+            format_bar(node.slots, coming[node.name], most),
+            node.slots,
+            node.holds,
+            format_size(node.bytes),
+            node.epoch,
+            node.store,
+        )
+        for node in view.nodes
+    ]
+    screen.print_table(["node", "state", "slots it heads", ">", "copies of>", "bytes>", "table>", "folder"], rows)
+    if coming:
+        screen.print_line("  ▒ its files are on the way; readers ask the old group, too")
+    _print_moves(screen, view)
+    for road in view.roads:
+        screen.print_line(f"  {road.source} to {road.node}: {road.road}")
+    if view.change is not None:
+        screen.print_line(
+            f"  {view.change.command} is {view.change.state}; ./tidemark cluster {verb_of(view)} goes on with it"
+        )
+
+
+def format_headline(view: ClusterView) -> str:
+    serving = sum(node.state == "serving" for node in view.nodes)
+    text = f"{view.receiver}: epoch {view.epoch}, {view.slots:,} slots × {view.replicas} copies on {serving} nodes"
+    if not view.moving:
+        return text
+    come = f"{format_size(view.moved_bytes)} of {format_size(view.moving_bytes)} have come"
+    return f"{text}; {view.moving_slots:,} slots move, {come}"
+
+
+def verb_of(view: ClusterView) -> str:
+    """The subcommand that continues the open change."""
+    return view.change.command if view.change is not None else "rebalance"
+
+
+def format_bar(whole: int, coming: int, most: int) -> str:
+    """Draw `whole` of `most` as a bar of at most BAR_WIDTH. Its last part, `coming`, is drawn light."""
+    if not most or not whole:
+        return ""
+    settled = (whole - coming) * BAR_WIDTH * 8 // most
+    solid = "█" * (settled // 8) + _EIGHTHS[settled % 8].strip()
+    light = round(coming * BAR_WIDTH / most) or bool(coming)
+    return solid + "▒" * light
+
+
+def progress_bar(done: int, whole: int) -> str:
+    """Draw a progress bar `████░░ 66 %`. It says 100 % only if all is done."""
+    share = 1.0 if done >= whole else done / whole
+    filled = int(share * PROGRESS_WIDTH)
+    return f"{'█' * filled}{'░' * (PROGRESS_WIDTH - filled)} {int(share * 100):3d} %"
+
+
+def _count_incoming(view: ClusterView) -> Counter[str]:
+    """Count by node the slots that it will head, did not hold before and has not received completely."""
+    found: Counter[str] = Counter()
+    for one in view.moving:
+        if one.state == "moving" and one.new[0] not in one.old:
+            found[one.new[0]] += one.slots
+    return found
+
+
+def _print_moves(screen: Screen, view: ClusterView) -> None:
+    ordered = sorted(view.moving, key=lambda one: (one.done - one.bytes, one.spans))  # most missing bytes first
+    screen.print_table(
+        ["slots", "number>", "from", "to", "how far", "bytes>", "of>"], [_format_move(one) for one in ordered[:MOVES_SHOWN]]
+    )
+    if len(ordered) > MOVES_SHOWN:
+        screen.print_line(f"… {len(ordered) - MOVES_SHOWN:,} more ways: --json, or --html FILE")
+
+
+def _format_move(one: MovingView) -> tuple[object, ...]:
+    from tidemark.proof.cluster.view import spans_text
+
+    far = "all there" if one.state == "acknowledged" else progress_bar(one.done, one.bytes)
+    old, new = ", ".join(one.old) or "the receiver", ", ".join(one.new)
+    return (spans_text(one.spans, 2), one.slots, old, new, far, format_size(one.done), format_size(one.bytes))
 
 
 _ACTIONS: Mapping[str, Callable[[Call], Answer]] = {
