@@ -197,9 +197,7 @@ def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     )
 
 
-def owners_transfer(
-    app: App, receiver: ReceiverSettings, device: str, to: str, engine: EngineChoice = "auto"
-) -> DecisionResult:
+def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str) -> DecisionResult:
     """Give `device` to site `to` (name or UUID) and load the files that were refused for it.
 
     A repeated call continues: the transfer is made once, and waiting refused files are tried.
@@ -207,7 +205,7 @@ def owners_transfer(
     site_id = site_of(app, to)
     if site_id is None:
         raise UsageError("owners transfer needs --to SITE", subject=device)
-    with hold_receiver(app, receiver, "operator", engine=engine) as session:
+    with hold_receiver(app, receiver, "operator") as session:
         with app.ledger.read() as connection:
             before = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
         if before is None:

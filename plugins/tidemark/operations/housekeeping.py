@@ -22,7 +22,6 @@ from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver.catalog import mark_reclaimed
 from tidemark.ledger.sender.runs import trim_runs
 from tidemark.ledger.sql import run_report, trim_file_checks
-from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.faults import require_theirs
 from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
 from tidemark.receiver.session import HeldReceiver, hold_receiver
@@ -54,17 +53,14 @@ class HousekeepResult:
         return {"ok": True, **asdict(self)}
 
 
-def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> HousekeepResult:
+def housekeep(app: App, receiver: ReceiverSettings) -> HousekeepResult:
     """Run one round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
-    with hold_receiver(app, receiver, "housekeep", progress=progress) as work:
+    with hold_receiver(app, receiver, "housekeep") as work:
         store, lease, cluster = work.store, work.lease, work.cluster
         catch_up_mark(app, receiver, store)
-        progress(Tick("settle"))
         settled, sources = _settle_merges(work)
-        progress(Tick("reclaim"))
         reclaimed, size = _reclaim_files(work)
-        progress(Tick("tidy"))
-        kept = keep_nodes(cluster, store, progress)
+        kept = keep_nodes(cluster, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         landings = _clean_landings(work)
         old = app.clock() - EVENT_DAYS * DAY

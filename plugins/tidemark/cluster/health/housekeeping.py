@@ -21,7 +21,6 @@ from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import operations as operation_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.receiver import catalog as catalog_rows
-from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
 
 QUIET = 86_400.0  # seconds that a file without a row must be unchanged before it counts as left over
@@ -35,11 +34,10 @@ class Kept(NamedTuple):
     late: Mapping[str, str] = {}
 
 
-def keep_nodes(cluster: Cluster | None, store: Store, progress: Progress) -> Kept:
+def keep_nodes(cluster: Cluster | None, store: Store) -> Kept:
     """Run one round. `store`: the receiver's, whose load lease the caller holds. Without a cluster nothing is done."""
     if cluster is None:
         return Kept()
-    progress(Tick("nodes"))
     with cluster.app.ledger.read() as connection:
         databases = catalog_rows.list_databases(connection, cluster.receiver.name)
     drop_databases(cluster, databases)

@@ -119,8 +119,8 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
                 folder.put_schema(database, paper)
 
 
-def _restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> str:
-    """Write the ledger's damaged row again from a node; return its name. CorruptionError if no node has the table whole."""
+def _restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> None:
+    """Write the ledger's damaged row again from a node. CorruptionError if no node has the table whole."""
     lost = find_lost(app, receiver, stores)
     if not lost.whole:
         raise CorruptionError(
@@ -140,7 +140,6 @@ def _restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> 
         sql = "UPDATE cluster_table SET paper = :paper, sha256 = :sha256 WHERE receiver = :r AND epoch = :e"
         connection.execute(sa.text(sql), values)
         journal.record_decision(connection, "cluster restore-table", receiver.name, epoch=lost.epoch, node=node)
-    return node
 
 
 def _repair_problems(work: _Work, problems: Sequence[Problem]) -> None:

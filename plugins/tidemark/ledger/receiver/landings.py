@@ -122,16 +122,12 @@ def put_landing(connection: Connection, row: LandingRow) -> None:
     )
 
 
-def read_landings(
-    connection: Connection, receiver: str, site_id: str | None = None, open_only: bool = False
-) -> dict[tuple[str, str], LandingRow]:
-    """Return (site, landing) → its row without receipt, in sequence, of one site or of all; `open_only`: of landings with
-    work left."""
+def read_landings(connection: Connection, receiver: str, open_only: bool = False) -> dict[tuple[str, str], LandingRow]:
+    """Return (site, landing) → its row without receipt, in sequence; `open_only`: of landings with work left."""
     columns = ", ".join(c for c in _LANDING if c != "receipt")
-    where = "receiver = :receiver" + (" AND site_id = :site" if site_id is not None else "")
-    where += " AND folder_mtime = 0" if open_only else ""
+    where = "receiver = :receiver" + (" AND folder_mtime = 0" if open_only else "")
     query = sa.text(f"SELECT {columns} FROM landing WHERE {where} ORDER BY site_id, sequence, landing")
-    rows = connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()
+    rows = connection.execute(query, {"receiver": receiver}).mappings()
     return {(r["site_id"], r["landing"]): LandingRow(**r) for r in rows}
 
 

@@ -91,13 +91,11 @@ def add_refusal(connection: Connection, row: RefusalRow) -> None:
     )
 
 
-def read_refusals(
-    connection: Connection, receiver: str, state: str = "refused", site_id: str | None = None
-) -> list[RefusalRow]:
+def read_refusals(connection: Connection, receiver: str, site_id: str | None = None) -> list[RefusalRow]:
     """Return refused files in the order they came."""
-    where = "receiver = :receiver AND state = :state" + (" AND site_id = :site" if site_id is not None else "")
+    where = "receiver = :receiver AND state = 'refused'" + (" AND site_id = :site" if site_id is not None else "")
     query = sa.text(f"SELECT {_REFUSAL_ALL} FROM refusal WHERE {where} ORDER BY refusal_id")
-    found = connection.execute(query, {"receiver": receiver, "state": state, "site": site_id}).mappings()
+    found = connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()
     return [RefusalRow(**row) for row in found]
 
 

@@ -154,14 +154,14 @@ def counts_for_xcom(raw: Mapping[str, Any]) -> dict[str, Any]:
 EVERY_SECONDS = 5.0  # each display is a request to the API server
 
 
-def make_progress(store: Any, clock: Callable[[], float] = time.monotonic) -> Progress:
+def make_progress(store: Any) -> Progress:
     """Make a Progress that shows a tick at most every EVERY_SECONDS. `store`: Airflow's task_state_store, or None."""
-    last = clock()
+    last = time.monotonic()
     pace = Pace()
 
     def report_tick(tick: Tick) -> None:
         nonlocal last
-        now = clock()
+        now = time.monotonic()
         if now - last < EVERY_SECONDS:
             return
         last = now
