@@ -15,7 +15,8 @@ from tests.expected import SITES
 from tidemark.app import App, open_app
 from tidemark.operations.rebuild import rebuild as ledger_care
 from tidemark.operations.rebuild.result import RebuildResult
-from tidemark.proof.prove import coverage, verify
+from tidemark.proof.prove import coverage
+from tidemark.proof.verify.verify import verify
 from tidemark.receiver.load.load import load
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings

@@ -1,6 +1,6 @@
 """Answer what is where and why: status, coverage, verify, why. Only `verify --repair` changes anything.
 
-Enter by `prove`: `status`, `coverage`, `verify`, `why`. `cluster/` has the same for nodes.
+Enter by `prove`: `status`, `coverage`, `why`; and by `verify.verify`. `cluster/` has the same for nodes.
 
     explanation   the shape of an answer to `why`; files that vanished at their site and are kept
     as_of         the time up to which a site's files are known; days
@@ -10,7 +10,7 @@ Enter by `prove`: `status`, `coverage`, `verify`, `why`. `cluster/` has the same
     coverage/     device × day: what the site has compared with what readers see
     verify/       compare bytes and points, repair on demand
     why/          explain the state of a file, run, landing, link, site or device
-    prove         the four verbs
+    prove         the verbs status, coverage, why
 
 Imports `sync` (notes, plan of a selection, manifest), `receiver` (view, proved_files, merge), `cluster`, `app`, `formats`,
 `ledger`, `settings`, `stores`, `tsfiles`. `status` and `coverage` ask no site, so they work while a site is away. "Not

@@ -1,4 +1,4 @@
-"""The verbs of proof: status, coverage, verify, why.
+"""The verbs of proof: status, coverage, why.
 
 They combine the ledger, the receiver's disk and the site's files. `status` and `coverage` ask no site, so they work while a
 site is away. The state of a receiver's IoTDB comes from the ledger alone: for `status`, and as one more line where `why`
@@ -20,14 +20,12 @@ from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.receiver.iotdb import Target
 from tidemark.ledger.sql import file_checks, put_file_checks, run_report
-from tidemark.progress import Progress, ignore_progress
 from tidemark.proof.as_of import as_of, judge_listings
 from tidemark.proof.coverage.cells import Coverage
 from tidemark.proof.coverage.gather import link_facts
 from tidemark.proof.coverage.site import CoverageScope, Site, cover_site, sites_of
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, TargetStatus, link_status
-from tidemark.proof.verify.differences import VerifyReport
 from tidemark.proof.why.file import explain_unlisted
 from tidemark.proof.why.subjects import LookupContext, bare_path, explain_subject, suggest_names
 from tidemark.receiver.iotdb.thrift import Server
@@ -112,22 +110,6 @@ def coverage(
 
 def _link_of(app: App, site: Site) -> LinkSettings | None:
     return app.link_settings(site.link) if site.link else None
-
-
-def verify(
-    app: App,
-    receiver: ReceiverSettings,
-    site: str = "",
-    deep: bool = False,
-    repair: bool = False,
-    progress: Progress = ignore_progress,
-    *,
-    live_only: bool = False,
-) -> VerifyReport:
-    """Compare source, landing and catalog by digest, or (`deep`) by points; see `proof.verify.verify`."""
-    from tidemark.proof.verify.verify import verify as run
-
-    return run(app, receiver, site, deep, repair, progress, live_only=live_only)
 
 
 def why(app: App, subject: str) -> Explanation:

@@ -9,7 +9,8 @@ from tidemark.errors import LeaseHeldError
 from tidemark.formats.records import decode_settlement
 from tidemark.ledger.leases import Identity, Leases
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.proof.prove import coverage, verify, why
+from tidemark.proof.prove import coverage, why
+from tidemark.proof.verify.verify import verify
 from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query, read
 

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
-from tidemark.proof.prove import coverage, verify
+from tidemark.proof.prove import coverage
 from tidemark.proof.verify.deep import LIVE, Compared, Origin, compare_columns, newest_wins
+from tidemark.proof.verify.verify import verify
 from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query, read
 from tidemark.stores.protocol import Store, StoreAddress

@@ -10,7 +10,7 @@ import pytest
 
 from tests.small_files import deletion, sealed, source
 from tests.unit.proof.conftest import Deployment
-from tidemark.proof.prove import verify
+from tidemark.proof.verify.verify import verify
 from tidemark.receiver.read import Query, read
 
 SERIES = "root.sg.d1.x"

@@ -11,8 +11,9 @@ from tests.unit.proof.conftest import SITE_ID, Deployment
 from tidemark.ledger.receiver.refusals import QuarantineRow, add_quarantine
 from tidemark.operations.decisions import quarantine_drop
 from tidemark.proof.coverage.gather import catalog_view
-from tidemark.proof.prove import coverage, verify, why
+from tidemark.proof.prove import coverage, why
 from tidemark.proof.verify.differences import MISSING, Difference, VerifyReport
+from tidemark.proof.verify.verify import verify
 from tidemark.sync.adopt import adopt
 
 

@@ -13,7 +13,8 @@ from tests.small_files import sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.operations.decisions import quarantine_drop, quarantine_list
 from tidemark.proof.explanation import Explanation
-from tidemark.proof.prove import coverage, verify, why
+from tidemark.proof.prove import coverage, why
+from tidemark.proof.verify.verify import verify
 from tidemark.sync.run import Options, run_sync
 from tidemark.tsfiles.points.codes import DataType
 

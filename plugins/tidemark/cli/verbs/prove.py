@@ -130,7 +130,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_verify(call: Call) -> Answer:
-    from tidemark.proof.prove import verify
+    from tidemark.proof.verify.verify import verify
 
     asked = call.arguments
     if asked.live_only and not asked.deep:

@@ -68,7 +68,7 @@ def merge(receiver: str) -> dict[str, Any]:
 
 def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Compare source, landing and catalog. Red when anything differs or was not verified: the log lists it."""
-    from tidemark.proof.prove import verify as run
+    from tidemark.proof.verify.verify import verify as run
 
     asked = params or {}
     site, deep, live = asked.get("site") or "", bool(asked.get("deep")), bool(asked.get("live_only"))

@@ -1,6 +1,6 @@
 """Compare the site's bytes, the landed files and the catalog by digest; with `deep` by points; repair on demand.
 
-Enter by `verify.verify`; the verb is `proof.prove.verify`.
+Enter by `verify.verify`.
 
     differences  the differences found, one line each; the site's own bytes compared with what was acknowledged
     nodes        copies at nodes, byte by byte
