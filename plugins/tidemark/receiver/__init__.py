@@ -6,8 +6,8 @@ Enter by `load.load.load`, `merge.merge.merge`, `read.read`, `iotdb.load.load_io
     windows        which stretches of files are copied unchanged, which are decoded; pure
     proved_files   check by digest that a catalog file is what was loaded, before it is read
     faults         whose fault a failure is: a landing's or this machine's
-    kept_damage    kept files whose bytes rotted here: list them, give them up
     load/          landings into the catalog: check, decide, place, record, answer, clean
+    kept_damage    kept files whose bytes rotted here: list them, give them up
     view           what readers see: files laid over each other, the newest point wins
     merge/         overlapping files become merged files
     read           what readers see, written to a Parquet or CSV file

@@ -1,7 +1,7 @@
 """List and give up kept files (vanished at their site) whose bytes are damaged: no copy is left to repair them from.
 
 `quarantine list` calls them `k` and a number. Readers refuse such a file until it is whole again or given up. A settled
-merged file is one of them where all its sources vanished; its set is given up as a whole.
+merged file is one of them where each of its sources vanished or came again; its set is given up as a whole.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow
 from tidemark.ledger.sql import FileCheck, file_checks
+from tidemark.receiver.load.removal.replaced import judge_roots
+from tidemark.receiver.load.removal.settled import SourceFate
 from tidemark.receiver.proved_files import changed_files
 from tidemark.settings.model import ReceiverSettings
+
+_COMING = (SourceFate.HERE, SourceFate.TOLD, SourceFate.COVERING)
+_ELSEWHERE = (SourceFate.AGAIN, SourceFate.COVERED)  # their points are read from other files
 
 
 def kept_id(file_id: int) -> str:
@@ -73,17 +78,21 @@ def wrong_bytes(
 
 
 def drops_of(connection: Connection, row: CatalogFile) -> tuple[DropRow, ...]:
-    """Return the drops that its site reported, of a settled merged file those of all its set's sources. () where one lacks:
-    the sender's limits hold it back, or the site has the file, so it may be sent again; or the sources are here."""
-    roots = {row.path: row.generation}
+    """Return the drops that its site reported, of a settled merged file those of the sources that only its set
+    holds. () where one lacks: the sender's limits hold it back; or the site has the file, so it may be sent again; or the
+    sources are here."""
+    gone = {row.path: row.generation}
     if not row.path:
         if row.file_id not in settled_rows.settled_files(connection, row.receiver, row.site_id) and row.state == "live":
             return ()
         (stand,) = settled_rows.settled_sets(connection, [row.file_id])
-        roots = {root.path: root.generation for root in stand.roots}
-    drops = landing_rows.drops_of_paths(connection, row.receiver, row.site_id, roots)
-    found = tuple(drops[path] for path in sorted(roots) if path in drops and drops[path].generation >= roots[path])
-    return found if len(found) == len(roots) else ()
+        roots = judge_roots(connection, row.receiver, row.site_id, stand)
+        if any(root.fate in _COMING for root in roots):
+            return ()
+        gone = {root.path: root.generation for root in roots if root.fate not in _ELSEWHERE}
+    drops = landing_rows.drops_of_paths(connection, row.receiver, row.site_id, gone)
+    found = tuple(drops[path] for path in sorted(gone) if path in drops and drops[path].generation >= gone[path])
+    return found if len(found) == len(gone) else ()
 
 
 def to_give_up(app: App, receiver: ReceiverSettings, held_id: str) -> tuple[CatalogFile, tuple[DropRow, ...], str]:

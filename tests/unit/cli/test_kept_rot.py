@@ -116,6 +116,11 @@ def settle(edge: Commanded) -> Path:
         for end in edge.sealed.pop(path):
             (edge.site / (path + end)).unlink()
     assert edge.sync().code == 0
+    return let_settle(edge)
+
+
+def let_settle(edge: Commanded) -> Path:
+    """Merge, and let the sources' bytes go. Return the place of the merged file."""
     assert edge.run("merge").json["groups"] == 1
     app = open_app(load_settings(edge.folder / "tidemark.toml", {}))
     clock = app.clock
@@ -158,3 +163,37 @@ def test_a_settled_file_that_is_whole_is_not_given_up(edge: Commanded) -> None:
     edge.run("quarantine", "drop", f"k{merged}", "--yes").refused(6, "nothing to give up")
     edge.run("quarantine", "drop", "k1", "--yes").refused(3, "k1")
     assert len(edge.rows()) == 8
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["nothing", "live one"])
+def test_a_settled_file_of_kept_and_live_points_is_sent_again_and_the_rest_given_up(edge: Commanded, asked: bool) -> None:
+    """`asked`: the drop made the receiver ask for the live file before the merged one rotted."""
+    first, second = edge.seal(1, device="root.sg.d", points=3 + 2 * (not asked)), edge.seal(3, device="root.sg.d")
+    live, gone = (first, second) if asked else (second, first)
+    edge.seal(2)
+    assert edge.sync().code == 0
+    merged = let_settle(edge)
+    for end in edge.sealed.pop(gone):
+        (edge.site / (gone + end)).unlink()
+    assert edge.sync().code == 0
+    data = bytearray(merged.read_bytes())
+    data[len(data) // 2] ^= 1
+    merged.write_bytes(data)
+    edge.run("verify").refused(20)
+    repaired = edge.run("verify", "--repair").json
+    (told,) = [d for d in repaired["differences"] if d["what"] == "damaged"]
+    assert "sends it again" in told["repaired"] and gone in told["repaired"]
+    assert repaired["ok"] or repaired["hint"] == "./tidemark sync plant1"
+    assert edge.sync().code == 0
+    stays = edge.run("verify", "--repair")
+    stays.refused(20)
+    (one,) = edge.run("quarantine", "list").json["quarantine"]
+    assert stays.json["hint"] == f"./tidemark quarantine drop {one['id']}"
+    assert one["reason"].endswith(f"it holds all that is left of {gone}")
+    for _ in range(2):
+        assert edge.run("quarantine", "drop", one["id"], "--yes").code == 0
+    for _ in range(2):
+        assert [int(time) for device, _, time, _, _ in edge.rows() if device == "root.sg.d"] == [1, 2, 3]
+        assert (edge.run("why", gone).json["state"], edge.run("why", live).json["state"]) == ("given up", "in the catalog")
+        assert (edge.run("verify", "--deep").code, edge.sync().json["state"]) == (0, "nothing")
+        assert edge.run("ledger", "rebuild", "--replace", "--yes").code in (0, 23)

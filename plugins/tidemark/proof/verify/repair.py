@@ -20,8 +20,9 @@ from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.sender import links as link_rows
-from tidemark.ledger.sql import forget_file_checks, run_report
+from tidemark.ledger.sql import forget_file_checks
 from tidemark.proof.verify.differences import SourceChecked
 from tidemark.receiver.proved_files import Recorded
 from tidemark.settings.model import ReceiverSettings
@@ -102,17 +103,23 @@ class Repairs:
     def _withdraw_merged(self, damage: Damage, link: str, source: SourceChecked | None) -> str:
         with self._app.ledger.write() as connection:
             assert_held(connection, self._lease)
-            made_from = run_report(connection, "sources_of_merged", file_id=damage.file_id)
-            merge_rows.unmerge_files(connection, self._receiver.name, [r["file_id"] for r in made_from], self._app.clock())
+            (stand,) = settled_rows.settled_sets(connection, [damage.file_id])
+            merge_rows.unmerge_files(connection, self._receiver.name, [r.file_id for r in stand.roots], self._app.clock())
             (row,) = catalog_rows.files_by_id(connection, [damage.file_id])
             journal.record_decision(connection, "verify repair", damage.record.location, withdrawn=row.state != "live")
         if row.state != "live":
             self._derive.add(damage.database)
             return "withdrawn: its sources are read, and it is derived again"
-        paths = [r["path"] for r in made_from]
-        if not link or source is None or not all(path in source.same for path in paths):
-            return ""  # it is settled, and the site lacks some of its sources
-        return self.send_again(link, paths, f"the merged file that stands alone for it is damaged: {damage.record.location}")
+        if damage.kept or not link or source is None:
+            return ""  # it is settled; what is left of it is gone at the site, or the site cannot be asked
+        paths = {root.path for root in stand.roots}
+        here, gone = paths & source.sealed, sorted(paths - source.sealed)
+        if not here or here & {difference.path for difference in source.differences}:
+            return ""
+        why = f"the merged file that stands alone for it is damaged: {damage.record.location}"
+        lost = f", without {', '.join(gone)}: gone at the site" if gone else ""
+        # The others of these changed, or wait for the next run already.
+        return self.send_again(link, sorted(here & source.same.keys()), why) + lost
 
     def _fetch_bytes(self, store: Store, damage: Damage) -> bool:
         """Put the site's bytes in place. False if they are missing or not the recorded ones."""

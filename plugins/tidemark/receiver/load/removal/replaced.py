@@ -121,6 +121,18 @@ def _may_outrank(row: CatalogFile, merged: CatalogFile) -> bool:
 
 
 def _judge_settled_set(connection: Connection, receiver: str, site_id: str, stand: SettledSet) -> Outcome:
+    newest = {row.path: row for row in stand.roots}
+    roots = judge_roots(connection, receiver, site_id, stand)
+    kept = {root.path for root in roots if root.fate is SourceFate.KEPT}
+    here = [newest[root.path] for root in roots if root.fate in (SourceFate.HERE, SourceFate.TOLD)]
+    wrong = _find_outranked(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here))
+    if any(file.kept for file in stand.merged):  # they were gone at the site, and are there again
+        wrong += [row.path for row in here]
+    return judge_settled_set(roots, wrong)
+
+
+def judge_roots(connection: Connection, receiver: str, site_id: str, stand: SettledSet) -> list[Root]:
+    """Return what became of each source path of a settled set."""
     newest = {row.path: row for row in stand.roots}  # ordered by generation: the last of a path is its newest
     place = (receiver, site_id)
     known = _LedgerFacts(
@@ -132,13 +144,7 @@ def _judge_settled_set(connection: Connection, receiver: str, site_id: str, stan
             row.path for row in refusal_rows.read_quarantine(connection, receiver, "awaiting") if row.site_id == site_id
         ),
     )
-    roots = [_judge_root(row, known) for row in newest.values()]
-    kept = {root.path for root in roots if root.fate is SourceFate.KEPT}
-    here = [newest[root.path] for root in roots if root.fate in (SourceFate.HERE, SourceFate.TOLD)]
-    wrong = _find_outranked(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here))
-    if any(file.kept for file in stand.merged):  # they were gone at the site, and are there again
-        wrong += [row.path for row in here]
-    return judge_settled_set(roots, wrong)
+    return [_judge_root(row, known) for row in newest.values()]
 
 
 def _judge_root(row: CatalogFile, known: _LedgerFacts) -> Root:
