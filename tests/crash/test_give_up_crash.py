@@ -1,5 +1,5 @@
-"""An operator gives up a held file and a kept one that rotted, and dies before or after any effect: the command said again,
-and the next load, end it. The decision is on the receiver's disk before the ledger has it."""
+"""An operator gives up a held file and a kept one that rotted, or releases a held one, and dies before or after any effect:
+the command said again, and the next load, end it. What is given up is on the receiver's disk before the ledger has it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore
 from tests.small_files import source
 from tidemark.formats.records import GIVE_UP, decode_decision
-from tidemark.operations.decisions import quarantine_drop
+from tidemark.operations.decisions import quarantine_drop, quarantine_release
 
-KEPT, LIVE, HELD = source(1), source(2), source(3)
+KEPT, LIVE, HELD, MADE = source(1), source(2), source(3), source(2, inner=1)
 
 
 def build(centre: Centre) -> None:
@@ -73,17 +73,63 @@ class GiveUpWorld:
         shutil.rmtree(self.centre.folder)
 
 
+def build_healed(centre: Centre) -> None:
+    """A held file whose bytes are good by now, which covers one that the site compacted."""
+    sender = centre.sender()
+    sender.land({LIVE: d1((1, 10))})
+    sender.land({MADE: d1((1, 10), (2, 20))}, superseded=(sender.drop(LIVE, MADE),), removed=(LIVE,))
+    (landed,) = centre.root.rglob(MADE.rpartition("/")[2])
+    whole = landed.read_bytes()
+    landed.write_bytes(whole[:-1])
+    centre.load()
+    (place,) = (centre.root / "quarantine").rglob(landed.name)
+    place.write_bytes(whole)
+
+
+class ReleaseWorld(GiveUpWorld):
+    """A life is the release and a load."""
+
+    def live(self, effects: Effects) -> None:
+        centre = self.centre
+        ((held,),) = centre.sql("SELECT quarantine_id FROM quarantine")
+        with dying(centre, effects):
+            quarantine_release(centre.app, centre.receiver, str(held), centre.engine)
+            centre.load()
+
+    def lose_power(self) -> None:
+        self.centre.reopen()
+        assert set(self.centre.rows()) >= set(rows((1, 10)))
+
+    def check(self) -> None:
+        centre = self.centre
+        centre.reopen()
+        assert centre.rows() == rows((1, 10), (2, 20))
+        assert centre.sql("SELECT path FROM catalog_file WHERE state = 'live'") == [(MADE,)]
+        assert centre.sql("SELECT state FROM quarantine") == [("released",)] and centre.files("quarantine") == []
+
+
+Worlds = Callable[[Callable[[Centre], None], type[GiveUpWorld]], Callable[[], GiveUpWorld]]
+
+
 @pytest.fixture
-def worlds(tmp_path: Path) -> Callable[[], GiveUpWorld]:
-    template = tmp_path / "template"
-    template.mkdir()
-    made = Centre(template)
-    build(made)
-    made.app.ledger.close()
-    counter = iter(range(1_000_000))
-    return lambda: GiveUpWorld(tmp_path / str(next(counter)), template)
+def worlds(tmp_path: Path) -> Worlds:
+    def make(build: Callable[[Centre], None], world: type[GiveUpWorld]) -> Callable[[], GiveUpWorld]:
+        template = tmp_path / "template"
+        template.mkdir()
+        made = Centre(template)
+        build(made)
+        made.app.ledger.close()
+        counter = iter(range(1_000_000))
+        return lambda: world(tmp_path / str(next(counter)), template)
+
+    return make
 
 
-def test_giving_up_may_die_at_any_effect(worlds: Callable[[], GiveUpWorld], when: str) -> None:
-    explored = explore(worlds, when=when)
+def test_giving_up_may_die_at_any_effect(worlds: Worlds, when: str) -> None:
+    explored = explore(worlds(build, GiveUpWorld), when=when)
     assert explored.crashes == explored.points > 5
+
+
+def test_a_release_may_die_at_any_effect(worlds: Worlds, when: str) -> None:
+    explored = explore(worlds(build_healed, ReleaseWorld), when=when)
+    assert explored.crashes == explored.points > 3
