@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
+from tests.crash.explorer import Died
 from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
+from tidemark.formats.layout import MANIFEST
+from tidemark.stores.local import LocalStore
 
 
 @pytest.fixture
@@ -63,6 +66,24 @@ def test_a_landing_that_nobody_may_look_at_is_not_taken_for_lost(edge: Commanded
     finally:
         for folder in (edge.root / "landing").iterdir():
             folder.chmod(0o755)
+    assert edge.run("load").code == 0
+    edge.assert_in_step()
+
+
+def test_a_repair_that_dies_before_its_manifest_is_done_again(edge: Commanded) -> None:
+    """The ledger has the new manifest's digest by then, and the receiver has no manifest."""
+    edge.seal(1)
+    assert edge.sync("--no-load").code == 0
+    lose_landings(edge)
+
+    def die(store: LocalStore, path: str, data: bytes) -> None:
+        raise Died(path)
+
+    with edge.monkeypatch.context() as dying, pytest.raises(Died, match=MANIFEST):
+        dying.setattr(LocalStore, "publish", die)
+        edge.run("verify", "--repair")
+    assert differences(edge, code=20) == [("missing", "landing", False)]
+    assert differences(edge, "--repair", code=0)[0] == ("missing", "landing", True)
     assert edge.run("load").code == 0
     edge.assert_in_step()
 
