@@ -23,6 +23,7 @@ from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.schemas import SeriesRow
 from tidemark.operations.rebuild.cluster import named_digest
 from tidemark.operations.rebuild.result import RebuildResult
+from tidemark.receiver.merge.merge import merge
 from tidemark.settings.model import ClusterSettings, NodeSettings
 from tidemark.stores.local import LocalStore
 
@@ -90,6 +91,18 @@ def test_table_nodes_and_copies_are_those_of_before(world: World) -> None:
     assert world.facts() == facts
     assert world.rows() == rows
     assert check_cluster(world.app, world.receiver).problems == ()
+
+
+def test_copies_of_a_merged_file_that_did_not_settle_are_no_damage(world: World) -> None:
+    """The rebuilt ledger does not read it, and has no digest of it but that of its copies."""
+    assert merge(world.app, world.receiver).files_out
+    merged = {location for (location,) in world.sql("SELECT location FROM catalog_file WHERE role = 'merged'")}
+
+    world.lose_ledger()
+    world.rebuild()
+
+    assert {at for _, at, *_ in copies(world)} >= merged
+    assert [one for one in check_cluster(world.app, world.receiver).problems if one.location in merged] == []
 
 
 def test_files_that_the_receiver_gave_up_come_back_from_the_nodes(world: World) -> None:
