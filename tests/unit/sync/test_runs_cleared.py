@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.crash.edge import path_of
-from tests.crash.explorer import Died, Effects
+from tests.crash.explorer import Died, Effects, explore
 from tests.crash.sync_world import SyncWorld
 from tests.unit.sync.link_runs import opened, seal
 from tidemark.errors import RetryableError
@@ -111,3 +111,17 @@ def test_a_landing_that_was_numbered_before_its_files_went_is_withdrawn_and_made
 
     assert world.sync().files == 3
     world.check()
+
+
+def test_a_withdrawal_may_die_at_any_effect(world: SyncWorld) -> None:
+    """A run died before its manifest, and what it had sent was cleared: every next life withdraws the landing, or finds it
+    withdrawn, and sends all again."""
+    seal(world, 1, 2, 3)
+    world.edge.delete_points(path_of(2))
+    world.edge.append_schema(LOG, b"create root.sg.d1")
+    with pytest.raises(Died):
+        world.sync(effects=UpToTheManifest())
+    world.lose_power()
+    world.centre.remove_tree(world.landings)
+    explored = explore(world.clone)
+    assert explored.crashes == explored.points > 20
