@@ -36,6 +36,7 @@ class Workload:
     proved: Values = field(default_factory=dict)
     touched: set[Point] = field(default_factory=set)
     last: Values = field(default_factory=dict)
+    deleted: set[Point] = field(default_factory=set)  # since they were written last
     dying: bool = False
     hidden: bool = False
     bound: int = 0
@@ -182,6 +183,8 @@ class Workload:
         """Whether a reader may see this where the server answers that."""
         if seen == answer or (self.server.answers_overwritten and seen is not None and seen == self.last.get(point)):
             return True
+        if seen is None and self.server.forgets_deletions and point in self.deleted:
+            return True
         type_name = self.types[point[:2]]
         return seen in {canonical(type_name, _parsed(type_name, value)) for value in self.server.twice.get(point, ())}
 
@@ -231,6 +234,7 @@ class Workload:
             rows.append(f"({at}, {', '.join('null' if value is None else value for value in values)})")
             for name, value in zip(mine, values, strict=True):
                 if value is not None:
+                    self.deleted.discard((device, name, at))
                     type_name = self.types[device, name]
                     self.last[device, name, at] = canonical(type_name, _parsed(type_name, value.strip("'")))
         aligned = " aligned" if device == self.wide and self.server.aligned else ""
@@ -255,13 +259,13 @@ class Workload:
         last = first + self.chance.choice((0, 5, 30, 200, PARTITION)) * self._distance(device)
         whole = self.chance.random() < 0.3
         names = [n for of, n in self.types if of == device] if whole else [name]
-        self._touch((device, n, at) for n in names for at in self.known[device, n] if first <= at <= last)
+        self._delete((device, n, at) for n in names for at in self.known[device, n] if first <= at <= last)
         for n in names:
             self.server.run(f"delete from {device}.{n} where time >= {first} and time <= {last}")
 
     def _delete_series(self) -> None:
         device, name = self.chance.choice(sorted(self.types))
-        self._touch((device, name, at) for at in self.known[device, name])
+        self._delete((device, name, at) for at in self.known[device, name])
         self.server.run(f"delete timeseries {device}.{name}")
         self._create(device, name)
         if device == self.wide and self.server.aligned:
@@ -289,6 +293,11 @@ class Workload:
 
     def _flush(self) -> None:
         self.server.run("flush")
+
+    def _delete(self, points: Iterable[Point]) -> None:
+        deleted = list(points)
+        self.deleted.update(deleted)
+        self._touch(deleted)
 
     def _touch(self, points: Iterable[Point]) -> None:
         for device, name, at in points:

@@ -18,6 +18,9 @@ the lower one, and this release compares versions alone. Tidemark answers what w
 value of before stays in the other, be its version higher or lower. The server counts two points at that time and answers
 either, whichever the query meets first. Nothing in its files tells which was written last, so either is right (`twice`).
 
+0.12.0 writes a deletion that comes amid a merge into the `.mods` of the merged file's name. The `.resource` names the
+`.mods` of before. So the server that runs goes by the deletion, and one that is started again does not. Tidemark goes by it.
+
 0.12.0 merges late files into sequence ones only where each of them has every device of the database; else a merge ends with
 "Device … is not in tsFileMetaData", every time again.
 """
@@ -57,6 +60,7 @@ class LivingServer(Protocol):
     aligned: bool  # it knows aligned devices, and rows with nulls
     stale: bool  # after compactions it answers overwritten values, until it is started again on the same files
     answers_overwritten: bool  # of two files it takes the higher version, even that of a sequence file
+    forgets_deletions: bool  # points that were deleted while it merged their file come back when it is started again
     one_device: bool  # it merges late files only in a database of one device
     twice: Mapping[Point, set[str]]  # of which it counts two at a time alone: all values that it answered
     kinds: frozenset[str]  # of its compactions
@@ -89,7 +93,7 @@ class LivingIoTDB2:
     """2.0.1-beta. Compactions are looked for three times a second, files that are older than a time to live twice; two files
     are enough for one."""
 
-    aligned, stale, answers_overwritten, one_device = True, False, False, False
+    aligned, stale, answers_overwritten, forgets_deletions, one_device = True, False, False, False, False
     kinds = frozenset({INNER, CROSS, INSERTION})
     create = "create database {database}"
     time_to_live, no_time_to_live = "set ttl to {database}.** {ms}", "set ttl to {database}.** INF"
@@ -157,7 +161,7 @@ class LivingIoTDB0:
     Files that are older than a time to live are looked for when it is set and once a minute: no setting changes that.
     """
 
-    aligned, stale, answers_overwritten, one_device = False, True, True, True
+    aligned, stale, answers_overwritten, forgets_deletions, one_device = False, True, True, True, True
     kinds = frozenset({INNER, CROSS})  # levels, and late files into sequence ones
     create = "set storage group to {database}"
     time_to_live, no_time_to_live = "set ttl to {database} {ms}", "unset ttl to {database}"
