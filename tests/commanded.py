@@ -28,6 +28,14 @@ HALF = (".part", ".blocks", ".tmp")  # ends of names that are not final
 Row = tuple[str, str, str, str, str]
 
 
+def run_here(config: Path, *words: str) -> Said:
+    """`./tidemark --config CONFIG WORDS --json` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["--config", str(config), *words, "--json"])
+    return Said(code, out.getvalue(), err.getvalue())
+
+
 @dataclass(frozen=True)
 class Said:
     code: int
@@ -112,10 +120,7 @@ class Commanded:
 
     def run(self, *words: str) -> Said:
         """`./tidemark WORDS --json`."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(["--config", str(self.folder / "tidemark.toml"), *words, "--json"])
-        return Said(code, out.getvalue(), err.getvalue())
+        return run_here(self.folder / "tidemark.toml", *words)
 
     def sync(self, *words: str) -> Said:
         return self.run("sync", "plant1", *words)

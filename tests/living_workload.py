@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from tests.expected import canonical
-from tests.services.living_iotdb import LivingServer, look, tell_compactions, wait_until_still
+from tests.services.living_iotdb import LivingServer, Point, look, tell_compactions, wait_until_still
 
 PARTITION = 604_800_000  # ms
 SPARSE = 600_000  # ms between two times of the device with a time to live, which holds at the same point for a whole seed
 KILLED, STOPPED, ALIGNED_GONE = "a kill", "an orderly stop", "an aligned series deleted"
 HIDDEN, TAKEN = "points that a time to live hid and files held", "points that a time to live took"
-Point = tuple[str, str, int]  # device, measurement, time
 Values = dict[Point, str]
 
 

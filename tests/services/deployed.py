@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
-import json
 import os
 import signal
 import subprocess
@@ -14,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.commanded import Said, run_here
 from tests.expected import RealSite, Row
 from tests.services.processes import die_with_parent
 from tests.services.sshd import Sshd
-from tidemark.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 SITE_ID = "0f8e3c1a-2b4d-4c6e-8f10-213243546576"
@@ -76,21 +74,14 @@ class Deployed:
 
     def run(self, *words: str, expect: tuple[int, ...] = (0,)) -> dict[str, Any]:
         """Run a verb to its end; the JSON it ends with."""
-        code, out, err = self._run_here(words) if self.here else self._run_apart(words)
-        assert code in expect, f"{words} ended with {code}\n{out}\n{err}"
-        answer: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return answer
+        said = run_here(self.config, *words) if self.here else self._run_apart(words)
+        assert said.code in expect, f"{words} ended with {said.code}\n{said.out}\n{said.err}"
+        return said.json
 
-    def _run_here(self, words: tuple[str, ...]) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(["--config", str(self.config), *words, "--json"])
-        return code, out.getvalue(), err.getvalue()
-
-    def _run_apart(self, words: tuple[str, ...]) -> tuple[int, str, str]:
+    def _run_apart(self, words: tuple[str, ...]) -> Said:
         process = self.start(*words)
         out, err = process.communicate()
-        return process.returncode, out.decode(), err.decode()
+        return Said(process.returncode, out.decode(), err.decode())
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a verb in a process group of its own, as a shell does."""

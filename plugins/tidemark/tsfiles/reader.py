@@ -112,7 +112,9 @@ class TsFile:
 
     def begins_anew(self, header: ChunkHeader, data: bytes, place: ChunkPlace) -> bool:
         """Whether the times of a plain chunk begin anew. `header` and `data` as `read_stored_chunks` returns them."""
-        return self._chunks.begins_anew(header, data[header.data_offset - header.offset :], place.statistics)
+        return self.version == 3 and self._chunks.begins_anew(
+            header, data[header.data_offset - header.offset :], place.statistics
+        )
 
     def find_whole_device(self, device: str, terms: Terms) -> WholeDevice | None:
         """The index entry of a device if it can be copied whole under these terms, else None.

@@ -199,7 +199,7 @@ class ChunkReader:
         """Whether the times of a plain chunk begin anew. `data`: its pages. `told`: its statistics in the index.
 
         False if they cannot be decoded: whoever reads the chunk is told so."""
-        if not self._begins_anew or decode_small_pages(header, data, told, None, None) is not None:
+        if decode_small_pages(header, data, told, None, None) is not None:
             return False
         try:
             with _Located(self._file.path, header.offset, header.name):
