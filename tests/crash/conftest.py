@@ -19,7 +19,7 @@ def tmp_path() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["before", pytest.param("after", marks=pytest.mark.full)])
+@pytest.fixture(params=["before", pytest.param("after", marks=pytest.mark.soak)])
 def when(request: pytest.FixtureRequest) -> str:
-    """Deaths before each effect; with `--all` those after each as well."""
+    """Deaths before each effect. Those after an effect leave what one before the next effect leaves, so they are soaked."""
     return str(request.param)

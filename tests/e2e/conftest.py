@@ -15,20 +15,8 @@ from tests.centre import Centre
 from tests.services import bad_disk, iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
-from tests.services.running_airflow import Deployment, RunningAirflow
 from tidemark.stores import open_sftp as sftp
 from tidemark.stores.ssh.login import Limits
-
-
-@pytest.fixture(scope="module")
-def running_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow]:
-    """Airflow over two sites with real files; each test leaves every link in step. Not for the session: two workers had
-    one each, and their schedulers took a quarter of both cores from whatever ran after them."""
-    deployment = Deployment(tmp_path_factory.mktemp("deployment"))
-    deployment.make()
-    airflow = RunningAirflow(deployment)
-    yield airflow
-    airflow.stop()
 
 
 @pytest.fixture(scope="module")

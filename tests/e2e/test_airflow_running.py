@@ -1,14 +1,20 @@
-"""A running Airflow: trigger, asset, kill -9, clear and rerun. Whatever happens, every file is at the receiver once."""
+"""A running Airflow: its pages in a headless browser, trigger, asset, kill -9, clear and rerun, a change of a cluster.
+
+Whatever happens, every file is at the receiver once. All share one Airflow: to start one costs 20 s of both cores.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.services.running_airflow import Deployment, RunningAirflow, wait
 from tests.services.sshd import Sshd
@@ -16,13 +22,36 @@ from tests.services.sshd import Sshd
 pytestmark = [pytest.mark.full, pytest.mark.real("airflow")]
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
 PLANT1, PLANT2 = "tidemark_sync__plant1", "tidemark_sync__plant2"
+PATIENCE = 60_000  # milliseconds that a page is waited for
+SCALE = "tidemark_cluster_scale"
+NODES = """
+[receivers.spread]
+store = "spread"
+
+[cluster]
+receiver = "spread"
+replicas = 2
+quorum = 2
+slots = 40
+
+[nodes.n1]
+store = "n1"
+[nodes.n2]
+store = "n2"
+[nodes.n3]
+store = "n3"
+"""
 
 
 @pytest.fixture(scope="module")
-def airflow(running_airflow: RunningAirflow) -> RunningAirflow:
-    for dag in (PLANT1, PLANT2, "tidemark_load", "tidemark_verify", "tidemark_housekeep"):
-        running_airflow.wait_for_dag(dag)
-    return running_airflow
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow]:
+    """Airflow over two sites with real files. Each test leaves every link in step."""
+    made = Deployment(tmp_path_factory.mktemp("deployment"))
+    made.make()
+    with RunningAirflow(made) as running:
+        for dag in (PLANT1, PLANT2, "tidemark_load", "tidemark_verify", "tidemark_housekeep"):
+            running.wait_for_dag(dag)
+        yield running
 
 
 @pytest.fixture
@@ -199,6 +228,117 @@ def test_spark_loads_and_merges(airflow: RunningAirflow, deployment: Deployment)
         deployment.write()
     assert states[-1] == "success"
     assert deployment.tidemark("verify", "--deep", "--receiver", "centre_plant1")["differences"] == []
+
+
+@pytest.fixture(scope="module")
+def page(airflow: RunningAirflow) -> Iterator[Page]:
+    """A browser that is logged in."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        opened = browser.new_page(locale="en-US", viewport={"width": 1400, "height": 1000})
+        opened.set_default_timeout(PATIENCE)
+        opened.goto(airflow.ui)
+        opened.locator("input[name=username]").fill(airflow.user)
+        opened.locator("input[name=password]").fill(airflow.password)
+        opened.locator("button[type=submit]").click()
+        opened.wait_for_url(lambda url: "login" not in url)
+        yield opened
+        browser.close()
+
+
+def test_the_list_shows_a_dag_a_link_and_the_receivers_three(page: Page, airflow: RunningAirflow) -> None:
+    page.goto(f"{airflow.ui}/dags")
+    for name in ("sync plant1", "sync plant2", "tidemark_load", "tidemark_verify", "tidemark_housekeep"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible(timeout=PATIENCE)
+
+
+def test_the_page_of_a_link_says_what_to_do_when_a_task_is_red(page: Page, airflow: RunningAirflow) -> None:
+    page.goto(f"{airflow.ui}/dags/{PLANT1}")
+    for step in ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup"):
+        expect(page.get_by_text(re.compile(rf"^{step}")).first).to_be_visible(timeout=PATIENCE)
+    page.get_by_test_id("markdown-button").click()
+    for words in ("when it is red", "./tidemark doctor", "Clear any task"):
+        expect(page.get_by_text(words).first).to_be_visible(timeout=PATIENCE)
+    page.keyboard.press("Escape")
+
+
+def test_the_trigger_form_has_typed_fields_and_starts_a_dry_run(page: Page, airflow: RunningAirflow) -> None:
+    before = {run["dag_run_id"] for run in airflow.runs(PLANT1)}
+    page.goto(f"{airflow.ui}/dags/{PLANT1}")
+    page.get_by_test_id("trigger-dag-button").click()
+    for title in ("Dry run", "Only these paths", "Send all again"):
+        expect(page.get_by_text(title).first).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("Globs of source paths").first).to_be_visible()
+    dialog = page.get_by_role("dialog")
+    dialog.locator("label:has(input[name=element_dry_run])").click()
+    dialog.locator("textarea[name=element_only_paths]").fill("data/sequence/**")
+    page.get_by_test_id("trigger-dag-submit").click()
+    wait(lambda: {run["dag_run_id"] for run in airflow.runs(PLANT1)} > before, "the run that the form started")
+    started = next(run for run in airflow.runs(PLANT1) if run["dag_run_id"] not in before)
+    assert started["conf"] == {"dry_run": True, "only_paths": ["data/sequence/**"], "send_all_again": False}
+    assert airflow.wait_for_run(PLANT1, started["dag_run_id"]) == "success"
+    assert airflow.states(PLANT1, started["dag_run_id"])["finish"] == "skipped"
+
+
+@pytest.fixture
+def spread(airflow: RunningAirflow) -> Iterator[Deployment]:
+    """A receiver more, on three nodes; a folder for a fourth."""
+    deployment = airflow.deployment
+    for name in ("spread", "n1", "n2", "n3", "n4"):
+        (deployment.root / name).mkdir(exist_ok=True)
+    deployment.write(NODES)
+    deployment.tidemark("cluster", "init")
+    airflow.wait_for_dag(SCALE)
+    yield deployment
+    deployment.write()
+
+
+def asked(airflow: RunningAirflow, run: str) -> dict[str, Any]:
+    """What the person reads who is asked."""
+    wait(lambda: airflow.states(SCALE, run).get("approval") == "awaiting_input", "the question", 120)
+    return airflow.call("GET", f"/api/v2/dags/{SCALE}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails")
+
+
+def answer(airflow: RunningAirflow, run: str, word: str) -> None:
+    """An answer that comes while the question is still being put makes Airflow try the task again and ask once more (seen):
+    a person would answer again."""
+    path = f"/api/v2/dags/{SCALE}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails"
+
+    def taken() -> bool:
+        if (
+            airflow.states(SCALE, run).get("approval") == "awaiting_input"
+            and not airflow.call("GET", path)["response_received"]
+        ):
+            airflow.call("PATCH", path, {"chosen_options": [word], "params_input": {}})
+        return airflow.states(SCALE, run).get("approval") == "success"
+
+    wait(taken, f"the answer {word}", 120, 1.0)
+
+
+def test_a_person_is_asked_before_a_node_joins(airflow: RunningAirflow, spread: Deployment) -> None:
+    url = f"file://{spread.root / 'n4'}"
+    refused = airflow.trigger(SCALE, kind="add", node="n4", url=url, dry_run=False)
+    question = asked(airflow, refused)
+    assert "add n4" in question["subject"] and "slots move" in question["body"]
+    answer(airflow, refused, "Reject")
+    assert airflow.wait_for_run(SCALE, refused) == "success"
+    assert airflow.states(SCALE, refused)["phase_one"] == "skipped"
+    assert spread.tidemark("cluster", "show")["epoch"] == 1
+
+    run = airflow.trigger(SCALE, kind="add", node="n4", url=url, dry_run=False)
+    asked(airflow, run)
+    answer(airflow, run, "Approve")
+    assert airflow.wait_for_run(SCALE, run) == "success", airflow.states(SCALE, run)
+    shown = spread.tidemark("cluster", "show")
+    assert shown["epoch"] == 2 and [node["slots"] for node in shown["nodes"]] == [10] * 4
+    assert spread.tidemark("cluster", "check")["problems"] == []
+
+    airflow.call("POST", f"/api/v2/dags/{SCALE}/dagRuns/{run}/clear", {"dry_run": False})
+    assert airflow.wait_for_run(SCALE, run) == "success", "cleared whole, nobody is asked about what is done"
+    assert spread.tidemark("cluster", "show")["epoch"] == 2
 
 
 def test_a_broken_edit_shows_its_line_and_stops_nobody(airflow: RunningAirflow, deployment: Deployment) -> None:

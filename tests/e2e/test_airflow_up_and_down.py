@@ -21,8 +21,16 @@ from tidemark.orchestration.deployment import sessions
 pytestmark = [pytest.mark.full, pytest.mark.real("airflow")]
 
 
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """One for all: only the first start has a database to make."""
+    made = Deployment(tmp_path_factory.mktemp("deployment"))
+    made.make()
+    return made
+
+
 @pytest.fixture
-def deployment(tmp_path: Path) -> Deployment:
+def fresh(tmp_path: Path) -> Deployment:
     made = Deployment(tmp_path)
     made.make()
     return made
@@ -45,7 +53,7 @@ def listened_at(pid: int) -> set[Any]:
 
 
 def test_on_loopback_with_a_login_and_alone_until_ctrl_c(deployment: Deployment) -> None:
-    with RunningAirflow(deployment) as airflow:
+    with RunningAirflow(deployment, quick_parsing=False) as airflow:
         leaders = airflow.sessions()
         assert len(leaders) == 6, "the starter, the pages' and the tasks' server, scheduler, DAG processor, triggerer"
         listening = listened_at(airflow.process.pid)
@@ -72,7 +80,7 @@ def test_on_loopback_with_a_login_and_alone_until_ctrl_c(deployment: Deployment)
 
 
 def test_killed_with_9_it_leaves_nobody(deployment: Deployment) -> None:
-    with RunningAirflow(deployment) as airflow:
+    with RunningAirflow(deployment, quick_parsing=False) as airflow:
         leaders = airflow.sessions()
         assert airflow.stop(signal.SIGKILL) == -signal.SIGKILL
         nobody_left(airflow, leaders)
@@ -80,7 +88,7 @@ def test_killed_with_9_it_leaves_nobody(deployment: Deployment) -> None:
 
 @pytest.mark.parametrize("part", ["scheduler", "starter"])
 def test_a_part_that_dies_takes_the_rest_down_and_is_named(deployment: Deployment, part: str) -> None:
-    with RunningAirflow(deployment) as airflow:
+    with RunningAirflow(deployment, quick_parsing=False) as airflow:
         leaders = airflow.sessions()
         victim = psutil.Process(airflow.process.pid).children()[0].pid if part == "starter" else airflow.part(part)
         os.kill(victim, signal.SIGKILL)
@@ -102,25 +110,25 @@ def test_detached_it_outlives_its_command_until_down(deployment: Deployment) -> 
 
 
 @pytest.mark.real("postgresql")
-def test_stopped_in_the_middle_of_a_sync_the_next_start_goes_on(deployment: Deployment, postgres_url: str) -> None:
+def test_stopped_in_the_middle_of_a_sync_the_next_start_goes_on(fresh: Deployment, postgres_url: str) -> None:
     """Airflow's own database is a PostgreSQL here, which it may be as well."""
     dag, url = "tidemark_sync__plant1", re.sub(r"^postgresql(\+\w+)?:", "postgresql+psycopg:", postgres_url)
-    deployment.lines["plant1"] = 'bandwidth = "5 KB/s"'
-    deployment.write()
-    with RunningAirflow(deployment, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=url) as airflow:
+    fresh.lines["plant1"] = 'bandwidth = "5 KB/s"'
+    fresh.write()
+    with RunningAirflow(fresh, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=url) as airflow:
         airflow.wait_for_dag(dag)
         run = airflow.trigger(dag)
         wait(lambda: airflow.states(dag, run).get("transfer_files") == "running", "the transfer")
         assert airflow.stop() == 0
-    assert deployment.landed("plant1") == []
-    deployment.lines.clear()
-    deployment.write()
-    with RunningAirflow(deployment, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=url) as airflow:
+    assert fresh.landed("plant1") == []
+    fresh.lines.clear()
+    fresh.write()
+    with RunningAirflow(fresh, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=url) as airflow:
         assert airflow.wait_for_run(dag, run) == "success"
         tries = {ti["task_id"]: ti["try_number"] for ti in airflow.instances(dag, run)}
         assert tries == dict.fromkeys(tries, 1) | {"transfer_files": 2}, "the stop was told of, so nothing had to time out"
-    assert deployment.landed("plant1") == deployment.sealed("plant1")
-    assert not (deployment.root / "var" / "airflow" / "airflow.db").exists()
+    assert fresh.landed("plant1") == fresh.sealed("plant1")
+    assert not (fresh.root / "var" / "airflow" / "airflow.db").exists()
 
 
 def test_a_taken_port_is_named(deployment: Deployment) -> None:

@@ -22,7 +22,7 @@ from tests.services.processes import descendants, descendants_named, die_with_pa
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode"
 SITE_IDS = {"plant1": "5d0f6a1e-7c5b-4f0e-9a57-2f6f3a1c7e01", "plant2": "b1f0c3de-2f64-4a0b-8d0b-6c2f9f0f7a02"}
-QUICK = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "2", "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "2"}
+QUICK = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5", "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5"}
 START_SECONDS = 120.0
 RUN_SECONDS = 180.0
 ENDED = ("success", "failed")
@@ -178,7 +178,7 @@ class RunningAirflow:
     def trigger(self, dag: str, **conf: Any) -> str:
         return str(self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 
-    def wait_for_run(self, dag: str, run: str, poll_seconds: float = 0.1) -> str:
+    def wait_for_run(self, dag: str, run: str, poll_seconds: float = 0.5) -> str:
         def state() -> str:
             return str(self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")["state"])
 
@@ -203,7 +203,7 @@ class RunningAirflow:
         return json.dumps(found, ensure_ascii=False)
 
 
-def wait(ready: Callable[[], bool], what: str, seconds: float = 120.0, poll_seconds: float = 0.1) -> None:
+def wait(ready: Callable[[], bool], what: str, seconds: float = 120.0, poll_seconds: float = 0.5) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"

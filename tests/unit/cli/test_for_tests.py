@@ -12,6 +12,7 @@ def test_all_tests_run_in_a_process_a_core(cores: int, processes: int, monkeypat
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(cores)), raising=False)
     for words in ([], ["--durations=30", "-q"]):
         assert side_by_side(words)[:2] == ["--numprocesses", str(processes)]
+    assert side_by_side([], everything=True)[:2] == ["--numprocesses", str(min(processes + 1, MOST_PROCESSES))]
 
 
 def test_one_core_and_chosen_tests_need_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:

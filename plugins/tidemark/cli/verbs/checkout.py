@@ -57,13 +57,15 @@ def prepare_packages(everything: bool, install: bool, screen: Screen, peers: boo
             _install_python_peers(screen)
 
 
-def side_by_side(words: Sequence[str]) -> list[str]:
-    """pytest's options for one process a core. Empty on a single core, or if `words` choose tests to be watched."""
+def side_by_side(words: Sequence[str], everything: bool = False) -> list[str]:
+    """pytest's options for one process a core. Empty on a single core, or if `words` choose tests to be watched.
+
+    With `everything` there is one process more, because those tests wait for servers."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores == 1 or any(not word.startswith("-") for word in words):
         return []
     # loadfile: a file's tests share a server or an Airflow. no-loadscope-reorder: the long files are not the last.
-    return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
+    return ["--numprocesses", str(min(cores + everything, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def find_missing_packages(everything: bool, peers: bool = False) -> list[str]:
