@@ -42,7 +42,13 @@ def everything_at_once(world: SyncWorld) -> SyncWorld:
 
 
 SCENARIOS = [first_sync, everything_at_once]
-EVERY_OTHER = range(1, 120, 2)  # where a scenario differs little from one that is explored in full
+MOST = [
+    pytest.param(first_sync, marks=pytest.mark.full),
+    everything_at_once,
+]  # the second does what the first does, and more
+EVERY_OTHER = range(
+    1, 120, 4
+)  # before every other effect, where a scenario differs little from one that is explored in full
 
 
 def template(scenario: Callable[[SyncWorld], SyncWorld], limits: bool) -> SyncWorld:
@@ -64,7 +70,7 @@ def test_a_killed_process_on_real_files(scenario: Callable[[SyncWorld], SyncWorl
     assert found.crashes == found.points >= 15
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", MOST)
 @pytest.mark.parametrize("small_parts", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_power_loss(scenario: Callable[[SyncWorld], SyncWorld], small_parts: bool, when: str) -> None:
     world = template(scenario, small_parts)
@@ -73,7 +79,7 @@ def test_a_power_loss(scenario: Callable[[SyncWorld], SyncWorld], small_parts: b
     assert found.crashes == found.points >= 15
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", MOST)
 def test_two_deaths_one_after_the_other(scenario: Callable[[SyncWorld], SyncWorld]) -> None:
     world = template(scenario, True)
     explore_double(copies(world, power=True), pairs=20)

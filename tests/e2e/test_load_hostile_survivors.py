@@ -60,7 +60,7 @@ def at_one_time() -> bytes:
 
 
 class TestExplosions:
-    @pytest.mark.parametrize("which", ["gone", "made"])
+    @pytest.mark.parametrize("which", [pytest.param("gone", marks=pytest.mark.full), "made"])
     @pytest.mark.parametrize(
         "exploding",
         [
