@@ -3,8 +3,7 @@
 A listing proves what a site had when it began, and nothing later. Its time is that of the machine that listed. A time in the
 reader's future proves nothing: a clock was wrong, by an unknown amount. Source: docs/decisions/0022-a-proof-has-a-date.md.
 
-Days are UTC, counted from 1970-01-01, rounded down. `day_text` formats a day for a person, `parse_time` parses a person's
-input.
+Days are UTC, counted from 1970-01-01, rounded down. `day_text` formats a day for a person.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import UsageError
 from tidemark.ledger.sender.links import get_link
 from tidemark.ledger.sql import Row, run_report
 from tidemark.settings.model import LinkSettings
+from tidemark.tsfiles.times import PER_SECOND
 
 AHEAD_SECONDS = 300.0
 """Clocks of two machines may differ by so much; a time further ahead is not believed."""
@@ -115,15 +114,13 @@ def is_overdue(link: LinkSettings, sealed: float, clock: float) -> bool:
     return clock - sealed > interval_seconds(link, sealed) + LATE_SECONDS
 
 
-UNITS_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = date.min.toordinal() - date(1970, 1, 1).toordinal()
 _LAST = date.max.toordinal() - date(1970, 1, 1).toordinal()
 
 
 def day_of(time: int, unit: str) -> int:
     """Return days since 1970-01-01 UTC, rounded down. `unit` is ms, us or ns."""
-    return time // (86_400 * UNITS_PER_SECOND[unit])
+    return time // (86_400 * PER_SECOND[unit])
 
 
 def day_text(day: int) -> str:
@@ -131,21 +128,3 @@ def day_text(day: int) -> str:
     if _FIRST <= day <= _LAST:
         return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
     return f"day {day}"
-
-
-def parse_time(text: str, unit: str) -> int:
-    """Parse a time that a person wrote: an integer in the site's unit, or ISO 8601 (UTC without a zone).
-
-    Raises UsageError, with accepted forms in its hint.
-    """
-    stripped = text.strip()
-    if stripped.lstrip("+-").isdigit():
-        return int(stripped)
-    try:
-        moment = datetime.fromisoformat(stripped)
-    except ValueError:
-        raise UsageError(
-            f"not a time: {text!r}", hint="write 2026-01-31, 2026-01-31T12:00:00+08:00, or an integer in the site's unit"
-        ) from None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1) * UNITS_PER_SECOND[unit] // 1_000_000

@@ -69,10 +69,10 @@ class Plan:
     superseded: tuple[str, ...] = ()
 
     def names_path(self, path: str) -> bool:
-        return path in self._paths
+        return path in self.paths
 
     @cached_property
-    def _paths(self) -> frozenset[str]:
+    def paths(self) -> frozenset[str]:
         return frozenset([*(path for path, _ in self.send), *self.drop, *self.superseded])
 
 

@@ -82,6 +82,8 @@ WORDS = [
     (("read", "--from", "yesterday", "--out", "x.csv"), 2, "'yesterday'"),
     (("read", "--to", "2026-13-01", "--out", "x.csv"), 2, "'2026-13-01'"),
     (("coverage", "--from", "yesterday"), 2, "'yesterday'"),
+    (("coverage", "--from", "²"), 2, "'²'"),
+    (("coverage", "--to", "9" * 5000), 2, "999"),
 ]
 
 

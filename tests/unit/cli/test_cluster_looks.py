@@ -106,8 +106,9 @@ def test_route_says_where_the_table_says_it_lies(world: ClusterWorld, ask: Asked
     schema = ask("cluster", "route", "root.sg")[1]
     assert schema["partition"] is None and schema["slot"] == world.table.route_schema("root.sg").slot
     assert not ask("cluster", "route", "root.other", "0")[1]["known"]
-    code, wrong = ask("cluster", "route", "root.sg", "yesterday")
-    assert code == 2 and "yesterday" in wrong["error"]
+    for time in ("yesterday", str(1 << 63), "9" * 400):
+        code, wrong = ask("cluster", "route", "root.sg", time)
+        assert code == 2 and time in wrong["error"]
 
 
 def test_before_init_there_is_nothing_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -76,6 +77,18 @@ def _merge(edge: Commanded) -> list[str]:
     return ["merge"]
 
 
+def _sync_plan(edge: Commanded) -> list[str]:
+    """It sends two files, and tells of one that is gone."""
+    synced(edge)
+    gone = edge.seal(1)
+    (edge.site / gone).unlink()
+    edge.seal(8)
+    edge.seal(9)
+    paper = str(edge.folder / "plan.json")
+    assert edge.run("plan", "plant1", "--out", paper).json["drop"]
+    return ["sync", "plant1", "--plan", paper]
+
+
 def _load(edge: Commanded) -> list[str]:
     synced(edge, "--no-load")
     return ["load"]
@@ -136,11 +149,17 @@ def _cluster_init(edge: Commanded) -> list[str]:
     return ["cluster", "init"]
 
 
+def _cluster_lost(edge: Commanded) -> list[str]:
+    shutil.rmtree(clustered(edge).folder / "n3")
+    return ["cluster", "check", "--repair", "--lost", "n3", "--yes"]
+
+
 SAID: dict[str, Prepare] = {
     "init": _init,
     "doctor": lambda edge: synced(edge) and ["doctor"],
     "plan": lambda edge: synced(edge) and ["plan", "plant1", "--out", str(edge.folder / "plan.json")],
     "sync": lambda edge: edge.seal(1) and ["sync", "plant1"],
+    "sync --plan": _sync_plan,
     "load": _load,
     "merge": _merge,
     "adopt": _adopt,
@@ -163,6 +182,7 @@ SAID: dict[str, Prepare] = {
     "cluster remove": lambda edge: clustered(edge) and ["cluster", "remove", "n3", "--yes"],
     "cluster rebalance": lambda edge: clustered(edge) and ["cluster", "rebalance"],
     "cluster check": lambda edge: clustered(edge) and ["cluster", "check", "--repair"],
+    "cluster check --lost": _cluster_lost,
     "down": lambda edge: ["down"],
 }
 ELSEWHERE = {"up", "demo", "test", "bench"}  # test_deployment.py; what hands over to other programs

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tidemark.errors import UsageError
-from tidemark.proof.as_of import day_of, day_text, parse_time
+from tidemark.proof.as_of import day_of, day_text
 from tidemark.proof.coverage.cells import (
     RED_SHOWN,
     CatalogView,
@@ -24,6 +24,7 @@ from tidemark.proof.coverage.cells import (
     why_absent,
 )
 from tidemark.proof.coverage.page import axis_of, build_bars, render_page
+from tidemark.tsfiles.times import parse_time_bound
 
 DAY_MS = 86_400_000
 
@@ -102,13 +103,13 @@ def test_days_beyond_the_calendar_have_a_name_too() -> None:
 
 
 def test_a_person_may_write_a_time_in_several_ways() -> None:
-    assert parse_time("1970-01-02", "ms") == DAY_MS
-    assert parse_time("1970-01-02T00:00:00+00:00", "us") == DAY_MS * 1000
-    assert parse_time("1970-01-01T08:00:00+08:00", "ns") == 0
-    assert parse_time("-5", "ms") == -5
-    assert parse_time("1969-12-31T23:59:59.999", "ms") == -1
+    assert parse_time_bound("1970-01-02", "ms") == DAY_MS
+    assert parse_time_bound("1970-01-02T00:00:00+00:00", "us") == DAY_MS * 1000
+    assert parse_time_bound("1970-01-01T08:00:00+08:00", "ns") == 0
+    assert parse_time_bound("-5", "ms") == -5
+    assert parse_time_bound("1969-12-31T23:59:59.999", "ms") == -1
     with pytest.raises(UsageError, match="'yesterday'"):
-        parse_time("yesterday", "ms")
+        parse_time_bound("yesterday", "ms")
 
 
 def test_cells_are_counted_once_a_device_and_day() -> None:

@@ -25,7 +25,7 @@ from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.cache import places_of, recall_files
 from tidemark.cluster.replicas.deliver import Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece, pieces_of
-from tidemark.errors import CorruptionError, NotFoundError, TidemarkError, UsageError
+from tidemark.errors import CorruptionError, NotFoundError, TidemarkError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
@@ -52,8 +52,8 @@ def repair_cluster(
     """Check, mend, check again: the result has the problems that are left. `repaired` counts those that are mended.
 
     `lost`: a node whose disk was replaced by an empty folder. The folder becomes the node's, and is filled. LeaseHeldError
-    while a load or a change is at work. CorruptionError if no node has the table that the ledger lost, UsageError if the
-    folder of `lost` has an owner.
+    while a load or a change is at work. CorruptionError if no node has the table that the ledger lost, PermanentError if
+    the folder of `lost` is another's.
     """
     with ExitStack() as held:
         lease = held.enter_context(hold_cluster_lease(app, receiver, "repair"))
@@ -95,12 +95,9 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
         if cluster is None or row is None or row.state not in HELD:
             raise NotFoundError(f"{node} is no node of the cluster", hint="./tidemark cluster show", subject=node)
         folder = cluster.stores.open_folder(node)
-        if folder.read_owner() is not None:
-            raise UsageError(
-                f"{folder.store.url} is the folder of a node: nothing is lost there but what a check names",
-                hint="./tidemark cluster check --repair",
-                subject=node,
-            )
+        if folder.read_owner() is not None:  # filled before, or not lost: what is missing there is repaired by name
+            folder.require_owner(cluster.identity)
+            return
         with app.ledger.write() as connection:
             assert_held(connection, lease)
             gone = [copy.location for copy in copy_rows.copies_at(connection, receiver.name, node)]

@@ -259,6 +259,12 @@ def acked_paths(connection: Connection, link: str, paths: Sequence[str]) -> froz
     return frozenset(row[0] for row in in_chunks(connection, sql, paths, link=link))
 
 
+def states_of(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, str]:
+    """Return {path: state} for those of `paths` that are known."""
+    sql = "SELECT path, state FROM file WHERE link = :link AND path IN :many"
+    return {row[0]: row[1] for row in in_chunks(connection, sql, paths, link=link)}
+
+
 def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]) -> None:
     """Write {path: extent} from the `.resource` of the sent content."""
     rows = [{"link": link, "path": p, "extent": json.dumps(e, ensure_ascii=False)} for p, e in extents.items()]

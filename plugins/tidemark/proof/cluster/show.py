@@ -14,7 +14,7 @@ from tidemark.cluster.replicas.catch_up import late_members
 from tidemark.cluster.slots.hash_ring import schema_slot
 from tidemark.cluster.slots.routing import slots_of
 from tidemark.cluster.slots.table import PartitionTable, decode_table
-from tidemark.errors import CorruptionError, NotFoundError
+from tidemark.errors import CorruptionError, NotFoundError, UsageError
 from tidemark.formats.layout import catalog_partition
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
@@ -83,7 +83,7 @@ def find_route(app: App, receiver: ReceiverSettings, database: str, time: str = 
     database.
 
     `time`: ISO 8601, or an integer in the unit of the receiver's sites (milliseconds where they differ). NotFoundError
-    before `cluster init`, UsageError for a malformed time.
+    before `cluster init`, UsageError for a malformed time, or one that no TsFile can hold.
     """
     with app.ledger.read() as connection:
         table = table_of(connection, receiver.name)
@@ -94,6 +94,8 @@ def find_route(app: App, receiver: ReceiverSettings, database: str, time: str = 
     named = _database_of(database, known)
     unit = _find_time_unit(app, receiver)
     at = parse_time_bound(time, unit)
+    if at is not None and not -(1 << 63) <= at < 1 << 63:
+        raise UsageError(f"{time}: no TsFile holds such a time", hint="./tidemark cluster route --help", subject=time)
     if at is None:
         partition, slot = None, schema_slot(named, table.slots, table.hash)
     else:

@@ -23,7 +23,7 @@ from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender.links import get_link
 from tidemark.ledger.sender.runs import sent_landings
 from tidemark.ledger.sql import Row, run_report
-from tidemark.proof.as_of import AsOf, day_of, parse_time
+from tidemark.proof.as_of import AsOf, day_of
 from tidemark.proof.coverage.cells import (
     CatalogView,
     Expected,
@@ -39,6 +39,7 @@ from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.proved_files import Recorded, site_names
 from tidemark.settings.model import ReceiverSettings
 from tidemark.sync.notes import not_verified, passed_over
+from tidemark.tsfiles.times import parse_time_bound
 
 LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
 
@@ -146,8 +147,9 @@ def cover_site(connection: Connection, scene: CoverageScope, site: Site, known: 
     view = view.with_troubles(trouble)
     gaps += list_unplaced(expected.values(), view)
     found = claim_days(expected.values(), view, site.unit)
-    first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
-    last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
+    since, until = parse_time_bound(scene.since or "", site.unit), parse_time_bound(scene.until or "", site.unit)
+    first = None if since is None else day_of(since, site.unit)
+    last = None if until is None else day_of(until - 1, site.unit)
     notes = (*_list_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
     unverified = hold_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()

@@ -34,7 +34,7 @@ class Facts:
     `extents`: of changed files, from their .resource ((): unreadable). `known_extents`: of vanished files and of the live
     files next to them, from the ledger. `same`: changed files whose digest is still the acknowledged one. `same_mods`:
     those whose mods' digest is. `approved`: drops that the operator approved. `unreadable`: unreadable .resource
-    files, and why.
+    files, and why. `states`: of the paths of a given plan.
     """
 
     changes: Changes
@@ -45,6 +45,7 @@ class Facts:
     same_mods: Collection[str] = ()
     approved: Collection[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def choose_files(facts: Facts, link: LinkSettings, data: Sequence[str], options:
         waiting=tuple(_make_item(c, SEND) for c in facts.changes.waiting if _is_file_wanted(c.file, facts, link)),
     )
     if options.plan:
-        _require_plan(options.plan, selection)
+        _require_plan(options.plan, selection, facts)
     return selection
 
 
@@ -238,14 +239,18 @@ def _is_asked(path: str, options: Options) -> bool:
     return not options.only_paths or any(fnmatchcase(path, glob) for glob in options.only_paths)
 
 
-def _require_plan(plan: Plan, selection: Selection) -> None:
-    """Raise PlanOutOfDateError if the selection lacks something of the plan. Files that are not in the plan are left to
-    the next run."""
+def _require_plan(plan: Plan, selection: Selection, facts: Facts) -> None:
+    """Raise PlanOutOfDateError if the selection lacks something of the plan that is not done already. Files that are not in
+    the plan are left to the next run."""
+    changes = facts.changes
+    open_paths = {*(c.file.entry.path for c in (*changes.changed, *changes.waiting)), *changes.unjudged}
+    open_paths |= {row.path for row in changes.vanished}
+    done = {(path, state) for path, state in facts.states.items() if path not in open_paths}
     sends = {i.path: item_bytes(i) for i in selection.items if i.action in (SEND, MODS)}
     gone = {i.path: i.action for i in selection.items if i.action in (DROP, SUPERSEDE)}
-    wrong = [path for path, size in plan.send if sends.get(path) != size]
-    wrong += [path for path in plan.drop if gone.get(path) != DROP]
-    wrong += [path for path in plan.superseded if gone.get(path) != SUPERSEDE]
+    wrong = [path for path, size in plan.send if sends.get(path) != size and (path, "acked") not in done]
+    told = [*((path, DROP) for path in plan.drop), *((path, SUPERSEDE) for path in plan.superseded)]
+    wrong += [path for path, action in told if gone.get(path) != action and (path, "gone") not in done]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise PlanOutOfDateError(

@@ -72,6 +72,7 @@ def make_selection(site: Site, options: Options) -> Selection:
     with site.ledger.read() as connection:
         known = link_rows.file_extents(connection, site.link.name, beside)
         approved = _approved_drops(connection, site.link.name)
+        states = link_rows.states_of(connection, site.link.name, sorted(options.plan.paths)) if options.plan else {}
     odd = odd_paths_to_report(listing.odd, site.site.data)
     facts = Facts(
         changes=replace(found, skipped=(*found.skipped, *odd)),
@@ -82,6 +83,7 @@ def make_selection(site: Site, options: Options) -> Selection:
         same_mods=frozenset() if options.send_all_again else _same_mods(site, found.changed),
         approved=approved,
         unreadable=unreadable,
+        states=states,
     )
     return replace(choose_files(facts, site.link, site.site.data, options), whole=_is_whole(listing, found, odd))
 
