@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,33 @@ def test_a_landing_that_is_lost_before_it_is_loaded_is_told_and_its_files_come_a
     assert differences(edge, code=20) == [("missing", "landing", False)]
     assert differences(edge, "--repair", code=0)[0] == ("missing", "landing", True)
     assert differences(edge, code=0) == []
+    assert edge.run("load").code == 0
+
+    assert edge.devices() == ["root.sg.d1", "root.sg.d2"]
+    edge.assert_in_step()
+
+
+def overwrite(manifest: Path) -> None:
+    manifest.write_text("{")
+
+
+def swell(manifest: Path) -> None:
+    os.truncate(manifest, 1 << 40)
+
+
+@pytest.mark.parametrize("harm", [overwrite, swell])
+def test_a_manifest_that_is_damaged_before_it_is_loaded_is_made_again(edge: Commanded, harm: Callable[[Path], None]) -> None:
+    edge.seal(1)
+    assert edge.sync("--no-load").code == 0
+    (manifest,) = (edge.root / "landing").glob(f"*/*/{MANIFEST}")
+    harm(manifest)
+    edge.seal(2)
+    assert edge.sync().code == 7
+    for subject in ("plant1", manifest.parent.name, str(manifest.relative_to(edge.root))):
+        assert "./tidemark verify" in edge.run("why", subject).json["next"]
+
+    assert differences(edge, code=20) == [("damaged", "landing", False)]
+    assert ("damaged", "landing", True) in differences(edge, "--repair", code=0)
     assert edge.run("load").code == 0
 
     assert edge.devices() == ["root.sg.d1", "root.sg.d2"]

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidemark.errors import CorruptionError
 from tidemark.formats.json_stream import read_fields
-from tidemark.stores.protocol import check_path, is_utf8
+from tidemark.stores.protocol import Store, check_path, is_utf8
+from tidemark.untrusted_files import MOST_PAPER
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,15 @@ def encode_document(paper: Manifest | Receipt) -> bytes:
     # `vars` of each part: `asdict` would first copy every extent of every file
     said = {name: value for name, value in vars(paper).items() if name not in _LATER or value not in (None, ())}
     return json.dumps({"format": number, **said}, ensure_ascii=False, separators=(",", ":"), default=vars).encode()
+
+
+def read_papers(store: Store, paths: Sequence[str]) -> list[bytes | None]:
+    """Read manifests or receipts, which an edge can write: None where there is none; b"", which is no paper, for one of more
+    than MOST_PAPER bytes."""
+    found = zip(paths, store.stat_many(paths), strict=True)
+    long = {path for path, entry in found if entry is not None and entry.size > MOST_PAPER}
+    read = dict(store.read_many([path for path in paths if path not in long]))
+    return [b"" if path in long else read[path] for path in paths]
 
 
 def decode_manifest(data: bytes) -> Manifest:

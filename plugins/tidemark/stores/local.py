@@ -160,7 +160,7 @@ class LocalStore:
         """Raise CorruptionError for a file that is too large to be read into memory at once."""
         if size > MOST_PAPER:
             text = f"{self._where.full_path(path)} has {size} bytes, more than the {MOST_PAPER} that are read at once"
-            raise CorruptionError(text, hint="look at who wrote it; ./tidemark why", subject=path)
+            raise CorruptionError(text, hint="look at who wrote it, and remove it there", subject=path)
 
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

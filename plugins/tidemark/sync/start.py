@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.errors import PermanentError, UsageError
-from tidemark.formats.landing import decode_manifest
+from tidemark.formats.landing import decode_manifest, read_papers
 from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, Leases, assert_held
@@ -111,8 +111,8 @@ def _require_no_landing(target: Store, site_id: str, link: str) -> None:
     """Raise PermanentError, with what to do, if the receiver has a landing of the site already. A receiver loads a site's
     landings in one sequence, and a new link would restart it."""
     folder = f"landing/{site_id}"
-    papers = target.read_many([f"{folder}/{name}/{MANIFEST}" for name in reversed(target.list_folder(folder))])
-    manifest = next((decode_manifest(data) for _, data in papers if data is not None), None)
+    papers = (read_papers(target, [f"{folder}/{name}/{MANIFEST}"])[0] for name in reversed(target.list_folder(folder)))
+    manifest = next((decode_manifest(data) for data in papers if data is not None), None)
     if manifest is None:
         return
     if manifest.link == link:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,10 +204,12 @@ class TestWhatIsMissing:
         assert merged.exists()
         assert world.sync().loaded == 1
 
-    def test_a_damaged_manifest_is_named_and_the_sequence_goes_on(self, world: World) -> None:
+    @pytest.mark.parametrize("bytes_more", [0, 1 << 40])
+    def test_a_damaged_manifest_is_named_and_the_sequence_goes_on(self, world: World, bytes_more: int) -> None:
         newest = max((world.centre / "landing").rglob("manifest.json"))
         for paper in (newest, *(world.centre / "answered").rglob(f"{newest.parent.name}.manifest.json")):
             paper.write_bytes(b'{"format": 1, "landing": ')
+        os.truncate(newest, newest.stat().st_size + bytes_more)
         rows = world.rows()
         world.lose_ledger()
         result = world.rebuild()

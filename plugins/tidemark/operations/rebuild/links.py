@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.errors import CorruptionError
-from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt, decode_manifest, decode_receipt
+from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt, decode_manifest, decode_receipt, read_papers
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder, schema_location
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
@@ -93,9 +93,10 @@ def _read_pairs(store: Store, site_id: str, names: Sequence[str]) -> Iterator[tu
     """Yield (landing, manifest, receipt) of each landing."""
     for start in range(0, len(names), _PAPERS):
         some = names[start : start + _PAPERS]
-        manifests = store.read_many([f"{landing_folder(site_id, name)}/{MANIFEST}" for name in some])
-        told = [data for _, data in manifests]
-        answers = [data for _, data in store.read_many([f"{landing_folder(site_id, name)}/{RECEIPT}" for name in some])]
+        told, answers = (
+            read_papers(store, [f"{landing_folder(site_id, name)}/{paper}" for name in some])
+            for paper in (MANIFEST, RECEIPT)
+        )
         yield from zip(some, told, answers, strict=True)
 
 

@@ -3,11 +3,11 @@
 Stored digests are not trusted: every byte is read where it lies. Files that a quarantine or an owner keeps out are listed as
 held, not as differences. Files that changed or arrived since the newest run are counted as pending. Repairs: `repair`.
 
-`find_lost_landings` finds unanswered landings of a link that are missing at its receiver. All later landings of the site
-wait for a lost one for ever. If nobody restores its folder, its manifest is made again from the ledger. Its files are then
-missing like any that a disk lost. Where the receiver is on this machine, verify fetches them from the site. Otherwise the
-load reports them as missing in its receipt, and the link's next run sends what the site still has. `find_changed_records`
-finds loaded landings whose manifest or receipt was changed.
+`find_lost_landings` finds unanswered landings of a link whose manifest is missing or damaged at its receiver. All later
+landings of the site wait for a lost one for ever. If nobody restores it, its manifest is made again from the ledger. Its
+files are then missing like any that a disk lost. Where the receiver is on this machine, verify fetches them from the site.
+Otherwise the load reports them as missing in its receipt, and the link's next run sends what the site still has.
+`find_changed_records` finds loaded landings whose manifest or receipt was changed.
 
 Points are compared where the link's ledger and the receiver's files are on this machine. `deep` is refused for a remote
 receiver. A site of which no point was compared is named in `not_compared`, and so are the bytes of a remote receiver.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -73,12 +74,13 @@ from tidemark.receiver.proved_files import Recorded, check_files, site_names
 from tidemark.receiver.session import hold_writers_lease
 from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.settings.window import next_opening
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Range, Store
 from tidemark.sync import session
 from tidemark.sync.select.choose import Selection
 from tidemark.sync.select.select_files import make_selection
 from tidemark.sync.send.manifest import manifest_of
 from tidemark.sync.session import Options
+from tidemark.untrusted_files import MOST_PAPER
 
 
 @dataclass
@@ -409,7 +411,8 @@ MADE_AGAIN = "its manifest was made again: what is not fetched from the site is 
 
 
 def find_lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[Difference]:
-    """Yield one difference for each landing of `link` whose manifest is missing. `repair`: make the manifest again.
+    """Yield one difference for each landing of `link` whose manifest is missing or is not the one that was sent. `repair`:
+    make the manifest again.
 
     Raises UnreachableError and what else opening the receiver's store raises.
     """
@@ -418,12 +421,31 @@ def find_lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[D
     if not waiting:
         return
     with app.receiver_store(app.receiver_settings(link.receiver)) as store:
-        found = store.stat_many([_manifest_path(site, landing) for landing in waiting])
-        lost = {one.landing for one, entry in zip(waiting, found, strict=True) if entry is None}
-        for landing in _read_unanswered(app, link) if lost else ():  # one may be answered and removed by now
-            if landing.landing in lost:
+        troubles = _manifest_troubles(store, site, waiting)
+        for landing in _read_unanswered(app, link) if troubles else ():  # one may be answered and removed by now
+            if trouble := troubles.get(landing.landing):
                 again = _remake_manifest(app, link, landing, store) if repair else ""
-                yield Difference(MISSING, site.name, landing.landing, "landing", LOST, again)
+                kind = MISSING if trouble == LOST else DAMAGED
+                yield Difference(kind, site.name, landing.landing, "landing", trouble, again)
+
+
+ALTERED = "its manifest is not the one that was sent: it is not loaded, and the later ones of the site wait for it"
+
+
+def _manifest_troubles(store: Store, site: SiteSettings, waiting: Sequence[SentLanding]) -> Mapping[str, str]:
+    """Return {landing: what is wrong with its manifest}. One that may not be read is told by the load."""
+    found = store.stat_many([_manifest_path(site, landing) for landing in waiting])
+    troubles = {
+        one.landing: LOST if entry is None else ALTERED
+        for one, entry in zip(waiting, found, strict=True)
+        if entry is None or entry.size > MOST_PAPER
+    }
+    there = [one for one in waiting if one.landing not in troubles]
+    with suppress(PermissionDeniedError):
+        digests = store.digest_ranges([Range(_manifest_path(site, one)) for one in there])
+        pairs = zip(there, digests, strict=True)
+        troubles |= {one.landing: ALTERED for one, digest in pairs if digest not in (None, one.manifest_sha256)}
+    return troubles
 
 
 def find_changed_records(root: Path, site: Site, loaded: Sequence[Row], repairs: Repairs | None) -> Iterator[Difference]:
@@ -452,7 +474,7 @@ def _remake_manifest(app: App, link: LinkSettings, landing: SentLanding, store: 
         place = {"link": link.name, "run_id": landing.run_id, "landing": landing.landing}
         journal.record_event(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
         journal.record_decision(connection, "verify repair", landing.landing, link=link.name)
-    # CRASH WINDOW: recorded, and no manifest: it is still a lost landing, and this is done again.
+    # CRASH WINDOW: recorded, and no manifest or another: it is still a lost landing, and this is done again.
     store.publish(_manifest_path(site, landing), data)
     return MADE_AGAIN.format(link=link.name)
 

@@ -33,11 +33,16 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
         state=status.state,
         cause=status.reason or "nothing is open",
         evidence=(*evidence, *events),
-        next=status.next,
+        next=_LINK_NEXT.get(status.state, status.next),
         if_you_wait=_LINK_WAIT[status.state],
         final=status.state == "idle",
     )
 
+
+_LINK_NEXT = {  # where `status` names this explanation
+    "gap": "./tidemark verify names what of it is lost or damaged (docs/runbooks/sequence-gap.md)",
+    "running": "",
+}
 
 _LINK_WAIT = {
     "new": "its schedule starts the first run",
@@ -98,12 +103,18 @@ def explain_landing(landing: str, rows: Sequence[Row], names: Mapping[str, str],
     return Explanation(landing, "landing", state, cause, tuple(facts), following, wait, final)
 
 
+_LOST_NEXT = "./tidemark verify, with --repair where it says so, then ./tidemark load --site {site}"
 # state: (in words, cause, next, if you wait)
 _LANDING = {
     "loaded": ("loaded", "every file has its answer and the receipt is written", "", ""),
     "answered": ("answered", "the receiver loaded it and the sender read its receipt", "", ""),
-    "waiting": ("waiting", "a landing before it is missing", "./tidemark load --site {site}", "it loads once that is there"),
-    "rejected": ("rejected", "its manifest cannot be accepted", "see the cause", "it stays where it is"),
+    "waiting": ("waiting", "a landing before it is missing", _LOST_NEXT, "it loads once that is there"),
+    "rejected": (
+        "rejected",
+        "its manifest cannot be accepted",
+        f"see the cause; is it damaged: {_LOST_NEXT}",
+        "it stays where it is",
+    ),
     "found": ("not loaded", "it has not been loaded yet", "./tidemark load --site {site}", "the load DAG takes it"),
     "loading": ("loading", "a load has it, or died in it", "./tidemark load --site {site}", "the next load continues it"),
     "landed": ("landed", "the receiver has not answered yet", "./tidemark load", "the load there takes it"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.formats.layout import landing_folder
+from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
 from tidemark.ledger.sender.links import skipped_files
 from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.coverage.gather import late_paths
@@ -122,7 +122,9 @@ def _lookup_holder(desk: LookupContext, subject: str) -> Explanation | None:
 
 
 def _lookup_landing(desk: LookupContext, subject: str) -> Explanation | None:
-    name = subject.rstrip("/").rpartition("/")[2] if subject.startswith("landing/") else subject
+    name = subject
+    if subject.startswith("landing/"):
+        name = subject.removesuffix(f"/{MANIFEST}").removesuffix(f"/{RECEIPT}").rstrip("/").rpartition("/")[2]
     rows = run_report(desk.connection, "landing_story", landing=name)
     return explain_landing(name, rows, desk.names, _find_missing_folder(desk, name, rows)) if rows else None
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, SourceVanishedError
-from tidemark.formats.landing import Answer, Receipt, Resend, decode_receipt
+from tidemark.errors import CorruptionError
+from tidemark.formats.landing import Answer, Receipt, Resend, decode_receipt, read_papers
 from tidemark.formats.layout import RECEIPT
 from tidemark.ledger import journal
 from tidemark.ledger.sender import links as link_rows
@@ -33,7 +33,7 @@ def read_receipts(work: Work) -> Mapping[str, int]:
         waiting = run_rows.sent_landings(connection, work.link.name, state="landed")
     total: Counter[str] = Counter()
     for landing in waiting:
-        text = _read_receipt(work, landing)
+        (text,) = read_papers(work.target, [f"{work.landing_folder(landing.landing)}/{RECEIPT}"])
         if text is None:
             continue
         receipt = _decode_answer(landing.landing, text)
@@ -64,13 +64,6 @@ def _decode_answer(landing: str, text: bytes) -> Receipt:
 def count_outcomes(answers: Iterable[Answer]) -> Mapping[str, int]:
     """Return {outcome: number of files}."""
     return Counter(answer.outcome for answer in answers)
-
-
-def _read_receipt(work: Work, landing: SentLanding) -> bytes | None:
-    try:
-        return work.target.read(f"{work.landing_folder(landing.landing)}/{RECEIPT}")
-    except SourceVanishedError:
-        return None
 
 
 def _to_resend(work: Work, receipt: Receipt) -> frozenset[str]:
