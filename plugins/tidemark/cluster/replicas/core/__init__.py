@@ -1,0 +1,16 @@
+"""The rules of a data group's replicas: pure decisions over frozen values. Nothing here acts, and nothing remembers.
+
+    roles          positions in the log, roles, a group as one round saw it; who answers readers
+    quorum         majorities, acknowledgements, the outcome of a forward; is a new operation admitted
+    continuity     a log is a chain: gaps, torn ends, where two logs part
+    election       are two rounds consistent; who becomes master
+    status         the state processing flow: from a group to new roles and actions
+    epochs         fence, promotion, barrier, grant of the arbitrator; may this record be appended
+    recovery_plan  which files and records a member lacks, and which phase comes next
+    placement      a member that stays away is replaced; masters go home to the first of their list
+
+Enter by `status.evaluate`, `epochs.judge_append` and `recovery_plan.advance`. Imports `errors` and nothing else of
+ours. It has no clock: times and counts are arguments. The same group, round and answers give the same decision
+everywhere. Not guaranteed: that what it is told is true. Who asks nodes, writes logs and records decisions stands
+above it. docs/replication.md maps seeds 003 and 004 to it.
+"""

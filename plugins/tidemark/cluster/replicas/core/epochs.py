@@ -1,0 +1,156 @@
+"""Epochs: how a member becomes the only master, and what a node's log refuses whoever is not. Pure.
+
+The seed says that versions suffice. They do not: a master that was cut off writes versions that nobody acknowledged,
+and they beat acknowledged ones of its successor. So each promotion begins an epoch, in this order:
+
+1. the ledger gives the epoch to one candidate, by compare-and-swap; an even group at half also asks the arbitrator
+   (`judge_grant`)
+2. members swear to the epoch (`judge_fence`) and say where their logs end; from then on they refuse older epochs
+3. enough have sworn and nobody is ahead of the candidate (`judge_promotion`): its barrier record is appended to their logs
+4. the barrier is at its quorum (`quorum.has_barrier_quorum`): the master is active, and operations in doubt are resolved
+   (`resolve_operation`)
+
+A candidate that is behind a sworn member writes no barrier: the barrier would give it the higher position, and the
+longer log would lose. Source: seed 003 "Master election flow", "The Split Brain problem", "Similarities to and
+differences from RAFT".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemark.cluster.replicas.core.continuity import Log, Record, is_continued
+from tidemark.cluster.replicas.core.quorum import Outcome, has_fence_quorum
+from tidemark.cluster.replicas.core.roles import Group, LogEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who may append: the master of this epoch, told so by this coordinator. Kept durably at each node of the group."""
+
+    coordinator: str
+    epoch: int
+    master: str
+
+
+class Verdict(enum.StrEnum):
+    """A node's answer to a fence or to an append. Only ACCEPT and DUPLICATE count as yes."""
+
+    ACCEPT = "accept"
+    DUPLICATE = "duplicate"  # it has this very record: acknowledged again
+    FOREIGN = "foreign"  # another coordinator than the node's
+    STALE = "stale"  # an older epoch than the node's
+    RIVAL = "rival"  # another master of the same epoch
+    UNFENCED = "unfenced"  # the node has lost what it swore to: it is recovered first
+    GAP = "gap"  # records between the node's last one and this are missing: it is recovered
+    CONFLICT = "conflict"  # it has another record there, or the chain does not fit
+
+
+def judge_fence(held: Fence | None, asked: Fence) -> Verdict:
+    """Tell whether a node swears to `asked`. It swears to one master an epoch, so two masters never share one.
+
+    A node without a fence is new or was emptied. It accepts, but may have forgotten an oath: its answer is not `intact`.
+    """
+    if held is None or held == asked:
+        return Verdict.ACCEPT
+    if held.coordinator != asked.coordinator:
+        return Verdict.FOREIGN
+    if asked.epoch == held.epoch:
+        return Verdict.RIVAL
+    return Verdict.ACCEPT if asked.epoch > held.epoch else Verdict.STALE
+
+
+def judge_append(held: Fence | None, log: Log, writer: Fence, record: Record) -> Verdict:
+    """Tell whether a node appends the record. If it does, `writer` becomes its fence in the same atomic act.
+
+    A forward has records of the writer's own epoch; a recovery brings older ones as they were. A worker that wakes
+    up after an hour is STALE, or CONFLICT where the barrier lies in its slot.
+    """
+    if held is None:
+        return Verdict.UNFENCED
+    sworn = judge_fence(held, writer)
+    if sworn is not Verdict.ACCEPT:
+        return sworn
+    version, end = record.position.version, log.end.position
+    if version > end.version + 1:
+        return Verdict.GAP
+    if version <= end.version:
+        kept = version > log.base.position.version
+        return Verdict.DUPLICATE if kept and log.end_at(version) == record.end else Verdict.CONFLICT
+    fits = record.position.epoch <= writer.epoch and is_continued(log.end, record)
+    return Verdict.ACCEPT if fits else Verdict.CONFLICT
+
+
+@dataclass(frozen=True, slots=True)
+class Oath:
+    """A member that has sworn to an epoch, and the end of its log then.
+
+    `intact`: it had a fence before, and no recovery of it is unfinished since it was emptied. A recovery is finished in the
+    ledger, under the newest epoch that has a master.
+    """
+
+    member: str
+    end: LogEnd
+    intact: bool = True
+
+
+class Promotion(enum.StrEnum):
+    """What the candidate does next."""
+
+    WAIT = "wait"  # too few have sworn
+    GIVE_UP = "give up"  # a sworn member is ahead or diverged: elect anew, in a new epoch
+    WRITE_BARRIER = "write barrier"
+
+
+def judge_promotion(group: Group, candidate: str, oaths: Iterable[Oath], *, granted: bool = False) -> Promotion:
+    """Decide on a promotion by the oaths to its epoch, the candidate's own among them.
+
+    Members that are not intact prove nothing about older epochs, unless all members have sworn: then there is nobody
+    else who could know.
+    """
+    sworn = {oath.member: oath for oath in oaths}
+    mine = sworn.get(candidate)
+    if mine is None:
+        return Promotion.WAIT
+    if any(_is_beyond(oath.end, mine.end) for oath in sworn.values()):
+        return Promotion.GIVE_UP
+    intact = sum(oath.intact for oath in sworn.values())
+    enough = len(sworn) == len(group.members) or has_fence_quorum(intact, group, granted)
+    return Promotion.WRITE_BARRIER if enough else Promotion.WAIT
+
+
+def _is_beyond(other: LogEnd, mine: LogEnd) -> bool:
+    return other.position > mine.position or (other.position == mine.position and other.crc != mine.crc)
+
+
+def resolve_operation(master_log: Log, barrier: int, proposed: Record) -> Outcome:
+    """Return what became of an operation in doubt, once its group has an active master with this barrier's version.
+
+    In the master's log below the barrier it is committed, since the barrier's quorum has all before it. If it is not
+    there, it is aborted: the fence refuses it for ever. A retry with the same operation id gets this outcome and no
+    second operation.
+    """
+    if any(record.operation == proposed.operation for record in master_log.records if record.position.version < barrier):
+        return Outcome.COMMITTED
+    if proposed.position.version <= master_log.base.position.version:
+        return Outcome.UNKNOWN  # its place is no longer kept here: look in an archive
+    return Outcome.ABORTED
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The arbitrator's vote: it gives each epoch of a group to one candidate."""
+
+    group: str
+    epoch: int
+    candidate: str
+
+
+def judge_grant(newest: Grant | None, asked: Grant) -> bool:
+    """Tell whether the arbitrator grants. `newest`: its newest grant to this group.
+
+    The original's arbitrator has no memory: two members that see it and not each other both become master.
+    """
+    return newest is None or asked.epoch > newest.epoch or asked == newest
