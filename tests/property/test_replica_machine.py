@@ -5,7 +5,7 @@ The machine elects whom it likes. So it proves the promotion and the fence, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +24,7 @@ from tidemark.cluster.replicas.core.epochs import (
 )
 from tidemark.cluster.replicas.core.quorum import Outcome, has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import ORIGIN, Group, LogEnd, Member, Position, Role
+from tidemark.cluster.replicas.core.status import evaluate
 
 SIZES = [(2, 2), (3, 2), (3, 3), (4, 2), (4, 3), (5, 2), (5, 3)]  # members, quorum
 EMPTY = Log(ORIGIN)
@@ -169,6 +170,20 @@ class ReplicaMachine(RuleBasedStateMachine):
         _, node = self.node(where)
         if sum(not other.intact for other in self.nodes.values()) < self.group.quorum - 1 or not node.intact:
             node.log, node.intact, node.fence = EMPTY, False, Fence("c", 0, "")
+
+    def teardown(self) -> None:
+        """Whatever was: once all members are back, an election succeeds, and all end alike with all that is committed."""
+        if not hasattr(self, "nodes"):
+            return
+        there = tuple(Member(name, Role.UNSYNCED, node.log.end) for name, node in sorted(self.nodes.items()))
+        elected = evaluate(replace(self.group, members=there), consistent=True).master
+        assert elected is not None
+        everybody = list(range(len(there)))
+        self.stand(sorted(self.nodes).index(elected), everybody)
+        worker = self.workers[-1]
+        self.bring(len(self.workers) * 3 - 3, everybody, 999)
+        assert worker.log and {node.log.end for node in self.nodes.values()} == {worker.log.end}
+        assert worker.committed == worker.barrier and all(node.intact for node in self.nodes.values())
 
     @invariant()
     def logs_are_chains_that_agree(self) -> None:

@@ -24,7 +24,10 @@ class Kept(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """`new` takes the place of `gone` in the list; it begins unsynced. The group's generation grows by one."""
+    """`new` takes the place of `gone` in the list, and the group's generation grows by one.
+
+    It begins unsynced and without a fence: its oaths are not intact before it is recovered.
+    """
 
     gone: str
     new: str

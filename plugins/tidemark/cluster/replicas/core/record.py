@@ -69,8 +69,7 @@ def encode_record(end: LogEnd, epoch: int, operation: uuid.UUID, kind: RecordKin
 
 
 def read_records(data: bytes) -> Iterator[StoredRecord | None]:
-    """Yield the records of a log's bytes, None for one that is unreadable; `continuity.check_log` judges them by
-    their heads.
+    """Yield the records in a log's bytes, None for one that is unreadable. `continuity.check_log` judges their heads.
 
     An unreadable head hides where the next record begins. It ends the reading, and counts as two unless nothing but
     the rest of a torn append can lie there: fewer bytes than a head, or zeros alone. SchemaTooNewError for a sound

@@ -50,7 +50,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The group with its new roles, its master if it has one, and what is to be done, in order."""
+    """The group with its new roles, its master if it has one, and what is to be done, in order.
+
+    A member that was just elected has the role MASTER here. Nobody may act by that before its promotion is decided
+    (`epochs.judge_promotion`).
+    """
 
     group: Group
     master: str | None
