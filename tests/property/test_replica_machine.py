@@ -5,6 +5,7 @@ The machine elects whom it likes. So it proves the promotion and the fence, and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given
@@ -34,7 +35,7 @@ some = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
 @dataclass
 class Node:
-    fence: Fence
+    fence: Fence | None
     log: Log = EMPTY
     intact: bool = True  # False from the loss of its disk to the end of its recovery
 
@@ -51,9 +52,9 @@ class Worker:
     committed: int = 0
 
 
-def next_record(log: Log, epoch: int, operation: str) -> Record:
-    position = Position(epoch, log.end.position.version + 1)
-    return Record(position, hash((log.end.crc, position, operation)), log.end.crc, operation)
+def next_record(end: LogEnd, epoch: int, operation: str) -> Record:
+    position = Position(epoch, end.position.version + 1)
+    return Record(position, hash((end.crc, position, operation)), end.crc, operation)
 
 
 class ReplicaMachine(RuleBasedStateMachine):
@@ -100,18 +101,20 @@ class ReplicaMachine(RuleBasedStateMachine):
         if worker.log or judge_promotion(self.group, master, worker.oaths) is not Promotion.WRITE_BARRIER:
             return
         node = self.nodes[master]
-        barrier = next_record(node.log, worker.fence.epoch, f"barrier {worker.fence.epoch}")
+        sworn = next(oath.end for oath in worker.oaths if oath.member == master)
+        barrier = next_record(sworn, worker.fence.epoch, f"barrier {worker.fence.epoch}")
         if judge_append(node.fence, node.log, worker.fence, barrier) is Verdict.ACCEPT:
             node.log = worker.log = Log(ORIGIN, (*node.log.records, barrier))
             worker.barrier = barrier.position.version
             worker.holders[worker.barrier] = {master} if node.intact else set()
-            self.has_everything(worker)
+            self.has_all(worker, self.committed.values())
 
-    def has_everything(self, worker: Worker) -> None:
+    def has_all(self, worker: Worker, committed: Iterable[Record]) -> None:
         assert worker.log
         mine = worker.log.records
-        for version, record in self.committed.items():
-            assert version <= len(mine) and mine[version - 1] == record, f"{worker.fence} lacks {record}"
+        for record in committed:
+            at = record.position.version
+            assert at <= len(mine) and mine[at - 1] == record, f"{worker.fence} lacks {record}"
 
     @precondition(lambda self: any(worker.log for worker in self.workers))
     @rule(who=picks, where=some)
@@ -121,7 +124,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         if worker.log is None:
             return
         self.operations += 1
-        record = next_record(worker.log, worker.fence.epoch, f"op {self.operations}")
+        record = next_record(worker.log.end, worker.fence.epoch, f"op {self.operations}")
         if judge_append(node.fence if node.intact else None, node.log, worker.fence, record) is Verdict.ACCEPT:
             node.log = worker.log = Log(ORIGIN, (*worker.log.records, record))
             worker.holders[record.position.version] = {worker.fence.master}
@@ -137,15 +140,15 @@ class ReplicaMachine(RuleBasedStateMachine):
                 continue
             fork = find_fork(node.log, worker.log)
             assert fork is not None  # all logs of the machine begin at the origin
-            if fork != node.log.end:
+            if fork != node.log.end or not node.intact:
                 node.fence = worker.fence
                 node.log = Log(ORIGIN, node.log.records[: fork.position.version])
             for record in worker.log.records[fork.position.version :][:steps]:
                 assert judge_append(node.fence, node.log, worker.fence, record) is Verdict.ACCEPT
                 node.fence = worker.fence
                 node.log = Log(ORIGIN, (*node.log.records, record))
-            if node.log.end == worker.log.end and worker is self.in_force():
-                node.intact = True  # the ledger makes it a slave
+            if node.log.end == worker.log.end and worker is self.workers[-1]:
+                node.intact = True  # the ledger makes it a slave, while it gave no newer epoch
             if node.intact:
                 for version in range(worker.barrier, node.log.end.position.version + 1):
                     worker.holders[version].add(name)
@@ -157,19 +160,20 @@ class ReplicaMachine(RuleBasedStateMachine):
         if not has_barrier_quorum(len(worker.holders[worker.barrier]), self.group, granted=False):
             return
         enough = [version for version, names in worker.holders.items() if len(names) >= self.group.quorum]
-        for record in worker.log.records[worker.committed : max(enough)]:
+        committed = worker.log.records[worker.committed : max(enough)]
+        for record in committed:
             assert self.committed.setdefault(record.position.version, record) == record
         worker.committed = max(worker.committed, *enough)
         for later in self.workers:
             if later.log and later.fence.epoch > worker.fence.epoch:
-                self.has_everything(later)
+                self.has_all(later, committed)
 
     @rule(where=picks)
     def lose_disk(self, where: int) -> None:
         """Fewer holders than the quorum are lost at a time."""
         _, node = self.node(where)
         if sum(not other.intact for other in self.nodes.values()) < self.group.quorum - 1 or not node.intact:
-            node.log, node.intact, node.fence = EMPTY, False, Fence("c", 0, "")
+            node.log, node.intact, node.fence = EMPTY, False, None
 
     def teardown(self) -> None:
         """Whatever was: once all members are back, an election succeeds, and all end alike with all that is committed."""

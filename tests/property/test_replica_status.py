@@ -36,7 +36,7 @@ def groups(draw: st.DrawFn) -> Group:
 
 def settle(group: Group) -> Evaluation:
     """Evaluate again until nothing changes any more, as rounds do."""
-    for _ in range(4):
+    for _ in range(2 * len(group.members)):
         found = evaluate(group, consistent=True)
         if found.group == group:
             return found

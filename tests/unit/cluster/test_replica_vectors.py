@@ -208,6 +208,7 @@ def test_nobody_is_master_who_lacks_what_is_committed(seen: str) -> None:
 def test_one_replica_without_what_is_committed_serves_nobody() -> None:
     found = evaluate(group("A:M3", committed=Position(1, 4)), consistent=True)
     assert (roles(found), found.master) == ("A:U", None)
+    assert found.actions == (Action(Kind.UNSYNC, "A"), Action(Kind.WAIT, wait=Wait.NO_CANDIDATE))
 
 
 def test_a_slave_that_lacks_a_committed_operation_is_unsynced_at_once() -> None:

@@ -88,7 +88,7 @@ class Oath:
     """A member that has sworn to an epoch, and the end of its log then.
 
     `intact`: it had a fence before, and no recovery of it is unfinished since it was emptied. A recovery is finished in the
-    ledger, under the newest epoch that has a master.
+    ledger, by the master of the newest epoch that the ledger gave: an older one does not know what was sworn since.
     """
 
     member: str
@@ -105,7 +105,7 @@ class Promotion(enum.StrEnum):
 
 
 def judge_promotion(group: Group, candidate: str, oaths: Iterable[Oath], *, granted: bool = False) -> Promotion:
-    """Decide on a promotion by the oaths to its epoch, the candidate's own among them.
+    """Decide on a promotion by the oaths to its epoch, the candidate's own among them. The barrier continues that one's end.
 
     Members that are not intact prove nothing about older epochs, unless all members have sworn: then there is nobody
     else who could know.

@@ -126,7 +126,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a look at both ends found. `epoch`: of the source's own barrier, None if it is no master.
+    """What a look at both ends found. `epoch`: the newest that the ledger gave, if the source wrote its barrier; else None.
 
     `lacking`: files still to copy. `waiting`: operations in the inbox. `in_flight`: an operation of the
     group has no outcome.

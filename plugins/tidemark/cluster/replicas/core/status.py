@@ -66,7 +66,7 @@ def evaluate(group: Group, *, consistent: bool, restart: Restart = Restart.ALL) 
     if len(group.members) == 1:
         return _evaluate_single(group)
     if not has_majority(len(group.online), len(group.members), group.arbitrated):
-        return _unsync_all(group)
+        return _unsync_all(group, Wait.NO_MAJORITY)  # half of the members or fewer are online
     masters = [member for member in group.online if member.role is Role.MASTER]
     if masters:
         incumbent = max(masters, key=lambda member: member.end.position.epoch)  # the first of the newest epoch
@@ -88,15 +88,15 @@ def _evaluate_single(group: Group) -> Evaluation:
     if not only.online:
         return _wait(group, Wait.OFFLINE)
     if not group.has_all_committed(only):
-        return _wait(_with_roles(group, [(only, Role.UNSYNCED)]), Wait.NO_CANDIDATE)
+        return _unsync_all(group, Wait.NO_CANDIDATE)
     actions = () if only.role is Role.MASTER else (Action(Kind.ELECT, only.name),)
     return Evaluation(_with_roles(group, [(only, Role.MASTER)]), only.name, actions)
 
 
-def _unsync_all(group: Group) -> Evaluation:
-    """Half of the members or fewer are online: none of them may go on, a master neither (status rule 1)."""
+def _unsync_all(group: Group, why: Wait) -> Evaluation:
+    """Nobody may go on, a master neither (status rule 1)."""
     falling = [member for member in group.online if member.role is not Role.UNSYNCED]
-    found = _wait(_with_roles(group, [(member, Role.UNSYNCED) for member in falling]), Wait.NO_MAJORITY)
+    found = _wait(_with_roles(group, [(member, Role.UNSYNCED) for member in falling]), why)
     return replace(found, actions=(*(Action(Kind.UNSYNC, member.name) for member in falling), *found.actions))
 
 
