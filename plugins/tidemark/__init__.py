@@ -6,6 +6,7 @@ The packages in layers, from the top down. A package imports packages of lower l
     orchestration  everything that knows Airflow: tasks, DAGs, the embedded deployment
     operations     what an operator does across subjects: decisions, housekeeping, doctor, rebuild of a lost ledger
     proof          what is where and why: status, coverage, verify, why, the pages of a cluster
+    changes        every change of MySQL and MariaDB tables; on the floor of sync
     sync           edge to landing: a link's run of seven steps
     receiver       landing to readers: load, merge, read, LOAD into an IoTDB
     cluster        a receiver's data at several nodes: slots, replicas, migration, membership, health

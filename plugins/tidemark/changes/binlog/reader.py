@@ -1,0 +1,269 @@
+"""From the bytes of a binary log to its events, in order.
+
+`read_events` reads an open file. `EventDecoder` is given one event after the other, as a server sends them. It remembers
+what later events need: the format description, and the tables since the last statement ended. A transaction that was
+compressed as a whole is unpacked piece by piece, so that it may be larger than memory.
+
+A transaction that is cut off raises a CorruptionError like any other damage. Events before it were given out already:
+the caller believes a transaction when its end has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol, TypeAlias
+
+from tidemark.changes.binlog import events, layout
+from tidemark.changes.binlog.cursor import Cursor
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.binlog.layout import HEADER_BYTES, EventType, FormatDescription, Header
+from tidemark.changes.binlog.rows import END_OF_STATEMENT, NO_TABLE, ROW_EVENTS, Rows, read_rows
+from tidemark.changes.binlog.tables import Table, read_table
+from tidemark.errors import CorruptionError, UnsupportedError
+
+E = EventType
+Body: TypeAlias = (
+    FormatDescription
+    | events.Gtid
+    | events.MariaGtid
+    | events.Query
+    | events.Xid
+    | events.XaPrepare
+    | events.Rotate
+    | events.Incident
+    | events.Statement
+    | events.Other
+    | MysqlGtidSet
+    | MariaGtidPosition
+    | Table
+    | Rows
+)
+
+MOST_UNPACKED = 16 << 30
+"""Bytes of a transaction that was compressed as a whole."""
+_PIECE = 1 << 22
+_MOST_TABLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event. It begins at byte `position` of its log and ends before `end`.
+
+    Events of a compressed transaction have the position of the whole, and `inside` counts them from 1.
+    """
+
+    position: int
+    end: int
+    header: Header
+    body: Body
+    inside: int = 0
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_events(log: BinaryIO, start: int = len(layout.MAGIC)) -> Iterator[Event]:
+    """The events of a log, from the one that begins at byte `start`, which must be one outside of a transaction.
+
+    The format description comes first, wherever it starts.
+    """
+    layout.check_magic(log.read(len(layout.MAGIC)))
+    decoder = EventDecoder()
+    position = len(layout.MAGIC)
+    while event := _read_event(log, f"the binary log ends inside the event at byte {position}"):
+        following = position + len(event)
+        yield from decoder.decode(event, position, following)
+        position = following
+        if position < start:
+            log.seek(start)
+            position = start
+
+
+def _read_event(source: _Readable, problem: str) -> bytes:
+    """The bytes of the next event, empty at the end. No more memory is taken than bytes are there."""
+    head = _read_up_to(source, HEADER_BYTES)
+    if not head:
+        return b""
+    if len(head) < HEADER_BYTES:
+        raise CorruptionError(problem)
+    size = layout.read_header(head).size
+    event = head + _read_up_to(source, size - HEADER_BYTES)
+    if len(event) < size:
+        raise CorruptionError(problem)
+    return event
+
+
+def _read_up_to(source: _Readable, size: int) -> bytes:
+    pieces = []
+    while size and (piece := source.read(min(size, _PIECE))):
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class EventDecoder:
+    """Decodes the events of one log after the other, as one stream."""
+
+    def __init__(self) -> None:
+        self.description: FormatDescription | None = None
+        self._tables: dict[int, Table] = {}
+        self._known: dict[bytes, Table] = {}
+
+    def decode(self, event: bytes, position: int, end: int) -> Iterator[Event]:
+        """The event in `event`, or all those of a compressed transaction."""
+        header = layout.read_header(event)
+        if header.size != len(event):
+            raise CorruptionError(f"an event of {header.size} bytes in {len(event)}")
+        if header.type == E.FORMAT_DESCRIPTION:
+            self.description = layout.read_format(event, header)
+            self._tables.clear()
+            yield Event(position, end, header, self.description)
+            return
+        if self.description is None:
+            if header.type == E.START_V3:
+                raise UnsupportedError("a binary log from a server before MySQL 5.0")
+            if header.type == E.ROTATE and header.timestamp == 0:  # what a server sends first names the file
+                yield Event(position, end, header, events.read_rotate(self._cursor(event, header)))
+                return
+            raise CorruptionError(f"the log begins with a {layout.name_type(header.type)} event")
+        event = layout.check_event(event, header, self.description)
+        if header.type == E.TRANSACTION_PAYLOAD:
+            yield from self._decode_payload(self._cursor(event, header), position, end)
+        else:
+            yield Event(position, end, header, self._decode_body(event, header))
+
+    def _cursor(self, event: bytes, header: Header) -> Cursor:
+        return Cursor(event, f"a {layout.name_type(header.type)} event", HEADER_BYTES)
+
+    def _decode_body(self, event: bytes, header: Header) -> Body:
+        cursor = self._cursor(event, header)
+        try:
+            kind = EventType(header.type)
+        except ValueError:
+            if header.flags & layout.IGNORABLE:
+                return events.Other(layout.name_type(header.type))
+            raise UnsupportedError(
+                f"an event of type {header.type}, which this version does not know and the server does not allow to ignore",
+                hint="a newer Tidemark may know it",
+            ) from None
+        if kind in _REFUSED:
+            raise UnsupportedError(f"a {kind.name} event: {_REFUSED[kind]}")
+        if kind == E.TABLE_MAP:
+            return self._decode_table(cursor)
+        if kind in ROW_EVENTS:
+            return self._decode_rows(cursor, kind)
+        if kind in (E.QUERY, E.EXECUTE_LOAD_QUERY, E.MARIA_QUERY_COMPRESSED):
+            is_load = kind == E.EXECUTE_LOAD_QUERY
+            post_header = self._post_header(kind, 26 if is_load else 13)
+            return events.read_query(cursor, post_header, is_load=is_load, is_compressed=kind >= E.MARIA_ANNOTATE_ROWS)
+        if kind == E.MARIA_GTID:
+            return events.read_maria_gtid(cursor, header.server_id)
+        read = _READERS.get(kind)
+        return read(cursor) if read else events.Other(kind.name)
+
+    def _post_header(self, kind: EventType, default: int) -> int:
+        assert self.description is not None
+        return self.description.post_header_size(kind, default)
+
+    def _decode_table(self, cursor: Cursor) -> Table:
+        table_id = cursor.read_uint(4 if self._post_header(E.TABLE_MAP, 8) == 6 else 6)
+        body = cursor.read_rest()
+        table = self._known.get(body)
+        if table is None:
+            if len(self._known) >= _MOST_TABLES:
+                self._known.clear()
+            table = self._known[body] = read_table(body, cursor.what)
+        if len(self._tables) >= _MOST_TABLES:
+            raise cursor.error(f"a statement on more than {_MOST_TABLES} tables")
+        self._tables[table_id] = table
+        return table
+
+    def _decode_rows(self, cursor: Cursor, kind: EventType) -> Body:
+        table_id = cursor.read_uint(4 if self._post_header(kind, 10) == 6 else 6)
+        flags = cursor.read_uint(2)
+        table = self._tables.get(table_id)
+        if flags & END_OF_STATEMENT:
+            self._tables.clear()
+        if table_id == NO_TABLE:
+            return events.Other(kind.name)
+        if table is None:
+            raise CorruptionError(
+                f"rows of the table with number {table_id}, which no event before them describes",
+                hint="read from the beginning of the transaction",
+            )
+        return read_rows(kind, cursor, table, flags)
+
+    def _decode_payload(self, cursor: Cursor, position: int, end: int) -> Iterator[Event]:
+        """The events of a compressed transaction. They have no checksums of their own."""
+        packed, size, algorithm = _read_payload(cursor)
+        if algorithm not in (0, 255):
+            raise UnsupportedError(f"a transaction that is compressed by the unknown method {algorithm}")
+        if size > MOST_UNPACKED:
+            raise CorruptionError(f"a compressed transaction of {size} bytes")
+        source = _Unpacked(packed, size, is_packed=algorithm == 0)
+        inside = 0
+        while event := _read_event(source, "a compressed transaction ends inside an event"):
+            header = layout.read_header(event)
+            if header.type in (E.TRANSACTION_PAYLOAD, E.FORMAT_DESCRIPTION):
+                raise CorruptionError(f"a {layout.name_type(header.type)} event inside a compressed transaction")
+            inside += 1
+            yield Event(position, end, header, self._decode_body(event, header), inside)
+        if source.missing:
+            raise CorruptionError(f"a compressed transaction is {source.missing} bytes shorter than announced")
+
+
+def _read_payload(cursor: Cursor) -> tuple[bytes, int, int]:
+    """The compressed bytes, their size when unpacked, the method: 0 zstd, 255 none. Fields with a type and a length."""
+    fields: dict[int, int] = {}
+    while (field := cursor.read_lenenc()) != 0:
+        value = Cursor(cursor.read_lenenc_bytes(), cursor.what)
+        if field in (1, 2, 3):  # packed size, method, size
+            fields[field] = value.read_lenenc()
+    packed = cursor.read_exactly(fields.get(1, cursor.bytes_left()))
+    algorithm = fields.get(2, 255)
+    return packed, fields.get(3, len(packed) if algorithm == 255 else MOST_UNPACKED), algorithm
+
+
+class _Unpacked:
+    """The bytes of a compressed transaction, unpacked as they are read. `missing` are those announced and not read yet."""
+
+    def __init__(self, data: bytes, size: int, *, is_packed: bool) -> None:
+        import pyarrow as pa
+
+        self._stream: Any = pa.BufferReader(data)
+        if is_packed:
+            self._stream = pa.CompressedInputStream(self._stream, "zstd")
+        self.missing = size
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes, one more than announced is an error."""
+        try:
+            piece: bytes = self._stream.read(size)
+        except (OSError, ValueError) as error:
+            raise CorruptionError(f"a compressed transaction does not unpack: {error}") from error
+        self.missing -= len(piece)
+        if self.missing < 0:
+            raise CorruptionError("a compressed transaction is longer than announced")
+        return piece
+
+
+_REFUSED = {
+    **dict.fromkeys((E.PRE_GA_WRITE_ROWS, E.PRE_GA_UPDATE_ROWS, E.PRE_GA_DELETE_ROWS), "rows as before MySQL 5.1.16"),
+    **dict.fromkeys((E.START_V3, E.LOAD, E.CREATE_FILE, E.EXEC_LOAD, E.NEW_LOAD), "from a server before MySQL 5.0"),
+    E.MARIA_START_ENCRYPTION: "the binary log is encrypted, read it from its server",
+}
+_READERS: dict[EventType, Callable[[Cursor], Body]] = {
+    E.XID: lambda cursor: events.Xid(cursor.read_uint(8)),
+    E.ROTATE: events.read_rotate,
+    E.INCIDENT: events.read_incident,
+    E.ROWS_QUERY: lambda cursor: events.read_statement(cursor, E.ROWS_QUERY),
+    E.MARIA_ANNOTATE_ROWS: lambda cursor: events.read_statement(cursor, E.MARIA_ANNOTATE_ROWS),
+    E.GTID: lambda cursor: events.read_gtid(cursor, is_anonymous=False),
+    E.ANONYMOUS_GTID: lambda cursor: events.read_gtid(cursor, is_anonymous=True),
+    E.GTID_TAGGED: events.read_tagged_gtid,
+    E.PREVIOUS_GTIDS: events.read_previous_gtids,
+    E.MARIA_GTID_LIST: events.read_maria_gtid_list,
+    E.XA_PREPARE: events.read_xa_prepare,
+}

@@ -1,0 +1,179 @@
+"""Row events: which columns their images have, and the images as values.
+
+An image is a tuple with a value for each column of the table. Images without any column are refused: nobody can count
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidemark.changes.binlog.cursor import Cursor, inflate
+from tidemark.changes.binlog.json_values import apply_updates, print_document, read_document
+from tidemark.changes.binlog.layout import EventType
+from tidemark.changes.binlog.tables import T, Table, check_width
+from tidemark.changes.binlog.values import ABSENT, ReadValue, Value, take, take_sized, value_reader
+from tidemark.errors import CorruptionError, UnsupportedError
+
+E = EventType
+Image: TypeAlias = tuple[Value, ...]
+Change: TypeAlias = tuple[Image | None, Image | None]
+"""Before and after: an insert has no before, a delete no after."""
+
+END_OF_STATEMENT = 0x0001
+NO_TABLE = 0xFFFFFF
+"""The id of no table: such an event only ends a statement."""
+_INSERTS = {E.WRITE_ROWS_V1, E.WRITE_ROWS, E.MARIA_WRITE_ROWS_COMPRESSED_V1, E.MARIA_WRITE_ROWS_COMPRESSED}
+_UPDATES = {
+    *(E.UPDATE_ROWS_V1, E.UPDATE_ROWS, E.MARIA_UPDATE_ROWS_COMPRESSED_V1, E.MARIA_UPDATE_ROWS_COMPRESSED),
+    E.PARTIAL_UPDATE_ROWS,
+}
+_DELETES = {E.DELETE_ROWS_V1, E.DELETE_ROWS, E.MARIA_DELETE_ROWS_COMPRESSED_V1, E.MARIA_DELETE_ROWS_COMPRESSED}
+_V2 = {
+    *(E.WRITE_ROWS, E.UPDATE_ROWS, E.DELETE_ROWS, E.PARTIAL_UPDATE_ROWS),
+    *(E.MARIA_WRITE_ROWS_COMPRESSED, E.MARIA_UPDATE_ROWS_COMPRESSED, E.MARIA_DELETE_ROWS_COMPRESSED),
+}
+ROW_EVENTS = frozenset(_INSERTS | _UPDATES | _DELETES)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one event. `before` and `after` are the columns that the images have, by position; None: no such image."""
+
+    table: Table
+    operation: str  # I, U, D
+    before: tuple[int, ...] | None
+    after: tuple[int, ...] | None
+    data: bytes = field(repr=False)
+    is_partial: bool
+    ends_statement: bool
+
+
+def read_rows(kind: EventType, cursor: Cursor, table: Table, flags: int) -> Rows:
+    """The rows of an event, from behind its flags."""
+    if kind in _V2:
+        extra = cursor.read_uint(2)
+        cursor.skip_bytes(extra - 2)
+    width = cursor.read_lenenc()
+    check_width(table, width)
+    operation = "I" if kind in _INSERTS else "U" if kind in _UPDATES else "D"
+    before = None if operation == "I" else _read_columns(cursor, width)
+    after = None if operation == "D" else _read_columns(cursor, width)
+    data = cursor.read_rest()
+    if kind >= E.MARIA_WRITE_ROWS_COMPRESSED_V1:
+        data = inflate(data, "a row event")
+    return Rows(table, operation, before, after, data, kind == E.PARTIAL_UPDATE_ROWS, bool(flags & END_OF_STATEMENT))
+
+
+def _read_columns(cursor: Cursor, width: int) -> tuple[int, ...]:
+    bits = cursor.read_uint((width + 7) // 8)
+    return tuple(index for index in range(width) if bits >> index & 1)
+
+
+def decode_rows(rows: Rows, *, raw: bool = False) -> Iterator[Change]:
+    """The rows as values, one after the other.
+
+    Raises UnsupportedError if the log does not say what a value is, unless the caller wants it `raw` (`values`).
+    """
+    table = rows.table
+    if not raw and (unknown := [what for what in table.unknown() if what != "names"]):
+        raise UnsupportedError(
+            f"the log does not tell the {' and '.join(unknown)} of {table.database}.{table.name}",
+            hint="SET GLOBAL binlog_row_metadata = 'FULL' at the server",
+            subject=f"{table.database}.{table.name}",
+        )
+    before = None if rows.before is None else _ImageReader(table, rows.before)
+    after = None if rows.after is None else _ImageReader(table, rows.after)
+    if not (rows.before or rows.after):
+        raise UnsupportedError(f"rows of {table.database}.{table.name} without any column")
+    if rows.is_partial and before and after:
+        yield from _decode_partial(rows.data, before, after)
+        return
+    at = 0
+    while at < len(rows.data):
+        old: Image | None = None
+        new: Image | None = None
+        if before:
+            old, at = before.read(rows.data, at)
+        if after:
+            new, at = after.read(rows.data, at)
+        yield old, new
+
+
+class _ImageReader:
+    """Reads images of a table with some of its columns."""
+
+    def __init__(self, table: Table, columns: tuple[int, ...]) -> None:
+        self.table = table
+        self.columns = columns
+        self.bytes_of_nulls = (len(columns) + 7) // 8
+        self.readers: list[tuple[int, ReadValue]] = [(index, value_reader(table.columns[index])) for index in columns]
+        self.none: list[Value] = [ABSENT] * len(table.columns)
+
+    def read_nulls(self, data: bytes, at: int) -> tuple[int, int]:
+        return int.from_bytes(take(data, at, self.bytes_of_nulls), "little"), at + self.bytes_of_nulls
+
+    def read(self, data: bytes, at: int) -> tuple[Image, int]:
+        image = self.none.copy()
+        nulls, at = self.read_nulls(data, at)
+        for index, read in self.readers:
+            if nulls & 1:
+                image[index] = None
+            else:
+                image[index], at = read(data, at)
+            nulls >>= 1
+        return tuple(image), at
+
+
+def _decode_partial(data: bytes, before: _ImageReader, after: _ImageReader) -> Iterator[Change]:
+    """Rows whose new JSON may be told as what changes in the old.
+
+    Such a column is ABSENT where the image of before does not have it: what it became cannot be known.
+    """
+    documents = [index for index, column in enumerate(before.table.columns) if column.type == T.JSON]
+    at = 0
+    while at < len(data):
+        start = at
+        old, at = before.read(data, at)
+        cursor = Cursor(data, "a partial update of rows", at)
+        updated: set[int] = set()
+        if cursor.read_lenenc() & 1:
+            bits = cursor.read_uint((len(documents) + 7) // 8)
+            updated = {index for number, index in enumerate(documents) if bits >> number & 1}
+        stored = _find_documents(data, start, before) if updated else {}
+        new = after.none.copy()
+        nulls, at = after.read_nulls(data, cursor.position)
+        for index, read in after.readers:
+            if nulls & 1:
+                new[index] = None
+            elif index in updated:
+                changes, at = take_sized(after.table.columns[index].size, data, at)
+                new[index] = _update_document(old[index], stored.get(index, b""), changes)
+            else:
+                new[index], at = read(data, at)
+            nulls >>= 1
+        yield old, tuple(new)
+
+
+def _find_documents(data: bytes, at: int, image: _ImageReader) -> dict[int, bytes]:
+    """The stored JSON in the image at `at`, by column."""
+    found: dict[int, bytes] = {}
+    nulls, at = image.read_nulls(data, at)
+    for index, read in image.readers:
+        if not nulls & 1:
+            begin = at
+            _, at = read(data, at)
+            if image.table.columns[index].type == T.JSON:
+                found[index] = data[begin + image.table.columns[index].size : at]
+        nulls >>= 1
+    return found
+
+
+def _update_document(old: Value, stored: bytes, changes: bytes) -> Value:
+    if old is ABSENT:
+        return ABSENT
+    if old is None:
+        raise CorruptionError("a partial update of a JSON document that is NULL")
+    return print_document(apply_updates(read_document(stored), changes))
