@@ -117,10 +117,8 @@ def test_reading_begins_where_the_caller_wants() -> None:
     log = recorded("real/mariadb-bin.000001")
     events = read_log(log)
     start = next(event.position for event in events if isinstance(event.body, MariaGtid) and event.body.number == 2)
-    assert list(read_events(io.BytesIO(log), start)) == [
-        events[0],
-        *[event for event in events if event.position >= start],
-    ]
+    wanted = [event.position for event in events if event.position >= start]
+    assert [event.position for event in read_events(io.BytesIO(log), start)] == [4, *wanted]
 
 
 def test_rows_behind_a_table_that_was_not_read_are_refused() -> None:

@@ -81,7 +81,7 @@ class _Reader:
             (value,) = struct.unpack("<d", self.read_at(at, 8))
             return float(value)
         if kind == 12:
-            return self.read_name(at)
+            return self.read_string(at)
         if kind == 15:
             return self.read_opaque(at)
         raise self.error(f"a value of type {kind}")
@@ -125,7 +125,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise self.error("its text is not UTF-8") from error
 
-    def read_name(self, at: int) -> str:
+    def read_string(self, at: int) -> str:
         return self.decode(self.read_sized(at))
 
     def read_sized(self, at: int) -> bytes:
@@ -260,13 +260,14 @@ def _parse_path(path: str) -> list[str | int]:
 
     legs: list[str | int] = []
     at = 1
-    while at < len(path):
-        found = _LEG.match(path, at)
-        if found is None:
-            raise CorruptionError(f"{path!r} is no path of a JSON document")
-        index, quoted, plain = found.groups()
-        legs.append(int(index) if index is not None else json.loads(quoted, strict=False) if quoted else plain)
-        at = found.end()
-    if not path.startswith("$") or len(legs) > DEEPEST:
-        raise CorruptionError(f"{path[:200]!r} is no path of a JSON document")
+    try:
+        while at < len(path):
+            found = _LEG.match(path, at)
+            if found is None or not path.startswith("$") or len(legs) == DEEPEST:
+                raise ValueError
+            index, quoted, plain = found.groups()
+            legs.append(int(index) if index is not None else json.loads(quoted, strict=False) if quoted else plain)
+            at = found.end()
+    except ValueError as error:
+        raise CorruptionError(f"{path[:200]!r} is no path of a JSON document") from error
     return legs

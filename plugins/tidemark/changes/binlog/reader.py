@@ -43,7 +43,8 @@ Body: TypeAlias = (
 MOST_UNPACKED = 16 << 30
 """Bytes of a transaction that was compressed as a whole."""
 _PIECE = 1 << 22
-_MOST_TABLES = 4096
+_MOST_DESCRIBED = 1 << 19
+"""Columns, and quarters of the bytes that describe them, of the tables that are remembered: some 100 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +105,17 @@ def _read_up_to(source: _Readable, size: int) -> bytes:
 
 
 class EventDecoder:
-    """Decodes the events of one log after the other, as one stream."""
+    """Decodes the events of one log after the other, as one stream.
 
-    def __init__(self) -> None:
+    `has_checksums` is said of what comes before the format description: a server sends where the stream begins.
+    """
+
+    def __init__(self, *, has_checksums: bool = False) -> None:
         self.description: FormatDescription | None = None
+        self._before = FormatDescription("", 0, has_checksums, b"", in_use=False)
         self._tables: dict[int, Table] = {}
         self._known: dict[bytes, Table] = {}
+        self._known_weight = self._open_weight = 0
 
     def decode(self, event: bytes, position: int, end: int) -> Iterator[Event]:
         """The event in `event`, or all those of a compressed transaction."""
@@ -118,13 +124,14 @@ class EventDecoder:
             raise CorruptionError(f"an event of {header.size} bytes in {len(event)}")
         if header.type == E.FORMAT_DESCRIPTION:
             self.description = layout.read_format(event, header)
-            self._tables.clear()
+            self._tables, self._open_weight = {}, 0
             yield Event(position, end, header, self.description)
             return
         if self.description is None:
             if header.type == E.START_V3:
                 raise UnsupportedError("a binary log from a server before MySQL 5.0")
             if header.type == E.ROTATE and header.timestamp == 0:  # what a server sends first names the file
+                event = layout.check_event(event, header, self._before)
                 yield Event(position, end, header, events.read_rotate(self._cursor(event, header)))
                 return
             raise CorruptionError(f"the log begins with a {layout.name_type(header.type)} event")
@@ -172,11 +179,15 @@ class EventDecoder:
         body = cursor.read_rest()
         table = self._known.get(body)
         if table is None:
-            if len(self._known) >= _MOST_TABLES:
-                self._known.clear()
-            table = self._known[body] = read_table(body, cursor.what)
-        if len(self._tables) >= _MOST_TABLES:
-            raise cursor.error(f"a statement on more than {_MOST_TABLES} tables")
+            table = read_table(body, cursor.what)
+            self._known_weight += _weigh(table, body)
+            if self._known_weight > _MOST_DESCRIBED:
+                self._known, self._known_weight = {}, _weigh(table, body)
+            self._known[body] = table
+        if table_id not in self._tables:
+            self._open_weight += _weigh(table, body)
+            if self._open_weight > _MOST_DESCRIBED:
+                raise cursor.error(f"a statement on more than {len(self._tables)} tables")
         self._tables[table_id] = table
         return table
 
@@ -185,7 +196,7 @@ class EventDecoder:
         flags = cursor.read_uint(2)
         table = self._tables.get(table_id)
         if flags & END_OF_STATEMENT:
-            self._tables.clear()
+            self._tables, self._open_weight = {}, 0
         if table_id == NO_TABLE:
             return events.Other(kind.name)
         if table is None:
@@ -212,6 +223,10 @@ class EventDecoder:
             yield Event(position, end, header, self._decode_body(event, header), inside)
         if source.missing:
             raise CorruptionError(f"a compressed transaction is {source.missing} bytes shorter than announced")
+
+
+def _weigh(table: Table, body: bytes) -> int:
+    return len(table.columns) + len(body) // 4
 
 
 def _read_payload(cursor: Cursor) -> tuple[bytes, int, int]:

@@ -14,7 +14,7 @@ from tidemark.changes.binlog.cursor import Cursor, inflate
 from tidemark.changes.binlog.json_values import apply_updates, print_document, read_document
 from tidemark.changes.binlog.layout import EventType
 from tidemark.changes.binlog.tables import T, Table, check_width
-from tidemark.changes.binlog.values import ABSENT, ReadValue, Value, take, take_sized, value_reader
+from tidemark.changes.binlog.values import ABSENT, ReadValue, Value, table_readers, take, take_sized
 from tidemark.errors import CorruptionError, UnsupportedError
 
 E = EventType
@@ -109,7 +109,8 @@ class _ImageReader:
         self.table = table
         self.columns = columns
         self.bytes_of_nulls = (len(columns) + 7) // 8
-        self.readers: list[tuple[int, ReadValue]] = [(index, value_reader(table.columns[index])) for index in columns]
+        readers = table_readers(table)
+        self.readers: list[tuple[int, ReadValue]] = [(index, readers[index]) for index in columns]
         self.none: list[Value] = [ABSENT] * len(table.columns)
 
     def read_nulls(self, data: bytes, at: int) -> tuple[int, int]:

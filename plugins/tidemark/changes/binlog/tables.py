@@ -101,9 +101,12 @@ class Column:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table as rows are encoded. `key` has the columns of its primary key, by position, empty without one."""
+    """A table as rows are encoded. `key` has the columns of its primary key, by position, empty without one.
+
+    Compared by identity: a decoder gives out one Table for all events with the same bytes.
+    """
 
     database: str
     name: str

@@ -20,7 +20,7 @@ from tidemark.changes.binlog.charsets import BINARY, text_decoder
 from tidemark.changes.binlog.cursor import inflate_zlib
 from tidemark.changes.binlog.gtid_sets import uuid_text
 from tidemark.changes.binlog.json_values import print_document, read_document
-from tidemark.changes.binlog.tables import INTEGERS, Column, T
+from tidemark.changes.binlog.tables import INTEGERS, Column, T, Table
 from tidemark.errors import CorruptionError
 
 
@@ -58,7 +58,12 @@ def take_sized(prefix: int, data: bytes, at: int) -> tuple[bytes, int]:
     return take(data, at, size), at + size
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=64)
+def table_readers(table: Table) -> tuple[ReadValue, ...]:
+    """The functions that read the values of a table's columns."""
+    return tuple(map(value_reader, table.columns))
+
+
 def value_reader(column: Column) -> ReadValue:
     """The function that reads the values of a column."""
     if column.type in INTEGERS:
