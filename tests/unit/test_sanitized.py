@@ -1,4 +1,4 @@
-"""The compiled pieces that receive files, under sanitizers: their own tests once more, and no byte beyond what is theirs."""
+"""The compiled pieces that receive files and changes, under sanitizers: their own tests, and no byte beyond theirs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/unit/stores/test_packets.py", "tests/unit/transfer/test_small_files.py")
+TESTS = {
+    ("packets", "small_files"): ("tests/unit/stores/test_packets.py", "tests/unit/transfer/test_small_files.py"),
+    ("kernels",): ("tests/property/test_binlog_batches.py",),
+}
 
 
 def sanitizers() -> str:
@@ -29,7 +32,8 @@ def sanitizers() -> str:
 
 
 @pytest.mark.real("C compiler")
-def test_packets_and_small_files_touch_nothing_that_is_not_theirs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("libraries", [("packets", "small_files"), pytest.param(("kernels",), marks=pytest.mark.full)])
+def test_compiled_pieces_touch_nothing_that_is_not_theirs(libraries: tuple[str, ...], tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "LD_PRELOAD": sanitizers(),
@@ -38,7 +42,7 @@ def test_packets_and_small_files_touch_nothing_that_is_not_theirs(tmp_path: Path
         "XDG_CACHE_HOME": str(tmp_path),
         "PYTHONPATH": str(ROOT / "plugins"),
     }
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS[libraries]]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert {path.name.split("-")[0] for path in (tmp_path / "tidemark").iterdir()} == {"packets", "small_files"}
+    assert {path.name.split("-")[0] for path in (tmp_path / "tidemark").iterdir()} == set(libraries)

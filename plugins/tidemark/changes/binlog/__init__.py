@@ -1,7 +1,8 @@
 """Decode binary logs of MySQL 5.1 to 9.x and MariaDB 5.5 to 11.x. Every value is exact, or the log is refused by name.
 
 Enter by `reader.read_events` with an open file, or by `reader.EventDecoder` with one event after the other. An event's
-body is one of the classes of `events`, a `tables.Table` or a `rows.Rows`. `rows.decode_rows` decodes the rows.
+body is one of the classes of `events`, a `tables.Table` or a `rows.Rows`. `rows.decode_rows` decodes the rows one
+by one, `batches.decode_batches` by column.
 
     cursor       read numbers and strings out of bytes with every bound checked; decompress with a bound
     gtid_sets    sets of MySQL's GTIDs, positions of MariaDB's; pure
@@ -12,6 +13,7 @@ body is one of the classes of `events`, a `tables.Table` or a `rows.Rows`. `rows
     tables       TABLE_MAP with its optional metadata
     values       one value of each column type
     rows         row events, and the images in them
+    batches      the rows of an event as Arrow arrays, compiled or in numpy
     events       all other events
     reader       from bytes to events; what a log remembers between two events
 

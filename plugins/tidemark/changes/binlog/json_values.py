@@ -261,9 +261,9 @@ def _parse_path(path: str) -> list[str | int]:
     legs: list[str | int] = []
     at = 1
     try:
-        while at < len(path):
+        while at < len(path) or not path.startswith("$"):
             found = _LEG.match(path, at)
-            if found is None or not path.startswith("$") or len(legs) == DEEPEST:
+            if found is None or len(legs) == DEEPEST:
                 raise ValueError
             index, quoted, plain = found.groups()
             legs.append(int(index) if index is not None else json.loads(quoted, strict=False) if quoted else plain)

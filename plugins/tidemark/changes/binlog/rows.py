@@ -77,17 +77,10 @@ def decode_rows(rows: Rows, *, raw: bool = False) -> Iterator[Change]:
 
     Raises UnsupportedError if the log does not say what a value is, unless the caller wants it `raw` (`values`).
     """
+    check_described(rows, raw=raw)
     table = rows.table
-    if not raw and (unknown := [what for what in table.unknown() if what != "names"]):
-        raise UnsupportedError(
-            f"the log does not tell the {' and '.join(unknown)} of {table.database}.{table.name}",
-            hint="SET GLOBAL binlog_row_metadata = 'FULL' at the server",
-            subject=f"{table.database}.{table.name}",
-        )
     before = None if rows.before is None else _ImageReader(table, rows.before)
     after = None if rows.after is None else _ImageReader(table, rows.after)
-    if not (rows.before or rows.after):
-        raise UnsupportedError(f"rows of {table.database}.{table.name} without any column")
     if rows.is_partial and before and after:
         yield from _decode_partial(rows.data, before, after)
         return
@@ -100,6 +93,19 @@ def decode_rows(rows: Rows, *, raw: bool = False) -> Iterator[Change]:
         if after:
             new, at = after.read(rows.data, at)
         yield old, new
+
+
+def check_described(rows: Rows, *, raw: bool) -> None:
+    """Refuse rows whose values cannot be known, unless they are wanted raw, and rows that cannot be counted."""
+    table = rows.table
+    if not raw and (unknown := [what for what in table.unknown() if what != "names"]):
+        raise UnsupportedError(
+            f"the log does not tell the {' and '.join(unknown)} of {table.database}.{table.name}",
+            hint="SET GLOBAL binlog_row_metadata = 'FULL' at the server",
+            subject=f"{table.database}.{table.name}",
+        )
+    if not (rows.before or rows.after):
+        raise UnsupportedError(f"rows of {table.database}.{table.name} without any column")
 
 
 class _ImageReader:

@@ -6,6 +6,7 @@ Sources: `decimal.cc` and `my_time.cc` of MySQL, "Date and Time Data Type Repres
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 from tidemark.errors import CorruptionError
 
@@ -15,10 +16,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
 def decimal_size(precision: int, scale: int) -> int:
     """The bytes of a DECIMAL(precision, scale)."""
+    return sum(_SIZES[width] for width in decimal_groups(precision, scale))
+
+
+@cache
+def decimal_groups(precision: int, scale: int) -> tuple[int, ...]:
+    """How many digits each group of a DECIMAL(precision, scale) has."""
     whole = precision - scale
     if not (0 < precision <= 65 and 0 <= scale <= 38 and whole >= 0):
         raise CorruptionError(f"a DECIMAL({precision},{scale})")
-    return whole // 9 * 4 + _SIZES[whole % 9] + scale // 9 * 4 + _SIZES[scale % 9]
+    groups = (whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9)
+    return tuple(width for width in groups if width)
 
 
 def read_decimal(data: bytes, precision: int, scale: int) -> str:
@@ -30,15 +38,13 @@ def read_decimal(data: bytes, precision: int, scale: int) -> str:
     mask = 0xFF if is_negative else 0
     raw = bytes([data[0] ^ 0x80 ^ mask, *(byte ^ mask for byte in data[1:])])
     whole = precision - scale
-    groups = [whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9]
     digits, at = "", 0
-    for width in groups:
-        if width:
-            number = int.from_bytes(raw[at : at + _SIZES[width]], "big")
-            if number >= 10**width:
-                raise CorruptionError(f"{number} stands for {width} digits of a DECIMAL")
-            digits += f"{number:0{width}d}"
-            at += _SIZES[width]
+    for width in decimal_groups(precision, scale):
+        number = int.from_bytes(raw[at : at + _SIZES[width]], "big")
+        if number >= 10**width:
+            raise CorruptionError(f"{number} stands for {width} digits of a DECIMAL")
+        digits += f"{number:0{width}d}"
+        at += _SIZES[width]
     text = digits[:whole].lstrip("0") or "0"
     if scale:
         text += "." + digits[whole:]
