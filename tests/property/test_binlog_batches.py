@@ -168,11 +168,16 @@ def test_rows_of_many_events_are_one_batch_and_know_their_event() -> None:
     (batch,) = decode_batches(events)
     assert list(batch.changes()) == [change for rows in events for change in decode_rows(rows)]
     assert batch.events.tolist() == [number for number, rows in enumerate(events) for _ in decode_rows(rows)]
-    short = replace(events[0], data=events[0].data[:-1])
-    with pytest.raises(CorruptionError, match="a row event ends inside a row"):
-        list(decode_batches([short, replace(events[1], data=events[0].data[-1:] + events[1].data)]))
+    for whole in (events[0], replace(events[0], data=_first_row(events[0]))):
+        short, rest = replace(whole, data=whole.data[:-1]), replace(events[1], data=whole.data[-1:] + events[1].data)
+        with pytest.raises(CorruptionError, match="a row event ends inside a row"):
+            list(decode_batches([short, rest]))
     with pytest.raises(ValueError, match="several tables"):
         list(decode_batches([events[0], replace(events[1], operation="D")]))
+
+
+def _first_row(rows: Rows) -> bytes:
+    return next(rows.data[:size] for size in range(1, len(rows.data)) if by_row(replace(rows, data=rows.data[:size])))
 
 
 def test_many_rows_are_many_batches() -> None:

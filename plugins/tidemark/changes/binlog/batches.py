@@ -150,9 +150,9 @@ def decode_batches(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Bat
     at = 0
     while at < len(data):
         found = _walk(data, at, plan)
+        _check_borders(borders, found.ends, at)
         at = int(found.ends[-1])
         owners = np.searchsorted(borders, found.ends)
-        _check_borders(borders, found.ends, owners)
         arrays = iter(
             [
                 _load(data, column, layout, starts[: len(owners)], lengths[: len(owners)])
@@ -167,10 +167,10 @@ def decode_batches(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Bat
         yield Batch(first.table, owners, before, after)
 
 
-def _check_borders(borders: NDArray[np.int64], ends: NDArray[np.int64], owners: NDArray[np.int64]) -> None:
-    """The last row of each event must end where its event ends."""
-    last = np.flatnonzero(np.diff(owners))
-    if not np.array_equal(ends[last], borders[owners[last]]) or ends[-1] > borders[-1]:
+def _check_borders(borders: NDArray[np.int64], ends: NDArray[np.int64], at: int) -> None:
+    """A row must end where its event ends. The rows from byte `at` on end at `ends`."""
+    passed = borders[(borders > at) & (borders <= ends[-1])]
+    if not np.array_equal(ends[np.searchsorted(ends, passed)], passed):
         raise CorruptionError("a row event ends inside a row")
 
 

@@ -47,7 +47,11 @@ class Cursor:
         return self.read_exactly(self.bytes_left())
 
     def read_uint(self, size: int) -> int:
-        return int.from_bytes(self.read_exactly(size), "little")
+        start = self.position
+        if size > self.end - start:  # without a call: numbers are what is read most
+            raise self.error(f"a number of {size} bytes where {self.bytes_left()} are left")
+        self.position = start + size
+        return int.from_bytes(self.data[start : start + size], "little")
 
     def read_lenenc(self) -> int:
         first = self.read_uint(1)

@@ -122,11 +122,11 @@ def check_magic(magic: bytes) -> None:
     raise CorruptionError(f"not a binary log: it begins with {magic.hex() or 'nothing'}")
 
 
-def read_header(data: bytes) -> Header:
-    """The header at the start of an event, whose size is checked against the limits."""
-    if len(data) < HEADER_BYTES:
-        raise CorruptionError(f"an event header of {len(data)} bytes")
-    header = Header(*_HEADER.unpack_from(data))
+def read_header(data: bytes, at: int = 0) -> Header:
+    """The header of the event that begins at byte `at`, whose size is checked against the limits."""
+    if len(data) - at < HEADER_BYTES:
+        raise CorruptionError(f"an event header of {len(data) - at} bytes")
+    header = Header._make(_HEADER.unpack_from(data, at))
     if not HEADER_BYTES <= header.size <= LARGEST:
         raise CorruptionError(f"an event of {header.size} bytes")
     return header
@@ -175,8 +175,11 @@ def _check(event: bytes, header: Header) -> None:
         raise CorruptionError(f"the checksum of a {name_type(header.type)} event is wrong")
 
 
+KNOWN = {int(kind): kind for kind in EventType}
+
+
 def name_type(kind: int) -> str:
-    return EventType(kind).name if kind in EventType.__members__.values() else f"type {kind}"
+    return KNOWN[kind].name if kind in KNOWN else f"type {kind}"
 
 
 def _knows_checksums(server: str) -> bool:

@@ -10,9 +10,8 @@ the caller believes a transaction when its end has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 from tidemark.changes.binlog import events, layout
 from tidemark.changes.binlog.cursor import Cursor
@@ -42,13 +41,13 @@ Body: TypeAlias = (
 
 MOST_UNPACKED = 16 << 30
 """Bytes of a transaction that was compressed as a whole."""
-_PIECE = 1 << 22
+_PIECE = 1 << 20
+_LARGEST_PIECE = 1 << 24
 _MOST_DESCRIBED = 1 << 19
 """Columns, and quarters of the bytes that describe them, of the tables that are remembered: some 100 MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """An event. It begins at byte `position` of its log and ends before `end`.
 
     Events of a compressed transaction have the position of the whole, and `inside` counts them from 1.
@@ -68,40 +67,47 @@ class _Readable(Protocol):
 def read_events(log: BinaryIO, start: int = len(layout.MAGIC)) -> Iterator[Event]:
     """The events of a log, from the one that begins at byte `start`, which must be one outside of a transaction.
 
-    The format description comes first, wherever it starts.
+    The format description comes first, wherever it starts. The log is read ahead, a megabyte at a time.
     """
     layout.check_magic(log.read(len(layout.MAGIC)))
     decoder = EventDecoder()
     position = len(layout.MAGIC)
-    while event := _read_event(log, f"the binary log ends inside the event at byte {position}"):
-        following = position + len(event)
-        yield from decoder.decode(event, position, following)
-        position = following
+    split = _split_events(log)
+    while found := next(split, None):
+        header, event = found
+        yield from decoder.decode_split(header, event, position, position + header.size)
+        position += header.size
         if position < start:
             log.seek(start)
-            position = start
+            position, split = start, _split_events(log)
 
 
-def _read_event(source: _Readable, problem: str) -> bytes:
-    """The bytes of the next event, empty at the end. No more memory is taken than bytes are there."""
-    head = _read_up_to(source, HEADER_BYTES)
-    if not head:
-        return b""
-    if len(head) < HEADER_BYTES:
-        raise CorruptionError(problem)
-    size = layout.read_header(head).size
-    event = head + _read_up_to(source, size - HEADER_BYTES)
-    if len(event) < size:
-        raise CorruptionError(problem)
-    return event
+def _split_events(source: _Readable) -> Iterator[tuple[Header, bytes]]:
+    """The events of a source, one after the other. No more memory is taken than bytes are there."""
+    block, at = b"", 0
+    while True:
+        if len(block) - at < HEADER_BYTES:
+            block, at = _read_on(source, block[at:], HEADER_BYTES), 0
+            if not block:
+                return
+            if len(block) < HEADER_BYTES:
+                raise CorruptionError("the log ends inside the header of an event")
+        header = layout.read_header(block, at)
+        if len(block) - at < header.size:
+            block, at = _read_on(source, block[at:], header.size), 0
+            if len(block) < header.size:
+                raise CorruptionError(f"the log ends inside a {layout.name_type(header.type)} event")
+        yield header, block[at : at + header.size]
+        at += header.size
 
 
-def _read_up_to(source: _Readable, size: int) -> bytes:
-    pieces = []
-    while size and (piece := source.read(min(size, _PIECE))):
+def _read_on(source: _Readable, block: bytes, wanted: int) -> bytes:
+    """The block and what follows, to `wanted` bytes at least, or to the end."""
+    pieces, size = [block], len(block)
+    while size < wanted and (piece := source.read(max(_PIECE, min(wanted - size, _LARGEST_PIECE)))):
         pieces.append(piece)
-        size -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        size += len(piece)
+    return b"".join(pieces)
 
 
 class EventDecoder:
@@ -117,44 +123,41 @@ class EventDecoder:
         self._known: dict[bytes, Table] = {}
         self._known_weight = self._open_weight = 0
 
-    def decode(self, event: bytes, position: int, end: int) -> Iterator[Event]:
+    def decode(self, event: bytes, position: int, end: int) -> Iterable[Event]:
         """The event in `event`, or all those of a compressed transaction."""
         header = layout.read_header(event)
         if header.size != len(event):
             raise CorruptionError(f"an event of {header.size} bytes in {len(event)}")
+        return self.decode_split(header, event, position, end)
+
+    def decode_split(self, header: Header, event: bytes, position: int, end: int) -> Iterable[Event]:
+        """The same for an event that has the size that its header says."""
         if header.type == E.FORMAT_DESCRIPTION:
             self.description = layout.read_format(event, header)
             self._tables, self._open_weight = {}, 0
-            yield Event(position, end, header, self.description)
-            return
+            return (Event(position, end, header, self.description),)
         if self.description is None:
             if header.type == E.START_V3:
                 raise UnsupportedError("a binary log from a server before MySQL 5.0")
             if header.type == E.ROTATE and header.timestamp == 0:  # what a server sends first names the file
                 event = layout.check_event(event, header, self._before)
-                yield Event(position, end, header, events.read_rotate(self._cursor(event, header)))
-                return
+                return (Event(position, end, header, events.read_rotate(_open(event, header))),)
             raise CorruptionError(f"the log begins with a {layout.name_type(header.type)} event")
         event = layout.check_event(event, header, self.description)
         if header.type == E.TRANSACTION_PAYLOAD:
-            yield from self._decode_payload(self._cursor(event, header), position, end)
-        else:
-            yield Event(position, end, header, self._decode_body(event, header))
-
-    def _cursor(self, event: bytes, header: Header) -> Cursor:
-        return Cursor(event, f"a {layout.name_type(header.type)} event", HEADER_BYTES)
+            return self._decode_payload(_open(event, header), position, end)
+        return (Event(position, end, header, self._decode_body(event, header)),)
 
     def _decode_body(self, event: bytes, header: Header) -> Body:
-        cursor = self._cursor(event, header)
-        try:
-            kind = EventType(header.type)
-        except ValueError:
+        cursor = _open(event, header)
+        kind = layout.KNOWN.get(header.type)
+        if kind is None:
             if header.flags & layout.IGNORABLE:
                 return events.Other(layout.name_type(header.type))
             raise UnsupportedError(
                 f"an event of type {header.type}, which this version does not know and the server does not allow to ignore",
                 hint="a newer Tidemark may know it",
-            ) from None
+            )
         if kind in _REFUSED:
             raise UnsupportedError(f"a {kind.name} event: {_REFUSED[kind]}")
         if kind == E.TABLE_MAP:
@@ -214,15 +217,20 @@ class EventDecoder:
         if size > MOST_UNPACKED:
             raise CorruptionError(f"a compressed transaction of {size} bytes")
         source = _Unpacked(packed, size, is_packed=algorithm == 0)
-        inside = 0
-        while event := _read_event(source, "a compressed transaction ends inside an event"):
-            header = layout.read_header(event)
+        for inside, (header, event) in enumerate(_split_events(source), 1):
             if header.type in (E.TRANSACTION_PAYLOAD, E.FORMAT_DESCRIPTION):
                 raise CorruptionError(f"a {layout.name_type(header.type)} event inside a compressed transaction")
-            inside += 1
             yield Event(position, end, header, self._decode_body(event, header), inside)
         if source.missing:
             raise CorruptionError(f"a compressed transaction is {source.missing} bytes shorter than announced")
+
+
+_WHAT = {code: f"a {layout.name_type(code)} event" for code in range(256)}
+
+
+def _open(event: bytes, header: Header) -> Cursor:
+    """A cursor behind the header."""
+    return Cursor(event, _WHAT[header.type], HEADER_BYTES)
 
 
 def _weigh(table: Table, body: bytes) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from tidemark.changes.binlog.cursor import Cursor, inflate
@@ -68,7 +69,11 @@ def read_rows(kind: EventType, cursor: Cursor, table: Table, flags: int) -> Rows
 
 
 def _read_columns(cursor: Cursor, width: int) -> tuple[int, ...]:
-    bits = cursor.read_uint((width + 7) // 8)
+    return _find_columns(cursor.read_uint((width + 7) // 8), width)
+
+
+@lru_cache(maxsize=256)
+def _find_columns(bits: int, width: int) -> tuple[int, ...]:
     return tuple(index for index in range(width) if bits >> index & 1)
 
 

@@ -5,13 +5,13 @@ Sources: `decimal.cc` and `my_time.cc` of MySQL, "Date and Time Data Type Repres
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 
 from tidemark.errors import CorruptionError
 
 _SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # bytes of 0 to 9 decimal digits
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+_EPOCH = datetime(1970, 1, 1)
 
 
 def decimal_size(precision: int, scale: int) -> int:
