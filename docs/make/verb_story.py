@@ -143,6 +143,8 @@ def transfer(stage: Stage) -> None:
     stage.say("verify", "./tidemark verify --deep")
     stage.say("read", "./tidemark read --tall --device 'root.plant1.line1.*' --out points.csv")
     stage.say("read", "head -3 points.csv")
+    newest = "./tidemark read --device 'root.plant1.line1.*' --measurement 'a_floa*' --tail 1 --times instant"
+    stage.say("read-tail", f"{newest} --out - --format jsonl")
     path = sorted((stage.folder / "plant1/data/sequence").rglob("*.tsfile"))[0].relative_to(stage.folder / "plant1")
     stage.say("why", f"./tidemark why {path}")
     for companion in stage.folder.glob(f"plant1/{path}*"):

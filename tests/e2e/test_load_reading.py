@@ -50,6 +50,7 @@ class TestReading:
         centre.sender().land({source(1): sealed({"root.sg.d1": {"a": [(1, 10)], "b": [(2, 20)]}})})
         centre.load()
         out = tmp_path / "out" / "read.csv"
+        out.parent.mkdir()
         assert read(centre.app, centre.receiver, Query(), out).rows == 2
         assert out.read_text() == '"time","device","a","b"\n1,"root.sg.d1",10,\n2,"root.sg.d1",,20\n'
         read(centre.app, centre.receiver, Query(tall=True), out)

@@ -10,7 +10,8 @@ Enter by `load.load.load`, `merge.merge.merge`, `read.read`, `iotdb.load.load_io
     kept_damage    kept files whose bytes rotted here: list them, give them up
     view           what readers see: files laid over each other, the newest point wins
     merge/         overlapping files become merged files
-    read           what readers see, written to a Parquet or CSV file
+    point_file     rows into a Parquet, CSV or JSON lines file, or a stream
+    read           what readers see, as rows of such a file
     iotdb/         LOAD the catalog into an IoTDB and count its points there
     remote_tasks   run a task on an executor that does not see the receiver's folder
 

@@ -1,75 +1,65 @@
-"""`tidemark read`: write what readers of the catalog see to a file. Memory holds one device at a time.
+"""`tidemark read`: what readers of the catalog see, as rows. Memory holds one device at a time.
 
 One read transaction fixes the list of files. Retired files keep their bytes for a grace, so the list stays readable during
-loads and merges. Files are read only as what was loaded (`proved_files`). The `.parquet` or `.csv` file is written in
-batches to a temporary file, which is renamed durably when it is complete (`PointFile`). CSV distinguishes a null (nothing)
-from an empty text (`""`). What cannot be decoded is reported and left out, and the exit code shows it. Source: CONTRACT §1
-`read`.
+loads and merges. Files are read only as what was loaded (`proved_files`). `point_file` writes the rows to a file or a
+stream. What cannot be decoded is reported and left out, and the exit code shows it. Source: CONTRACT §1 `read`.
 """
 
 from __future__ import annotations
 
-import os
+import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.replicas.cache import Feed, feed_steps, open_feed
-from tidemark.errors import PartialError, PermissionDeniedError, UsageError, limits_named
+from tidemark.errors import PartialError
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver import settled as settled_rows
-from tidemark.ledger.receiver.catalog import CatalogDevice
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.receiver.load.examine import site_of
+from tidemark.receiver.point_file import PointFile, Stream, Times, choose_times, form_of
 from tidemark.receiver.proved_files import require_proved
 from tidemark.receiver.session import local_root
 from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, kept_times, overlay_points, seen_devices
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.agent import durable
 from tidemark.tsfiles.devices import pattern_matches
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column, overlay_columns
-from tidemark.tsfiles.spark.arrow import MOST_BYTES, Part, concatenate_parts, rows_at_once
+from tidemark.tsfiles.spark.arrow import Part
 from tidemark.tsfiles.times import parse_time_bound
 
-_TALL = pa.schema(
-    [
-        ("device", pa.string()),
-        ("measurement", pa.string()),
-        ("time", pa.int64()),
-        ("type", pa.string()),
-        ("value", pa.string()),
-    ]
-)
 _ARROW = {
     DataType.BOOLEAN: pa.bool_(),
     DataType.INT32: pa.int32(),
     DataType.INT64: pa.int64(),
     DataType.FLOAT: pa.float32(),
     DataType.DOUBLE: pa.float64(),
-    DataType.TIMESTAMP: pa.int64(),
 }
-"""Types that a wide column keeps; the others, and columns whose files disagree, are canonical text."""
+"""Types that a wide column keeps beside TIMESTAMP; the others, and columns whose files disagree, are canonical text."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What to read. `site`: name or UUID. `device`: pattern. `start` inclusive, `end` exclusive: ISO 8601 or an integer."""
+    """What to read. `site`: name or UUID. `device`: pattern. `start` inclusive, `end` exclusive: ISO 8601 or an integer.
+
+    `measurements`: patterns, one of which a measurement matches; none: all. `tail`: the newest so many rows of each device
+    (tall: of each series). `limit`: the first so many rows of all. `times`: number | instant; "" is an instant in a wide
+    Parquet file or stream whose sites have one unit, else a number. `form`: of a stream; a file's name says its own.
+    """
 
     site: str = ""
     device: str = "**"
@@ -78,13 +68,19 @@ class Query:
     tall: bool = False
     verify: bool = False  # digest every file again, even if it was done recently
     live_only: bool = False  # without files that vanished at their site
+    measurements: tuple[str, ...] = ()
+    limit: int | None = None
+    tail: int | None = None
+    times: str = ""
+    form: str = ""
 
 
 @dataclass(frozen=True)
 class ReadResult:
     """`undecodable`: `device.measurement` or file → why it is missing from the rows. `verified`: files that were digested.
     `kept_rows`: rows with a value of a file that vanished at its site. `kept_mixed`: such files whose rows nobody can tell
-    from those of files that the site has: they are not in `kept_rows`, and `live_only` does not leave them out."""
+    from those of files that the site has: they are not in `kept_rows`, and `live_only` does not leave them out.
+    `time_unit`: of the sites that are read; "" if they have several."""
 
     rows: int
     devices: int
@@ -92,6 +88,7 @@ class ReadResult:
     verified: int = 0
     kept_rows: int = 0
     kept_mixed: int = 0
+    time_unit: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -114,6 +111,7 @@ class ReadResult:
             "kept_mixed": self.kept_mixed,
             "verified": self.verified,
             "devices": self.devices,
+            "time_unit": self.time_unit or None,
             "undecodable": dict(self.undecodable),
         }
 
@@ -131,14 +129,16 @@ class _Bounds:
         return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
 
 
-def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress: Progress = ignore_progress) -> ReadResult:
-    """Write what readers see to `out` (`.parquet` or `.csv`).
+def read(
+    app: App, receiver: ReceiverSettings, query: Query, out: Path | Stream, progress: Progress = ignore_progress
+) -> ReadResult:
+    """Write what readers see to `out`: a file (`.parquet`, `.csv` or `.jsonl`), or a stream in the query's form.
 
     Tall: CONTRACT §1. Wide: time, device, then every measurement by name, typed. What cannot be decoded is left out and
     listed in the result, whose exit code is then 23. Raises UsageError, NotFoundError for an unknown site, CorruptionError
-    for a file that is not what was loaded; then `out` is not written.
+    for a file that is not what was loaded; then nothing is written.
     """
-    check_ending(out)
+    form = form_of(out) if isinstance(out, Path) else query.form
     for bound in (query.start, query.end):
         parse_time_bound(bound, "ms")  # report a malformed bound even if there is nothing to read
     root = local_root(app, receiver)
@@ -156,21 +156,86 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         {s: parse_time_bound(query.end, row.time_unit) for s, row in sites.items()},
     )
     devices = [d for d in seen_devices(files, held, owners, widths) if pattern_matches(query.device, d.name)]
+    read_from = {layer.file.site_id for device in devices for layer in device.layers} or sites.keys()
+    unit = _common_unit({sites[site].time_unit for site in read_from})
+    times = choose_times(query.times, form, unit if query.times or not query.tall else "")
     if query.tall:  # a wide table has a column for every measurement, whenever it has points
         devices = _cut_to_bounds(devices, held, bounds)
     needed = (layer.file for device in devices for layer in device.layers)
     verified = require_proved(app, receiver, root, needed, anew=query.verify, progress=progress)
+    wanted = _Wanted.from_query(query)
     with open_cluster(app, receiver) as cluster, open_feed(cluster, root) as feed, CatalogReader(root, feed) as reader:
-        shape = _Tall() if query.tall else _Wide.from_devices(reader, devices, feed, progress)
+        shape = _Tall(times) if query.tall else _Wide.from_devices(reader, devices, (wanted, times), feed, progress)
         seen = kept = 0
-        with PointFile(out, shape.schema) as target:
+        with PointFile(out, shape.schema.with_metadata(_metadata(receiver, query, unit)), form) as target:
             for number, device in enumerate(_fetch_ahead(feed, devices), 1):
+                if target.rows == query.limit:
+                    break
                 before = target.rows
-                kept += shape.write_device(target, reader, device, bounds)
+                series = reader.read_layered_columns(device, bounds.start, bounds.end, wanted=wanted.matches)
+                for rows in shape.rows_of(device, series):
+                    kept += wanted.cut(rows, target.rows).add_to(target)
+                    if target.rows == query.limit:
+                        break
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
         unread = dict(sorted(reader.unread.found.items()))
-        return ReadResult(target.rows, seen, unread, verified, kept, _count_mixed(mixed, devices, bounds))
+        return ReadResult(target.rows, seen, unread, verified, kept, _count_mixed(mixed, devices, bounds), unit)
+
+
+def _common_unit(units: set[str]) -> str:
+    """Return the one unit of all, "" if there are several. Where no site is known yet it is the settings' default."""
+    return next(iter(units), "ms") if len(units) < 2 else ""
+
+
+def _metadata(receiver: ReceiverSettings, query: Query, unit: str) -> dict[str, str]:
+    """Return what a Parquet file says of itself."""
+    asked = {key: value for key, value in asdict(query).items() if value and key != "form"}
+    return {
+        "tidemark.receiver": receiver.name,
+        "tidemark.time_unit": unit,
+        "tidemark.query": json.dumps(asked, ensure_ascii=False),
+    }
+
+
+class _Rows(NamedTuple):
+    """Rows of one device in time order. `kept`: which of them have a value of a file that vanished at its site."""
+
+    part: Part
+    kept: NDArray[np.bool_]
+
+    def add_to(self, target: PointFile) -> int:
+        """Add the rows to the file. Return how many of them are kept."""
+        target.add_rows(self.part)
+        return int(np.count_nonzero(self.kept))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which measurements and how many rows are asked for."""
+
+    measurement: re.Pattern[str] | None
+    limit: int | None
+    tail: int | None
+
+    @staticmethod
+    def from_query(query: Query) -> _Wanted:
+        """`*` in a pattern is any characters; all else is literal."""
+        patterns = [".*".join(map(re.escape, pattern.split("*"))) for pattern in query.measurements]
+        return _Wanted(re.compile("|".join(patterns), re.DOTALL) if patterns else None, query.limit, query.tail)
+
+    def matches(self, measurement: str) -> bool:
+        return self.measurement is None or self.measurement.fullmatch(measurement) is not None
+
+    def cut(self, rows: _Rows, written: int) -> _Rows:
+        """Return the newest rows, as many as are asked for and still missing after those that were written."""
+        start = max(0, rows.part.rows - self.tail) if self.tail is not None else 0
+        count = rows.part.rows - start
+        if self.limit is not None:
+            count = min(count, self.limit - written)
+        if count == rows.part.rows:
+            return rows
+        return _Rows(rows.part.slice_rows(start, count), rows.kept[start : start + count])
 
 
 def _find_mixed(connection: Connection, receiver: str) -> list[tuple[str, tuple[CatalogDevice, ...]]]:
@@ -210,26 +275,35 @@ def _fetch_ahead(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[S
     return feed_steps(feed, ((device, [layer.file for layer in device.layers]) for device in devices))
 
 
-class _Tall:
-    schema = _TALL
+Series = Iterable[tuple[str, list[tuple[CatalogFile, Column]]]]
+"""(measurement, its columns with their files, lowest rank first)."""
 
-    def write_device(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
-        """Write a device's rows. Return how many of them come from files that vanished at their site."""
-        kept = 0
-        for measurement, layered in reader.read_layered_columns(device, bounds.start, bounds.end):
+
+@dataclass(frozen=True)
+class _Tall:
+    """One row per point."""
+
+    times: Times
+
+    @property
+    def schema(self) -> pa.Schema:
+        names = ("device", "measurement", "time", "type", "value")
+        return pa.schema([(name, self.times.type if name == "time" else pa.string()) for name in names])
+
+    def rows_of(self, device: SeenDevice, series: Series) -> Iterator[_Rows]:
+        for measurement, layered in series:
             found = overlay_points([column for _, column in layered])
-            kept += len(kept_times(layered))
             count = len(found.times)
             if count:
                 arrays = [
                     pa.repeat(device.name, count),
                     pa.repeat(measurement, count),
-                    pa.array(found.times),
+                    self.times.encode(found.times),
                     pa.array(found.types, pa.string()),
                     pa.array(found.texts, pa.string()),
                 ]
-                target.add_rows(Part(count, dict(zip(self.schema.names, arrays, strict=True))))
-        return kept
+                part = Part(count, dict(zip(self.schema.names, arrays, strict=True)))
+                yield _Rows(part, np.isin(found.times, kept_times(layered)))
 
 
 @dataclass(frozen=True)
@@ -237,44 +311,57 @@ class _Wide:
     """One row per device and time. `types`: measurement → type of its column, None for canonical text."""
 
     types: Mapping[str, DataType | None]
+    times: Times
 
     @property
     def schema(self) -> pa.Schema:
-        fields = [("time", pa.int64()), ("device", pa.string())]
-        return pa.schema(
-            fields + [(_column_name(n), _ARROW[t] if t in _ARROW else pa.string()) for n, t in self.types.items()]
-        )
+        fields = [pa.field("time", self.times.type), pa.field("device", pa.string())]
+        for name, kind in self.types.items():
+            metadata = {"tidemark.type": kind.name} if kind is not None else None
+            fields.append(pa.field(_column_name(name), self._arrow_type(kind), metadata=metadata))
+        return pa.schema(fields)
 
     @staticmethod
-    def from_devices(reader: CatalogReader, devices: Sequence[SeenDevice], feed: Feed | None, progress: Progress) -> _Wide:
+    def from_devices(
+        reader: CatalogReader,
+        devices: Sequence[SeenDevice],
+        asked: tuple[_Wanted, Times],
+        feed: Feed | None,
+        progress: Progress,
+    ) -> _Wide:
+        wanted, times = asked
         types: dict[str, set[DataType]] = {}
         for number, device in enumerate(_fetch_ahead(feed, devices), 1):
             for measurement, found in reader.series_types(device).items():
-                types.setdefault(measurement, set()).update(found)
+                if wanted.matches(measurement):
+                    types.setdefault(measurement, set()).update(found)
             progress(Tick("columns", done=number, total=len(devices)))
-        return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)})
+        return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)}, times)
 
-    def write_device(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
-        """Write a device's rows. Return how many of them have a value of a file that vanished at its site."""
-        layered = {m: one for m, one in reader.read_layered_columns(device, bounds.start, bounds.end) if one}
+    def rows_of(self, device: SeenDevice, series: Series) -> Iterator[_Rows]:
+        layered = {m: one for m, one in series if one}
         if not layered:
-            return 0
-        series = {m: [column for _, column in one] for m, one in layered.items()}
-        times = np.unique(np.concatenate([column.times for columns in series.values() for column in columns]))
-        found = {"time": pa.array(times), "device": pa.repeat(device.name, len(times))}
-        found |= {
-            _column_name(name): self._align_to_times(times, columns, self.types[name]) for name, columns in series.items()
+            return
+        columns = {m: [column for _, column in one] for m, one in layered.items()}
+        times = np.unique(np.concatenate([column.times for found in columns.values() for column in found]))
+        arrays = {"time": self.times.encode(times), "device": pa.repeat(device.name, len(times))}
+        arrays |= {
+            _column_name(name): self._align_to_times(times, found, self.types[name]) for name, found in columns.items()
         }
-        target.add_rows(Part(len(times), found))
-        return len(np.unique(np.concatenate([kept_times(one) for one in layered.values()])))
+        kept = np.concatenate([kept_times(one) for one in layered.values()])
+        yield _Rows(Part(len(times), arrays), np.isin(times, kept))
 
-    @staticmethod
-    def _align_to_times(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:
+    def _arrow_type(self, kind: DataType | None) -> pa.DataType:
+        if kind == DataType.TIMESTAMP:
+            return self.times.type
+        return _ARROW.get(kind, pa.string()) if kind is not None else pa.string()
+
+    def _align_to_times(self, times: NDArray[np.int64], columns: Sequence[Column], kind: DataType | None) -> pa.Array:
         """Return one value or null for each of `times`."""
-        typed = data_type in _ARROW
-        if typed and data_type is not None:
+        if kind in _ARROW or kind == DataType.TIMESTAMP:
             whole = overlay_columns(columns)
-            at, values = whole.times, pa.array(whole.values, _ARROW[data_type])
+            at = whole.times
+            values = self.times.encode(whole.values) if kind == DataType.TIMESTAMP else pa.array(whole.values, _ARROW[kind])
         else:
             found = overlay_points(columns)
             at, values = found.times, pa.array(found.texts, pa.string())
@@ -291,76 +378,3 @@ def _subject_of_unread(unread: str) -> str:
 def _column_name(measurement: str) -> str:
     """Return the column name of a measurement."""
     return f"measurement.{measurement}" if measurement in ("time", "device") else measurement
-
-
-BATCH_ROWS = 65_536
-ENDINGS = (".parquet", ".csv")
-
-
-class PointFile:
-    """A result file being written. A context manager that publishes it at the end, or removes it after an error.
-
-    Rows are collected and written `BATCH_ROWS` at a time, fewer if there are very many columns.
-    """
-
-    def __init__(self, place: Path, schema: pa.Schema) -> None:
-        check_ending(place)
-        self._place = place
-        self._temp = place.with_name(f"{place.name}.{os.getpid()}.tmp")
-        self._schema = schema
-        self._gathered: list[Part] = []
-        self._at_once = rows_at_once(len(schema), BATCH_ROWS)
-        self._waiting = self._bytes = 0
-        self.rows = 0
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self._writer: Any = (
-                pa_parquet.ParquetWriter(self._temp, schema, compression="zstd")
-                if place.suffix == ".parquet"
-                else pa_csv.CSVWriter(str(self._temp), schema)
-            )
-        except PermissionError as refused:
-            raise PermissionDeniedError(f"cannot write {place}: {refused}", subject=str(place)) from refused
-
-    def add_rows(self, part: Part) -> None:
-        """Add rows."""
-        if self._at_once < BATCH_ROWS and part.rows > self._at_once:  # with very many columns most values are null
-            for start in range(0, part.rows, self._at_once):
-                self.add_rows(part.slice_rows(start, self._at_once))
-            return
-        size = part.nbytes
-        if self._bytes + size > MOST_BYTES:
-            self._write_gathered()
-        self._gathered.append(part)
-        self._bytes += size
-        self._waiting += part.rows
-        self.rows += part.rows
-        if self._waiting >= self._at_once:
-            self._write_gathered()
-
-    def __enter__(self) -> PointFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with limits_named(self._place):
-            try:
-                if error is not None:
-                    raise error
-                self._write_gathered()
-                self._writer.close()
-                durable.seal([(os.fsencode(self._temp), os.fsencode(self._place))])
-            except BaseException:
-                with suppress(OSError):  # it repeats the first error
-                    self._writer.close()
-                durable.remove_quietly(os.fsencode(self._temp))
-                raise
-
-    def _write_gathered(self) -> None:
-        if self._waiting:
-            self._writer.write_batch(concatenate_parts(self._gathered, self._schema))
-            self._gathered, self._waiting, self._bytes = [], 0, 0
-
-
-def check_ending(place: Path) -> None:
-    if place.suffix not in ENDINGS:
-        raise UsageError(f"--out {place}: the name must end in .parquet or .csv", subject=str(place))

@@ -133,10 +133,15 @@ class CatalogReader:
             yield measurement, [column for _, column in found]
 
     def read_layered_columns(
-        self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
+        self,
+        device: SeenDevice,
+        start: Mapping[str, int | None],
+        end: Mapping[str, int | None],
+        *,
+        wanted: Callable[[str], bool] = lambda _measurement: True,
     ) -> Iterator[tuple[str, list[tuple[CatalogFile, Column]]]]:
-        """As `read_columns`, each column with its file."""
-        for measurement in sorted(self.series_types(device)):
+        """As `read_columns`, each column with its file. `wanted`: whether a measurement is read."""
+        for measurement in filter(wanted, sorted(self.series_types(device))):
             columns = [
                 (layer.file, column)
                 for layer in device.layers

@@ -69,7 +69,7 @@ WORDS = [
     (("sync", "plant1", "--plan", "site"), 2, "site"),
     (("plan", "plant1", "--out", "site"), 2, "site"),
     (("plan", "plant1", "--out", f"{NO_PLACE}/p.json"), 2, NO_PLACE),
-    (("read", "--out", "x.txt"), 2, ".parquet or .csv"),
+    (("read", "--out", "x.txt"), 2, ".parquet, .csv or .jsonl"),
     (("read", "--out", f"{NO_PLACE}/x.csv"), 6, NO_PLACE),
     (("read", "--out", f"{NO_PLACE}/x.parquet"), 6, NO_PLACE),
     (("coverage", "--html", f"{NO_PLACE}/c.html"), 6, NO_PLACE),

@@ -1,14 +1,18 @@
-"""A result file of very many columns holds few of its cells in memory at once."""
+"""Rows go to a file or a stream batch by batch, exactly, and whole or not at all."""
 
 from __future__ import annotations
 
+import gc
+import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemark.receiver.read import PointFile
+from tidemark.receiver import point_file
+from tidemark.receiver.point_file import PointFile
 from tidemark.tsfiles.spark import arrow as arrow_parts
 from tidemark.tsfiles.spark.arrow import Part
 
@@ -29,3 +33,51 @@ def test_a_long_device_among_very_many_columns_is_written_piece_by_piece(
     assert table.column("time").to_pylist() == list(range(106))
     assert table.column("s7").to_pylist() == [*range(105), None]
     assert table.column("s8").null_count == 106
+
+
+SCHEMA = pa.schema([("name", pa.string()), ("single", pa.float32()), ("double", pa.float64()), ("whole", pa.int64())])
+
+
+def odd_rows() -> Part:
+    columns = {
+        "name": pa.array(['a\n\x1b"\u202e', None]),
+        "single": pa.array([0.1, float("inf")], pa.float32()),
+        "double": pa.array([float("nan"), -0.0]),
+        "whole": pa.array([2**63 - 1, None]),
+    }
+    return Part(2, columns)
+
+
+def test_json_lines_name_every_value_exactly_and_show_nothing_invisible() -> None:
+    stream = io.BytesIO()
+    with PointFile(stream, SCHEMA, "jsonl") as out:
+        out.add_rows(odd_rows())
+    text = stream.getvalue().decode()
+    assert text.replace("\n", "").isprintable()
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {"name": 'a\n\x1b"\u202e', "single": 0.1, "double": "nan", "whole": 2**63 - 1},
+        {"single": "inf", "double": -0.0},
+    ]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_stream_gets_its_rows_as_they_come(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(point_file, "BATCH_ROWS", 4)
+    stream = io.BytesIO()
+    with PointFile(stream, SCHEMA, form) as out:
+        lengths = []
+        for _ in range(6):
+            out.add_rows(odd_rows())
+            lengths.append(len(stream.getvalue()))
+        assert lengths[1] < lengths[3] < lengths[5]
+
+
+def test_a_stream_that_ends_by_an_error_is_no_parquet_file() -> None:
+    stream = io.BytesIO()
+    with pytest.raises(RuntimeError, match="disk"), PointFile(stream, SCHEMA, "parquet") as out:
+        out.add_rows(odd_rows())
+        raise RuntimeError("a disk dies")
+    del out
+    gc.collect()  # pyarrow's writer closes itself when it goes
+    with pytest.raises(pa.ArrowInvalid):
+        pq.read_table(io.BytesIO(stream.getvalue()))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
-from tidemark.cli.screen import Screen, write_output
+from tidemark.cli.screen import Screen, guard_stdout, write_output
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
 from tidemark.progress import format_size
+from tidemark.visible import escape_invisible
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
+FORMS, TIMES = ("csv", "jsonl", "parquet"), ("number", "instant")  # of `receiver`, which loads pyarrow
 _MIXED = "are gone at their site and kept, in settled merged files with files that it has"
 
 
@@ -204,34 +207,106 @@ def _read_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tall", action="store_true", help="a row a point, values as canonical text")
     parser.add_argument("--verify", action="store_true", help="digest every file first, however lately that was done")
     parser.add_argument("--live-only", action="store_true", help=_LIVE_ONLY)
-    parser.add_argument("--out", required=True, metavar="F", help="FILE.parquet or FILE.csv")
+    parser.add_argument(
+        "--measurement",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help='only measurements such as "a_*"; may be repeated',
+    )
+    parser.add_argument("--limit", type=_count, metavar="N", help="the first N rows of all")
+    parser.add_argument(
+        "--tail", type=_count, metavar="N", help="the newest N rows of each device, with --tall of each series"
+    )
+    parser.add_argument(
+        "--times",
+        choices=TIMES,
+        help="numbers of the site's unit, or instants; default: instants in wide Parquet, else numbers",
+    )
+    parser.add_argument(
+        "--out", required=True, metavar="F", help="FILE.parquet, FILE.csv or FILE.jsonl (JSON lines); -: stdout"
+    )
+    parser.add_argument("--format", choices=FORMS, help="what goes to stdout; default: csv")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+class _Rows:
+    """stdout as a stream of rows. Invisible characters are escaped where a terminal would obey them."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stdout.isatty()
+
+    def write(self, data: bytes) -> None:
+        with guard_stdout():
+            if self._shown:
+                text = bytes(data).decode()
+                data = "".join(escape_invisible(line) + "\n" for line in text.removesuffix("\n").split("\n")).encode()
+            left = memoryview(data)
+            while left:  # with PYTHONUNBUFFERED=1 one write may take a part
+                left = left[sys.stdout.buffer.write(left) :]
+
+    def flush(self) -> None:
+        with guard_stdout():
+            sys.stdout.flush()
+
+
+def _open_stdout(asked: argparse.Namespace) -> _Rows:
+    """Return stdout as a stream of rows. Raises UsageError where something else would come between them."""
+    if asked.json:
+        hint = "without --json: what was read is said on stderr; or --out FILE"
+        raise UsageError("--out - and --json exclude each other: both write to stdout", hint=hint)
+    with guard_stdout():
+        if asked.format == "parquet" and sys.stdout.isatty():
+            raise UsageError("Parquet is not for a terminal", hint="--format csv, or a pipe behind it")
+        return _Rows()
 
 
 def _run_read(call: Call) -> Answer:
     from tidemark.receiver.read import Query, read
 
     asked = call.arguments
+    if asked.format and asked.out != "-":
+        raise UsageError("--format is for --out -: the ending of a file's name says its form", subject=asked.out)
+    out = _open_stdout(asked) if asked.out == "-" else Path(asked.out).absolute()
     query = Query(
-        asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall, asked.verify, asked.live_only
+        site=asked.site or "",
+        device=asked.device,
+        start=asked.since or "",
+        end=asked.until or "",
+        tall=asked.tall,
+        verify=asked.verify,
+        live_only=asked.live_only,
+        measurements=tuple(asked.measurement),
+        limit=asked.limit,
+        tail=asked.tail,
+        times=asked.times or "",
+        form=asked.format or "csv",
     )
-    with progress.show_progress(call.screen) as beat:
-        result = read(call.app, call.receiver, query, Path(asked.out).absolute(), beat)
+    silent = asked.out == "-" and sys.stdout.isatty()  # a bar would be drawn between the rows
+    with progress.show_progress(Screen(quiet=True) if silent else call.screen) as beat:
+        result = read(call.app, call.receiver, query, out, beat)
     found = result.as_json()
     return Answer(found, lambda screen: _show_read(screen, found, asked.out), result.exit_code)
 
 
 def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
-    screen.print_line(f"{found['rows']:,} rows of {found['devices']:,} devices in {out}")
+    say = screen.print_remark if out == "-" else screen.print_line
+    say(f"{found['rows']:,} rows of {found['devices']:,} devices" + (f" in {out}" if out != "-" else ""))
     if found["kept_rows"]:
         told = "have values of files that their site has no more and the catalog keeps (without them: --live-only)"
-        screen.print_line(f"  {found['kept_rows']:,} rows {told}")
+        say(f"  {found['kept_rows']:,} rows {told}")
     if found["kept_mixed"]:
         told = f"{_MIXED}: their rows are not counted, nor left out by --live-only"
-        screen.print_line(f"  {found['kept_mixed']:,} files {told}")
+        say(f"  {found['kept_mixed']:,} files {told}")
     if not found["devices"]:
         screen.print_remark("  no device matches; ./tidemark coverage shows what there is")
     for what, reason in (found.get("undecodable") or {}).items():
-        screen.print_line(f"  not read: {what}: {reason}")
+        say(f"  not read: {what}: {reason}")
 
 
 VERBS = (
@@ -253,7 +328,7 @@ VERBS = (
     Verb("why", "explain what is not in its final state", "./tidemark why plant1", _run_why, _why_arguments),
     Verb(
         "read",
-        "what readers of the catalog see, as Parquet or CSV",
+        "what readers of the catalog see, as Parquet, CSV or JSON lines",
         "./tidemark read --tall --out points.parquet",
         _run_read,
         _read_arguments,
