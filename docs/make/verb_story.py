@@ -138,6 +138,7 @@ def transfer(stage: Stage) -> None:
     stage.say("load", "./tidemark load")
     stage.say("merge", "./tidemark merge")
     stage.say("status", "./tidemark status")
+    stage.say("runs", "./tidemark runs")
     stage.say("coverage", "./tidemark coverage --html coverage.html")
     stage.say("verify", "./tidemark verify")
     stage.say("verify", "./tidemark verify --deep")

@@ -80,6 +80,13 @@ def format_size(count: int | float | None) -> str:
     return f"{number:.1f} TB"
 
 
+def format_elapsed(seconds: float | None) -> str:
+    """Format how long something took: 2.3 s, from a minute on as m:ss; "" if it is unknown."""
+    if seconds is None:
+        return ""
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
+
+
 def format_duration(seconds: float) -> str:
     """Format seconds as m:ss or h:mm:ss: 1:30, 2:03:00."""
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""The verbs of proof: status, coverage, why.
+"""The verbs of proof: status, runs, coverage, why.
 
 They combine the ledger, the receiver's disk and the site's files. `status` and `coverage` ask no site, so they work while a
 site is away. The state of a receiver's IoTDB comes from the ledger alone: for `status`, and as one more line where `why`
@@ -25,6 +25,7 @@ from tidemark.proof.coverage.cells import Coverage
 from tidemark.proof.coverage.gather import link_facts
 from tidemark.proof.coverage.site import CoverageScope, Site, cover_site, sites_of
 from tidemark.proof.explanation import Explanation
+from tidemark.proof.runs import Run, list_runs
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, TargetStatus, link_status
 from tidemark.proof.why.file import explain_unlisted
 from tidemark.proof.why.subjects import LookupContext, bare_path, explain_subject, suggest_names
@@ -44,6 +45,17 @@ def status(app: App) -> StatusReport:
         return StatusReport(
             _read_links(app, connection), targets, _read_cluster(app, connection), _read_lines(app, connection)
         )
+
+
+def runs(app: App, link: str, most: int) -> list[Run]:
+    """Return the `most` newest runs of a link, or (link "") of all, newest first, from the ledger alone.
+
+    Raises NotFoundError for a link without runs that is not in the settings either."""
+    with app.ledger.read() as connection:
+        rows = run_report(connection, "newest_runs", link=link, most=most)
+        if link and not rows:
+            app.link_settings(link)
+        return list_runs(rows, _read_links(app, connection), database_time(connection))
 
 
 def _read_lines(app: App, connection: Connection) -> tuple[LineStatus, ...]:

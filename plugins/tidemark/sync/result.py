@@ -38,7 +38,8 @@ class SyncResult:
     files that landed and are not read yet. `guard_run`: the run whose drops wait at the receiver. `notes`: sentences on
     `--only` that matched nothing, skipped files, files not verified at the source. `distrusted`: files of this run that
     went into the link's quarantine; they are in `left_out`, and `as_json` adds them to `quarantined`. `unverified`: files
-    of the link whose digest was never made at the source.
+    of the link whose digest was never made at the source. `duration_seconds` and `bytes_per_second`: of the process that did
+    all of it; None if several did.
     """
 
     run: str
@@ -65,6 +66,8 @@ class SyncResult:
     notes: tuple[str, ...] = ()
     distrusted: int = 0
     unverified: int = 0
+    duration_seconds: float | None = None
+    bytes_per_second: int | None = None
 
     @property
     def exit_code(self) -> int:
@@ -130,6 +133,7 @@ class SyncResult:
         out["quarantined"] += self.distrusted
         out["not_verified_at_source"] = self.unverified
         out["left_out"] = [{"path": path, "reason": reason} for path, reason in self.left_out]
+        out["duration_seconds"], out["bytes_per_second"] = self.duration_seconds, self.bytes_per_second
         out["notes"] = list(self.notes)
         out["waits"] = [{"path": path, "reason": reason} for path, reason in self.waits]
         return out | {"troubles": [vars(trouble) for trouble in self.troubles], "clashes": list(self.clashes)}

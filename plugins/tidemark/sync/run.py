@@ -56,20 +56,27 @@ def run_sync(
     ends a run early; the next call resumes there. Held drops and files left out are in the result. `copies` are at the
     receiver already and need not be sent.
     """
+    began = time.monotonic()
     settings = app.link_settings(link)
     keep_up(app, settings, options)
     results: list[SyncResult] = []
+    sent_before = 0
     while True:
         lease, continued = open_lease(app, settings, None, options)
+        sent_before += run_of(app, lease.holder).sent_bytes
         ending = run_up_to_cleanup(app, lease, progress, limits, copies)
         if not continued:
             break
         results.append(ending())
     if options.no_load:
-        return with_kept_out(app, settings, sum_results([*results, ending()]))
-    files = run_of(app, lease.holder).files
-    loaded = loaded_beside(app, settings, lambda: sum_results([*results, ending()]), files, progress)
-    return with_kept_out(app, settings, with_receiver(app, settings, loaded))
+        result = sum_results([*results, ending()])
+    else:
+        files = run_of(app, lease.holder).files
+        loaded = loaded_beside(app, settings, lambda: sum_results([*results, ending()]), files, progress)
+        result = with_receiver(app, settings, loaded)
+    seconds = time.monotonic() - began
+    rate = round((result.sent_bytes - sent_before) / seconds)  # without what an earlier process sent
+    return replace(with_kept_out(app, settings, result), duration_seconds=round(seconds, 3), bytes_per_second=rate)
 
 
 def end_unfinished(app: App, link: str, progress: Progress = ignore_progress) -> SyncResult | None:

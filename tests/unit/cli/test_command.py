@@ -39,6 +39,7 @@ CONTRACT_VERBS = {
         "merge",
         "read",
         "status",
+        "runs",
         "coverage",
         "verify",
     ),
@@ -162,6 +163,7 @@ def test_people_get_results_on_stdout_and_the_rest_on_stderr(tidemark: Command) 
     said = tidemark("sync", "plant1")
     assert re.search(r"^state +loaded$", said.out, re.MULTILINE)
     assert re.search(r"^sent bytes +[\d.]+ kB$", said.out, re.MULTILINE)
+    assert re.search(r"^duration +[\d.:]+( s)?\nrate +[\d.]+ k?B/s$", said.out, re.MULTILINE)
     table = tidemark("status").out.splitlines()
     assert table[0].split()[:2] == ["link", "state"]
     assert table[1].split()[:2] == ["plant1", "idle"]

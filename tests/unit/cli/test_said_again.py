@@ -165,6 +165,7 @@ SAID: dict[str, Prepare] = {
     "adopt": _adopt,
     "read": lambda edge: synced(edge) and ["read", "--out", str(edge.folder / "points.csv")],
     "status": lambda edge: synced(edge) and ["status"],
+    "runs": lambda edge: synced(edge) and ["runs"],
     "coverage": lambda edge: synced(edge) and ["coverage", "--html", str(edge.folder / "c.html")],
     "verify": lambda edge: synced(edge) and ["verify", "--deep"],
     "verify --repair": lambda edge: synced(edge) and ["verify", "--repair"],

@@ -1,9 +1,10 @@
-"""The verbs status, coverage, verify, why, read: show and prove what is where."""
+"""The verbs status, runs, coverage, verify, why, read: show and prove what is where."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, guard_stdout, write_output
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
-from tidemark.progress import format_size
+from tidemark.progress import format_elapsed, format_size
 from tidemark.visible import escape_invisible
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
@@ -79,6 +80,37 @@ def _show_nodes(screen: Screen, cluster: dict[str, Any]) -> None:
         screen.print_line(f"    behind: {', '.join(cluster['behind'])}")
     if cluster["next"]:
         screen.print_line(f"    {cluster['next']}")
+
+
+def _runs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("link", metavar="LINK", nargs="?", default="", help="only this link")
+    parser.add_argument("--limit", type=_count, default=SHOWN, metavar="N", help=f"the newest N; default: {SHOWN}")
+
+
+def _run_runs(call: Call) -> Answer:
+    from tidemark.proof.prove import runs
+
+    found = [run.as_json() for run in runs(call.app, call.arguments.link, call.arguments.limit)]
+    return Answer({"runs": found}, lambda screen: _show_runs(screen, found))
+
+
+def _show_runs(screen: Screen, runs: Sequence[dict[str, Any]]) -> None:
+    columns = ["run", "link", "started", "duration>", "files>", "sent>", "rate>", "outcome", "why"]
+    rows = [
+        (
+            run["name"],
+            run["link"],
+            run["started"],
+            format_elapsed(run["duration_seconds"]),
+            run["files"],
+            format_size(run["sent_bytes"]),
+            f"{format_size(run['bytes_per_second'])}/s" if run["bytes_per_second"] else "",
+            run["outcome"],
+            run["error"],
+        )
+        for run in runs
+    ]
+    screen.print_table(columns, rows, empty="no runs yet")
 
 
 def _add_span_arguments(parser: argparse.ArgumentParser) -> None:
@@ -311,6 +343,13 @@ def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
 
 VERBS = (
     Verb("status", "per link: state, last run, lag, backlog, guard", "./tidemark status", _run_status),
+    Verb(
+        "runs",
+        "the newest runs: start, duration, rate, files, outcome",
+        "./tidemark runs plant1",
+        _run_runs,
+        _runs_arguments,
+    ),
     Verb(
         "coverage",
         "device × day, expected against present",

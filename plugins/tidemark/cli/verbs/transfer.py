@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, shorten_list, write_output
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
-from tidemark.progress import format_size
+from tidemark.progress import format_elapsed, format_size
 
 if TYPE_CHECKING:
     from tidemark.sync.run import Plan
@@ -135,9 +136,9 @@ def _show_run(screen: Screen, run: dict[str, Any]) -> None:
         "refused",
     )
     sizes = ("bytes", "sent_bytes")
-    screen.print_pairs(
-        (key.replace("_", " "), format_size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined")
-    )
+    told = [(key.replace("_", " "), format_size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined")]
+    rate = f"{format_size(run['bytes_per_second'])}/s" if run["bytes_per_second"] else ""
+    screen.print_pairs([*told, ("duration", format_elapsed(run["duration_seconds"])), ("rate", rate)])
     for left in run["left_out"][:SHOWN]:
         screen.print_line("  left out: " + _format_item(left))
     for note in run["notes"]:
@@ -153,6 +154,7 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_load(call: Call) -> Answer:
     from tidemark.receiver.load.load import load
 
+    began = time.monotonic()
     with progress.show_progress(call.screen) as beat:
         result = load(call.app, call.receiver, call.arguments.site, progress=beat)
         if call.receiver.iotdb:
@@ -162,17 +164,22 @@ def _run_load(call: Call) -> Answer:
     code = result.exit_code
     if call.arguments.fail_if_nothing and code == 0 and not result.landings and not result.has_given:
         code = NOTHING_TO_DO
-    found = result.as_json()
+    seconds = time.monotonic() - began
+    found = {
+        **result.as_json(),
+        "duration_seconds": round(seconds, 3),
+        "files_per_second": round(result.loaded / seconds, 1),
+    }
     return Answer(found, lambda screen: _show_load(screen, found), code)
 
 
 def _show_load(screen: Screen, found: dict[str, Any]) -> None:
-    screen.print_pairs(
-        (key, found[key]) for key in ("receiver", "landings", "loaded", "quarantined", "refused", "waiting", "rejected")
-    )
+    keys = ("receiver", "landings", "loaded", "quarantined", "refused", "waiting", "rejected")
+    told: list[tuple[str, Any]] = [(key, found[key]) for key in keys]
     if given := found.get("iotdb"):
-        keys = ("server", "files", "points", "found", "gone", "counted")
-        screen.print_pairs((f"iotdb {key}", given[key]) for key in keys)
+        told += [(f"iotdb {key}", given[key]) for key in ("server", "files", "points", "found", "gone", "counted")]
+    rate = f"{found['files_per_second']:,} files/s" if found["files_per_second"] else ""
+    screen.print_pairs([*told, ("duration", format_elapsed(found["duration_seconds"])), ("rate", rate)])
     for trouble in found["troubles"][:SHOWN]:
         screen.print_line(f"  {trouble['what']}: {trouble['path']}: {trouble['reason']}")
 
