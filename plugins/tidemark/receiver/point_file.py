@@ -186,6 +186,10 @@ class _JsonLines:
         self._encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, BATCH_ROWS):  # values of Python take many times their room in an array
+            self._write_rows(batch.slice(start, BATCH_ROWS))
+
+    def _write_rows(self, batch: pa.RecordBatch) -> None:
         columns = [_json_values(column) for column in batch.columns]
         rows = (zip(self._names, values, strict=True) for values in zip(*columns, strict=True))
         lines = (plain_json(self._encode({name: value for name, value in row if value is not None})) for row in rows)

@@ -72,6 +72,17 @@ def test_a_stream_gets_its_rows_as_they_come(form: str, monkeypatch: pytest.Monk
         assert lengths[1] < lengths[3] < lengths[5]
 
 
+def test_json_lines_of_a_long_series_are_made_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(point_file, "BATCH_ROWS", 4)
+    pieces: list[bytes] = []
+    stream = io.BytesIO()
+    stream.write = lambda data: pieces.append(bytes(data)) or len(data)  # type: ignore[method-assign]
+    with PointFile(stream, pa.schema([("time", pa.int64())]), "jsonl") as out:
+        out.add_rows(Part(10, {"time": pa.array(range(10), pa.int64())}))
+    assert [len(piece.splitlines()) for piece in pieces] == [4, 4, 2]
+    assert [json.loads(line)["time"] for line in b"".join(pieces).splitlines()] == list(range(10))
+
+
 def test_a_stream_that_ends_by_an_error_is_no_parquet_file() -> None:
     stream = io.BytesIO()
     with pytest.raises(RuntimeError, match="disk"), PointFile(stream, SCHEMA, "parquet") as out:
