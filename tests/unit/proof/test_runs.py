@@ -17,9 +17,10 @@ from tidemark.sync import steps
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
-@pytest.fixture
-def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
-    return Commanded(tmp_path, monkeypatch)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.full, pytest.mark.real("postgresql")])])
+def edge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
+    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_ledger_url")
+    return Commanded(tmp_path, monkeypatch, ledger=url)
 
 
 def runs(edge: Commanded, *words: str) -> list[dict[str, Any]]:
