@@ -20,15 +20,53 @@ HEAD = """\
 `tidemark.toml` holds all settings. `./tidemark init` writes one with comments. `./tidemark doctor` checks it.
 
 - `--config FILE` names the file; else `$TIDEMARK_CONFIG`, else `tidemark.toml` in the folder you stand in.
-- Relative paths are below the folder of the file.
+- Relative paths are below the folder of the file, also those in files that it includes.
 - Every key can be given as `TIDEMARK__SECTION__KEY`, for example `TIDEMARK__SITES__PLANT1__STORE`. The environment wins.
 - An unknown key is an error. It names the line and the nearest key.
 - Passwords and private keys stand in files of their own. The settings name those files.
 """
+MANY = """\
+## Many sites
+
+```toml
+include = ["sites/*.toml"]          # at the top of tidemark.toml
+
+[receivers.centre]
+store = "/srv/tidemark"
+
+[defaults.site]                     # what a site has unless its own table says otherwise
+key = "keys/edge"
+data = ["data/datanode/data"]
+
+[defaults.link]
+window = "22:00-06:00"
+
+[links."north-*"]                   # a link for each site of such a name
+schedule = "*/15 * * * *"
+```
+
+Then `sites/north-1.toml` has what is the site's own:
+
+```toml
+[sites.north-1]
+id = "0f8e1c5e-6d0b-4c8e-9a57-2f6f3a1c7e01"
+store = "sftp://edge@10.0.0.5:22/data/iotdb"
+host_key = "SHA256:…"
+```
+
+- `include` is a list of files and of patterns: `*`, `?`, and `**` for any folders. An included file may hold any section,
+  and include others. A file counts once, and a table stands in one file. A pattern that matches no file is an error.
+- `[defaults.site]` and `[defaults.link]` take the keys of `[sites.NAME]` and `[links.NAME]`, but not those that must be
+  given there. A key has the value of its own table, else of the pattern, else of the defaults, else the default below.
+- `[links."PATTERN"]` makes a link for each site whose name it matches (`*`: any letters, `?`: one). The link has the site's
+  name. A site with a `[links.NAME]` of its name keeps that one. Two patterns that match one site are an error.
+- Airflow has a DAG for each link, those of patterns and included files too. `./tidemark sync --all` and
+  `./tidemark sync 'north-*'` run several links from the command line.
+"""
 
 
 def page() -> str:
-    return "\n".join([HEAD, *("\n".join(_section_lines(section)) + "\n" for section in SECTIONS)])
+    return "\n".join([HEAD, MANY, *("\n".join(_section_lines(section)) + "\n" for section in SECTIONS)])
 
 
 def _section_lines(section: str) -> Iterator[str]:

@@ -55,6 +55,21 @@ def test_a_dag_for_every_link_and_the_receivers_three(dagbag: Callable[[], Any],
     assert set(bag.dags) == FIXED | {"tidemark_sync__plant1", "tidemark_sync__north-2"}
 
 
+def test_included_sites_and_links_of_a_pattern_have_dags(
+    dagbag: Callable[[], Any], centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    included, links = SECOND.partition("[links")[0].replace("plant2", "north-2"), '[links."north-*"]\nschedule = "@daily"\n'
+    (centre.root / "north.toml").write_text(included)
+    centre.write(links)
+    centre.config.write_text('include = ["north*.toml"]\n' + centre.config.read_text())
+    bag = dagbag()
+    assert bag.import_errors == {}
+    assert set(bag.dags) == FIXED | {"tidemark_sync__plant1", "tidemark_sync__north-2"}
+    assert "site:north-2" in bag.dags["tidemark_sync__north-2"].tags
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "tidemark_sync__north-2")
+    assert set(dagbag().dags) == FIXED | {"tidemark_sync__north-2"}, "a task makes no DAG of another link"
+
+
 def test_no_link_is_no_error(dagbag: Callable[[], Any], centre: Centre) -> None:
     centre.config.write_text("")
     bag = dagbag()

@@ -4,8 +4,8 @@ A broken edit must not hide every link's DAG and stop every link. As with a serv
 force, and `dags/tidemark_settings.py` shows the error with its line as an import error until it is corrected. The edition is
 kept in AIRFLOW_HOME, which the DAG processor and the tasks share, with its relative paths resolved.
 
-Editors save in place: for a moment the file is empty, or ends early, and is valid with fewer links. So it is read only after
-a moment without writes.
+Editors save in place: for a moment the file is empty, or ends early, and is valid with fewer links. So what was read counts
+only if nobody wrote the file, or one that it includes, for a moment before.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ def load_sound_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def _read_still(environ: Mapping[str, str]) -> Settings:
-    """Read the settings from a file that nobody wrote meanwhile. Errors as `read_settings`."""
-    path, give_up = find_settings(None, environ)[0], time.monotonic() + PATIENCE_SECONDS
+    """Read the settings from files that nobody wrote meanwhile. Errors as `read_settings`."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
-        written, over = _read_mtime(path), time.monotonic() > give_up
-        if 0 <= time.time() - written < STILL_SECONDS and not over:
-            time.sleep(STILL_SECONDS / 3)
-            continue
-        found = _try_read(environ)
-        if over or written == _read_mtime(path):
+        seen: dict[Path, float] = {}
+        now, over = time.time(), time.monotonic() > give_up
+        found = _try_read(environ, seen)
+        still = not any(0 <= now - written < STILL_SECONDS for written in seen.values())
+        if over or (still and all(written == _read_mtime(path) for path, written in seen.items())):
             break
+        time.sleep(STILL_SECONDS / 3)
     if isinstance(found, UsageError):
         raise found
     return found
 
 
-def _try_read(environ: Mapping[str, str]) -> Settings | UsageError:
+def _try_read(environ: Mapping[str, str], seen: dict[Path, float]) -> Settings | UsageError:
     try:
-        return read_settings(environ)
+        return load_settings(None, environ, seen)
     except UsageError as broken:
         return broken
 

@@ -1,21 +1,25 @@
 """The settings as they were written, and everything that is wrong with them.
 
-A `Document` holds the values, and the place of each: a line of the file, or an environment variable. `Problems` gathers
-what is wrong, so that one error mends all of it. A problem names its key, its place and what is allowed.
+A `Document` holds the values of the file and of those that it includes, and the place of each: a line of a file, or an
+environment variable. `Problems` gathers what is wrong, so that one error mends all of it. A problem names its key, its
+place and what is allowed.
 """
 
 from __future__ import annotations
 
 import difflib
+import os.path
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 from tidemark.errors import SettingsError, UsageError
-from tidemark.settings.model import NAMED
+from tidemark.settings.model import INCLUDE, NAMED
 from tidemark.settings.values import FromEnvironment, format_value
 from tidemark.visible import escape_invisible
 
@@ -34,8 +38,10 @@ class Document:
     """The values as the file and the environment write them."""
 
     label: str  # the file as the user named it
-    tree: dict[str, Any]  # the TOML tables, with the environment's values put in
+    tree: dict[str, Any] = field(default_factory=dict)  # the TOML tables, with the environment's values put in
     places: dict[KeyPath, str] = field(default_factory=dict)  # where each key stands
+    patterns: dict[str, Any] = field(default_factory=dict)  # the tables `[links."PATTERN"]`
+    made: dict[str, str] = field(default_factory=dict)  # each link that a pattern made, and the pattern
 
     def locate_key(self, *path: str) -> str:
         """Return `tidemark.toml:12`, the place of the key or of the nearest table around it."""
@@ -56,7 +62,11 @@ class Problems:
         """Add what is wrong with the key that `path` names. `value` is what stands there."""
         key = ".".join(path)
         said = "" if value is _ABSENT else f" = {format_value(value)}"
-        self.found.append((self.document.locate_key(*path), f"{key}{said}: {message}"))
+        self.add_problem_at(self.document.locate_key(*path), f"{key}{said}: {message}")
+
+    def add_problem_at(self, place: str, text: str) -> None:
+        if (place, text) not in self.found:  # a pattern's mistake is one, however many links it makes
+            self.found.append((place, text))
 
     def raise_if_any(self) -> None:
         """Raise one SettingsError with all problems, in the order of the file."""
@@ -84,9 +94,42 @@ def suggest_nearest(wrong: str, known: Iterable[str]) -> str:
     return f"; there are: {', '.join(choices)}" if choices else "; there are none"
 
 
-def read_document(path: Path, label: str, environ: Mapping[str, str]) -> Document:
-    """Parse the file and put `TIDEMARK__SECTION__KEY` over it. Raise UsageError where it cannot be read or is not TOML."""
+def read_document(path: Path, label: str, environ: Mapping[str, str], seen: dict[Path, float] | None = None) -> Problems:
+    """Read the file and those that it includes, make the links of patterns, put `TIDEMARK__SECTION__KEY` over it.
+
+    `seen` gets each file with its mtime before it was read. Raises UsageError for a file that cannot be read or is not TOML.
+    """
+    problems = Problems(Document(label))
+    known: dict[str, str] = {}
+    waiting: list[tuple[Path, str, tuple[str, ...]]] = [(path, label, ())]
+    while waiting:
+        file, name, within = waiting.pop(0)
+        known[os.path.realpath(file)] = name
+        tree, places = _parse_file(file, name, {} if seen is None else seen)
+        patterns = tree.pop("include", [])
+        _add_tables(tree, places, name, problems)
+        where, chain = places.get(("include",), name), (*within, name)
+        for included in _match_files(patterns, path.parent, where, problems):
+            shown = str(Path(label).parent / included)
+            again = known.get(os.path.realpath(path.parent / included))
+            if again is None:
+                known[os.path.realpath(path.parent / included)] = shown
+                waiting.append((path.parent / included, shown, chain))
+            elif again in chain:
+                loop = " includes ".join((*chain[chain.index(again) :], again))
+                problems.add_problem_at(where, f"include: a loop: {loop}")
+            else:
+                problems.add_problem_at(where, f"include: {shown} is included already: name each file once")
+    _make_links(problems)
+    _put_environment(problems.document, environ)
+    return problems
+
+
+def _parse_file(path: Path, label: str, seen: dict[Path, float]) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    """Return the tables of one file and the place of each key."""
     try:
+        seen[path] = 0.0
+        seen[path] = path.stat().st_mtime
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(
@@ -102,14 +145,76 @@ def read_document(path: Path, label: str, environ: Mapping[str, str]) -> Documen
         raise UsageError(f"{label}: not TOML: {broken}", hint=f"mend {label} at that line", subject=label) from broken
     except RecursionError as deep:
         raise UsageError(f"{label}: lists or tables nested too deep", hint=f"mend {label}", subject=label) from deep
-    document = Document(label, tree)
+    places: dict[KeyPath, str] = {}
     for key, line in iterate_keys(text):
         if len(key) > 100:  # each of its beginnings gets a place
             raise UsageError(f"{label}:{line}: tables nested too deep", hint=f"mend {label} at that line", subject=label)
         for length in range(len(key), 0, -1):
-            document.places.setdefault(key[:length], f"{label}:{line}")
-    _put_environment(document, environ)
-    return document
+            places.setdefault(key[:length], f"{label}:{line}")
+    return tree, places
+
+
+def _match_files(patterns: Any, root: Path, where: str, problems: Problems) -> Iterator[str]:
+    """Yield the files that `include` names, in order. A pattern without a file is refused: its sites would vanish unseen."""
+    try:
+        wanted = INCLUDE.read(patterns)
+    except ValueError as wrong:
+        problems.add_problem_at(where, f"include = {format_value(patterns)}: {wrong}")
+        return
+    for pattern in wanted:
+        # not Path.glob: that refuses absolute patterns, and takes an editor's hidden files
+        found = sorted(glob(str(Path(pattern).expanduser()), root_dir=root, recursive=True))  # noqa: PTH207
+        if not found:
+            problems.add_problem_at(where, f'include: "{pattern}" matches no file below {root}')
+        yield from found
+
+
+def _add_tables(tree: dict[str, Any], places: dict[KeyPath, str], label: str, problems: Problems) -> None:
+    """Add one file's tables to the document. Refuse a table that another file has."""
+    document = problems.document
+    for section, tables in tree.items():
+        mine = document.tree.setdefault(section, tables)
+        if mine is tables:
+            continue
+        several = isinstance(mine, dict) and isinstance(tables, dict) and section in (*NAMED, "defaults")
+        for name in tables if several else ():
+            if mine.setdefault(name, tables[name]) is not tables[name]:
+                _refuse_twice((section, name), places, label, problems)
+        if not several:
+            _refuse_twice((section,), places, label, problems)
+    for key, place in places.items():
+        document.places.setdefault(key, place)
+
+
+def _refuse_twice(path: KeyPath, places: dict[KeyPath, str], label: str, problems: Problems) -> None:
+    text = f"[{'.'.join(path)}] stands in {problems.document.locate_key(*path)} too: keep one"
+    problems.add_problem_at(places.get(path, label), text)
+
+
+def _make_links(problems: Problems) -> None:
+    """Make a link for each site that a `[links."PATTERN"]` matches, by the site's name. Keep a link that has that name."""
+    document = problems.document
+    links, sites = document.tree.get("links"), document.tree.get("sites", {})
+    if not isinstance(links, dict) or not isinstance(sites, dict):
+        return
+    document.patterns = {name: links.pop(name) for name in list(links) if is_pattern(name)}
+    for pattern in document.patterns:
+        matched = [site for site in sites if fnmatchcase(site, pattern)]
+        if not matched:
+            problems.add_problem(f"matches no site{suggest_nearest(pattern, sites)}", "links", pattern)
+        for site in matched:
+            if other := document.made.get(site):
+                where = document.locate_key("links", other)
+                text = f'matches site {site}, as "{other}" does ({where}): write a [links.{site}] for it'
+                problems.add_problem(text, "links", pattern)
+            elif site not in links:
+                links[site], document.made[site] = {"site": site}, pattern
+                document.places["links", site] = document.locate_key("links", pattern)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for all that it matches: `*` any letters, `?` one."""
+    return "*" in name or "?" in name
 
 
 def iterate_keys(text: str) -> Iterator[tuple[KeyPath, int]]:

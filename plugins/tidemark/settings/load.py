@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidemark.settings.document import Problems, read_document, suggest_nearest
-from tidemark.settings.model import FRESH_UUID, NAMED, REQUIRED, SECTIONS, Settings, list_settings, make_start
+from tidemark.settings.model import DEFAULTS, FRESH_UUID, NAMED, REQUIRED, SECTIONS, Settings, list_settings, make_start
 from tidemark.settings.values import reader_below
 
 RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled", "answered", "taken")
@@ -46,6 +46,7 @@ def _check_link(name: str, link: dict[str, Any], problems: Problems) -> None:
     sites, receivers = _section_names(problems, "sites"), _section_names(problems, "receivers")
     if "site" in link:
         _check_name(("links", name, "site"), link["site"], sites, problems)
+    name = problems.document.made.get(name, name)  # the table that says it
     if link.get("receiver"):
         _check_name(("links", name, "receiver"), link["receiver"], receivers, problems)
     elif len(receivers) == 1:
@@ -188,14 +189,18 @@ def find_settings(path: Path | str | None, environ: Mapping[str, str]) -> tuple[
     return Path(label).expanduser().absolute(), label
 
 
-def load_settings(path: Path | str | None, environ: Mapping[str, str]) -> Settings:
-    """Read the settings once. Raise one UsageError that names every bad key, its line and what is allowed there."""
+def load_settings(path: Path | str | None, environ: Mapping[str, str], seen: dict[Path, float] | None = None) -> Settings:
+    """Read the settings once. Raise one UsageError that names every bad key, its line and what is allowed there.
+
+    `seen` gets each file that was read, with its mtime before that.
+    """
     file, label = find_settings(path, environ)
-    problems = Problems(read_document(file, label, environ))
+    problems = read_document(file, label, environ, seen)
     for section in problems.document.tree:
-        if section not in SECTIONS:
+        if section not in SECTIONS and section != "defaults":
             problems.add_problem(f"no such section{suggest_nearest(section, SECTIONS)}", section)
-    tables = {section: _read_section(section, file.parent, problems) for section in SECTIONS}
+    defaults = _read_defaults(file.parent, problems)
+    tables = {section: _read_section(section, file.parent, problems, defaults.get(section, {})) for section in SECTIONS}
     check_references(tables, problems)
     problems.raise_if_any()
     found: dict[str, Any] = {}
@@ -207,16 +212,36 @@ def load_settings(path: Path | str | None, environ: Mapping[str, str]) -> Settin
     return Settings(path=file, **found)
 
 
-def _read_section(section: str, root: Path, problems: Problems) -> dict[str, dict[str, Any]]:
+def _read_defaults(root: Path, problems: Problems) -> dict[str, dict[str, Any]]:
+    """Return the sound values of `[defaults.site]` and `[defaults.link]`, by the section that they are for."""
+    tables = problems.document.tree.get("defaults", {})
+    if not isinstance(tables, dict):
+        problems.add_problem("must be tables: [defaults.site], [defaults.link]", "defaults")
+        return {}
+    found = {}
+    for name, table in tables.items():
+        if name not in DEFAULTS:
+            problems.add_problem(f"no such defaults{suggest_nearest(name, DEFAULTS)}", "defaults", name)
+        else:
+            section = DEFAULTS[name]
+            found[section] = _read_shared(("defaults", name), table, section, root, problems)
+    return found
+
+
+def _read_section(section: str, root: Path, problems: Problems, defaults: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the sound values of each table of the section. A section without names is one table, and "" its name."""
-    tables = problems.document.tree.get(section, {} if section in NAMED else None)
+    document = problems.document
+    tables = document.tree.get(section, {} if section in NAMED else None)
     if tables is None:
         return {}
     if section not in NAMED:
-        return {"": _read_table((section,), tables, root, problems)}
+        return {"": _read_table((section,), tables, {}, root, problems)}
     if not isinstance(tables, dict):
         problems.add_problem(f"must be tables: [{section}.NAME]", section)
         return {}
+    shared = {}
+    for pattern, table in document.patterns.items() if section == "links" else ():
+        shared[pattern] = defaults | _read_shared((section, pattern), table, section, root, problems)
     found = {}
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -224,17 +249,44 @@ def _read_section(section: str, root: Path, problems: Problems) -> dict[str, dic
         elif not _is_name(name):
             problems.add_problem("a name has letters, digits, _ - and . only, at most 100", section, name)
         else:
-            found[name] = _read_table((section, name), table, root, problems)
+            base = shared.get(document.made.get(name, ""), defaults) if section == "links" else defaults
+            found[name] = _read_table((section, name), table, base, root, problems)
     return found
 
 
-def _read_table(path: tuple[str, ...], table: Any, root: Path, problems: Problems) -> dict[str, Any]:
-    """Return the sound values of one table, with defaults where a key is absent."""
+def _read_shared(path: tuple[str, ...], table: Any, section: str, root: Path, problems: Problems) -> dict[str, Any]:
+    """Return the sound values of a table that stands for several of the section. None of them is one's own."""
+    if not isinstance(table, dict):
+        problems.add_problem("must be a table", *path)
+        return {}
+    found = _read_values(path, table, section, root, problems)
+    for key in [key for key in found if list_settings(section)[key].default is REQUIRED]:
+        problems.add_problem(f"is of one of the {section} alone: write it in [{section}.NAME]", *path, key)
+    return found
+
+
+def _read_table(path: tuple[str, ...], table: Any, base: dict[str, Any], root: Path, problems: Problems) -> dict[str, Any]:
+    """Return the sound values of one table. An absent key has its value from `base`, else its default."""
     if not isinstance(table, dict):
         problems.add_problem("must be a table", *path)
         return {}
     known = list_settings(path[0])
+    for key, setting in known.items():
+        if setting.default is REQUIRED and key not in table:
+            fresh = f'; here is a fresh one: "{make_start(setting)}"' if setting.start == FRESH_UUID else ""
+            problems.add_problem(f"needs the key {key}{fresh}", *path)
     found = {key: setting.default for key, setting in known.items() if setting.default is not REQUIRED}
+    found |= base
+    for key in table:
+        found.pop(key, None)
+    return found | _read_values(path, table, path[0], root, problems)
+
+
+def _read_values(
+    path: tuple[str, ...], table: dict[str, Any], section: str, root: Path, problems: Problems
+) -> dict[str, Any]:
+    """Return the sound values among those that the table holds."""
+    known, found = list_settings(section), {}
     for key, value in table.items():
         if key not in known:
             problems.add_problem(f"no such key{suggest_nearest(key, known)}", *path, key)
@@ -242,12 +294,7 @@ def _read_table(path: tuple[str, ...], table: Any, root: Path, problems: Problem
         try:
             found[key] = reader_below(root, known[key].read)(value)
         except ValueError as wrong:
-            found.pop(key, None)
             problems.add_problem(str(wrong), *path, key, value=value)
-    for key, setting in known.items():
-        if setting.default is REQUIRED and key not in table:
-            fresh = f'; here is a fresh one: "{make_start(setting)}"' if setting.start == FRESH_UUID else ""
-            problems.add_problem(f"needs the key {key}{fresh}", *path)
     return found
 
 

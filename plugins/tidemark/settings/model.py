@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +285,12 @@ SECTIONS: Mapping[str, type[Any]] = {
     "nodes": NodeSettings,
 }
 NAMED = ("receivers", "sites", "links", "nodes")  # sections with a table for each name
+DEFAULTS = {"site": "sites", "link": "links"}  # what `[defaults.NAME]` is for
+INCLUDE = Setting((), parse_texts, 'more files like this one, e.g. ["sites/*.toml"]', "")
 
 
-def list_settings(section: str) -> dict[str, Setting]:
+@cache
+def list_settings(section: str) -> Mapping[str, Setting]:
     """The keys of a section in the order of the file, each with its declaration."""
     return {one.name: one.metadata["setting"] for one in fields(SECTIONS[section]) if one.metadata}
 
@@ -303,6 +307,9 @@ def make_start(setting: Setting) -> str:
 HEAD = """\
 # Tidemark's settings. Every key can also be given as TIDEMARK__SECTION__KEY, e.g. TIDEMARK__SITES__PLANT1__STORE.
 # Relative paths are below the folder of this file. Check what you wrote with:  ./tidemark doctor
+#
+# Many sites: [defaults.site] and [defaults.link] hold what sites and links have unless they say otherwise.
+# A [links."north-*"] is a link for each site of such a name.
 """
 CLUSTER_HEAD = "# Several nodes for the catalog: take away the # of the lines below, then ./tidemark cluster init\n"
 TABLES = {"receivers": "centre", "sites": "plant1", "links": "plant1", "nodes": "n1"}
@@ -312,7 +319,7 @@ MEANING_COLUMN = 43
 
 def render_template() -> str:
     """Return the text of a new file, with a new UUID for its site."""
-    parts = [HEAD]
+    parts = [HEAD, f"{f'include = {format_read(INCLUDE.default, INCLUDE.read)}':{MEANING_COLUMN}}# {INCLUDE.meaning}\n"]
     for section in SECTIONS:
         head = CLUSTER_HEAD if section == "cluster" else ""
         prefix = "# " if section in COMMENTED else ""

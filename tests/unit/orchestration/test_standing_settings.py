@@ -134,3 +134,24 @@ def test_an_edition_of_another_file_or_torn_is_not_taken(
 def test_a_home_that_cannot_be_written_is_no_trouble(environ: dict[str, str], tmp_path: Path) -> None:
     assert load_sound_settings(environ | {"AIRFLOW_HOME": str(tmp_path / "no" / "home")}).links
     assert load_sound_settings({"TIDEMARK_CONFIG": environ["TIDEMARK_CONFIG"]}).links
+
+
+def test_included_files_stand_and_are_waited_for_as_the_file_itself(
+    environ: dict[str, str], write: Callable[[str], object], while_waiting: WhileWaiting, tmp_path: Path
+) -> None:
+    link = '[links."*"]\nschedule = "*/15 * * * *"\n'
+    site = SOUND[SOUND.index("[sites") : SOUND.index("[links")]
+    (tmp_path / "sites").mkdir()
+    included = tmp_path / "sites" / "plant1.toml"
+    included.write_text(site)
+    write('include = ["sites/*.toml"]\n' + SOUND[: SOUND.index("[sites")] + link)
+    before = load_sound_settings(environ)
+    assert list(before.links) == ["plant1"]
+    included.write_text(site.replace("store", "stroe"))
+    assert load_sound_settings(environ) == before, "the last sound edition stands"
+    os.utime(tmp_path / "tidemark.toml", (1, 1))
+    while_waiting(lambda _: (included.write_text(site.replace('"plant1"', '"other"')), os.utime(included, (1, 1))))
+    included.write_text("")
+    assert load_sound_settings(environ).sites["plant1"].store.endswith("/other"), (
+        "a file in the middle of a save is not read"
+    )
