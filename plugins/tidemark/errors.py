@@ -40,7 +40,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -239,6 +239,17 @@ def worst_exit_code(kinds: set[int]) -> int:
         if code in kinds:
             return code
     return min(kinds - {0}, default=0)
+
+
+def exit_code_of_several(codes: Sequence[int]) -> int:
+    """The exit code of a command that did several things, each with a code. One that all have; else, of those that failed,
+    22 before 21 before 7 before 20; 10 if nothing but windows were over; else 23, for the rest was done."""
+    failed = set(codes) - {0, NOTHING_TO_DO}
+    if len(set(codes)) == 1:
+        return codes[0]
+    if failed in (set(), {WindowOverError.kind}):
+        return min(failed, default=0)
+    return next((code for code in (*_PARTIAL_ORDER[:-1], DIFFERENCES_FOUND) if code in failed), PartialError.kind)
 
 
 MORE_ROOM = {

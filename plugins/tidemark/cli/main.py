@@ -9,32 +9,21 @@ import os
 import re
 import signal
 import sys
-import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from tidemark import __version__
 from tidemark.cli.call import Answer, Call, Verb
+from tidemark.cli.failure import MEANING, describe_error, encode_failure
 from tidemark.cli.screen import OutputClosed, Screen, guard_stdout
 from tidemark.cli.verbs import cluster, operate, prove, setup, transfer
 from tidemark.errors import (
-    DIFFERENCES_FOUND,
-    NOTHING_TO_DO,
-    CorruptionError,
-    GuardError,
-    OwnershipError,
-    PartialError,
     PermanentError,
     SettingsError,
-    TidemarkError,
     UsageError,
-    limit_met,
 )
-from tidemark.visible import escape_invisible
 
 GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
     ("to begin", setup.VERBS),
@@ -183,16 +172,6 @@ def has_option(option: str, words: Sequence[str]) -> bool:
     return any(re.fullmatch(rf"--{option}", word) for word in words)
 
 
-MEANING = {  # the error text of a result that has none of its own
-    CorruptionError.kind: "something is damaged",
-    NOTHING_TO_DO: "nothing to do",
-    DIFFERENCES_FOUND: "differences found",
-    GuardError.kind: "drops wait for approval",
-    OwnershipError.kind: "a device belongs to another site",
-    PartialError.kind: "the rest was done; something was left out",
-}
-
-
 class Stopped(BaseException):
     """SIGTERM came, or SIGHUP as the terminal closed. As with Ctrl-C, everything is closed and the next run resumes."""
 
@@ -236,15 +215,13 @@ def _run_verb(words: Sequence[str]) -> int:
                 answer = verb.run(call)
             finally:
                 call.close()
-    except TidemarkError as error:
-        hint = error.hint or _suggest_next(call)
-        lines = error.message.split("\n") if isinstance(error, SettingsError) else [error.message]
-        return _print_failure(screen, {**error.as_json(), "hint": hint}, hint, lines)
     except (KeyboardInterrupt, Stopped) as stop:
         code = stop.code if isinstance(stop, Stopped) else 130
-        return _print_failure(screen, _encode_failure(code, "stopped", "the same command goes on from there"), "")
-    except Exception as surprise:
-        return _report_exception(screen, call, surprise)
+        return _print_failure(screen, encode_failure(code, "stopped", "the same command goes on from there"), "")
+    except Exception as error:
+        told = describe_error(call, error)
+        lines = told["error"].split("\n") if isinstance(error, SettingsError) else [told["error"]]
+        return _print_failure(screen, told, told["hint"], lines)
     return _print_answer(screen, answer)
 
 
@@ -280,69 +257,6 @@ def _print_failure(screen: Screen, answer: dict[str, Any], hint: str, lines: Seq
     if screen.as_json:
         screen.print_json(answer)
     return int(answer["kind"])
-
-
-def _encode_failure(kind: int, error: str, hint: str) -> dict[str, Any]:
-    return {"ok": False, "kind": kind, "error": error, "hint": hint}
-
-
-def _suggest_next(call: Call | None) -> str:
-    """The hint for an error that has none."""
-    return f"./tidemark {call.arguments.verb} --help, ./tidemark doctor" if call else "./tidemark --help"
-
-
-def _report_exception(screen: Screen, call: Call | None, error: Exception) -> int:
-    limit = limit_met(error)
-    if limit is not None:
-        return _print_failure(screen, limit.as_json(), limit.hint)
-    if isinstance(error, OSError) and error.filename:
-        return _report_os_error(screen, call, error)
-    return _report_defect(screen, call, error)
-
-
-def _report_os_error(screen: Screen, call: Call | None, trouble: OSError) -> int:
-    """Report a local file or folder, outside any store, that cannot be read or written."""
-    place = os.fsdecode(trouble.filename)
-    error = PermanentError(
-        f"{place}: {trouble.strerror or trouble}",
-        hint=f"is there such a folder, room in it, and leave to use it? The whole story is in {_keep_traceback(call)}",
-        subject=place,
-    )
-    return _print_failure(screen, error.as_json(), error.hint)
-
-
-def _report_defect(screen: Screen, call: Call | None, error: Exception) -> int:
-    """Report a bug of Tidemark: a short message, and the traceback in a file that can be sent along."""
-    said = f"{type(error).__name__}: {error}".strip()
-    where = _keep_traceback(call)
-    if damage := _find_damage(call):  # then it is no bug
-        return _print_failure(screen, damage.as_json(), damage.hint)
-    hint = f"this is a fault in Tidemark; the whole story is in {where}"
-    return _print_failure(screen, _encode_failure(1, f"unexpected: {said}", hint), hint)
-
-
-def _find_damage(call: Call | None) -> CorruptionError | None:
-    """The damage of this invocation's ledger, None if it is sound or no settings were read."""
-    settings = call.__dict__.get("settings") if call else None
-    if settings is None:
-        return None
-    from tidemark.ledger.database import Ledger
-    from tidemark.ledger.soundness import damage_of
-
-    return damage_of(Ledger(settings.ledger.url, settings.root))
-
-
-def _keep_traceback(call: Call | None) -> str:
-    text = "".join(escape_invisible(line) + "\n" for line in traceback.format_exc().rstrip("\n").split("\n"))
-    folder = call.var if call else Path.cwd() / "var"
-    path = folder / "errors" / f"{time.strftime('%Y%m%dT%H%M%S')}-{time.time_ns() % 10**9:09d}.txt"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{escape_invisible(' '.join(sys.argv))}\n\n{text}")
-    except OSError:
-        sys.stderr.write(text)  # no file could be written
-        return "the lines above"
-    return str(path)
 
 
 @contextmanager

@@ -84,7 +84,8 @@ def test_the_version_is_one_line(tidemark: Command) -> None:
         (("statsu",), "no verb 'statsu'; did you mean status?"),
         (("cluster",), "the following arguments are required: ACTION"),
         (("cluster", "plan"), "the following arguments are required: add|remove|rebalance"),
-        (("sync",), "the following arguments are required: LINK"),
+        (("plan",), "the following arguments are required: LINK"),
+        (("sync",), "say which link, or --all"),
         (("sync", "plant1", "--bogus"), "unrecognized arguments: --bogus"),
         (("up", "--port", "x"), "argument --port: invalid int value: 'x'"),
     ],
@@ -188,7 +189,7 @@ def test_broken_settings_exit_2_with_every_line(tidemark: Command, deployment: P
 def test_where_several_receivers_could_be_meant_one_must_be_named(tidemark: Command, deployment: Path) -> None:
     text = (deployment / "tidemark.toml").read_text() + 'receiver = "centre"\n[receivers.two]\nstore = "two"\n'
     (deployment / "tidemark.toml").write_text(text)
-    said = tidemark("load", "--json")
+    said = tidemark("read", "--out", "points.csv", "--json")
     assert said.code == 2
     assert "which receiver? the settings have: centre, two" in said.json["error"]
     assert tidemark("load", "--receiver", "two", "--json").code == 0

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, shorten_list
+from tidemark.cli.several import answer_receivers
 from tidemark.cli.verbs.transfer import receiver_argument
+from tidemark.settings.model import ReceiverSettings
+
+if TYPE_CHECKING:
+    from tidemark.app import App
 
 
 def _approve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +35,7 @@ def _run_approve(call: Call) -> Answer:
 
 def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|release|drop", required=True)
-    receiver_argument(choices.add_parser("list", help="what is in quarantine, and why"))
+    receiver_argument(choices.add_parser("list", help="what is in quarantine, and why"), each=True)
     for name, what in (("release", "try to load it again"), ("drop", "give it up; its bytes are removed")):
         choice = choices.add_parser(name, help=what)
         choice.add_argument("id", metavar="ID", help="from quarantine list")
@@ -45,8 +51,7 @@ def _run_quarantine(call: Call) -> Answer:
 
     asked = call.arguments
     if asked.action == "list":
-        found = decisions.quarantine_list(call.app, call.receiver).as_json()
-        return Answer(found, lambda screen: _print_rows(screen, found, "nothing is in quarantine"))
+        return _list_each(call, decisions.quarantine_list, "nothing is in quarantine")
     if asked.action == "release":
         result = decisions.quarantine_release(call.app, call.receiver, asked.id)
     else:
@@ -56,7 +61,7 @@ def _run_quarantine(call: Call) -> Answer:
 
 def _owners_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|transfer", required=True)
-    receiver_argument(choices.add_parser("list", help="which site owns which device, since when"))
+    receiver_argument(choices.add_parser("list", help="which site owns which device, since when"), each=True)
     transfer = choices.add_parser("transfer", help="give a device to another site; what was refused is loaded")
     transfer.add_argument("device", metavar="DEVICE")
     transfer.add_argument("--to", required=True, metavar="SITE", help="the new owner")
@@ -72,8 +77,7 @@ def _run_owners(call: Call) -> Answer:
 
     asked = call.arguments
     if asked.action == "list":
-        found = decisions.owners_list(call.app, call.receiver).as_json()
-        return Answer(found, lambda screen: _print_rows(screen, found, "no device has an owner yet"))
+        return _list_each(call, decisions.owners_list, "no device has an owner yet")
     return _answer_result(decisions.owners_transfer(call.app, call.receiver, asked.device, asked.to))
 
 
@@ -101,6 +105,16 @@ def _run_ledger(call: Call) -> Answer:
         return _answer_result(rebuild.upgrade_ledger(call.settings))
     with progress.show_progress(call.screen) as beat:
         return _answer_result(rebuild.rebuild_ledger(call.settings, beat, replace=asked.replace))
+
+
+def _list_each(call: Call, read: Callable[[App, ReceiverSettings], _Result], empty: str) -> Answer:
+    """Show the rows of the receiver that is named, or of each."""
+
+    def list_rows(receiver: ReceiverSettings) -> Answer:
+        found = read(call.app, receiver).as_json()
+        return Answer(found, lambda screen: _print_rows(screen, found, empty))
+
+    return answer_receivers(call, list_rows)
 
 
 class _Result(Protocol):

@@ -11,9 +11,11 @@ from typing import Any
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, guard_stdout, write_output
+from tidemark.cli.several import answer_receivers
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
 from tidemark.progress import format_elapsed, format_size
+from tidemark.settings.model import ReceiverSettings
 from tidemark.visible import escape_invisible
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
@@ -113,25 +115,31 @@ def _show_runs(screen: Screen, runs: Sequence[dict[str, Any]]) -> None:
     screen.print_table(columns, rows, empty="no runs yet")
 
 
-def _add_span_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_span_arguments(parser: argparse.ArgumentParser, each: bool) -> None:
     parser.add_argument("--site", metavar="S", help="only this site")
     parser.add_argument(
         "--from", dest="since", metavar="T", help="from here on, included: ISO 8601 or an integer of the site's unit"
     )
     parser.add_argument("--to", dest="until", metavar="T", help="up to here, not included")
-    receiver_argument(parser)
+    receiver_argument(parser, each)
 
 
 def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_span_arguments(parser)
-    parser.add_argument("--html", metavar="F", help="write a heat map as one HTML file")
+    _add_span_arguments(parser, each=True)
+    parser.add_argument("--html", metavar="F", help="write a heat map of one receiver as one HTML file")
 
 
 def _run_coverage(call: Call) -> Answer:
+    if call.arguments.html:
+        return _cover_receiver(call, call.receiver)
+    return answer_receivers(call, lambda receiver: _cover_receiver(call, receiver))
+
+
+def _cover_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
     from tidemark.proof.prove import coverage
 
     asked = call.arguments
-    report = coverage(call.app, call.receiver, asked.site or "", asked.since, asked.until)
+    report = coverage(call.app, receiver, asked.site or "", asked.since, asked.until)
     found = report.as_json()
     if asked.html:
         from tidemark.proof.coverage.page import render_page
@@ -161,17 +169,21 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deep", action="store_true", help="compare every point, not only digests")
     parser.add_argument("--live-only", action="store_true", help=f"with --deep: {_LIVE_ONLY}")
     parser.add_argument("--repair", action="store_true", help="send or derive again what differs")
-    receiver_argument(parser)
+    receiver_argument(parser, each=True)
 
 
 def _run_verify(call: Call) -> Answer:
+    if call.arguments.live_only and not call.arguments.deep:
+        raise UsageError("verify --live-only says which points are compared", hint="./tidemark verify --deep --live-only")
+    return answer_receivers(call, lambda receiver: _verify_receiver(call, receiver))
+
+
+def _verify_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
     from tidemark.proof.verify.verify import verify
 
     asked = call.arguments
-    if asked.live_only and not asked.deep:
-        raise UsageError("verify --live-only says which points are compared", hint="./tidemark verify --deep --live-only")
     with progress.show_progress(call.screen) as beat:
-        result = verify(call.app, call.receiver, asked.site or "", asked.deep, asked.repair, beat, live_only=asked.live_only)
+        result = verify(call.app, receiver, asked.site or "", asked.deep, asked.repair, beat, live_only=asked.live_only)
     found = result.as_json()
     return Answer(found, lambda screen: _show_verify(screen, found), result.exit_code)
 
@@ -234,7 +246,7 @@ def _show_why(screen: Screen, found: dict[str, Any]) -> None:
 
 
 def _read_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_span_arguments(parser)
+    _add_span_arguments(parser, each=False)
     parser.add_argument("--device", default="**", metavar="GLOB", help='a device pattern such as "root.factory.*.d1"')
     parser.add_argument("--tall", action="store_true", help="a row a point, values as canonical text")
     parser.add_argument("--verify", action="store_true", help="digest every file first, however lately that was done")

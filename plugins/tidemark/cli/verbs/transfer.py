@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, shorten_list, write_output
+from tidemark.cli.several import answer_each, answer_receivers, choose_links, code_of
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
 from tidemark.progress import format_elapsed, format_size
+from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
     from tidemark.sync.run import Plan
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 SHOWN = 20  # files of a list for people; --json and --out have all
 
 
-def receiver_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--receiver", metavar="R", help="which receiver, where the settings have several")
+def receiver_argument(parser: argparse.ArgumentParser, each: bool = False) -> None:
+    """Add `--receiver R`. `each`: without it the verb runs for each receiver."""
+    which = "only this receiver" if each else "which receiver"
+    parser.add_argument("--receiver", metavar="R", help=f"{which}, where the settings have several")
 
 
 def _link_argument(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +85,10 @@ def _write_json(path: Path, found: dict[str, Any]) -> None:
 
 
 def _sync_arguments(parser: argparse.ArgumentParser) -> None:
-    _link_argument(parser)
+    parser.add_argument("link", nargs="?", metavar="LINK", help="a [links.NAME] of the settings, or a pattern: 'north-*'")
+    parser.add_argument(
+        "--all", action="store_true", help="every link, one after another; one that fails costs itself alone"
+    )
     parser.add_argument("--plan", metavar="F", help="do exactly what this plan says (from plan --out)")
     parser.add_argument("--no-load", action="store_true", help="leave the landing for a later load")
     parser.add_argument(
@@ -92,19 +99,52 @@ def _sync_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_sync(call: Call) -> Answer:
+    links = choose_links(call)
+    if links is None:
+        return _sync_link(call, call.arguments.link)
+    if call.arguments.plan:
+        raise UsageError("a plan is of one link", hint="./tidemark sync LINK --plan F")
+    outcomes, trouble = answer_each(call, "links", links, lambda _app, name: _sync_link(call, name))
+    rows = [{"name": one.name, **one.json} for one in outcomes]
+    sums = {key: sum(row.get(key, 0) for row in rows) for key in _SUMMED}
+    return Answer({"links": rows, **sums, **trouble}, lambda screen: _show_runs(screen, rows), code_of(outcomes))
+
+
+_SUMMED = ("files", "bytes", "sent_bytes", "dropped", "pending", "schema", "loaded", "refused", "quarantined")
+
+
+def _sync_link(call: Call, link: str) -> Answer:
     from tidemark.sync.run import Options, run_sync
 
     asked = call.arguments
     options = Options(
         only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
     )
-    with progress.show_progress(call.screen, asked.link) as beat:
-        result = run_sync(call.app, asked.link, options, beat)
+    with progress.show_progress(call.screen, link) as beat:
+        result = run_sync(call.app, link, options, beat)
     found = result.as_json()
     code = result.exit_code
     if asked.fail_if_nothing and code == 0 and result.state == "nothing":
         code = NOTHING_TO_DO
     return Answer(found, lambda screen: _show_run(screen, found), code)
+
+
+def _show_runs(screen: Screen, rows: list[dict[str, Any]]) -> None:
+    columns = ["link", "state", "files>", "sent>", "loaded>", "refused>", "quarantined>", "why"]
+    keys = ("files", "sent_bytes", "loaded", "refused", "quarantined")
+    screen.print_table(columns, [[row["name"], *_format_run(row, keys)] for row in rows])
+    done = sum(row["ok"] for row in rows)
+    sent = format_size(sum(row.get("sent_bytes", 0) for row in rows))
+    screen.print_line(
+        f"{done:,} of {len(rows):,} links done; {sum(row.get('files', 0) for row in rows):,} files, {sent} sent"
+    )
+
+
+def _format_run(row: dict[str, Any], keys: tuple[str, ...]) -> list[object]:
+    figures = (
+        [format_size(row[key]) if key == "sent_bytes" else row[key] for key in keys] if "state" in row else [""] * len(keys)
+    )
+    return [row.get("state", "failed"), *figures, "" if row["ok"] else row.get("error", "")]
 
 
 def _read_plan(path: str | None) -> Plan | None:
@@ -148,19 +188,23 @@ def _show_run(screen: Screen, run: dict[str, Any]) -> None:
 def _load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", default="", metavar="S", help="only landings of this site")
     parser.add_argument("--fail-if-nothing", action="store_true", help="exit 9 where there was nothing to load")
-    receiver_argument(parser)
+    receiver_argument(parser, each=True)
 
 
 def _run_load(call: Call) -> Answer:
+    return answer_receivers(call, lambda receiver: _load_receiver(call, receiver))
+
+
+def _load_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
     from tidemark.receiver.load.load import load
 
     began = time.monotonic()
     with progress.show_progress(call.screen) as beat:
-        result = load(call.app, call.receiver, call.arguments.site, progress=beat)
-        if call.receiver.iotdb:
+        result = load(call.app, receiver, call.arguments.site, progress=beat)
+        if receiver.iotdb:
             from tidemark.receiver.iotdb.load import with_iotdb
 
-            result = with_iotdb(call.app, call.receiver, result, beat)
+            result = with_iotdb(call.app, receiver, result, beat)
     code = result.exit_code
     if call.arguments.fail_if_nothing and code == 0 and not result.landings and not result.has_given:
         code = NOTHING_TO_DO
@@ -187,15 +231,19 @@ def _show_load(screen: Screen, found: dict[str, Any]) -> None:
 def _merge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database", default="", metavar="D", help="only this database")
     parser.add_argument("--partition", type=int, metavar="P", help="only this time partition")
-    receiver_argument(parser)
+    receiver_argument(parser, each=True)
 
 
 def _run_merge(call: Call) -> Answer:
+    return answer_receivers(call, lambda receiver: _merge_receiver(call, receiver))
+
+
+def _merge_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
     from tidemark.receiver.merge.merge import merge
 
     asked = call.arguments
     with progress.show_progress(call.screen) as beat:
-        result = merge(call.app, call.receiver, asked.database or None, asked.partition, progress=beat)
+        result = merge(call.app, receiver, asked.database or None, asked.partition, progress=beat)
     found = result.as_json()
     keys = ("groups", "files_in", "files_out", "rows", "seconds")
     return Answer(
@@ -224,7 +272,7 @@ VERBS = (
     ),
     Verb(
         "sync",
-        "one whole run of a link; continues an unfinished one first",
+        "one whole run of a link, or of several; continues an unfinished one first",
         "./tidemark sync plant1",
         _run_sync,
         _sync_arguments,
