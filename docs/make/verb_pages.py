@@ -31,8 +31,8 @@ its options.
 - Words for people and progress go to stderr, results to stdout. `--json` makes the last line of stdout one JSON object,
   also after a failure: `{"ok": false, "kind": …, "error": …, "hint": …}`. Later versions may add keys; they take none away.
 - A verb that destroys or decides asks first. Off a terminal it asks nobody and needs `--yes`.
-- With several receivers `coverage`, `verify`, `load`, `merge`, `quarantine list` and `owners list` run for each, and `--json`
-  has an object for each in `receivers`. `--receiver R` chooses one. The other verbs need it.
+- With several receivers `coverage`, `verify`, `load`, `merge`, `quarantine list` and `owners list` run for each, and
+  `--json` has an object for each in `receivers`. `--receiver R` chooses one. The other verbs need it.
 - The outputs on these pages come from a small deployment: the folders in `tests/data/iotdb`, below `/srv/tidemark`.
 """
 INDEX_TAIL = """\

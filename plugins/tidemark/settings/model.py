@@ -16,6 +16,7 @@ from typing import Any
 from tidemark.settings.values import (
     Reader,
     format_read,
+    format_toml,
     format_value,
     one_of,
     parse_bandwidth,
@@ -317,19 +318,40 @@ COMMENTED = ("cluster", "nodes")  # sections that a new file does not use
 MEANING_COLUMN = 43
 
 
-def render_template() -> str:
-    """Return the text of a new file, with a new UUID for its site."""
+def render_template(sites: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """Return the text of a new file. It has the sites that are given, each with a link, or one with a new UUID."""
     parts = [HEAD, f"{f'include = {format_read(INCLUDE.default, INCLUDE.read)}':{MEANING_COLUMN}}# {INCLUDE.meaning}\n"]
     for section in SECTIONS:
+        if section in ("sites", "links") and sites:
+            if section == "sites":
+                parts.append(render_sites(sites))
+            continue
         head = CLUSTER_HEAD if section == "cluster" else ""
         prefix = "# " if section in COMMENTED else ""
         parts.append(head + "".join(f"{prefix}{line}\n" for line in _render_section(section, MEANING_COLUMN - len(prefix))))
     return "\n".join(parts)
 
 
-def _render_section(section: str, column: int) -> Iterator[str]:
-    name = f"{section}.{TABLES[section]}" if section in TABLES else section
-    yield f"{f'[{name}]':{column}}# {SECTIONS[section].__doc__}"
+def render_sites(sites: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the tables of sites, each with a new UUID and the values that are given, and a link for each."""
+    tables = []
+    for name, values in sites.items():
+        identity = {"id": make_start(list_settings("sites")["id"])}
+        link = {"site": name, "receiver": TABLES["receivers"], "schedule": list_settings("links")["schedule"].start}
+        for section, given in (("sites", {**identity, **values}), ("links", link)):
+            tables.append("".join(f"{line}\n" for line in _render_section(section, MEANING_COLUMN, name, given)))
+    return "\n".join(tables)
+
+
+def _render_section(section: str, column: int, name: str = "", given: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """Yield the lines of a table: every key with its start, or those that are given."""
+    titled = f"{section}.{name or TABLES[section]}" if section in TABLES else section
+    yield f"{f'[{titled}]':{column}}# {SECTIONS[section].__doc__}"
     for key, setting in list_settings(section).items():
-        value = format_value(make_start(setting)) if setting.start else format_read(setting.default, setting.read)
+        if given is not None and key not in given:
+            continue
+        if given is not None:
+            value = format_toml(given[key])
+        else:
+            value = format_value(make_start(setting)) if setting.start else format_read(setting.default, setting.read)
         yield f"{f'{key} = {value}  ':{column}}# {setting.meaning}"

@@ -7,6 +7,7 @@ are compiled, and `uuid` and `zoneinfo` are imported, at their first use.
 
 from __future__ import annotations
 
+import json
 import os.path
 import re
 from collections.abc import Callable
@@ -303,6 +304,11 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(format_value(item) for item in value) + "]"
     return '"' + re.sub(r"(://[^/@:]*:)[^/@]*@", r"\1…@", value) + '"' if isinstance(value, str) else str(value)
+
+
+def format_toml(value: str | int | tuple[str, ...]) -> str:
+    """Write a value so that TOML reads the same: JSON escapes as TOML does."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
 def format_read(value: Any, read: Reader) -> str:

@@ -13,6 +13,7 @@ from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.dial import Dialled
 from tidemark.stores.ssh.login import Limits, Login
+from tidemark.stores.ssh.login import known_host_key as known_host_key  # noqa: PLC0414  for those who write settings
 
 NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
 

@@ -15,6 +15,8 @@ from tidemark.errors import NotFoundError
 from tidemark.settings.load import DEFAULT
 
 if TYPE_CHECKING:
+    from tidemark.operations.new_sites import NewSite
+    from tidemark.operations.survey import Survey
     from tidemark.orchestration.deployment.deployment import Deployment
 
 
@@ -22,24 +24,71 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "dir", nargs="?", default=".", metavar="DIR", help="folder to write tidemark.toml into (default: here)"
     )
+    parser.add_argument(
+        "--site",
+        action="append",
+        default=[],
+        metavar="[NAME=]URL",
+        help="look at this IoTDB, a folder or sftp://user@host:port/folder, and write what is found; may be repeated",
+    )
+    parser.add_argument("--key", default="", metavar="FILE", help="private key file for sftp sites (else ssh's own)")
+    parser.add_argument(
+        "--host-key",
+        action="append",
+        default=[],
+        metavar="SHA256:…",
+        help="of an sftp site that ~/.ssh/known_hosts does not have: one for all, or one for each, in their order",
+    )
 
 
 def _run_init(call: Call) -> Answer:
-    from tidemark.settings import model as settings_template
     from tidemark.settings.load import load_settings
+    from tidemark.settings.model import render_sites, render_template
 
-    target = Path(call.arguments.dir) / DEFAULT
+    asked = call.arguments
+    target = Path(asked.dir) / DEFAULT
     option = "" if target == Path(DEFAULT) else f"--config {target} "
+    sites = _look_at_sites(call) if asked.site else []
+    tables = {site.name: site.as_settings() for site in sites}
     written = not target.exists()
     if written:
-        _write_new(target, settings_template.render_template())
+        _write_new(target, render_template(tables))
     load_settings(target, {})  # raises for errors in an existing file
+    more = render_sites(tables) if sites and not written else ""
 
     def show(screen: Screen) -> None:
         screen.print_line(str(target) if written else f"{target} is there already; nothing was written")
-        screen.print_remark(f"  next: edit it (sites, receivers, links), then ./tidemark {option}doctor")
+        for site in sites:
+            screen.print_line(f"  site {site.name}: {_describe_survey(site.found)}")
+        if more:
+            screen.print_line(f"\n{more}")
+        edit = "add these tables to it" if more else "edit it (sites, receivers, links)" if not sites else "look at it"
+        screen.print_remark(f"  next: {edit}, then ./tidemark {option}doctor")
 
-    return Answer({"config": str(target), **({} if written else {"written": False})}, show)
+    found: dict[str, Any] = {"config": str(target), **({} if written else {"written": False})}
+    if sites:
+        found |= {"sites": [site.as_json() for site in sites], **({"tables": more} if more else {})}
+    return Answer(found, show)
+
+
+def _look_at_sites(call: Call) -> list[NewSite]:
+    from tidemark.operations.new_sites import Login, look_at_sites
+
+    asked = call.arguments
+    return look_at_sites(asked.site, Login(asked.key, asked.host_key), Path.cwd())
+
+
+def _describe_survey(found: Survey) -> str:
+    told = [
+        f"IoTDB {found.version}" if found.version else "an IoTDB that does not tell its version",
+        f"data in {', '.join(found.data)}",
+        f"schema in {found.schema}" if found.schema else "no schema folder found",
+        f"time unit {found.time_unit}" if found.time_unit else "time unit not told: ms is written, IoTDB's default",
+        f"partitions of {found.partition_interval_ms:,} ms"
+        if found.partition_interval_ms
+        else "partition interval not told",
+    ]
+    return "; ".join(told)
 
 
 def _write_new(target: Path, text: str) -> None:
@@ -133,7 +182,13 @@ def _list_benchmarks() -> list[str]:
 
 
 VERBS = (
-    Verb("init", "write a commented tidemark.toml", "./tidemark init", _run_init, _init_arguments),
+    Verb(
+        "init",
+        "write a commented tidemark.toml, with the sites that it looks at",
+        "./tidemark init --site north=sftp://edge@10.0.0.5:22/opt/iotdb --key ~/.ssh/id_ed25519",
+        _run_init,
+        _init_arguments,
+    ),
     Verb("doctor", "check settings, ledger, stores, host keys, tools, clocks, disks", "./tidemark doctor", _run_doctor),
     Verb(
         "demo",

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
+from tidemark.operations.survey import Survey, has_folder, survey_site
 from tidemark.settings.model import ReceiverSettings, SiteSettings
+from tidemark.settings.values import format_toml
 from tidemark.stores.listing import list_names, mark_unlisted, odd_paths_to_report
 from tidemark.stores.open import TIERS
 from tidemark.stores.protocol import UNLISTED, Store, StoreAddress, Tier, local_root
@@ -133,33 +135,62 @@ def check_writable(name: str, store: Store, clock: Clock) -> Iterator[Check]:
 
 
 def _check_site_folders(name: str, site: SiteSettings, store: Store, clock: Clock) -> Iterator[Check]:
+    try:
+        found = survey_site(store)
+    except PermanentError:  # a file of the server that this login may not read
+        found = Survey()
+    yield from _check_survey(name, site, found)
     folders = [("data", folder) for folder in site.data] + ([("schema", site.schema)] if site.schema else [])
     for what, folder in folders:
-        yield _check_listing(f"{name}: {what}", site, store, folder)
+        yield _check_listing(f"{name}: {what}", site, store, folder, found)
     if not site.snapshot:
         yield pass_check(f"{name}: snapshot", 'snapshot = "": files are read in place, looked at before and after')
         return
     difference = None
     for folder in site.data:
-        if _has_folder(store, folder):
+        if has_folder(store, folder):
             check, difference = _trial_link(name, site, store, folder, clock)
             yield check
     if difference is not None:
         yield _check_clock(name, difference)
 
 
-def _check_listing(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
+def _check_survey(name: str, site: SiteSettings, found: Survey) -> Iterator[Check]:
+    """Compare time unit and partition interval with what the IoTDB says of itself. A wrong unit makes wrong times."""
+    pairs = {
+        "time_unit": (f'"{site.time_unit}"', f'"{found.time_unit}"' if found.time_unit else ""),
+        "partition_interval_ms": (str(site.partition_interval_ms), str(found.partition_interval_ms or "")),
+    }
+    apart = {key: has for key, (said, has) in pairs.items() if has and said != has}
+    label, version = f"{name}: IoTDB", found.version or "its version is not told"
+    for key, has in apart.items():
+        differs = PermanentError(f"{version}: its files say {key} = {has}, the settings {pairs[key][0]}")
+        yield fail_check(label, differs, f"write {key} = {has} in [sites.{site.name}], before the first sync")
+    if found.version and not apart:
+        told = ", ".join(f"{key} = {has}" for key, (_, has) in pairs.items() if has)
+        yield pass_check(label, f"{version}; {told or 'unit and interval are not told'}")
+
+
+def _check_listing(label: str, site: SiteSettings, store: Store, folder: str, found: Survey) -> Check:
     """Check, by the listing that a run makes, whether everything in the folder can be listed."""
     listing = list_names(store, [folder], RESOURCE)
     if listing.missing:
         what = "data" if folder in site.data else "schema"
-        missing = NotFoundError(f"{folder} is not there")
-        return fail_check(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
+        return fail_check(label, NotFoundError(f"{folder} is not there"), _suggest_folder(site, what, found))
     for path, why in odd_paths_to_report(listing.odd, site.data) if folder in site.data else mark_unlisted(listing.odd):
         if why.startswith(UNLISTED):
             return fail_check(label, PermanentError(f"{path} {why}"), LET_LIST)
     other = _find_other_half(site, store, folder)
     return pass_check(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)
+
+
+def _suggest_folder(site: SiteSettings, what: str, found: Survey) -> str:
+    named = any(f"{folder}/".startswith(f"{data}/") for folder in found.data for data in site.data)
+    if what == "data" and found.data and not named:  # else a disk is missing
+        return f"found {found.data[0]}; write data = {format_toml(found.data)} in [sites.{site.name}]"
+    if what == "schema" and found.schema not in ("", site.schema):
+        return f'found {found.schema}; write schema = "{found.schema}" in [sites.{site.name}]'
+    return f"see [sites.{site.name}] store and {what}; is the disk mounted?"
 
 
 def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:
@@ -168,7 +199,7 @@ def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:
     half = _HALVES.get(name, "")
     other = f"{parent}{slash}{half}"
     known = {data.rstrip("/") for data in site.data}
-    return other if half and other not in known and _has_folder(store, other) else ""
+    return other if half and other not in known and has_folder(store, other) else ""
 
 
 def _trial_write(store: Store, folder: str, clock: Clock) -> float:
@@ -222,12 +253,6 @@ def _any_file(store: Store, folder: str, depth: int) -> str | None:
         if found:
             return found
     return None
-
-
-def _has_folder(store: Store, folder: str) -> bool:
-    """Return whether the folder exists, even if it is empty."""
-    parent, _, name = folder.rstrip("/").rpartition("/")
-    return not name or name in store.list_folder(parent or ("/" if folder.startswith("/") else ""))
 
 
 def _check_clock(name: str, ahead: float) -> Check:
