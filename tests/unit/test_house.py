@@ -27,6 +27,7 @@ OPENS_ITSELF = {
     "tsfiles/spark/dataset": "a folder that the user names",
     "tsfiles/spark/sink": "a folder that the user names",
     "tsfiles/write/writer": "writes",
+    "changes/store/disk": "its own indexes, mapped into memory",
     "cli/failure": "its own report of a failure",
     "cli/screen": "writes a page where the user says",
     "cli/verbs/checkout": "files of this checkout",

@@ -1,0 +1,122 @@
+"""All effects of a store on its folder, and all openings. Paths are below the store's root.
+
+Everything that counts is durable when a call returns. Indexes are not: they can be derived. A process may die before and
+after each call, and within `append`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from tidemark.errors import CorruptionError
+from tidemark.stores.agent import durable
+from tidemark.stores.os_errors import Where, translate_os_errors
+
+
+class OpenFile:
+    """A file that is read at any offset. `size` is as it was when it was opened: what is appended meanwhile is not seen."""
+
+    def __init__(self, handle: int, path: str) -> None:
+        self._handle = handle
+        self.path = path
+        self.size = os.fstat(handle).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes from `offset` on, fewer at the end of the file."""
+        pieces = []
+        while length > 0 and (piece := os.pread(self._handle, min(length, 1 << 30), offset)):
+            pieces.append(piece)
+            offset += len(piece)
+            length -= len(piece)
+        return b"".join(pieces)
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._handle)
+
+
+class Disk:
+    """The folder of one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    # reading; FileNotFoundError where there is no such file
+
+    def list_names(self, folder: str) -> Sequence[str]:
+        """The names in a folder; none where there is no such folder."""
+        with suppress(FileNotFoundError):
+            return os.listdir(self._place(folder))  # noqa: PTH208 (names alone)
+        return []
+
+    def open_file(self, path: str) -> OpenFile:
+        try:
+            return OpenFile(durable.open_regular(os.fsencode(self._place(path)), os.O_RDONLY), path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CorruptionError(f"{self._place(path)} cannot be opened: {error.strerror}", subject=path) from error
+
+    def read(self, path: str) -> bytes:
+        with self.open_file(path) as file:
+            return file.read(0, file.size)
+
+    def map_file(self, path: str) -> mmap.mmap | bytes:
+        """The file mapped into memory; nothing where it is missing or empty."""
+        try:
+            handle = durable.open_regular(os.fsencode(self._place(path)), os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        try:
+            return mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if os.fstat(handle).st_size else b""
+        finally:
+            os.close(handle)
+
+    # effects
+
+    def append(self, path: str, offset: int, data: bytes) -> None:
+        """Cut the file at `offset`, append `data`, durably. Makes the file for offset 0."""
+        with self._translated(path):
+            place = os.fsencode(self._place(path))
+            durable.write_part(place, offset, [data], sync=True)
+            if offset == 0:
+                # CRASH WINDOW: the file may be there, empty or torn; readers leave out what is no whole block.
+                durable.sync_folder(os.path.dirname(place))  # noqa: PTH120 (bytes)
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Replace a file whole, durably."""
+        with self._translated(path):
+            durable.publish(os.fsencode(self._place(path)), [data])
+
+    def append_index(self, path: str, offset: int, data: bytes) -> None:
+        """Append to an index, which may be lost."""
+        with self._translated(path):
+            durable.write_part(os.fsencode(self._place(path)), offset, [data])
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with self._translated(path):
+                durable.remove_quietly(os.fsencode(self._place(path)))
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or folder, durably."""
+        with self._translated(source):
+            durable.rename_durably(os.fsencode(self._place(source)), os.fsencode(self._place(target)))
+
+    def remove_tree(self, folder: str) -> None:
+        with self._translated(folder), suppress(FileNotFoundError):
+            shutil.rmtree(self._place(folder))
+
+    def _place(self, path: str) -> Path:
+        return self.root / path
+
+    def _translated(self, path: str) -> AbstractContextManager[None]:
+        return translate_os_errors(Where("", str(self.root)), path)

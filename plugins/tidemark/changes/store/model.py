@@ -1,0 +1,217 @@
+"""What a change store holds: transactions of records. Frozen values.
+
+Rows of one statement and table are one `Rows`: an Arrow batch whose schema follows from the table's `Shape`. A value has
+three states: a value, null, or `ABSENT` (the source logged no such column). A shape is stored by its content, so two tables
+made alike at different times have the same shape.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidemark.errors import CorruptionError
+
+
+class Absent(enum.Enum):
+    """The third state beside a value and null."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+Value = int | float | str | bytes | None | Absent
+
+
+class Kind(enum.StrEnum):
+    """How a column's values are stored. The caller turns what is none of these (decimals, times, JSON) into exact text."""
+
+    INT64 = "int64"
+    UINT64 = "uint64"
+    FLOAT64 = "float64"
+    TEXT = "text"
+    BYTES = "bytes"
+
+
+class Op(enum.IntEnum):
+    """What became of a row."""
+
+    INSERT = ord("I")
+    UPDATE = ord("U")
+    DELETE = ord("D")
+    READ = ord("R")  # of a bootstrap
+
+    @property
+    def has_before(self) -> bool:
+        return self in (Op.UPDATE, Op.DELETE)
+
+    @property
+    def has_after(self) -> bool:
+        return self is not Op.DELETE
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column. `type` is the source's own text, for readers."""
+
+    name: str
+    kind: Kind
+    type: str = ""
+    key: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A table as it was while its rows were logged."""
+
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+
+    def as_json(self) -> str:
+        columns = [[c.name, c.kind, c.type, c.key] for c in self.columns]
+        return json.dumps([self.database, self.table, columns], ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Shape:
+        database, table, columns = json.loads(text)
+        return cls(database, table, tuple(Column(name, Kind(kind), type_, key) for name, kind, type_, key in columns))
+
+    def arrow_schema(self) -> Any:
+        """The Arrow schema of this shape's rows: `op`, which columns are absent, then `b0…` before and `a0…` after."""
+        import pyarrow as pa
+
+        types = {
+            Kind.INT64: pa.int64(),
+            Kind.UINT64: pa.uint64(),
+            Kind.FLOAT64: pa.float64(),
+            Kind.TEXT: pa.string(),
+            Kind.BYTES: pa.binary(),
+        }
+        fields = [("op", pa.uint8()), ("before_absent", pa.binary()), ("after_absent", pa.binary())]
+        fields += [(f"{side}{number}", types[c.kind]) for side in "ba" for number, c in enumerate(self.columns)]
+        return pa.schema(fields, metadata={b"shape": self.as_json().encode()})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a `Rows`. `before` or `after` is None where the operation has none."""
+
+    op: Op
+    before: tuple[Value, ...] | None
+    after: tuple[Value, ...] | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one table in their order. `batch` has the schema `shape.arrow_schema()`."""
+
+    shape: Shape
+    batch: Any
+
+    @classmethod
+    def of(cls, shape: Shape, rows: Sequence[Row]) -> Rows:
+        """Make a batch of rows. A capture that decodes into Arrow makes its batches without this."""
+        import pyarrow as pa
+
+        width = len(shape.columns)
+        sides = [[row.before for row in rows], [row.after for row in rows]]
+        columns: list[list[Any]] = [[row.op.value for row in rows]]
+        columns += [[_absent_bits(values) for values in side] for side in sides]
+        for side in sides:
+            for number in range(width):
+                column = [None if values is None else values[number] for values in side]
+                columns.append([None if value is ABSENT else value for value in column])
+        schema = shape.arrow_schema()
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
+        return cls(shape, pa.record_batch(arrays, schema=schema))
+
+    def rows(self) -> Iterator[Row]:
+        """The rows as Python values."""
+        width = len(self.shape.columns)
+        columns = [column.to_pylist() for column in self.batch.columns]
+        for op, before_absent, after_absent, *values in zip(*columns, strict=True):
+            kind = Op(op)
+            yield Row(
+                kind,
+                _mark_absent(values[:width], before_absent) if kind.has_before else None,
+                _mark_absent(values[width:], after_absent) if kind.has_after else None,
+            )
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """The shape that the next rows of its table have."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Ddl:
+    """A statement that changed definitions, as the source logged it."""
+
+    database: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Anything else that has a place in the order: `heartbeat`, `gap`, `bootstrap_begin` … `text` belongs to the word."""
+
+    word: str
+    text: str = ""
+
+
+Record = Rows | SchemaChange | Ddl | Mark
+
+
+@dataclass(frozen=True)
+class BinlogInfo:
+    """Where a transaction stands at its source. Ordered by change id, file, offset, event index.
+
+    `timestamp`: microseconds since 1970 UTC, of the commit. `uuid` and `transaction_id` are parts of the GTID for readers.
+    """
+
+    change_id: int = 0
+    server_id: int = 0
+    file: int = 0
+    offset: int = 0
+    uuid: bytes = bytes(16)
+    transaction_id: int = 0
+    event_index: int = 0
+    timestamp: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        return self.change_id, self.file, self.offset, self.event_index
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """The unit of appending, resuming, finding and counting. `gtid_offset`: number of transactions in the source's GTID set
+    with this one; it never falls."""
+
+    info: BinlogInfo
+    gtid: str = ""
+    gtid_offset: int = 0
+    records: tuple[Record, ...] = field(default=())
+
+
+def _absent_bits(values: tuple[Value, ...] | None) -> bytes | None:
+    """One bit a column, least significant first; None where no column is absent."""
+    if values is None or ABSENT not in values:
+        return None
+    bits = sum(1 << number for number, value in enumerate(values) if value is ABSENT)
+    return bits.to_bytes((len(values) + 7) // 8, "little")
+
+
+def _mark_absent(values: list[Any], absent: bytes | None) -> tuple[Value, ...]:
+    if absent is None:
+        return tuple(values)
+    bits = int.from_bytes(absent, "little")
+    if bits >> len(values):
+        raise CorruptionError("a row says that columns are absent which its table does not have")
+    return tuple(ABSENT if bits >> number & 1 else value for number, value in enumerate(values))

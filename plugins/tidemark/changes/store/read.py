@@ -1,0 +1,275 @@
+"""Transactions from a place on, and finding a place by bisection.
+
+A finding asks L1 for the bucket, the bucket's L2 for a stretch of 64 KiB, the headers there for the block, and decodes that
+one block. Where an index is missing, the headers of blocks say the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tidemark.changes.store.block import HEADER_BYTES, Header, decode_gtids, decode_transactions
+from tidemark.changes.store.disk import Disk, OpenFile
+from tidemark.changes.store.index import L1_PATH, Index
+from tidemark.changes.store.layout import DataPosition, State
+from tidemark.changes.store.model import Transaction
+from tidemark.changes.store.view import Bucket, View, damage, look, missing_error, read_first, read_rest, walk
+from tidemark.errors import NotFoundError
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is looked for: the first transaction after which it is reached. Once reached it stays so.
+
+    `by_state` judges the state after any transaction. Where no state tells, `by_set` judges GTID sets, and `by_gtid` single
+    GTIDs.
+    """
+
+    by_state: Callable[[State], bool] | None = None
+    by_set: Callable[[str], bool] = bool
+    by_gtid: Callable[[str], bool] = bool
+
+
+def at_seq(seq: int) -> Target:
+    """The transaction of this number."""
+    return Target(lambda state: state.seq >= seq)
+
+
+def at_time(microseconds: int) -> Target:
+    """The first transaction that was committed at or after a time. Commit times go back; this is the first one in the order
+    of the store, so none that is later than the time is missed."""
+    return Target(lambda state: state.newest >= microseconds)
+
+
+def at_position(order: tuple[int, int, int, int]) -> Target:
+    """The first transaction at or after (change id, file, offset, event index) at its source."""
+    return Target(lambda state: state.info.order >= order)
+
+
+def at_gtid_offset(offset: int) -> Target:
+    """The transaction with which the source's GTID set has this many."""
+    return Target(lambda state: state.gtid_offset >= offset)
+
+
+def at_gtid(gtid: str, contains: Callable[[str, str], bool]) -> Target:
+    """The transaction of this GTID. `contains(set, gtid)`: of the source's kind."""
+    return Target(by_set=lambda gtids: contains(gtids, gtid), by_gtid=lambda other: other == gtid)
+
+
+def outside(is_outside: Callable[[str], bool], has: Callable[[str], bool]) -> Target:
+    """The first transaction that a GTID set lacks. `is_outside(set)`: another set has more; `has(gtid)`: it has this one."""
+    return Target(by_set=is_outside, by_gtid=lambda gtid: bool(gtid) and not has(gtid))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place in the store. `position`: of the block that the transaction `seq` is in; None: the open tail."""
+
+    seq: int
+    position: DataPosition | None
+    fence: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A transaction with its number, or a part of one that is larger than a block. `ends`: with this it is whole."""
+
+    seq: int
+    transaction: Transaction
+    ends: bool = True
+
+
+class Reader:
+    """What a view holds. It sees nothing newer: look again for that."""
+
+    def __init__(self, disk: Disk, view: View | None = None) -> None:
+        self.disk = disk
+        self.view = look(disk) if view is None else view
+        self._l1 = Index(disk.map_file(L1_PATH))
+
+    @property
+    def first(self) -> int:
+        """The number of the earliest transaction; one more than the last where there is none."""
+        buckets, tail = self.view.buckets, self.view.tail
+        before = self.state_before(buckets[0]) if buckets else tail[0].header.before if tail else self.view.end
+        return before.seq + 1
+
+    def find(self, target: Target) -> Found | None:
+        """The first transaction that reaches `target`, None where the store does not yet have it. Raises NotFoundError where
+        retention may have taken it."""
+        view = self.view
+        if not view.buckets and not view.tail:
+            return None
+        number = bisect_left(view.buckets, True, key=lambda bucket: self._reached_before(target, bucket)) - 1
+        if view.buckets and number < 0:
+            raise NotFoundError(
+                "the store begins after that",
+                hint=f"its earliest transaction is seq:{self.first}",
+                subject=f"seq:{self.first}",
+            )
+        if number >= 0 and (found := self._find_in_bucket(target, view.buckets[number])):
+            return found
+        for group in view.tail:
+            header = group.header
+            if _is_reached(target, header.after, lambda g=group: decode_gtids(g.rest[: g.header.head_bytes])[1]):  # type: ignore[misc]
+                seq = _find_in_block(target, header.before, decode_transactions(header, group.rest[header.head_bytes :]))
+                if seq is not None:
+                    return Found(seq, None)
+        return None
+
+    def read(self, seq: int | None = None) -> Iterator[Piece]:
+        """Transactions from number `seq` on, or all. Raises CorruptionError at a damaged block or a missing one."""
+        seq = self.first if seq is None else seq
+        if seq > self.view.end.seq:
+            return
+        found = self.find(at_seq(seq))
+        assert found is not None
+        last: Header | None = None
+        path = ""
+        for bucket, offset in self._buckets_from(found):
+            for _, header, body in self.read_blocks(bucket, offset):
+                _check_seam(last, path, header, bucket.file.path)
+                last, path = header, bucket.file.path
+                yield from _split_pieces(header, body, seq)
+        for group in self.view.tail:
+            _check_seam(last, path, group.header, group.path)
+            last, path = group.header, group.path
+            yield from _split_pieces(group.header, group.rest[group.header.head_bytes :], seq)
+        assert last is not None
+        assert last.after == self.view.end
+
+    def read_whole(self, seq: int | None = None) -> Iterator[tuple[int, Transaction]]:
+        """As `read`, each transaction in one; one that memory does not hold is better read in pieces."""
+        parts: list[Piece] = []
+        for piece in self.read(seq):
+            parts.append(piece)
+            if piece.ends:
+                records = tuple(record for part in parts for record in part.transaction.records)
+                yield piece.seq, replace(piece.transaction, records=records)
+                parts = []
+
+    # finding
+
+    def state_before(self, bucket: Bucket) -> State:
+        """The state before a bucket, from L1 or from its first block."""
+        entry = self._l1.find_bucket(bucket.file)
+        return entry.before if entry else self._first_of(bucket)[0].before
+
+    def _first_of(self, bucket: Bucket) -> tuple[Header, str]:
+        try:
+            return read_first(self.disk, bucket.file)
+        except FileNotFoundError as gone:
+            raise _retired(bucket) from gone
+
+    def _reached_before(self, target: Target, bucket: Bucket) -> bool:
+        if target.by_state:
+            return target.by_state(self.state_before(bucket))
+        return target.by_set(self._first_of(bucket)[1])
+
+    def _find_in_bucket(self, target: Target, bucket: Bucket) -> Found | None:
+        with self._open(bucket) as file:
+            end = file.size if bucket.length is None else bucket.length
+            begun = walked = self._find_start(target, bucket, file, end)
+            for offset, header in walk(file, bucket.file.id, begun, end):
+                walked = offset + header.size
+                begun = offset if header.begins else begun
+                if not _is_reached(target, header.after, lambda o=offset, h=header: _read_gtids(file, o, h)[1]):  # type: ignore[misc]
+                    continue
+                seq: int | None = header.after.seq
+                if header.begins:  # else the last part of one transaction
+                    body = read_rest(file, offset, header)[header.head_bytes :]
+                    seq = _find_in_block(target, header.before, decode_transactions(header, body))
+                if seq is not None:
+                    return Found(seq, DataPosition(bucket.file.id, begun), bucket.file.fence)
+            if walked < end or bucket != self.view.buckets[-1]:  # the next one begins where the target is reached
+                raise damage(file.path, walked)
+        return None
+
+    def _find_start(self, target: Target, bucket: Bucket, file: OpenFile, end: int) -> int:
+        """Where to walk from: the last block told by L2 before which the target is not reached."""
+        index = Index(self.disk.map_file(bucket.file.index_path))
+
+        def reached(number: int) -> bool:
+            entry = index[number]
+            if entry is None:
+                raise LookupError(number)
+            start = entry.position.offset
+            return start >= end or _is_reached(target, entry.before, lambda: _gtids_at(file, bucket, start))
+
+        try:
+            number = bisect_left(range(len(index)), True, key=reached) - 1
+            entry = index[number] if number >= 0 else None
+        except LookupError:  # a damaged entry: the headers say it, too
+            entry = None
+        return entry.position.offset if entry else 0
+
+    # reading
+
+    def _buckets_from(self, found: Found) -> Iterator[tuple[Bucket, int]]:
+        if found.position is not None:
+            for bucket in self.view.buckets:
+                if bucket.file.id >= found.position.bucket:
+                    yield bucket, found.position.offset if bucket.file.id == found.position.bucket else 0
+
+    def read_blocks(self, bucket: Bucket, offset: int = 0) -> Iterator[tuple[int, Header, bytes]]:
+        """(offset, header, body) of each block of a bucket. Raises CorruptionError at the first that is not as written."""
+        with self._open(bucket) as file:
+            end = file.size if bucket.length is None else bucket.length
+            for start, header in walk(file, bucket.file.id, offset, end):
+                if header.fence != bucket.file.fence:
+                    raise damage(file.path, start)
+                yield start, header, read_rest(file, start, header)[header.head_bytes :]
+                offset = start + header.size
+            if offset != end or not end:  # a bucket is never empty
+                raise damage(file.path, offset)
+
+    def _open(self, bucket: Bucket) -> OpenFile:
+        try:
+            return self.disk.open_file(bucket.file.path)
+        except FileNotFoundError as gone:
+            raise _retired(bucket) from gone
+
+
+def _is_reached(target: Target, state: State, gtids: Callable[[], str]) -> bool:
+    return target.by_state(state) if target.by_state else target.by_set(gtids())
+
+
+def _read_gtids(file: OpenFile, offset: int, header: Header) -> tuple[str, str]:
+    try:
+        return decode_gtids(file.read(offset + HEADER_BYTES, header.head_bytes))
+    except ValueError as wrong:
+        raise damage(file.path, offset) from wrong
+
+
+def _gtids_at(file: OpenFile, bucket: Bucket, offset: int) -> str:
+    for start, header in walk(file, bucket.file.id, offset, file.size):
+        return _read_gtids(file, start, header)[0]
+    raise damage(file.path, offset)
+
+
+def _check_seam(last: Header | None, former: str, header: Header, path: str) -> None:
+    if last is not None and header.before != last.after:
+        raise missing_error(last.after.seq, former, header.before.seq, path)
+
+
+def _find_in_block(target: Target, state: State, transactions: Sequence[Transaction]) -> int | None:
+    for transaction in transactions:
+        state = state.after(transaction)
+        if target.by_state(state) if target.by_state else target.by_gtid(transaction.gtid):
+            return state.seq
+    return None
+
+
+def _split_pieces(header: Header, body: bytes, seq: int) -> Iterator[Piece]:
+    number = header.before.seq
+    for transaction in decode_transactions(header, body):
+        number += 1
+        if number >= seq:
+            yield Piece(number, transaction, header.ends)
+
+
+def _retired(bucket: Bucket) -> NotFoundError:
+    path = bucket.file.path
+    return NotFoundError(f"{path} is gone: retention took it", hint="read on from `earliest`", subject=path)
