@@ -216,7 +216,8 @@ def _make_batch(rows: Sequence[tuple[Any, ...]], schema: Any) -> Any:
 def _join_batches(shape: Shape, batches: Sequence[Any]) -> Any:
     import pyarrow as pa
 
-    return pa.concat_batches([batch.replace_schema_metadata({b"shape": shape.as_json().encode()}) for batch in batches])
+    metadata = {b"shape": shape.as_json().encode()}
+    return pa.concat_batches([batch.replace_schema_metadata(metadata) for batch in batches])
 
 
 def _write_stream(batch: Any, compress: bool) -> bytes:
