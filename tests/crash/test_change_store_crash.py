@@ -117,10 +117,17 @@ def test_a_killed_process(tmp_path: Path) -> None:
         assert any(name.startswith(effect) for name in explored.names), effect
 
 
+@pytest.mark.full
 def test_a_power_loss(tmp_path: Path) -> None:
     explore(lambda: StoreWorld(tmp_path / "s", Random(1)))
 
 
 @pytest.mark.full
 def test_two_deaths_one_after_the_other(tmp_path: Path) -> None:
-    explore_double(lambda: StoreWorld(tmp_path / "s", Random(2)), 600)
+    explore_double(lambda: StoreWorld(tmp_path / "s", Random(2)), 100)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_many_deaths_one_after_the_other(tmp_path: Path) -> None:
+    explore_double(lambda: StoreWorld(tmp_path / "s", Random(2)), 2000)

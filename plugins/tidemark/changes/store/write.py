@@ -179,6 +179,7 @@ class Writer:
         last = view.buckets[-1] if view.buckets else None
         self._last_id = last.file.id if last else None
         self._entries = self._read_entries(view)
+        self._cut_torn_indexes(view)
         self.state = self.durable = view.end
         self.gtids = view.gtids
         if view.tail:
@@ -204,6 +205,15 @@ class Writer:
             or Entry(read_first(self.disk, b.file)[0].before, DataPosition(b.file.id, 0), b.file.fence)
             for b in view.buckets
         ]
+
+    def _cut_torn_indexes(self, view: View) -> None:
+        """Cut the former holder's L2 before what a power loss tore. What it lacks then is read from the blocks."""
+        for bucket in view.buckets:
+            if view.holders is not None and bucket.file.fence == view.holders.open.fence:
+                index = Index(self.disk.map_file(bucket.file.index_path))
+                sound = next((number for number in range(len(index)) if index[number] is None), len(index))
+                if sound < len(index):
+                    self.disk.append_index(bucket.file.index_path, sound * ENTRY_BYTES, b"")
 
     # groups, blocks, buckets
 
