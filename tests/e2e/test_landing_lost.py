@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.crash.explorer import Died
 from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
-from tidemark.formats.layout import MANIFEST
+from tidemark.formats.layout import MANIFEST, RECEIPT
 from tidemark.stores.local import LocalStore
 
 
@@ -60,7 +61,26 @@ def swell(manifest: Path) -> None:
     os.truncate(manifest, 1 << 40)
 
 
-@pytest.mark.parametrize("harm", [overwrite, swell])
+def make_fifo(manifest: Path) -> None:
+    manifest.unlink()
+    os.mkfifo(manifest)
+
+
+def make_link(manifest: Path) -> None:
+    manifest.unlink()
+    manifest.symlink_to("/etc/hostname")
+
+
+def make_folder(manifest: Path) -> None:
+    manifest.unlink()
+    manifest.mkdir()
+    (manifest / "file").touch()
+
+
+HARMS = [overwrite, swell, make_fifo, make_link, make_folder]
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_manifest_that_is_damaged_before_it_is_loaded_is_made_again(edge: Commanded, harm: Callable[[Path], None]) -> None:
     edge.seal(1)
     assert edge.sync("--no-load").code == 0
@@ -77,6 +97,77 @@ def test_a_manifest_that_is_damaged_before_it_is_loaded_is_made_again(edge: Comm
 
     assert edge.devices() == ["root.sg.d1", "root.sg.d2"]
     edge.assert_in_step()
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_rebuild_names_and_keeps_a_landing_with_a_damaged_manifest(
+    edge: Commanded, harm: Callable[[Path], None], later: bool
+) -> None:
+    edge.seal(1)
+    assert edge.sync("--no-load").code == 0
+    (manifest,) = (edge.root / "landing").glob(f"*/*/{MANIFEST}")
+    if later:
+        edge.seal(2)
+        assert edge.sync("--no-load").code == 0
+    harm(manifest)
+    found = rebuild(edge)
+    assert found["removed_landings"] == [] and f"landing {manifest.parent.name} of link plant1" in found["error"]
+
+    assert differences(edge, code=20) == [("damaged", "landing", False)]
+    assert ("damaged", "landing", True) in differences(edge, "--repair", code=0)
+    edge.seal(3)
+    assert edge.sync().code == 0
+
+    assert edge.devices() == [f"root.sg.d{number}" for number in (1, 2, 3) if later or number != 2]
+    edge.assert_in_step()
+
+
+@pytest.mark.parametrize(("loaded", "lost"), [(0, 1), (1, 3)])
+def test_landings_that_were_lost_before_the_ledger_was_rebuilt_are_named_and_their_files_come_again(
+    edge: Commanded, loaded: int, lost: int
+) -> None:
+    """Of several lost in a row only the newest has a name in what is left."""
+    send_landings(edge, loaded, lost)
+    for folder in set((edge.root / "landing").glob("*/*")) - {p.parent for p in (edge.root / "landing").rglob(RECEIPT)}:
+        shutil.rmtree(folder)
+    bring_back(edge, lost)
+    edge.assert_in_step()
+
+
+def test_a_loaded_landing_that_is_gone_with_later_ones_is_not_taken_for_lost(edge: Commanded) -> None:
+    send_landings(edge, 2, 2)
+    lose_landings(edge)
+    bring_back(edge, 2)
+    assert edge.sync().json["state"] == "nothing"
+
+
+def send_landings(edge: Commanded, loaded: int, unloaded: int) -> None:
+    for number in range(1, loaded + unloaded + 1):
+        edge.seal(number)
+        assert edge.sync(*([] if number <= loaded else ["--no-load"])).code == 0
+
+
+def bring_back(edge: Commanded, lost: int) -> None:
+    """A later landing comes, the ledger is rebuilt, and the lost landings' files come again."""
+    edge.seal(8)
+    assert edge.sync("--no-load").code == 0
+    found = rebuild(edge)
+    assert "./tidemark verify --repair" in found["error"]
+    assert len([trouble for trouble in found["troubles"] if "is lost" in trouble]) == lost
+    edge.seal(9)
+    edge.sync().refused(5, "has not come")
+
+    assert differences(edge, code=20) == [("missing", "landing", False)] * lost
+    assert differences(edge, "--repair", code=0) == [("missing", "landing", True)] * lost
+    assert edge.sync().code == 0
+    assert len(edge.devices()) == len(edge.sealed)
+
+
+def rebuild(edge: Commanded) -> dict[str, Any]:
+    said = edge.run("ledger", "rebuild", "--replace", "--yes")
+    said.refused(23)
+    return said.json
 
 
 def test_a_landing_that_nobody_may_look_at_is_not_taken_for_lost(edge: Commanded) -> None:

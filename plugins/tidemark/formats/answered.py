@@ -91,6 +91,11 @@ def kept_receipt(site_id: str, landing: str) -> str:
     return f"{FOLDER}/{site_id}/{landing}{_RECEIPT}"
 
 
+def landing_of_receipt(name: str) -> str:
+    """Return the landing of a kept receipt, by the receipt's file name; "" for another file."""
+    return name.removesuffix(_RECEIPT) if name.endswith(_RECEIPT) else ""
+
+
 def encode_begun() -> bytes:
     return json.dumps({"format": ANSWERED_FORMAT}).encode()
 
@@ -117,7 +122,7 @@ def answered_landings(root: Path) -> set[tuple[str, str]]:
     for site in (root / FOLDER).glob("*/"):
         with os.scandir(site) as entries:
             names = [entry.name for entry in entries]
-        found |= {(site.name, name.removesuffix(_RECEIPT)) for name in names if name.endswith(_RECEIPT)}
+        found |= {(site.name, landing) for landing in map(landing_of_receipt, names) if landing}
     return found
 
 

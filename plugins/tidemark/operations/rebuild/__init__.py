@@ -4,6 +4,7 @@ Enter by `rebuild.rebuild_ledger`; `rebuild.backup_ledger` and `rebuild.upgrade_
 
     answers     a landing's answers, from its manifest, its receipt and the present files; pure
     history     the receiver's documents, in order of time
+    gaps        landings of a link that are lost; pure
     result      the findings; rows without bytes, data files without rows
     links       the link's side, from manifests and receipts at its receiver, local or remote
     receiver    the receiver's side, replayed moment by moment through the load, files described in child processes

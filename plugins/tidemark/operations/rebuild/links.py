@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, PermissionDeniedError
+from tidemark.formats.answered import FOLDER as ANSWERED
+from tidemark.formats.answered import kept_receipt, landing_of_receipt
 from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt, decode_manifest, decode_receipt, read_papers
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder, schema_location
 from tidemark.ledger.sender import holds as hold_rows
@@ -24,6 +27,7 @@ from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.links import Acked, Extent, SchemaPosition, Seen
 from tidemark.ledger.sender.runs import SentLanding
+from tidemark.operations.rebuild.gaps import Told, find_lost
 from tidemark.operations.rebuild.result import Findings
 from tidemark.progress import Progress, Tick
 from tidemark.settings.model import LinkSettings, SiteSettings
@@ -37,11 +41,12 @@ _BLOCK = 4 << 20
 
 @dataclass(frozen=True)
 class _Read:
-    """A site's landings: those of the link in sequence, those without a manifest, and the newest by number and name. If its
-    manifest is damaged, the number comes from its receipt."""
+    """A site's landings: those of the link in sequence, those without a manifest, those that are lost, and the newest by
+    number and name. If its manifest is damaged, the number comes from its receipt."""
 
     landings: Sequence[str]
     open: Sequence[str]
+    lost: Sequence[SentLanding]
     newest: tuple[int, str | None]
 
 
@@ -49,44 +54,89 @@ def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Pro
     """Write the link's rows into the app's (empty) ledger. Interrupted landings at the receiver are removed, except that of
     the run that the next sync continues."""
     site = app.site_settings(link.site)
+    beside = _list_links_beside(app, link, site.id)
     with app.receiver_store(app.receiver_settings(link.receiver)) as store:
-        read = _list_landings(store, site.id, link.name, findings)
+        read = _list_landings(store, site.id, link.name, app.clock(), findings, alone=not beside)
         recalled = replay_manifests(_read_landings(store, site.id, read.landings, findings, progress))
         if not (recalled.landings or read.newest[0] or read.open):
             return
+        for lost in read.lost:
+            recalled.runs.setdefault(lost.run_id, RunFacts(lost.run_id, lost.created, lost.created))
         positions = [_rebuild_position(store, site.id, path, log) for path, log in sorted(recalled.logs.items())]
         adopted = _read_adopted(app, site, recalled)
         with app.ledger.write() as connection:
             link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
             _write_files(connection, link.name, recalled, adopted)
             link_rows.put_schema_positions(connection, link.name, positions)
-            _write_runs(connection, link, site.id, recalled, read.newest)
-        _resolve_open(app, store, link, site.id, recalled, read.open, findings)
+            _write_runs(connection, link, site.id, recalled, read)
+        if beside:
+            told = "has no manifest, and any of these links may have begun it: remove it"
+            links = ", ".join([link.name, *beside])
+            findings.troubles += [f"landing {folder} of site {site.id} {told} ({links})" for folder in read.open]
+        else:
+            _resolve_open(app, store, link, site.id, recalled, read.open, findings)
 
 
-def _list_landings(store: Store, site_id: str, link: str, findings: Findings) -> _Read:
+def _list_links_beside(app: App, link: LinkSettings, site_id: str) -> list[str]:
+    """Return the other links of the site to the same receiver."""
+    of_site = (one for one in app.settings.links.values() if app.site_settings(one.site).id == site_id)
+    return [one.name for one in of_site if one.receiver == link.receiver and one.name != link.name]
+
+
+def _list_landings(store: Store, site_id: str, link: str, at: float, findings: Findings, alone: bool) -> _Read:
+    """`alone`: the site has no other link to this receiver, so that a damaged manifest is one of this link."""
     names = store.list_folder(f"landing/{site_id}")
+    told: list[Told] = []
     mine: list[tuple[int, str]] = []
     empty: list[str] = []
-    newest: tuple[int, str | None] = (0, None)
+    damaged: list[str] = []
     for name, data, answer in _read_pairs(store, site_id, names):
         try:
             receipt = decode_receipt(answer) if answer is not None else None
         except CorruptionError:
             receipt = None  # the receiver's rebuild, or the next run's first step, reports it
-        if data is None:
-            empty += [name] if receipt is None else []
+        if data is None and receipt is not None:
+            told.append(Told(receipt.sequence, name, None, True))
+            continue
+        if data is None and MANIFEST not in store.list_folder(landing_folder(site_id, name)):
+            empty.append(name)
             continue
         try:
+            if data is None:
+                raise CorruptionError("manifest.json is no regular file")
             manifest = decode_manifest(data)
         except CorruptionError as broken:
-            newest = max(newest, (receipt.sequence, name)) if receipt else newest
+            told += [Told(receipt.sequence, name, None, True)] if receipt else []
+            damaged.append(name)
             findings.troubles.append(f"landing {name} of link {link}: {broken.message}; what it told is not known")
             continue
         if manifest.link == link:
             mine.append((manifest.sequence, name))
-            newest = max(newest, (manifest.sequence, name))
-    return _Read([name for _, name in sorted(mine)], empty, newest)
+            told.append(Told(manifest.sequence, name, manifest.previous, receipt is not None))
+    lost = find_lost(link, told, damaged if alone else (), at)
+    if lost:
+        told += _read_kept(store, site_id)
+        lost = find_lost(link, told, damaged if alone else (), at)
+    findings.troubles += [
+        f"landing {one.landing} of link {link} (sequence {one.sequence}) is lost, and was not loaded: put it back and"
+        f" rebuild again; or ./tidemark verify --repair, then ./tidemark sync {link} sends its files again"
+        for one in lost
+    ]
+    numbers = [*((one.sequence, one.landing) for one in told), *((one.sequence, one.landing) for one in lost)]
+    return _Read([name for _, name in sorted(mine)], empty, lost, max(numbers, default=(0, None)))
+
+
+def _read_kept(store: Store, site_id: str) -> list[Told]:
+    """Return the landings of the site that the receiver answered, by its own copies; none where this user may not read."""
+    told: list[Told] = []
+    with suppress(PermissionDeniedError):
+        names = [name for name in map(landing_of_receipt, store.list_folder(f"{ANSWERED}/{site_id}")) if name]
+        for start in range(0, len(names), _PAPERS):
+            some = names[start : start + _PAPERS]
+            for name, data in zip(some, read_papers(store, [kept_receipt(site_id, one) for one in some]), strict=True):
+                with suppress(CorruptionError):
+                    told += [Told(decode_receipt(data).sequence, name, None, True)] if data is not None else []
+    return told
 
 
 def _read_pairs(store: Store, site_id: str, names: Sequence[str]) -> Iterator[tuple[str, bytes | None, bytes | None]]:
@@ -171,9 +221,7 @@ def _write_files(connection: Connection, link: str, recalled: LinkState, adopted
     hold_rows.note_sent(connection, link, weak)
 
 
-def _write_runs(
-    connection: Connection, link: LinkSettings, site_id: str, recalled: LinkState, newest: tuple[int, str | None]
-) -> None:
+def _write_runs(connection: Connection, link: LinkSettings, site_id: str, recalled: LinkState, read: _Read) -> None:
     link_rows.add_link(connection, link.name, site_id, link.receiver)
     for run in recalled.runs.values():
         _write_run(connection, link.name, run)
@@ -182,12 +230,14 @@ def _write_runs(
         run_rows.set_landing(
             connection, landing.landing, landed=landing.created, state=landing.state, receipt=landing.receipt
         )
+    for lost in read.lost:
+        run_rows.add_landing(connection, lost)
     last = recalled.landings[-1] if recalled.landings else None
     link_rows.set_link(
         connection,
         link.name,
-        next_sequence=newest[0] + 1,
-        last_landing=newest[1],
+        next_sequence=read.newest[0] + 1,
+        last_landing=read.newest[1],
         last_run=last.run_id if last else None,
         last_success=last.created if last else None,
         listed=recalled.listed,
@@ -217,12 +267,6 @@ def _resolve_open(
     app: App, store: Store, link: LinkSettings, site_id: str, recalled: LinkState, folders: Sequence[str], findings: Findings
 ) -> None:
     """Resolve landings without a manifest, of a run that died with the ledger: one run is continued, the rest removed."""
-    of_site = (one for one in app.settings.links.values() if app.site_settings(one.site).id == site_id)
-    beside = ", ".join(one.name for one in of_site if one.receiver == link.receiver)
-    if beside != link.name:
-        told = "has no manifest, and any of these links may have begun it: remove it"
-        findings.troubles += [f"landing {folder} of site {site_id} {told} ({beside})" for folder in folders]
-        return
     run, doomed = find_interrupted(recalled.runs, folders)
     for folder in doomed:
         store.remove_tree(landing_folder(site_id, folder))

@@ -436,7 +436,7 @@ def _manifest_troubles(store: Store, site: SiteSettings, waiting: Sequence[SentL
     """Return {landing: what is wrong with its manifest}. One that may not be read is told by the load."""
     found = store.stat_many([_manifest_path(site, landing) for landing in waiting])
     troubles = {
-        one.landing: LOST if entry is None else ALTERED
+        one.landing: ALTERED if entry is not None or MANIFEST in store.list_folder(_folder(site, one)) else LOST
         for one, entry in zip(waiting, found, strict=True)
         if entry is None or entry.size > MOST_PAPER
     }
@@ -464,6 +464,7 @@ def _read_unanswered(app: App, link: LinkSettings) -> Sequence[SentLanding]:
 def _remake_manifest(app: App, link: LinkSettings, landing: SentLanding, store: Store) -> str:
     """Make the manifest again and return what was done; "" where the ledger does not know all files of the landing."""
     site = app.site_settings(link.site)
+    path = _manifest_path(site, landing)
     with app.ledger.read() as connection:
         contents, data = manifest_of(connection, link, site, landing)
     if len(contents.files) != landing.files:  # the ledger was rebuilt
@@ -475,12 +476,18 @@ def _remake_manifest(app: App, link: LinkSettings, landing: SentLanding, store: 
         journal.record_event(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
         journal.record_decision(connection, "verify repair", landing.landing, link=link.name)
     # CRASH WINDOW: recorded, and no manifest or another: it is still a lost landing, and this is done again.
-    store.publish(_manifest_path(site, landing), data)
+    if store.stat(path) is None:
+        store.remove_tree(path)  # a folder in its place is not replaced by a rename
+    store.publish(path, data)
     return MADE_AGAIN.format(link=link.name)
 
 
 def _manifest_path(site: SiteSettings, landing: SentLanding) -> str:
-    return f"{landing_folder(site.id, landing.landing)}/{MANIFEST}"
+    return f"{_folder(site, landing)}/{MANIFEST}"
+
+
+def _folder(site: SiteSettings, landing: SentLanding) -> str:
+    return landing_folder(site.id, landing.landing)
 
 
 MOUNTED = (
