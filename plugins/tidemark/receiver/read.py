@@ -36,7 +36,7 @@ from tidemark.receiver.proved_files import require_proved
 from tidemark.receiver.session import local_root
 from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, kept_times, overlay_points, seen_devices
 from tidemark.settings.model import ReceiverSettings
-from tidemark.tsfiles.devices import pattern_matches
+from tidemark.tsfiles.devices import pattern_matches, translate_stars
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.spark.arrow import Part
@@ -221,7 +221,7 @@ class _Wanted:
     @staticmethod
     def from_query(query: Query) -> _Wanted:
         """`*` in a pattern is any characters; all else is literal."""
-        patterns = [".*".join(map(re.escape, pattern.split("*"))) for pattern in query.measurements]
+        patterns = [translate_stars(pattern) for pattern in query.measurements]
         return _Wanted(re.compile("|".join(patterns), re.DOTALL) if patterns else None, query.limit, query.tail)
 
     def matches(self, measurement: str) -> bool:

@@ -102,7 +102,7 @@ def pattern_matches(pattern: str, device: str) -> bool:
 
     `*` is any characters of one node, `**` (a node of its own) one or more whole nodes; all else is literal. Case counts.
     """
-    return _compile_pattern(pattern, not is_table([device])).fullmatch(device) is not None
+    return _compile_pattern(pattern, not is_table([device])).fullmatch(f"{device}.") is not None
 
 
 def plain_path(pattern: str) -> str | None:
@@ -115,15 +115,33 @@ def plain_path(pattern: str) -> str | None:
 @lru_cache(maxsize=1 << 14)
 def _compile_pattern(pattern: str, tree: bool) -> re.Pattern[str]:
     anything = _ANY_IN_TREE if tree else _ANY_IN_TABLE
-    parts = []
+    runs = [""]  # of nodes, each with its dot; between two of them are any number of nodes
     for node in split_nodes(pattern) if tree else _table_nodes(pattern):
-        if node == "**":
-            parts.append(rf"{anything}*(?:\.{anything}*)*")
-        elif "*" in node and not (tree and node.startswith("`")):
-            parts.append(f"{anything}*".join(re.escape(piece) for piece in node.split("*")))
+        if "*" in node and not (tree and node.startswith("`")):  # a `**` is one node and any number of them
+            runs[-1] += translate_stars(node, anything) + r"\."
         else:
-            parts.append(re.escape(quote_node(unquote_node(node)) if tree else node))
-    return re.compile(r"\.".join(parts), re.DOTALL)
+            runs[-1] += re.escape(quote_node(unquote_node(node)) if tree else node) + r"\."
+        if node == "**":
+            runs.append("")
+    return re.compile(_join_pieces(runs, rf"(?:{anything}*+\.)"), re.DOTALL)
+
+
+def translate_stars(pattern: str, anything: str = ".") -> str:
+    """Return the regular expression of a pattern in which `*` is any number of `anything`; all else is literal."""
+    return _join_pieces([re.escape(piece) for piece in pattern.split("*")], anything)
+
+
+def _join_pieces(pieces: Sequence[str], anything: str) -> str:
+    """Join regular expressions with any number of `anything` between two of them.
+
+    The first place at which a piece matches is as good as any later one, but for the last piece. So no place is tried again
+    (an atomic group), and a pattern of thousands of stars takes no longer than its text is long.
+    """
+    first, *others = pieces
+    if not others:
+        return first
+    *middle, last = others
+    return first + "".join(f"(?>{anything}*?{piece})" for piece in middle if piece) + f"{anything}*{last}"
 
 
 def _iterate_nodes(path: str) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tidemark.tsfiles.devices import (
@@ -13,6 +15,7 @@ from tidemark.tsfiles.devices import (
     split_nodes,
     table_device,
     table_segments,
+    translate_stars,
     tree_device,
     unquote_node,
 )
@@ -106,7 +109,21 @@ def test_nodes_are_split_outside_of_quotes() -> None:
         ("works.sensors.*", "works.sensors.`a.b`", False),  # two tags: a quote in a tag is a character
         ("works.sensors.*.*", "works.sensors.`a.b`", True),
         ("works.sensors.**", "works.sensors.\\N.x", True),
+        ("root.**.**", "root.a", False),
+        ("root.**.**", "root.a.b", True),
+        ("root.**.a.**.b", "root.a.a.b", False),
+        ("root.**.a.**.b", "root.x.a.a.b", True),
+        ("root.a*b***c*c", "root.abbcbc", True),
+        ("root.a*b*c", "root.ab.c", False),
     ],
 )
 def test_patterns(pattern: str, device: str, matched: bool) -> None:
     assert pattern_matches(pattern, device) is matched
+
+
+@pytest.mark.timeout(60)  # with a place tried again for each star, the sun goes out first
+@pytest.mark.parametrize("device", ["root." + "a" * 60, "works.t." + "a" * 60, "root" + ".a" * 60])
+@pytest.mark.parametrize("pattern", ["*" * 5_000, "*a" * 30, "**." * 2_000, "**.a." * 15, "*.**.a*." * 15, "*`a`" * 30])
+def test_no_pattern_of_stars_hangs(pattern: str, device: str) -> None:
+    assert not pattern_matches(f"{device.partition('.')[0]}.{pattern}b", device)
+    assert re.fullmatch(translate_stars(pattern + "b"), device) is None
