@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import logging
+import traceback
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.commanded import Commanded
 from tests.landing_maker import SITE_A, SITE_B, Sender
 from tests.small_files import sealed
 from tidemark.cli.main import main
+from tidemark.errors import CorruptionError
 from tidemark.visible import escape_invisible, plain_json
 from tidemark.visible_log import VisibleLog
 
@@ -115,6 +117,61 @@ def test_tasks_log_it_too(caplog: pytest.LogCaptureFixture) -> None:
     assert not raw(caplog.text)
     assert caplog.records[0].filename == Path(__file__).name
     assert caplog.records[0].getMessage() == f"{escape_invisible(NASTY)} is 1 of\n2.5"
+
+
+class Stubborn(Exception):
+    """Says its file's name whatever its `args` are."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"no {self.place}"
+
+
+def hostile_errors() -> list[BaseException]:
+    noted = ValueError("noted")
+    noted.add_note(NASTY)
+    return [
+        OSError(5, f"refused {NASTY}", NASTY, None, f"to {NASTY}"),
+        ConnectionResetError(NASTY),
+        ImportError(f"no module {NASTY}", name=NASTY),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, NASTY),
+        KeyError(NASTY),
+        Stubborn(NASTY),
+        noted,
+        ExceptionGroup("several", [ValueError(NASTY)]),
+        CorruptionError(f"torn {NASTY}", hint=f"see {NASTY}"),
+    ]
+
+
+@pytest.mark.real("airflow")
+@pytest.mark.parametrize("error", hostile_errors(), ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("behind", ["itself", "cause", "context"])
+def test_a_task_s_traceback_shows_it_too(
+    world: Commanded, monkeypatch: pytest.MonkeyPatch, error: BaseException, behind: str
+) -> None:
+    from tidemark.orchestration.tasks.perform import perform_step
+
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(world.folder / "tidemark.toml"))
+
+    def act(_app: object) -> None:
+        if behind == "itself":
+            raise error
+        try:
+            raise error
+        except BaseException as first:
+            if behind == "cause":
+                raise RuntimeError("in front") from first
+            raise RuntimeError("in front")  # noqa: B904
+
+    with pytest.raises(BaseException) as raised:
+        perform_step(act)
+    told = "".join(traceback.format_exception(raised.value))
+    assert not raw(told)
+    assert r"\x1b]0;owned" in told
+    assert type(raised.value) is (type(error) if behind == "itself" else RuntimeError)
 
 
 # who writes to a stream: the door, a bar and a last resort that go through `escape_invisible`, pipes between programs

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidemark.errors import GuardError, PartialError, TidemarkError, WindowOverError
 from tidemark.orchestration.settings import load_sound_settings
 from tidemark.progress import Pace, Progress, Tick, format_figures
-from tidemark.visible import escape_invisible
+from tidemark.visible import escape_error
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -46,11 +46,12 @@ def perform_step(act: Callable[[App], T]) -> T:
     try:
         with open_task_app() as app, record_attempt(app), explain_surprises(app.ledger):
             return retry_soon(lambda: act(app))
-    except WindowOverError as over:
-        raise AirflowSkipException(format_advice(over)) from over
-    except TidemarkError as error:
-        log.error("%s: %s", type(error).__name__, format_advice(error))
-        error.args = (escape_invisible(error.message),)  # Airflow logs it with the traceback
+    except BaseException as error:
+        escape_error(error)  # Airflow logs it with the traceback and all that is behind it
+        if isinstance(error, WindowOverError):
+            raise AirflowSkipException(format_advice(error)) from error
+        if isinstance(error, TidemarkError):
+            log.error("%s: %s", type(error).__name__, format_advice(error))
         raise
 
 
