@@ -23,8 +23,10 @@ MOST_PAPER = 1 << 29
 """Bytes of a manifest or a receipt: a site of a million files tells about 400 MB at once."""
 MOST_MODS = 1 << 26
 """Bytes of a file of deletions: about a million of them."""
+MOST_RECORD = 1 << 26
+"""Bytes of a decision, a settled merge or a merge's intent: the owners of a million devices."""
 MOST_SMALL = 1 << 24
-"""Bytes of a paper that tells of one thing: a decision, a settled merge, a mark."""
+"""Bytes of a paper that tells of one thing: a mark, the blocks of a part."""
 NO_LINK = "put the folder or file itself in the link's place; one that lies on another disk is mounted there (mount --bind)"
 """What helps where a symlink stands in what is ours."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from tidemark.errors import CorruptionError
 from tidemark.formats.json_stream import read_fields
-from tidemark.stores.protocol import Store, check_path, is_utf8
+from tidemark.stores.protocol import Store, check_path, is_utf8, read_records
 from tidemark.untrusted_files import MOST_PAPER
 
 
@@ -181,10 +181,7 @@ def encode_document(paper: Manifest | Receipt) -> bytes:
 def read_papers(store: Store, paths: Sequence[str]) -> list[bytes | None]:
     """Read manifests or receipts, which an edge can write: None where there is none; b"", which is no paper, for one of more
     than MOST_PAPER bytes."""
-    found = zip(paths, store.stat_many(paths), strict=True)
-    long = {path for path, entry in found if entry is not None and entry.size > MOST_PAPER}
-    read = dict(store.read_many([path for path in paths if path not in long]))
-    return [b"" if path in long else read[path] for path in paths]
+    return [b"" if isinstance(data, CorruptionError) else data for data in read_records(store, paths, MOST_PAPER)]
 
 
 def decode_manifest(data: bytes) -> Manifest:

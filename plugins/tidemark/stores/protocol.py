@@ -271,6 +271,34 @@ def read_stream(store: Store, wants: Iterator[Want], ahead: int = 0) -> Iterator
     )
 
 
+def read_records(store: Store, paths: Sequence[str], most: int) -> Iterator[bytes | CorruptionError | None]:
+    """Read small files that others can write: the bytes of each; None where there is none; the error for a longer one.
+
+    Of each at most `most` + 1 bytes are asked for, so a far end that lies about a size cannot send more. One that says
+    itself that it is longer is not read.
+    """
+    told = store.stat_many(paths)
+    short = [path for path, entry in zip(paths, told, strict=True) if entry is not None and entry.size <= most]
+    read = store.read_many(short, [most + 1] * len(short))
+    for path, entry in zip(paths, told, strict=True):
+        data = next(read)[1] if entry is not None and entry.size <= most else None
+        long = (entry is not None and entry.size > most) or (data is not None and len(data) > most)
+        yield _long_error(store, path, most) if long else data
+
+
+def read_record(store: Store, path: str, most: int) -> bytes | None:
+    """Read one such file. Raises the error for one that is longer."""
+    (data,) = read_records(store, [path], most)
+    if isinstance(data, CorruptionError):
+        raise data
+    return data
+
+
+def _long_error(store: Store, path: str, most: int) -> CorruptionError:
+    text = f"{without_password(store.url).rstrip('/')}/{path} has more than the {most} bytes that are read of it"
+    return CorruptionError(text, hint="look at who wrote it, and remove it there", subject=path)
+
+
 def vanished_error(path: str, why: str) -> SourceVanishedError:
     return SourceVanishedError(f"{path} {why}", hint="the next run lists again", subject=path)
 

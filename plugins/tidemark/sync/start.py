@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.errors import PermanentError, UsageError
-from tidemark.formats.landing import decode_manifest, read_papers
+from tidemark.formats.landing import decode_manifest
 from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, Leases, assert_held
@@ -23,8 +23,9 @@ from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.links import forget_attempt
 from tidemark.settings.model import LinkSettings
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, read_record
 from tidemark.sync.session import Options, Plan
+from tidemark.untrusted_files import MOST_PAPER
 
 
 def open_lease(app: App, link: LinkSettings, external: str | None, options: Options) -> tuple[Lease, bool]:
@@ -111,7 +112,9 @@ def _require_no_landing(target: Store, site_id: str, link: str) -> None:
     """Raise PermanentError, with what to do, if the receiver has a landing of the site already. A receiver loads a site's
     landings in one sequence, and a new link would restart it."""
     folder = f"landing/{site_id}"
-    papers = (read_papers(target, [f"{folder}/{name}/{MANIFEST}"])[0] for name in reversed(target.list_folder(folder)))
+    papers = (
+        read_record(target, f"{folder}/{name}/{MANIFEST}", MOST_PAPER) for name in reversed(target.list_folder(folder))
+    )
     manifest = next((decode_manifest(data) for data in papers if data is not None), None)
     if manifest is None:
         return

@@ -18,6 +18,7 @@ from tests.commanded import Commanded, Said
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import deletion, sealed, source
 from tidemark.formats.layout import MANIFEST, RECEIPT
+from tidemark.untrusted_files import MOST_RECORD
 
 WALL = 20  # seconds a command may take here; it takes well under one
 MEMORY = 1 << 30  # bytes of address space that it may add to what the tests have
@@ -138,6 +139,15 @@ def test_no_command_hangs_on_what_lies_in_a_landing(world: Commanded, harm: Harm
         run(world, *words)
     assert {"root.sg.d1", "root.sg.d2"} <= set(world.devices())
     assert run(world, "load").code != 5  # nobody holds the lease
+
+
+@pytest.mark.parametrize("folder", ["decided", "settled"])
+def test_a_record_of_a_terabyte_is_told_and_passed_over(world: Commanded, folder: str) -> None:
+    (world.root / folder).mkdir(exist_ok=True)
+    sparse(world.root / folder / "1.json")
+    said = run(world, "ledger", "rebuild", "--replace", "--yes")
+    assert f"{folder}/1.json has more than the {MOST_RECORD} bytes" in str(said.json), said
+    assert said.code == 23, said
 
 
 @pytest.mark.parametrize("name", ["*-3-0-0.tsfile", "*-3-0-0.tsfile*.mods"])

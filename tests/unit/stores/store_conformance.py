@@ -16,7 +16,7 @@ import pytest
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError, TidemarkError
 from tidemark.stores.listing import list_names
-from tidemark.stores.protocol import Entry, Range, Store
+from tidemark.stores.protocol import Entry, Range, Store, read_records
 from tidemark.tsfiles.names import RESOURCE
 
 BIG = bytes(range(256)) * 5000 + b"tail"  # 1.28 MB, no two pages alike in place
@@ -94,6 +94,15 @@ class StoreConformance:
         inodes = [entry.inode for entry in store.list_files(["a"]).entries]
 
         assert (0 not in inodes and len(set(inodes)) == 2) if store.properties.inodes else inodes == [0, 0]
+
+    def test_a_record_is_read_up_to_its_bound(self, store: Store, place: Place) -> None:
+        for name, size in (("whole", 99), ("long", 100), ("longer", 1 << 20)):
+            place.put(f"decided/{name}", b"x" * size)
+        whole, long, none, longer = read_records(store, [f"decided/{n}" for n in ("whole", "long", "none", "longer")], 99)
+        assert (whole, none) == (b"x" * 99, None)
+        for error, name in ((long, "long"), (longer, "longer")):
+            assert isinstance(error, CorruptionError)
+            assert f"decided/{name} has more than the 99 bytes" in error.message
 
     def test_list_folder_names_files_and_folders(self, store: Store, place: Place) -> None:
         place.put("landing/s/run-1/a/b", b"")

@@ -11,9 +11,10 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.explorer import CrashingLedger, Effects
 from tests.crash.sync_world import LINK, RECEIVER, SyncWorld
-from tests.memory_store import MemoryStore
+from tests.memory_store import EndlessStore, MemoryStore
 from tests.unit.sync.link_runs import answer, opened, seal
 from tidemark.errors import (
+    CorruptionError,
     DiskFullError,
     LeaseHeldError,
     PermanentError,
@@ -75,6 +76,19 @@ def test_no_room_is_known_before_the_first_byte(world: SyncWorld) -> None:
     world.centre.free = None  # type: ignore[attr-defined]
     world.live(Effects())
     world.check()
+
+
+@pytest.mark.parametrize("paper", ["manifest.json", "receipt.json"])
+def test_a_receiver_that_sends_without_an_end_is_told_by_the_limit(world: SyncWorld, paper: str) -> None:
+    """Whatever size it told before."""
+    seal(world, 1)
+    world.centre = centre = EndlessStore("centre")
+    if paper == "receipt.json":
+        world.sync()
+        seal(world, 2)
+    centre.endless = paper
+    with pytest.raises(CorruptionError, match=paper):
+        world.sync()
 
 
 class Small(MemoryStore):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory_store import MemoryStore
+from tests.memory_store import EndlessStore, MemoryStore
 from tidemark.errors import (
     CorruptionError,
     DiskFullError,
@@ -219,6 +219,19 @@ def test_a_torn_or_foreign_journal_costs_bytes_not_truth(tier: Tier, journal: by
     target = Faulty("centre")
     target.put("landing/0.tsfile.part", content(2 * BLOCK, 5))
     target.put("landing/0.tsfile.part.blocks", journal)
+
+    (sent,) = send_files(source, target, items, OPTIONS)
+
+    assert isinstance(sent, Sent)
+    assert target.read("landing/0.tsfile") == source.read("data/0.tsfile")
+
+
+@pytest.mark.parametrize("tier", ENDS)
+def test_a_journal_without_an_end_is_none(tier: Tier) -> None:
+    source, items = site(5 * BLOCK, tier=tier)
+    target = EndlessStore("centre")
+    target.endless = ".blocks"
+    target.put("landing/0.tsfile.part", content(2 * BLOCK, 5))
 
     (sent,) = send_files(source, target, items, OPTIONS)
 

@@ -25,7 +25,7 @@ from tidemark.errors import (
     StaleEpochError,
     TidemarkError,
 )
-from tidemark.stores.protocol import Range, Store, check_path
+from tidemark.stores.protocol import Range, Store, check_path, read_records
 from tidemark.untrusted_files import MOST_MODS
 
 DATA = "data"
@@ -294,13 +294,11 @@ class NodeFolder:
         return sorted(int(name) for name in self.store.list_folder(TABLES) if _EPOCH.fullmatch(name))
 
     def _read_file(self, path: str) -> bytes | None:
-        """Read a file; None if there is none, or it is no file. CorruptionError, unread, if it is longer than `_MOST`."""
-        entry = self.store.stat(path)
-        if entry is None:
-            return None
-        if entry.size > _MOST:
-            raise CorruptionError(f"{self._url_of(path)} has {entry.size} bytes: no paper", hint=MEND, subject=self.name)
-        return next(data for _, data in self.store.read_many([path], [_MOST]))
+        """Read a file; None if there is none, or it is no file. CorruptionError if it is longer than `_MOST`."""
+        (data,) = read_records(self.store, [path], _MOST)
+        if isinstance(data, CorruptionError):
+            raise CorruptionError(f"{data.message}: no paper", hint=MEND, subject=self.name)
+        return data
 
     def _holds(self, path: str, data: bytes) -> bool:
         try:

@@ -27,8 +27,9 @@ from tidemark.formats.records import Decision, Settlement
 from tidemark.operations.rebuild.answers import StoredFiles
 from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load.landings import Folder, FoundManifest, landing_folders, odd_landings, read_found_manifest
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, read_records
 from tidemark.tsfiles.names import parse_source_path
+from tidemark.untrusted_files import MOST_RECORD
 
 T = TypeVar("T")
 
@@ -161,11 +162,13 @@ def _read_receipt(root: Path, folder: Folder, kept: bool) -> tuple[Receipt | Non
 
 
 def _decode_records(store: Store, paths: Sequence[str], decode: Callable[[bytes], T], troubles: list[str]) -> Iterator[T]:
-    for path, data in store.read_many([path for path in paths if path.endswith(".json")]):
-        if data is None:
-            continue
+    named = [path for path in paths if path.endswith(".json")]
+    for path, data in zip(named, read_records(store, named, MOST_RECORD), strict=True):
         try:
-            yield decode(data)
+            if isinstance(data, CorruptionError):
+                raise data
+            if data is not None:
+                yield decode(data)
         except CorruptionError as broken:
             troubles.append(f"{path}: {broken.message}")
 

@@ -50,6 +50,8 @@ from tidemark.receiver.merge.plan import Group, Plan, Unit, plan_merge, portions
 from tidemark.receiver.merge.task import MergeOutcome, MergeTask
 from tidemark.receiver.session import ReceiverSession, open_receiver
 from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import read_record
+from tidemark.untrusted_files import MOST_RECORD
 
 _ROUNDS = 5  # how often a merge plans anew after concurrent loads; the rest is left to the next one
 _INTENT = ".json"
@@ -156,7 +158,8 @@ def _clean_up(work: _Work, place: Place) -> None:
 
 def _clean_up_batch(work: _Work, staged: str) -> None:
     intents = [f"{staged}/{name}" for name in work.store.list_folder(staged) if name.endswith(_INTENT)]
-    meant = [target for _, data in work.store.read_many(intents) if data for target in parse_json(data)]
+    read = (read_record(work.store, path, MOST_RECORD) for path in intents)
+    meant = [target for data in read if data for target in parse_json(data)]
     withdraw_left(work.cluster, lambda row: row.subject in meant)
     with work.app.ledger.read() as connection:
         known = merge_rows.known_locations(connection, work.receiver.name, meant)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, RetryableError, SourceVanishedError
+from tidemark.errors import CorruptionError, RetryableError
 from tidemark.formats.layout import MANIFEST, landed_path
 from tidemark.ledger import journal
 from tidemark.ledger.sender import holds as hold_rows
@@ -43,10 +43,12 @@ from tidemark.ledger.sender.runs import (
     SentLanding,
 )
 from tidemark.stores.listing import folders_of, list_names
+from tidemark.stores.protocol import read_record
 from tidemark.sync.select import snapshot
 from tidemark.sync.send.manifest import Contents, LandingManifest, manifest_of
 from tidemark.sync.session import Work, partition_of
 from tidemark.tsfiles.names import RESOURCE
+from tidemark.untrusted_files import MOST_PAPER
 
 
 def finish(work: Work) -> Mapping[str, int]:
@@ -145,10 +147,8 @@ def conclude_landing(work: Work, landing: SentLanding, paper: LandingManifest | 
 
 def _read_back(work: Work, path: str) -> str | None:
     """Return the digest of the file at `path`, None if there is none."""
-    try:
-        return hashlib.sha256(work.target.read(path)).hexdigest()
-    except SourceVanishedError:
-        return None
+    data = read_record(work.target, path, MOST_PAPER)
+    return None if data is None else hashlib.sha256(data).hexdigest()
 
 
 def _reserve_landing(connection: Connection, work: Work, last: bool) -> tuple[SentLanding, LandingManifest] | None:

@@ -15,14 +15,15 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
-from tidemark.formats.landing import Answer, Receipt, Resend, decode_receipt, read_papers
+from tidemark.formats.landing import Answer, Receipt, Resend, decode_receipt
 from tidemark.formats.layout import RECEIPT
 from tidemark.ledger import journal
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import SentLanding
-from tidemark.stores.protocol import Range
+from tidemark.stores.protocol import Range, read_record
 from tidemark.sync.session import Work
+from tidemark.untrusted_files import MOST_PAPER
 
 OUTCOMES = ("loaded", "refused", "quarantined")
 
@@ -33,7 +34,7 @@ def read_receipts(work: Work) -> Mapping[str, int]:
         waiting = run_rows.sent_landings(connection, work.link.name, state="landed")
     total: Counter[str] = Counter()
     for landing in waiting:
-        (text,) = read_papers(work.target, [f"{work.landing_folder(landing.landing)}/{RECEIPT}"])
+        text = read_record(work.target, f"{work.landing_folder(landing.landing)}/{RECEIPT}", MOST_PAPER)
         if text is None:
             continue
         receipt = _decode_answer(landing.landing, text)

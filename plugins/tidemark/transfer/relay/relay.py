@@ -17,7 +17,7 @@ from tidemark.errors import DiskFullError, TidemarkError
 from tidemark.stores.agent.block_journal import Block, decode_journal
 from tidemark.stores.agent.part_file import HeadRoom, NoRoom
 from tidemark.stores.local import LocalStore
-from tidemark.stores.protocol import DigestingBeside, Piece, Range, Store, Tier, Want, read_stream
+from tidemark.stores.protocol import DigestingBeside, Piece, Range, Store, Tier, Want, read_records, read_stream
 from tidemark.transfer.attempts import Outcome
 from tidemark.transfer.existing import (
     RACY_SECONDS,
@@ -37,6 +37,7 @@ from tidemark.transfer.relay.job import (
     source_digests,
 )
 from tidemark.transfer.relay.target import CallTarget, Target, target_of
+from tidemark.untrusted_files import MOST_SMALL
 
 BATCH_FILES = 512  # verified and named at once
 BESIDES = {Tier.POSIX: 256, Tier.SFTP: 256}  # overhead bytes of a small file of such a source: answers
@@ -120,9 +121,10 @@ class Relay:
         papers = [path for job in jobs for path in (job.journal_path, job.part_path)]
         found = {path: entry for path, entry in zip(papers, target.stat_many(papers), strict=True) if entry is not None}
         left = [job for job in jobs if job.journal_path in found and job.part_path in found]
-        for job, (_, data) in zip(left, target.read_many([job.journal_path for job in left]), strict=True):
-            self._journals[job.number] = data or b""
-            journal = decode_journal(data or b"")
+        for job, told in zip(left, read_records(target, [job.journal_path for job in left], MOST_SMALL), strict=True):
+            data = told if isinstance(told, bytes) else b""  # one that is too long is none
+            self._journals[job.number] = data
+            journal = decode_journal(data)
             if journal is None or journal.identity != job.identity:
                 continue
             good = good_claims(journal.blocks, self._digests_of(target, job.part_path))
