@@ -143,7 +143,7 @@ class ChangeStores(RuleBasedStateMachine):
         disk = Disk(self.root)
         if zombie._tail is not None and names:
             disk.append(zombie._tail.path, 0, b"")
-        elif zombie._bucket is not None:
+        elif zombie._bucket is not None and (self.root / zombie._bucket.path).exists():
             at = (self.root / zombie._bucket.path).stat().st_size
             disk.append(zombie._bucket.path, at, (self.root / zombie._bucket.path).read_bytes())
 

@@ -46,6 +46,29 @@ def guard_stdout() -> Iterator[None]:
         raise OutputClosed(lost.errno or errno.EIO) from lost
 
 
+class RowStream:
+    """stdout as a stream of rows. Invisible characters are escaped where a terminal would obey them.
+
+    Raises OutputClosed if stdout takes no more. `is_shown`: stdout is a terminal."""
+
+    def __init__(self) -> None:
+        with guard_stdout():
+            self.is_shown = sys.stdout.isatty()
+
+    def write(self, data: bytes) -> None:
+        with guard_stdout():
+            if self.is_shown:
+                text = bytes(data).decode()
+                data = "".join(escape_invisible(line) + "\n" for line in text.removesuffix("\n").split("\n")).encode()
+            left = memoryview(data)
+            while left:  # with PYTHONUNBUFFERED=1 one write may take a part
+                left = left[sys.stdout.buffer.write(left) :]
+
+    def flush(self) -> None:
+        with guard_stdout():
+            sys.stdout.flush()
+
+
 class Screen:
     """Prints all text for people. Every text goes through `escape_invisible`, also into a pipe.
 

@@ -179,6 +179,7 @@ PRINTERS = {
     "cli/screen.py",
     "cli/progress.py",
     "cli/main.py",  # help, which is ours
+    "cli/failure.py",  # a traceback, escaped, where no file could be written
     "cli/__main__.py",  # opens what is closed
     "stores/agent/server.py",
     "stores/agent/forward.py",

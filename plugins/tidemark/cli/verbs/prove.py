@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
-from tidemark.cli.screen import Screen, guard_stdout, write_output
+from tidemark.cli.screen import RowStream, Screen, write_output
 from tidemark.cli.several import answer_receivers
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
 from tidemark.progress import format_elapsed, format_size
 from tidemark.settings.model import ReceiverSettings
-from tidemark.visible import escape_invisible
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
 FORMS, TIMES = ("csv", "jsonl", "parquet"), ("number", "instant")  # of `receiver`, which loads pyarrow
@@ -279,35 +277,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
-class _Rows:
-    """stdout as a stream of rows. Invisible characters are escaped where a terminal would obey them."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stdout.isatty()
-
-    def write(self, data: bytes) -> None:
-        with guard_stdout():
-            if self._shown:
-                text = bytes(data).decode()
-                data = "".join(escape_invisible(line) + "\n" for line in text.removesuffix("\n").split("\n")).encode()
-            left = memoryview(data)
-            while left:  # with PYTHONUNBUFFERED=1 one write may take a part
-                left = left[sys.stdout.buffer.write(left) :]
-
-    def flush(self) -> None:
-        with guard_stdout():
-            sys.stdout.flush()
-
-
-def _open_stdout(asked: argparse.Namespace) -> _Rows:
+def _open_stdout(asked: argparse.Namespace) -> RowStream:
     """Return stdout as a stream of rows. Raises UsageError where something else would come between them."""
     if asked.json:
         hint = "without --json: what was read is said on stderr; or --out FILE"
         raise UsageError("--out - and --json exclude each other: both write to stdout", hint=hint)
-    with guard_stdout():
-        if asked.format == "parquet" and sys.stdout.isatty():
-            raise UsageError("Parquet is not for a terminal", hint="--format csv, or a pipe behind it")
-        return _Rows()
+    rows = RowStream()
+    if asked.format == "parquet" and rows.is_shown:
+        raise UsageError("Parquet is not for a terminal", hint="--format csv, or a pipe behind it")
+    return rows
 
 
 def _run_read(call: Call) -> Answer:
@@ -331,7 +309,7 @@ def _run_read(call: Call) -> Answer:
         times=asked.times or "",
         form=asked.format or "csv",
     )
-    silent = asked.out == "-" and sys.stdout.isatty()  # a bar would be drawn between the rows
+    silent = isinstance(out, RowStream) and out.is_shown  # a bar would be drawn between the rows
     with progress.show_progress(Screen(quiet=True) if silent else call.screen) as beat:
         result = read(call.app, call.receiver, query, out, beat)
     found = result.as_json()
