@@ -191,7 +191,7 @@ def test_any_history_of_holders() -> None:
     run_state_machine_as_test(ChangeStores, settings=settings(max_examples=12, stateful_step_count=20, deadline=None))
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_many_histories_of_holders() -> None:
     run_state_machine_as_test(ChangeStores, settings=settings(max_examples=400, stateful_step_count=40, deadline=None))
