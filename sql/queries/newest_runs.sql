@@ -3,7 +3,7 @@ WITH newest AS (
     SELECT run_id, link, state, started, ended, files, bytes, sent_bytes, dropped, pending, error, hint
     FROM run
     WHERE :link = '' OR link = :link
-    ORDER BY run_id DESC
+    ORDER BY started DESC, run_id DESC
     LIMIT :most
 )
 SELECT n.run_id, n.link, n.state, n.started, n.ended, n.files, n.bytes, n.sent_bytes, n.dropped, n.pending, n.error, n.hint,
@@ -18,4 +18,4 @@ LEFT JOIN (
     WHERE run_id IN (SELECT run_id FROM newest)
     GROUP BY run_id
 ) s ON s.run_id = n.run_id
-ORDER BY n.run_id DESC
+ORDER BY n.started DESC, n.run_id DESC

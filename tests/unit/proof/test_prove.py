@@ -144,7 +144,7 @@ def test_days_and_sites_can_be_chosen(deploy: Deploy) -> None:
     assert 0 < one.cells < whole.cells
     with pytest.raises(NotFoundError, match="'nowhere'"):
         coverage(d.app, d.receiver, "nowhere")
-    with pytest.raises(UsageError, match="not a time"):
+    with pytest.raises(UsageError, match="neither an integer nor"):
         coverage(d.app, d.receiver, since="soon")
 
 
