@@ -2,6 +2,8 @@
 
     (default)   everything but `full` and `soak`        --all   adds `full`        --soak   adds `soak`
 
+Of a test marked `full_after(n)` the first n cases are in the default suite. The others are `full`.
+
 A test marked `real(part)` skips where its part is missing. With CI=true such a skip is a failure: nothing real may
 quietly go untested there.
 """
@@ -57,12 +59,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for part in {part for name, part in PARTS.items() if name in getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.real(part))
+    _mark_later_cases(items)
     unwanted = {marker for marker, option in (("full", "--all"), ("soak", "--soak")) if not config.getoption(option)}
     dropped = [item for item in items if any(item.get_closest_marker(marker) for marker in unwanted)]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         gone = set(dropped)
         items[:] = [item for item in items if item not in gone]
+
+
+def _mark_later_cases(items: list[pytest.Item]) -> None:
+    seen: Counter[str] = Counter()
+    for item in items:
+        limit = item.get_closest_marker("full_after")
+        if limit is None or item.get_closest_marker("full") or item.get_closest_marker("soak"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        seen[test] += 1
+        if seen[test] > limit.args[0]:
+            item.add_marker(pytest.mark.full)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -47,6 +47,7 @@ def away(centre: Centre) -> None:
     centre.config.write_text(centre.config.read_text().replace('store = "plant1"', AWAY))
 
 
+@pytest.mark.full
 def test_between_two_tries_and_after_the_last_one(centre: Centre) -> None:
     dag = Dag()
     run = as_task("recover", dag.recover)
@@ -115,6 +116,7 @@ def test_a_killed_worker_is_gone(centre: Centre) -> None:
     assert said["state"] == "interrupted" and "task transfer_deletes, try 1 of 6: its process is gone" in said["reason"]
 
 
+@pytest.mark.full
 def test_a_dry_run_is_no_try(centre: Centre) -> None:
     instance = SimpleNamespace(dag_id="tidemark_sync__plant1", task_id="select_files", try_number=1, max_tries=5)
     away(centre)

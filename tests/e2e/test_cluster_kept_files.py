@@ -75,6 +75,7 @@ def check_nodes(world: Commanded) -> None:
     assert (checked.code, checked.json["problems"]) == (0, [])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_every_report_says_what_it_says_without_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("plain", "clustered"):

@@ -68,6 +68,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
+@pytest.mark.full
 def test_what_moves_does_not_come_through_this_process(tmp_path: Path, start_sshd: Callable[..., Sshd], ask: Ask) -> None:
     near, far = start_sshd(), start_sshd()
     with Wire(near.port, both=True) as line:
@@ -83,6 +84,7 @@ def test_what_moves_does_not_come_through_this_process(tmp_path: Path, start_ssh
     assert ask("cluster", "show")["roads"] == expected
 
 
+@pytest.mark.full
 def test_where_a_node_reaches_no_other_its_files_are_relayed_and_that_is_told(
     tmp_path: Path, start_sshd: Callable[..., Sshd], ask: Ask, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,7 @@ def sweep(world: World, way: str, cases: int, monkeypatch: pytest.MonkeyPatch, t
     return cuts
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("way", MOVES)
 def test_a_few_cuts(sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sweep(World(sshd, tmp_path), way, 2, monkeypatch) >= 1
@@ -114,6 +115,7 @@ def test_forty_cuts(sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.Mo
     assert sweep(World(sshd, tmp_path), way, 26, monkeypatch) >= 20
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
 @pytest.mark.parametrize("way", MOVES)
 def test_a_few_cuts_on_the_lower_tiers(

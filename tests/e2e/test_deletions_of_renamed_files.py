@@ -44,6 +44,7 @@ def test_they_are_shipped_and_applied(deployed: Deployed) -> None:
     assert deployed.run("sync", "plant1")["state"] == "nothing"
 
 
+@pytest.mark.full_after(1)
 def test_later_ones_travel_alone(deployed: Deployed) -> None:
     mods = deployed.site_root / PLACE / BEFORE
     told = mods.read_text()

@@ -122,6 +122,7 @@ def test_what_is_there_is_not_sent_again_and_a_line_serves_many_sendings(nodes: 
     assert roads([*first, *second]) == {"direct"}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("at", [MB // 2, 5 * MB, 11 * MB])
 def test_the_line_between_the_nodes_may_be_cut(nodes: Nodes, at: int) -> None:
     items = nodes.large()
@@ -137,6 +138,7 @@ def test_the_line_between_the_nodes_may_be_cut(nodes: Nodes, at: int) -> None:
     assert outcomes[0].wire_bytes <= 12 * MB + OPTIONS.block_bytes
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("upwards", [True, False])
 def test_the_line_to_the_source_may_be_cut(nodes: Nodes, upwards: bool) -> None:
     """Handshakes and the program take about 60 KB up and 20 KB down: the cuts come while files go."""
@@ -154,6 +156,7 @@ def test_the_line_to_the_source_may_be_cut(nodes: Nodes, upwards: bool) -> None:
     assert outcomes[0].wire_bytes <= 40 * MB + OPTIONS.block_bytes
 
 
+@pytest.mark.full
 def test_a_killed_server_at_either_end_is_gone_on_from(nodes: Nodes) -> None:
     items, killed = nodes.large(24 * MB), list[Sshd]()
     with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
@@ -175,6 +178,7 @@ def test_a_killed_server_at_either_end_is_gone_on_from(nodes: Nodes) -> None:
     assert not leftovers(nodes.before)
 
 
+@pytest.mark.full
 def test_a_line_between_the_nodes_that_stalls_is_given_up(nodes: Nodes) -> None:
     items = nodes.large()
     with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port, limits=IMPATIENT) as (source, target):
@@ -199,6 +203,7 @@ def test_nothing_runs_on_at_either_node(nodes: Nodes) -> None:
     assert not leftovers(nodes.before)
 
 
+@pytest.mark.full
 def test_the_relay_goes_on_where_a_direct_sending_stopped(nodes: Nodes) -> None:
     """And the other way round: both keep the same journal."""
     items, came = nodes.large(16 * MB), [0]
@@ -276,6 +281,7 @@ def test_a_bad_digest_gets_no_name(nodes: Nodes) -> None:
     assert not (nodes.end / item.target_path).exists()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
 def test_a_full_target_ends_the_sending_before_its_disk_is_full(nodes: Nodes) -> None:
     items, filled = nodes.large(48 * MB), [0]

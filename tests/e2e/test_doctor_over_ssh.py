@@ -103,6 +103,7 @@ def test_a_key_that_may_not_log_in_is_told(sshd: Sshd, start_sshd: Callable[...,
     assert report.exit_code == 6
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_a_server_that_is_gone_is_retryable(start_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     server = start_sshd(FarEnd.SHELL)

@@ -68,6 +68,7 @@ def fill(place: Path) -> None:
             pass
 
 
+@pytest.mark.full_after(1)
 @needs_root
 @WAYS
 @pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])

@@ -45,6 +45,7 @@ ODD_NAMES = [
 ]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("tier", "size"),
     [
@@ -100,6 +101,7 @@ def test_a_file_with_the_longest_name_goes_on_from_its_blocks(sshd: Sshd, tmp_pa
     assert outcomes[item].wire_bytes == 32 * MB - sum(crossed)
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("tier", FASTEST_FIRST)
 @WAYS
 @pytest.mark.parametrize("name", ["half \udcff name", "n" * 256, "a/../b", "nul\0l"])
@@ -116,6 +118,7 @@ def test_a_name_that_is_none_fails_alone_and_is_named(sshd: Sshd, tmp_path: Path
             (world.centre / one.target_path).unlink()
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("size", [1000, 3 * MB])
 @pytest.mark.parametrize("end", ["source", "target", "final name"])
 @WAYS

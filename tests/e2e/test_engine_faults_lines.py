@@ -34,6 +34,7 @@ def test_bytes_that_come_one_by_one(sshd: Sshd, tmp_path: Path, way: str, tier: 
         assert world.arrived(world.move(items))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", FASTEST_FIRST)
 @WAYS
 def test_a_reader_that_is_slow(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
@@ -77,6 +78,7 @@ def test_a_push_over_a_line_that_takes_all_at_once_and_carries_it_slowly(sshd: S
     assert sum(one.wire_bytes for one in outcomes.values()) == sum(item.size for item in items)
 
 
+@pytest.mark.full_after(1)
 @WAYS
 @pytest.mark.parametrize("seed", range(3))
 def test_a_connection_that_ends_at_the_server_after_those_that_came_later(
@@ -98,6 +100,7 @@ def test_a_connection_that_ends_at_the_server_after_those_that_came_later(
     assert world.arrived(outcomes)  # what came late changed nothing
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", FASTEST_FIRST)
 @WAYS
 def test_a_cap_that_is_lifted_leaves_no_journal_of_the_slower_try(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:

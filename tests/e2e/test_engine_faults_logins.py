@@ -106,6 +106,7 @@ def test_a_password_that_expires_in_the_middle(server_of: Callable[[FarEnd], Ssh
         assert world.arrived(world.move(items))
 
 
+@pytest.mark.full_after(1)
 @WAYS
 def test_a_key_that_is_taken_away_in_the_middle(start_sshd: Callable[..., Sshd], tmp_path: Path, way: str) -> None:
     server = start_sshd()
@@ -121,6 +122,7 @@ def test_a_key_that_is_taken_away_in_the_middle(start_sshd: Callable[..., Sshd],
         assert world.arrived(world.move(items))
 
 
+@pytest.mark.full_after(1)
 @WAYS
 def test_a_host_key_that_changes_in_the_middle(start_sshd: Callable[..., Sshd], tmp_path: Path, way: str) -> None:
     server = start_sshd()

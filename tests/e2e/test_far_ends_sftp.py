@@ -72,6 +72,7 @@ def test_a_push_that_was_cut_goes_on_where_no_file_can_be_cut(loose: Sshd, tmp_p
             paper.write_bytes(said)
 
 
+@pytest.mark.full
 def test_a_site_that_only_says_it_makes_hard_links_is_read_in_place(edge: Commanded) -> None:
     for number in range(3):
         edge.seal(number)

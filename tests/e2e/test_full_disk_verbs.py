@@ -82,6 +82,7 @@ def test_a_merge_whose_outputs_find_no_room_for_their_names(
     assert world.run("merge").json["groups"] == 1
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     "words",
     [

@@ -19,6 +19,7 @@ def home_at(server: Sshd) -> str:
     return server.url(home)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.real("sshd")
 @pytest.mark.parametrize("fixture", ["sshd", "sshd_posix", "sshd_sftp_only", "sshd_chroot"])
 def test_what_is_written_works_at_every_far_end(request: pytest.FixtureRequest, tmp_path: Path, fixture: str) -> None:

@@ -99,6 +99,7 @@ def test_a_manifest_that_is_damaged_before_it_is_loaded_is_made_again(edge: Comm
     edge.assert_in_step()
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_rebuild_names_and_keeps_a_landing_with_a_damaged_manifest(
@@ -123,6 +124,7 @@ def test_a_rebuild_names_and_keeps_a_landing_with_a_damaged_manifest(
     edge.assert_in_step()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("loaded", "lost"), [(0, 1), (1, 3)])
 def test_landings_that_were_lost_before_the_ledger_was_rebuilt_are_named_and_their_files_come_again(
     edge: Commanded, loaded: int, lost: int

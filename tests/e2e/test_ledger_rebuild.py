@@ -102,6 +102,7 @@ def test_merged_files_that_had_not_settled_are_derived_again(world: World) -> No
     world.check_proofs()
 
 
+@pytest.mark.full
 def test_merged_files_that_stand_alone_stand_alone_again(small: World) -> None:
     """Their sources' bytes are gone: only the merged files and their papers tell. A later merge builds on them."""
     back = small.hide("plant1", lambda number: number % 3 == 0)

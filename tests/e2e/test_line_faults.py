@@ -57,6 +57,7 @@ def ends(store: Store, near: Path, way: str) -> tuple[Any, Any]:
 # --- never more asked than a far end reads
 
 
+@pytest.mark.full
 def test_very_many_tiny_files_with_long_names_arrive(sshd: Sshd, tmp_path: Path) -> None:
     """All requests together are larger than any window: asked at once, nobody would read what lets them go on."""
     far = sshd.new_folder("far")
@@ -140,6 +141,7 @@ def test_rounds_without_outcome_and_without_error_are_few_and_end(
 # --- silence has an end
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", [Tier.PYTHON, Tier.SFTP])
 def test_a_far_end_that_hangs_behind_a_living_server_is_given_up(sshd: Sshd, tier: Tier) -> None:
     """Its disk hangs, or somebody stopped it: sshd answers all the while."""
@@ -172,6 +174,7 @@ def sftp_servers(among: set[psutil.Process]) -> list[psutil.Process]:
     return [process for process in among if process.is_running() and not process.children()]
 
 
+@pytest.mark.full
 def test_a_far_end_that_computes_for_long_says_so(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     """A digest may take longer than any silence we bear: signs of life come from the work itself."""
     real = far_source._strip_module
@@ -191,6 +194,7 @@ def test_a_far_end_that_computes_for_long_says_so(sshd: Sshd, monkeypatch: pytes
 # --- a file has its time
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("tier", "way"),
     [
@@ -227,6 +231,7 @@ def test_a_file_that_trickles_is_given_up_and_goes_on_next_time(
 # --- as many connections as the server lets us have
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("limits", "way"),
     [

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 FILES = 3000
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("cut", [20_000, 45_000])
 def test_a_listing_whose_line_is_cut_is_no_shorter_listing(sshd: Sshd, tier: Tier, cut: int) -> None:

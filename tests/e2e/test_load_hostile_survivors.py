@@ -85,6 +85,7 @@ class TestExplosions:
             compacted = chunks if which == "gone" else not chunks
             assert state(centre) == [("retired", None) if compacted else ("live", "dropped")]
 
+    @pytest.mark.full
     def test_memory_stays_bounded_however_many_points_a_file_has(
         self, centre: Centre, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -216,6 +217,7 @@ class TestRot:
         assert state(centre) == [("live", None)]
         assert "could not be compared" in pending[GONE] and place.name in pending[GONE]
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("how", ["cut", "zeros", "gone", "folder", "empty"])
     def test_a_damaged_file_waits_and_says_so(self, centre: Centre, how: str) -> None:
         sender = centre.sender(deletes="apply")

@@ -237,6 +237,7 @@ def test_a_schema_that_grows(centre: Centre) -> None:
     assert centre.rows() == expected
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "not aligned"])
 def test_two_thousand_columns(centre: Centre, aligned: bool) -> None:
     def columns(first: int, value: int) -> dict[str, Column]:

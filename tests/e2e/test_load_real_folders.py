@@ -37,6 +37,7 @@ def test_what_readers_see_is_what_the_server_answered(site: RealSite, tmp_path: 
     assert (read.rows, read.devices, dict(read.undecodable)) == (len(rows), len({row[0] for row in rows}), {})
 
 
+@pytest.mark.full_after(1)
 @BOTH
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_arrival_gives_the_same_content(site: RealSite, seed: int, centre: Centre) -> None:

@@ -79,6 +79,7 @@ def test_a_port_that_does_not_answer_is_given_up(sshd: Sshd) -> None:
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-", b"SSH-2.0-Mute_1.0\r\n"])
 def test_a_handshake_that_does_not_get_on_is_given_up(sshd: Sshd, greeting: bytes) -> None:
     began = time.monotonic()

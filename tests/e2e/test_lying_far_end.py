@@ -139,6 +139,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("what", ENDLESS)
 def test_an_answer_without_an_end(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """The near end takes no more of it than it asked for, or than an answer may have."""

@@ -36,6 +36,7 @@ def check_accounts(centre: Centre) -> None:
     assert counted == hidden
 
 
+@pytest.mark.full_after(1)
 @BOTH
 def test_merging_changes_no_point(site: RealSite, centre: Centre) -> None:
     """Merged in child processes, as a user's merge is."""
@@ -50,6 +51,7 @@ def test_merging_changes_no_point(site: RealSite, centre: Centre) -> None:
     assert (again.groups, again.files_in) == (0, 0)
 
 
+@pytest.mark.full_after(1)
 @BOTH
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_merges_between_loads_change_nothing_in_the_end(

@@ -81,6 +81,7 @@ def test_a_source_rewritten_while_it_is_read_is_never_mixed(
     assert (tmp_path / "f.tsfile").read_bytes() == other
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("most", [0, 1, 32])
 def test_files_that_wait_to_be_read_back_are_few(
     site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int

@@ -128,6 +128,7 @@ def test_either_line_between_two_servers_may_be_cut(sshd: Sshd, other: Sshd, tie
 # --- what happens while bytes are on their way
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", LOWER)
 @pytest.mark.parametrize("way", ["pull", "push"])
 def test_a_part_that_rots_during_the_try_is_found_and_mended(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
@@ -154,6 +155,7 @@ def test_a_part_that_rots_during_the_try_is_found_and_mended(sshd: Sshd, tmp_pat
     target.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("size", [12 * MB, 40 * MB])
 @pytest.mark.parametrize("tier", LOWER)
 @pytest.mark.parametrize("way", ["pull", pytest.param("push", marks=pytest.mark.full)])
@@ -203,6 +205,7 @@ def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(sshd: Ss
     target.close()
 
 
+@pytest.mark.full
 def test_a_file_that_is_being_written_is_never_mixed_where_nobody_digests(sshd: Sshd, tmp_path: Path) -> None:
     """All within one second: its mtime over SFTP is the same before and after."""
     near, far = tmp_path / "near", sshd.new_folder("far")
@@ -319,6 +322,7 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
     source.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
 @pytest.mark.parametrize("way", ["pull", "push"])
 @pytest.mark.parametrize("tier", [Tier.SFTP, pytest.param(Tier.POSIX, marks=pytest.mark.full)])
@@ -364,6 +368,7 @@ def test_the_room_at_the_target_is_looked_at_all_the_way(
         subprocess.run(["umount", str(end)], check=True)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", LOWER)
 @pytest.mark.parametrize("size", [20_000, 12 * MB])
 def test_a_source_that_shrinks_or_goes_away_fails_alone(sshd: Sshd, tmp_path: Path, tier: Tier, size: int) -> None:

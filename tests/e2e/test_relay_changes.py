@@ -23,6 +23,7 @@ OPTIONS = SendOptions(retries=3)
 LOWER = [Tier.POSIX, Tier.SFTP]
 
 
+@pytest.mark.full
 def test_a_small_file_that_is_being_written_by_another_clock_is_never_torn(sshd: Sshd, tmp_path: Path) -> None:
     """The server's clock is a hundred seconds behind ours, and nobody digests there: its mtimes look old."""
     near, far = tmp_path / "near", sshd.new_folder("far")
@@ -59,6 +60,7 @@ def test_a_small_file_that_is_being_written_by_another_clock_is_never_torn(sshd:
     source.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", LOWER)
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
 def test_a_growing_file_that_is_rewritten_under_way_is_never_mixed(

@@ -80,6 +80,7 @@ def brought(world: World, item: SendItem, asked: SendOptions | None = None) -> i
     return outcomes[item].wire_bytes
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("long", [False, True], ids=["short line", "long line"])
 @pytest.mark.parametrize(
     ("kept", "missing"),
@@ -190,6 +191,7 @@ def test_a_source_of_which_a_part_changed_is_never_mixed(world: World) -> None:
     assert brought(world, item) == 3 * MB
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("mtime", [LONG_AGO, LONG_AGO + 5], ids=["its mtime set back", "its mtime shows it"])
 def test_a_source_that_changes_while_the_kept_pieces_are_compared_is_never_mixed(
     world: World, monkeypatch: pytest.MonkeyPatch, mtime: int
@@ -252,6 +254,7 @@ VerifiedPart.{name} = dying
 """
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("instant", DEATHS)
 def test_death_while_what_is_there_is_compared(world: World, instant: str) -> None:
     """Whenever it comes, nothing that was there is lost, and what came meanwhile counts, too."""
@@ -275,6 +278,7 @@ def test_death_while_what_is_there_is_compared(world: World, instant: str) -> No
     assert brought(world, item) <= 3 * MB
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("stop", ["with bytes on their way", "with none missing"])
 def test_who_is_to_stop_does_not_read_through_what_is_there(
     world: World, monkeypatch: pytest.MonkeyPatch, stop: str

@@ -130,6 +130,7 @@ def deep_folder(place: Path, depth: int, name: str = "d") -> None:
     os.close(handle)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("depth, name", [(1500, "d"), (5000, "d"), (60, "n" * 200)])
 @pytest.mark.parametrize("way", WAYS_IN)
 def test_folders_that_are_too_deep_are_a_gap_and_the_rest_goes_on(
@@ -172,6 +173,7 @@ def test_a_listing_goes_as_deep_as_it_says_and_no_deeper(sshd: Sshd, tier: Tier)
     store.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_folder_is_removed_however_deep_it_is(sshd: Sshd, tier: Tier) -> None:
     folder = sshd.new_folder()
@@ -197,6 +199,7 @@ def test_a_path_of_any_depth_is_looked_at_without_recursion(tmp_path: Path) -> N
 # --- memory
 
 
+@pytest.mark.full
 def test_a_folder_of_more_files_than_the_memory_takes_is_a_gap(sshd: Sshd) -> None:
     folder = sshd.new_folder()
     (folder / "many").mkdir()
@@ -212,6 +215,7 @@ def test_a_folder_of_more_files_than_the_memory_takes_is_a_gap(sshd: Sshd) -> No
     store.close()
 
 
+@pytest.mark.full
 def test_what_needs_more_memory_than_it_may_take_names_the_setting(sshd: Sshd) -> None:
     folder = sshd.new_folder()
     for number in range(60_000):
@@ -237,6 +241,7 @@ store.digest_ranges([Range("huge")])
 """
 
 
+@pytest.mark.full
 def test_the_far_program_ends_soon_after_its_line_whatever_it_is_at(start_sshd: Callable[..., Sshd]) -> None:
     """The near end is killed in the middle of a read that takes hours."""
     server = start_sshd()

@@ -118,6 +118,7 @@ def test_a_push_into_a_stalled_link_is_given_up_in_time(sshd: Sshd, tmp_path: Pa
     assert not (far / "l" / "0.tsfile").exists()
 
 
+@pytest.mark.full
 def test_single_calls_survive_drops_and_refusals(sshd: Sshd) -> None:
     far = sshd.new_folder("far")
     write(far, *[100] * 50)

@@ -84,6 +84,7 @@ def test_a_changed_host_key_is_named_though_the_other_kinds_cannot_be_asked_for(
     assert "refuses connections" in caught.value.message and sshd.host_key in caught.value.message
 
 
+@pytest.mark.full
 def test_a_server_of_several_host_keys_is_known_by_each_of_them(start_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     """`ssh-keyscan` shows all of them, and any may stand in the settings."""
     keys = [tmp_path / kind for kind in ("ed25519", "ecdsa", "rsa")]
@@ -210,6 +211,7 @@ def test_a_server_that_limits_logins_lets_us_in_later(start_sshd: Callable[..., 
             assert time.monotonic() < deadline
 
 
+@pytest.mark.full
 def test_a_far_end_that_is_slow_to_say_what_it_can_run_is_unreachable_not_a_lesser_tier(
     start_sshd: Callable[..., Sshd],
 ) -> None:
@@ -239,6 +241,7 @@ def test_a_connection_cut_while_the_far_end_is_asked_tells_no_tier(sshd: Sshd) -
     assert opened
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("far_end", [FarEnd.SHELL, pytest.param(FarEnd.POSIX, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "said", ["Welcome, tidemark of this house\\n", "tidemark edge 7\\n", "\\033]0;edge 7\\007", "f1 2 3 4"]

@@ -211,6 +211,7 @@ def test_without_a_digest_at_the_source_it_says_so(site: Path, centre: Path, end
     assert all(same(site, centre, item) for item in items)
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("cut_at", [1, 3 * MB, 11 * MB + 12_345, 19 * MB])
 def test_a_cut_connection_is_made_again_and_costs_at_most_a_block(
     site: Path, centre: Path, ends: Ends, wire: Wire, cut_at: int
@@ -312,6 +313,7 @@ def test_a_growing_file_is_sent_up_to_what_was_selected(site: Path, centre: Path
     assert isinstance(sent, Sent) and same(site, centre, item)
 
 
+@pytest.mark.full_after(1)
 def test_a_silent_line_is_given_up_and_made_again(site: Path, centre: Path, ends: Ends, wire: Wire) -> None:
     item = put(site, "large.tsfile", 20 * MB)
     ends.far.connection.limits = Limits(stall=2.0)
@@ -342,6 +344,7 @@ def test_a_full_disk_is_seen_before_the_first_byte(
     assert isinstance(outcomes[items[1]], Sent)
 
 
+@pytest.mark.full_after(1)
 @needs_root
 @pytest.mark.parametrize("percent", [1, 50, 99])
 def test_a_disk_that_fills_up_ends_the_run_and_nothing_is_half(
@@ -361,6 +364,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_nothing_is_half(
             assert isinstance(one, Failed) or same(site, place, one.item)
 
 
+@pytest.mark.full_after(1)
 def test_the_bandwidth_is_kept(site: Path, centre: Path, ends: Ends) -> None:
     items = [put(site, "large", 6 * MB), *(put(site, f"s{n}", 20_000) for n in range(100))]
     began = time.monotonic()
@@ -370,6 +374,7 @@ def test_the_bandwidth_is_kept(site: Path, centre: Path, ends: Ends) -> None:
     assert seconds > 0.85 * sum(item.size for item in items) / 4e6
 
 
+@pytest.mark.full_after(1)
 def test_a_long_line_gets_more_connections_and_no_descriptor_is_left(
     site: Path, centre: Path, ends: Ends, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +393,7 @@ def test_a_long_line_gets_more_connections_and_no_descriptor_is_left(
     assert soon(lambda: not [t for t in threading.enumerate() if t.name.startswith("tidemark-")]), names
 
 
+@pytest.mark.full_after(1)
 def test_cut_connections_among_many_are_made_up_for(
     site: Path, centre: Path, ends: Ends, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +435,7 @@ def without_far_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far_source, "_strip_module", lambda name: whole(name).replace("fcntl.F_SETSIG", "fcntl.NO_LEASES"))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.usefixtures("without_far_leases")
 @pytest.mark.parametrize("wakes", [True, False])
 def test_a_far_end_that_is_busy_for_long_is_waited_for_but_not_for_ever(

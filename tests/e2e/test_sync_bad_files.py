@@ -276,6 +276,7 @@ def test_a_server_may_live_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (edge.run("verify").code, edge.run("coverage").code, edge.sync().json["state"]) == (0, 0, "nothing")
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("kind", ["symlink", "symlink above", "file"])
 @pytest.mark.parametrize("way", WAYS_IN)
 def test_a_data_folder_that_is_none_is_no_quiet_site(
@@ -382,6 +383,7 @@ def once_half_sent(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> 
     monkeypatch.setattr(TokenBucket, "consume_tokens", taken)
 
 
+@pytest.mark.full
 def test_a_file_renamed_while_it_is_sent_is_left_out_and_arrives_once_under_its_new_name(
     in_place: Commanded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

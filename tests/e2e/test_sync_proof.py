@@ -36,6 +36,7 @@ def is_not_verified(edge: Commanded, path: str) -> bool:
     return any("not verified at the source" in line for line in edge.run("why", path).json["evidence"])
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("why", ["the setting", "an SFTP-only site", "two folders here"])
 def test_what_has_a_digest_at_the_target_only_is_shown_until_verify_proves_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd, sshd_sftp_only: Sshd, why: str

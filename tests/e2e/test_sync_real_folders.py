@@ -40,6 +40,7 @@ def proved(deployed: Deployed, root: Path) -> None:
     assert (link["backlog_files"], link["backlog_bytes"], link["oldest_unsent"]) == (0, 0, None)
 
 
+@pytest.mark.full_after(1)
 @FOLDERS
 def test_a_folder_here(site: RealSite, tmp_path: Path) -> None:
     root = tmp_path / "site"

@@ -46,6 +46,7 @@ class Edge:
         return OUTSIDE
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("way", ["pull", "push"])
 def test_a_run_stops_at_the_edge_of_its_window_within_a_block(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str

@@ -136,6 +136,7 @@ def test_who_gives_up_does_not_wait_for_a_far_end_that_hangs(ends: Ends, hang: C
     assert not (ends.centre / items[0].target_path).exists()
 
 
+@pytest.mark.full_after(1)
 def test_who_is_to_stop_cuts_a_far_end_off_that_hangs(ends: Ends, hang: Callable[[], None]) -> None:
     items = old(ends, 40 * MB)
     ends.far.connection.limits = Limits(stall=1.5)
@@ -151,6 +152,7 @@ def test_who_is_to_stop_cuts_a_far_end_off_that_hangs(ends: Ends, hang: Callable
     assert seconds_since(hung[0]) < SILENT
 
 
+@pytest.mark.full_after(1)
 def test_who_is_to_stop_does_not_wait_for_the_end_of_a_look(ends: Ends, hang: Callable[[], None]) -> None:
     """Digesting what earlier tries left may take minutes; nothing was asked yet, so nothing is waited for."""
     items = old(ends, *[3 * MB] * 4)
@@ -163,6 +165,7 @@ def test_who_is_to_stop_does_not_wait_for_the_end_of_a_look(ends: Ends, hang: Ca
     assert seconds_since(began) < SILENT
 
 
+@pytest.mark.full_after(1)
 def test_a_stop_while_parts_are_looked_at_keeps_them(
     ends: Ends, way: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +267,7 @@ def test_a_bug_in_a_thread_that_sends_is_raised_and_not_waited_for(ends: Ends, m
     assert not (ends.centre / items[0].target_path).exists()
 
 
+@pytest.mark.full_after(1)
 @needs_root
 def test_the_room_on_the_disk_is_looked_at_all_the_way(
     between: Between, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ KINDS = {"large": [12 * MB] * 4, "small": [50_000] * 2000, "of a megabyte": [1_0
 QUICK_ONES = {("pull", "small", 4), ("push", "small", 4)}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("way", "kind", "connections"),
     [

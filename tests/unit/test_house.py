@@ -75,6 +75,7 @@ def test_the_code_is_formatted() -> None:
     run("ruff", "format", "--check", "--quiet", ".", "tidemark")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_types_hold_in_strict_mode() -> None:
     run("mypy")

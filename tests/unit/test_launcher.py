@@ -82,12 +82,14 @@ def test_the_first_start_makes_the_environment_and_the_second_only_starts(start:
     assert second.stdout == first.stdout
 
 
+@pytest.mark.full
 def test_a_changed_lock_is_installed_again(start_again: Run, checkout: Path) -> None:
     (checkout / "requirements.txt").write_text(EMPTY + "# and nothing more\n")
     assert "installing requirements.txt" in start_again("--ensure", "run").stderr
     assert start_again("--ensure", "run").stderr == ""
 
 
+@pytest.mark.full
 def test_a_set_of_its_own_has_a_mark_of_its_own(start_again: Run, checkout: Path) -> None:
     assert "installing requirements.txt, requirements-test.txt" in start_again("--ensure", "test").stderr
     assert (checkout / ".venv" / ".tidemark-lock-test").exists()
@@ -95,12 +97,14 @@ def test_a_set_of_its_own_has_a_mark_of_its_own(start_again: Run, checkout: Path
     assert start_again("--ensure", "test").stderr == ""
 
 
+@pytest.mark.full
 def test_a_set_up_that_was_interrupted_is_done_again(start_again: Run, checkout: Path) -> None:
     (checkout / ".venv" / ".tidemark-lock").unlink()  # the mark is written last
     assert "ready after" in start_again("--ensure", "run").stderr
     assert (checkout / ".venv" / ".tidemark-lock").exists()
 
 
+@pytest.mark.full
 def test_an_environment_whose_python_is_gone_is_made_anew(start_again: Run, checkout: Path) -> None:
     python = checkout / ".venv" / "bin" / "python"
     python.unlink()
@@ -135,6 +139,7 @@ def test_an_environment_that_may_not_be_looked_into_is_told(start_again: Run, ch
         (checkout / closed).chmod(mode)
 
 
+@pytest.mark.full
 def test_without_a_network_it_says_what_it_needs(start: Run, checkout: Path) -> None:
     (checkout / "requirements.txt").write_text(f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n")
     done = start("status", "--json")
@@ -151,6 +156,7 @@ def test_an_unknown_set_is_named(start: Run) -> None:
     assert "no set 'toast'; there are: docs, java, run, test" in done.stderr
 
 
+@pytest.mark.full
 def test_two_starts_at_once_wait_for_each_other(checkout: Path) -> None:
     folder = os.open(checkout, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)

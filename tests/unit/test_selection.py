@@ -26,6 +26,10 @@ def test_full(): pass
 @pytest.mark.soak
 def test_soak(): pass
 
+@pytest.mark.full_after(1)
+@pytest.mark.parametrize("case", [pytest.param(0, marks=pytest.mark.soak), 1, 2, 3])
+def test_of_cases(case): pass
+
 def test_plain(): pass
 """
 
@@ -56,10 +60,10 @@ def run(sample: Path, *words: str, ci: str = "") -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     ("words", "closing"),
     [
-        ((), "1 passed, 3 skipped, 2 deselected"),
-        (("--all",), "2 passed, 3 skipped, 1 deselected"),
-        (("--soak",), "2 passed, 3 skipped, 1 deselected"),
-        (("--all", "--soak"), "3 passed, 3 skipped"),
+        ((), "2 passed, 3 skipped, 5 deselected"),
+        (("--all",), "5 passed, 3 skipped, 2 deselected"),
+        (("--soak",), "4 passed, 3 skipped, 3 deselected"),
+        (("--all", "--soak"), "7 passed, 3 skipped"),
     ],
 )
 def test_full_and_soak_are_asked_for(sample: Path, words: tuple[str, ...], closing: str) -> None:
@@ -78,5 +82,5 @@ def test_skips_are_counted_by_reason_above_the_closing_line(sample: Path) -> Non
 def test_in_ci_a_real_part_that_is_missing_fails(sample: Path) -> None:
     done = run(sample, ci="true")
     assert done.returncode == 1
-    assert "2 failed, 1 passed, 1 skipped" in done.stdout.splitlines()[-1]
+    assert "2 failed, 2 passed, 1 skipped" in done.stdout.splitlines()[-1]
     assert "no real part may be missing, but this test was skipped: no sshd here" in done.stdout

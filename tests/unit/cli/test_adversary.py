@@ -126,6 +126,7 @@ def test_a_receiver_whose_store_is_a_file_is_told(tidemark: Command, deployment:
     assert tidemark("sync", "plant1", "--json").json["loaded"] > 0
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("glob", ["zzz.**", "[", "", "root.**.nothing", "\\"])
 def test_a_device_glob_that_nothing_matches_is_no_error_and_said(tidemark: Command, glob: str) -> None:
     assert tidemark("sync", "plant1").code == 0

@@ -62,6 +62,7 @@ CLOSED: dict[str, Harm] = {
 }
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("harm", CLOSED.values(), ids=CLOSED.keys())
 def test_what_an_edge_closes_stays_closed_for_it_alone(world: Commanded, harm: Harm) -> None:
     place = harm(*landings(world))

@@ -127,6 +127,7 @@ HARMS: dict[str, Harm] = {
 }
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
 def test_no_command_hangs_on_what_lies_in_a_landing(world: Commanded, harm: Harm) -> None:
     landing = another(world)

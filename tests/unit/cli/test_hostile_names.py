@@ -146,6 +146,7 @@ def hostile_errors() -> list[BaseException]:
     ]
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.real("airflow")
 @pytest.mark.parametrize("error", hostile_errors(), ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("behind", ["itself", "cause", "context"])

@@ -141,6 +141,7 @@ def each_error_at_each_step() -> Iterator[Any]:
             yield pytest.param(module, name, error, marks=marks, id=f"{name}-{type(error).__name__}-{error}")
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize(("module", "name", "error"), [*each_error_at_each_step()])
 def test_what_a_step_raises_costs_its_landing_alone(
     world: Commanded, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, error: Exception
@@ -182,6 +183,7 @@ def land_third(world: Commanded, device: str = "root.edge.d3") -> Path:
     return edge.land({source(3): sealed({device: {"s": [(9, 9)]}})})
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("name", ["read_landed", "read_found_manifest", "landing_sign"])
 def test_what_is_looked_up_before_the_first_landing_costs_its_site_alone(
     world: Commanded, monkeypatch: pytest.MonkeyPatch, name: str
@@ -234,6 +236,7 @@ def test_copies_that_cannot_be_removed_are_named(world: Commanded, monkeypatch: 
         assert {"root.sg.d1", "root.edge.d1", "root.edge.d2"} <= set(world.devices())
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("name", ["copy_landing", "examine_all", "decide_files", "place_files", "ask_survivors"])
 def test_a_refused_file_that_raises_costs_itself_alone(world: Commanded, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert world.run("load").code == 0
@@ -274,6 +277,7 @@ def errors_of_each_proof() -> Iterator[Any]:
             )
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize(("module", "name", "words", "code", "errors"), [*errors_of_each_proof()])
 def test_what_a_proof_cannot_read_of_a_landing_costs_its_site_alone(
     world: Commanded,
@@ -368,6 +372,7 @@ ODD = {
 }
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("put", ODD.values(), ids=ODD.keys())
 def test_an_odd_landing_costs_its_site_alone(world: Commanded, put: Callable[[Commanded], None]) -> None:
     put(world)

@@ -165,6 +165,7 @@ def test_a_settled_file_that_is_whole_is_not_given_up(edge: Commanded) -> None:
     assert len(edge.rows()) == 8
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("asked", [False, True], ids=["nothing", "live one"])
 def test_a_settled_file_of_kept_and_live_points_is_sent_again_and_the_rest_given_up(edge: Commanded, asked: bool) -> None:
     """`asked`: the drop made the receiver ask for the live file before the merged one rotted."""

@@ -185,6 +185,7 @@ def test_a_terminal_obeys_no_name_and_gets_no_parquet(
     assert main(["read", "--out", "-", "--format", "parquet"]) == 2
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("form", "unbuffered"), [("csv", ""), ("jsonl", "1"), ("parquet", "")])
 def test_a_reader_that_closes_its_pipe_early_ends_the_verb_quietly(edge: Commanded, form: str, unbuffered: str) -> None:
     edge.put(source(4), sealed({"root.sg.long": {"s": [(time, time * 7919 % 10_007) for time in range(200_000)]}}))

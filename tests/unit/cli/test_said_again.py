@@ -195,6 +195,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
     return Commanded(tmp_path, monkeypatch)
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("verb", SAID)
 def test_a_verb_said_again_has_nothing_to_do(edge: Commanded, verb: str) -> None:
     words = SAID[verb](edge)

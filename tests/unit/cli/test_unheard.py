@@ -36,6 +36,7 @@ def command(deployment: Path, words: list[str], redirected: str) -> subprocess.C
     return subprocess.run(["sh", "-c", line, "sh", *python], cwd=deployment, env=env, capture_output=True, check=False)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 @pytest.mark.parametrize(("redirected", "why"), [(">/dev/full", b"No space left"), (">&-", b"Bad file descriptor")])
 def test_a_stdout_that_is_full_or_closed_is_told(deployment: Path, words: list[str], redirected: str, why: bytes) -> None:
@@ -64,6 +65,7 @@ def test_a_reader_that_has_gone_is_no_trouble(deployment: Path, words: list[str]
     assert b"Traceback" not in done.stderr and b"Exception" not in done.stderr
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", "2>&- <&-"])
 def test_a_stderr_that_takes_nothing_changes_nothing(deployment: Path, redirected: str) -> None:
     done = command(deployment, ["sync", "plant1", "--json"], redirected)

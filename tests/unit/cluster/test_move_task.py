@@ -64,6 +64,7 @@ def test_what_lies_there_already_is_proved_and_not_sent_again(task: MoveTask, tm
     assert [(tmp_path / "n2" / one.target_path).stat().st_ino for one in task.items] == before
 
 
+@pytest.mark.full
 def test_each_file_fails_by_itself_with_its_own_kind(task: MoveTask, tmp_path: Path) -> None:
     (tmp_path / "n1" / task.items[0].source_path).unlink()
     (tmp_path / "n1" / task.items[1].source_path).write_bytes(b"x" * 1000)

@@ -85,6 +85,7 @@ def test_an_endless_loop_ends_with_its_cpu_time() -> None:
     assert outcomes[1].value == "A"
 
 
+@pytest.mark.full
 def test_a_task_that_sleeps_too_long_is_ended() -> None:
     outcomes = run(["sleep", "a"], limits=Limits(wall_seconds=3))
     assert isinstance(outcomes[0].error, TaskLimitError) and "after 3 s" in outcomes[0].error.message
@@ -105,6 +106,7 @@ def test_a_task_that_fills_its_memory_with_small_things_ends_as_well() -> None:
     assert outcomes[1].value == "A"
 
 
+@pytest.mark.full
 def test_a_task_with_all_its_memory_in_use_is_left_in_peace_until_it_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_children, "_LOOK_SECONDS", 0.05)
     limits = Limits(memory_bytes=300 << 20, cpu_seconds=20)

@@ -36,6 +36,7 @@ def test_an_empty_database_gets_every_migration_once(empty_ledger: Ledger) -> No
     assert schema_version(empty_ledger) == VERSIONS[-1]
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize("start", VERSIONS[:-1])
 def test_every_earlier_schema_is_brought_forward(empty_ledger: Ledger, tmp_path: Path, start: int) -> None:
     migrate_ledger(empty_ledger, _copy(tmp_path, start))

@@ -123,6 +123,7 @@ class TestRebuild:
         Leases(world.app.ledger, world.app.identity).release(lease)
         assert world.rebuild(replace=True).exit_code == 0
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("phase", ["link", "rebuild centre", "write"])
     def test_one_that_died_left_nothing_and_is_run_again(self, world: World, phase: str) -> None:
         facts = world.facts()

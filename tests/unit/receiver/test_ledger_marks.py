@@ -96,6 +96,7 @@ LOST = {
 }
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("how", LOST)
 def test_every_verb_notices_and_a_rebuild_mends(world: Commanded, how: str) -> None:
     lose, says = LOST[how]
@@ -154,6 +155,7 @@ def test_a_mark_that_a_crash_left_behind_is_no_trouble_and_is_written_again(worl
     assert (world.root / MARK_FILE).read_bytes() == after
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("damage", [b"", b"{", b"[" * 4000, b'{"mark": 7, "changes": 1}', b"\xff\xfe", None])
 def test_a_mark_that_cannot_be_read(world: Commanded, damage: bytes | None) -> None:
     place = world.root / MARK_FILE

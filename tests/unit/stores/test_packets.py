@@ -219,6 +219,7 @@ def test_a_frame_larger_than_agreed_is_refused(wire: Callable[..., Wire]) -> Non
         line.messages()
 
 
+@pytest.mark.full_after(1)
 def test_who_looks_whether_a_slow_line_moves_sees_it_before_the_frame_is_whole(wire: Callable[..., Wire]) -> None:
     line = wire()
     reader = threading.Thread(target=line.messages)

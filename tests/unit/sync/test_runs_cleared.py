@@ -113,6 +113,7 @@ def test_a_landing_that_was_numbered_before_its_files_went_is_withdrawn_and_made
     world.check()
 
 
+@pytest.mark.full
 def test_a_withdrawal_may_die_at_any_effect(world: SyncWorld) -> None:
     """A run died before its manifest, and what it had sent was cleared: every next life withdraws the landing, or finds it
     withdrawn, and sends all again."""

@@ -91,6 +91,7 @@ def test_a_long_device_is_cut_by_time_into_tasks_that_hold_each_row_once(
     assert table.column("s").to_pylist() == [expected[n] for n in sorted(expected)]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("start", "end"), [("100001", "399999"), ("", "250000"), ("900000", ""), ("500000", "500000"), ("7", "3")]
 )
@@ -288,6 +289,7 @@ def test_dates_and_instants_are_exact_or_an_error() -> None:
         arrow_times(np.array([2**62]), "ms")
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("use", "ends_by"),
     [

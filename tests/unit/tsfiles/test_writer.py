@@ -140,6 +140,7 @@ def test_all_types_at_their_extremes_in_every_layout(tmp_path: Path) -> None:
     check(tmp_path / "f.tsfile", devices)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("compression", [Compression.UNCOMPRESSED, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
 def test_many_pages(tmp_path: Path, compression: Compression) -> None:
     devices = {("root.a.b", "d1"): (many_rows(25_001), False), ("root.a.b", "d2"): (many_rows(40_003), True)}
@@ -163,6 +164,7 @@ def test_large_values_make_small_pages(tmp_path: Path) -> None:
     assert writer_pages.page_cuts(12, np.full(12, 400_000)) == [0, 2, 4, 6, 8, 10, 12]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("count", [256, 257, 700])
 def test_more_devices_than_an_index_node_holds(tmp_path: Path, count: int) -> None:
     one = {"s": column(DataType.INT32, [1, 2], [3, 4])}
@@ -174,6 +176,7 @@ def test_more_devices_than_an_index_node_holds(tmp_path: Path, count: int) -> No
     check(tmp_path / "f.tsfile", devices)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("count", [255, 256, 257, 600])
 def test_more_measurements_than_an_index_node_holds(tmp_path: Path, count: int) -> None:
     columns = {f"s{n}": column(DataType.INT32, [n], [n]) for n in range(count)}

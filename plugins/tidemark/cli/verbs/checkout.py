@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tidemark.cli.call import ROOT, Answer, Call
@@ -25,6 +26,8 @@ PACKAGES = (  # (a program, its Debian package, only with --all)
     ("java", "openjdk-17-jre-headless", True),
     ("mvn", "maven", True),
 )
+MEMORY_DISK = "/dev/shm"
+ROOM, ROOM_WITH_ALL = 4 << 30, 12 << 30  # bytes of the memory disk, of which tests use less than half
 MOST_PROCESSES = 4  # each may hold an Airflow, a PostgreSQL, a Java
 
 PEERS = (  # programs that benchmarks compare Tidemark with, and what those need
@@ -57,15 +60,30 @@ def prepare_packages(everything: bool, install: bool, screen: Screen, peers: boo
             _install_python_peers(screen)
 
 
-def side_by_side(words: Sequence[str], everything: bool = False) -> list[str]:
-    """pytest's options for one process a core. Empty on a single core, or if `words` choose tests to be watched.
-
-    With `everything` there is one process more, because those tests wait for servers."""
+def side_by_side(words: Sequence[str]) -> list[str]:
+    """pytest's options for one process more than cores, because tests wait for servers. Empty on a single core, or if
+    `words` choose tests to be watched."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores == 1 or any(not word.startswith("-") for word in words):
         return []
     # loadfile: a file's tests share a server or an Airflow. no-loadscope-reorder: the long files are not the last.
-    return ["--numprocesses", str(min(cores + everything, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
+    return ["--numprocesses", str(min(cores + 1, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
+
+
+def keep_files_in_memory(everything: bool) -> list[str]:
+    """Have pytest put its folders on the memory disk, and return the options for it. Empty if there is too little room.
+
+    Tests make and remove a hundred thousand folders. On a disk with a journal that takes a quarter of their time."""
+    try:
+        room = shutil.disk_usage(MEMORY_DISK).free
+        [available] = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")]
+    except (OSError, ValueError):
+        return []
+    if min(room, int(available.split()[1]) * 1024) < (ROOM_WITH_ALL if everything else ROOM):
+        return []
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = MEMORY_DISK
+    # What a test that passed leaves would stay in memory.
+    return ["-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1"]
 
 
 def find_missing_packages(everything: bool, peers: bool = False) -> list[str]:
