@@ -185,8 +185,8 @@ def write_mark(ledger: Ledger, receiver: str, store: Store) -> None:
     with ledger.read() as connection:
         mark = rebuild_rows.mark_of(connection, receiver)
     if mark is not None:
-        paper = {"format": _FORMAT, "receiver": receiver, "mark": mark.mark, "changes": mark.changes}
-        store.publish(MARK_FILE, json.dumps(paper, ensure_ascii=False).encode())
+        record = {"format": _FORMAT, "receiver": receiver, "mark": mark.mark, "changes": mark.changes}
+        store.publish(MARK_FILE, json.dumps(record, ensure_ascii=False).encode())
 
 
 def catch_up_mark(app: App, receiver: ReceiverSettings, store: Store) -> None:

@@ -26,7 +26,7 @@ MOST_MODS = 1 << 26
 MOST_RECORD = 1 << 26
 """Bytes of a decision, a settled merge or a merge's intent: the owners of a million devices."""
 MOST_SMALL = 1 << 24
-"""Bytes of a paper that tells of one thing: a mark, the blocks of a part."""
+"""Bytes of a record that tells of one thing: a mark, the blocks of a part."""
 NO_LINK = "put the folder or file itself in the link's place; one that lies on another disk is mounted there (mount --bind)"
 """What helps where a symlink stands in what is ours."""
 

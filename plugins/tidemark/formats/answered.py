@@ -43,9 +43,9 @@ def landings_of(root: Path, site_id: str) -> list[tuple[str, str]]:
     return [(name, path) for name, path in paths if _is_there(root / path)]
 
 
-def _is_there(paper: Path) -> bool:
+def _is_there(record: Path) -> bool:
     try:
-        paper.lstat()
+        record.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:  # reading it reports the error

@@ -16,7 +16,7 @@ from typing import Any
 from tidemark.errors import CorruptionError
 
 MOST_ENTRIES = 4_000_000
-"""Entries of all lists of a paper together: four million files."""
+"""Entries of all lists of a record together: four million files."""
 MOST_ENTRY = 1 << 25
 """Characters of one entry: a file that holds some 700,000 devices."""
 MOST_FIELDS = 1_000
@@ -30,7 +30,7 @@ def _parse_finite(number: str) -> float:
     """Raise ValueError for 1e999, NaN and Infinity: they are not valid here, and `int` would raise other errors for them."""
     value = float(number)
     if not math.isfinite(value):
-        raise ValueError(f"{number[:20]} is no number of a paper")
+        raise ValueError(f"{number[:20]} is no number of a record")
     return value
 
 
@@ -71,7 +71,7 @@ def read_fields(data: bytes, makers: Mapping[str, Callable[[Any], Any]], one: Ca
         for entry in _iter_entries(text):
             count += 1
             if count > MOST_ENTRIES:
-                raise CorruptionError(f"more than {MOST_ENTRIES} entries: no site's paper has so many")
+                raise CorruptionError(f"more than {MOST_ENTRIES} entries: no site's record has so many")
             if make is not None:
                 made.append(make(entry))
         fields[name] = tuple(made)

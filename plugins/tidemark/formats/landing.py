@@ -167,7 +167,7 @@ _BAD = (
 
 
 _LATER = ("listed", "held")
-"""Left out where they say nothing, so that papers without them are what they always were."""
+"""Left out where they say nothing, so that records without them are what they always were."""
 
 
 def encode_document(paper: Manifest | Receipt) -> bytes:
@@ -179,8 +179,8 @@ def encode_document(paper: Manifest | Receipt) -> bytes:
 
 
 def read_papers(store: Store, paths: Sequence[str]) -> list[bytes | None]:
-    """Read manifests or receipts, which an edge can write: None where there is none; b"", which is no paper, for one of more
-    than MOST_PAPER bytes."""
+    """Read manifests or receipts, which an edge can write: None where there is none; b"", which is no record, for one
+    of more than MOST_PAPER bytes."""
     return [b"" if isinstance(data, CorruptionError) else data for data in read_records(store, paths, MOST_PAPER)]
 
 

@@ -53,14 +53,14 @@ _DETAIL: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {  # the fields read
 }
 
 
-def decided_place(paper: Decision) -> str:
+def decided_place(record: Decision) -> str:
     """Return the place of a decision, sorted by time; the digest separates decisions of one millisecond."""
-    digest = hashlib.sha256(f"{paper.action}\n{paper.subject}".encode()).hexdigest()
-    return f"{DECIDED_FOLDER}/{int(paper.at * 1000):015d}-{digest[:8]}.json"
+    digest = hashlib.sha256(f"{record.action}\n{record.subject}".encode()).hexdigest()
+    return f"{DECIDED_FOLDER}/{int(record.at * 1000):015d}-{digest[:8]}.json"
 
 
-def encode_decision(paper: Decision) -> bytes:
-    return json.dumps({"format": DECIDED_FORMAT, **asdict(paper)}, ensure_ascii=False, separators=(",", ":")).encode()
+def encode_decision(record: Decision) -> bytes:
+    return json.dumps({"format": DECIDED_FORMAT, **asdict(record)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_decision(data: bytes) -> Decision:
@@ -68,11 +68,11 @@ def decode_decision(data: bytes) -> Decision:
     try:
         raw = parse_json(data)
         if raw["format"] > DECIDED_FORMAT:
-            raise CorruptionError(f"a decision's paper has format {raw['format']}, this Tidemark knows {DECIDED_FORMAT}")
+            raise CorruptionError(f"a decision's record has format {raw['format']}, this Tidemark knows {DECIDED_FORMAT}")
         detail = _DETAIL[raw["action"]](raw["detail"])
         return Decision(float(raw["at"]), raw["who"], raw["action"], raw["subject"], detail)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
-        raise CorruptionError(f"a decision's paper is not readable: {type(broken).__name__} {broken}") from broken
+        raise CorruptionError(f"a decision's record is not readable: {type(broken).__name__} {broken}") from broken
 
 
 SETTLED_FORMAT = 1
@@ -117,8 +117,8 @@ def settled_place(location: str) -> str:
     return f"{SETTLED_FOLDER}/{location.rpartition('/')[2]}.json"
 
 
-def encode_settlement(paper: Settlement) -> bytes:
-    return json.dumps({"format": SETTLED_FORMAT, **asdict(paper)}, ensure_ascii=False, separators=(",", ":")).encode()
+def encode_settlement(record: Settlement) -> bytes:
+    return json.dumps({"format": SETTLED_FORMAT, **asdict(record)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_settlement(data: bytes) -> Settlement:
@@ -126,7 +126,7 @@ def decode_settlement(data: bytes) -> Settlement:
     try:
         raw = parse_json(data)
         if raw["format"] > SETTLED_FORMAT:
-            raise CorruptionError(f"a settled paper has format {raw['format']}, this Tidemark knows {SETTLED_FORMAT}")
+            raise CorruptionError(f"a settled record has format {raw['format']}, this Tidemark knows {SETTLED_FORMAT}")
         values = {name: raw[name] for name in Settlement.__dataclass_fields__}
         values["rank"] = tuple(int(part) for part in raw["rank"])
         values["sources"] = tuple(
@@ -134,4 +134,4 @@ def decode_settlement(data: bytes) -> Settlement:
         )
         return Settlement(**values)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
-        raise CorruptionError(f"a settled paper is not readable: {type(broken).__name__} {broken}") from broken
+        raise CorruptionError(f"a settled record is not readable: {type(broken).__name__} {broken}") from broken

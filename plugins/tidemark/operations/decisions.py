@@ -300,9 +300,9 @@ def _find_links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]
 
 def _publish_decision(session: HeldReceiver, action: str, subject: str, **detail: Any) -> float:
     """Write the decision at the receiver, in case the ledger is lost; return its time."""
-    paper = Decision(session.app.clock(), journal.user_at_host(), action, subject, detail)
-    session.store.publish(decided_place(paper), encode_decision(paper))
-    return paper.at
+    record = Decision(session.app.clock(), journal.user_at_host(), action, subject, detail)
+    session.store.publish(decided_place(record), encode_decision(record))
+    return record.at
 
 
 def _require_loaded(app: App, row: QuarantineRow) -> None:

@@ -127,9 +127,9 @@ def _reclaim_files(work: HeldReceiver) -> tuple[int, int]:
     if not rows:
         return 0, 0
     places = {p for r in rows for p in (r["location"], r["mods_location"]) if p} - used
-    papers = {settled_place(r["location"]) for r in rows if not r["path"] and r["location"] in places}
+    records = {settled_place(r["location"]) for r in rows if not r["path"] and r["location"] in places}
     remove_everywhere(work.cluster, places)
-    work.store.remove(sorted(places | papers))
+    work.store.remove(sorted(places | records))
     # CRASH WINDOW: bytes removed, rows still retired and unread: the next round removes nothing and records it.
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
@@ -151,10 +151,10 @@ def _clean_landings(work: HeldReceiver) -> int:
         if not (folder.answered and folder.bulky) or (folder.site_id, folder.landing) not in recorded:
             continue
         try:
-            paper = read_found_manifest(work.root, folder)
-            if paper.manifest is None or paper.sha256 != recorded[(folder.site_id, folder.landing)]:
+            record = read_found_manifest(work.root, folder)
+            if record.manifest is None or record.sha256 != recorded[(folder.site_id, folder.landing)]:
                 continue
-            clean_landing(work.store, folder, paper.manifest)
+            clean_landing(work.store, folder, record.manifest)
         except Exception as error:
             require_theirs(error)
             continue  # the next load tries it again, and reports it

@@ -178,9 +178,9 @@ def _claim_devices(app: App, link: LinkSettings, owners: Mapping[str, str]) -> i
     rows = [OwnerRow(d, site, at, "adopted") for d, site in sorted(wanted.items()) if d not in taken]
     if not rows:
         return 0
-    paper = Decision(at, journal.user_at_host(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
+    record = Decision(at, journal.user_at_host(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
     with app.receiver_store(app.receiver_settings(link.receiver)) as store:
-        store.publish(decided_place(paper), encode_decision(paper))
+        store.publish(decided_place(record), encode_decision(record))
     # CRASH WINDOW: published, not in the ledger: adopting again, or a rebuilt ledger, claims them.
     with app.ledger.write() as connection:
         taken = refusal_rows.owners_of(connection, link.receiver, wanted)

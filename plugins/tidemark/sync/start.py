@@ -112,10 +112,10 @@ def _require_no_landing(target: Store, site_id: str, link: str) -> None:
     """Raise PermanentError, with what to do, if the receiver has a landing of the site already. A receiver loads a site's
     landings in one sequence, and a new link would restart it."""
     folder = f"landing/{site_id}"
-    papers = (
+    records = (
         read_record(target, f"{folder}/{name}/{MANIFEST}", MOST_PAPER) for name in reversed(target.list_folder(folder))
     )
-    manifest = next((decode_manifest(data) for data in papers if data is not None), None)
+    manifest = next((decode_manifest(data) for data in records if data is not None), None)
     if manifest is None:
         return
     if manifest.link == link:

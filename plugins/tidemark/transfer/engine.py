@@ -85,17 +85,17 @@ def attempt_between(wire: Wire, items: Sequence[SendItem]) -> Attempt:
     source, target = wire.source, wire.target
     assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
     try:
-        road = open_direct_path(source, target)
+        path = open_direct_path(source, target)
     except UnreachableError as away:  # the server may allow one connection only: that is enough for the relay
         wire.path = f"{RELAYED}{away.message}"
         return Relay(wire, items)
     except TidemarkError as error:
         return NotBegun(error)
-    if isinstance(road, str):
-        wire.path = RELAYED + road
+    if isinstance(path, str):
+        wire.path = RELAYED + path
         return Relay(wire, items)
     wire.path = DIRECT
-    return open_direct(wire, road, items)
+    return open_direct(wire, path, items)
 
 
 def open_direct_path(source: PythonStore, target: PythonStore) -> DirectPath | str:

@@ -189,8 +189,8 @@ def _answer_change(call: Call, act: Callable[[Progress], ChangeResult]) -> Answe
 def _show_changed(screen: Screen, found: Mapping[str, Any]) -> None:
     moved = f"{found['moved_slots']:,} slots and {format_size(found['moved_bytes'])} have moved"
     screen.print_line(f"epoch {found['epoch']}: {found['state']}; {moved}")
-    for road in found["roads"]:
-        screen.print_line(f"  {road['from']} to {road['to']}: {road['road']}")
+    for path in found["roads"]:
+        screen.print_line(f"  {path['from']} to {path['to']}: {path['road']}")
     if found["state"] not in ("done", "rolled_back"):
         screen.print_remark("  ./tidemark cluster show tells how far it is")
 
@@ -265,8 +265,8 @@ def print_cluster(screen: Screen, view: ClusterView) -> None:
     if coming:
         screen.print_line("  ▒ its files are on the way; readers ask the old group, too")
     _print_moves(screen, view)
-    for road in view.roads:
-        screen.print_line(f"  {road.source} to {road.node}: {road.road}")
+    for path in view.roads:
+        screen.print_line(f"  {path.source} to {path.node}: {path.road}")
     if view.change is not None:
         screen.print_line(
             f"  {view.change.command} is {view.change.state}; ./tidemark cluster {verb_of(view)} goes on with it"

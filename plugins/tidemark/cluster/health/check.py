@@ -287,8 +287,8 @@ def find_lost(app: App, receiver: ReceiverSettings, stores: NodeStores) -> LostT
         except TidemarkError as trouble:
             others[node] = trouble.message
     right = _choose_right_table(found, sha256)
-    others |= {node: f"its table {epoch} is another one" for node, paper in found.items() if paper != right}
-    return LostTable(epoch, len(nodes), {node: paper for node, paper in found.items() if paper == right}, others)
+    others |= {node: f"its table {epoch} is another one" for node, record in found.items() if record != right}
+    return LostTable(epoch, len(nodes), {node: record for node, record in found.items() if record == right}, others)
 
 
 def _recorded_digest(connection: sa.engine.Connection, receiver: str, epoch: int) -> str:
@@ -308,9 +308,9 @@ def _table_at(stores: NodeStores, node: str, epoch: int) -> bytes:
 
 def _choose_right_table(found: Mapping[str, bytes], sha256: str) -> bytes:
     """Return the bytes that match the recorded digest, or else the bytes that more than half of the nodes share, or b""."""
-    papers = list(found.values())
-    named = [paper for paper in papers if hashlib.sha256(paper).hexdigest() == sha256]
+    records = list(found.values())
+    named = [record for record in records if hashlib.sha256(record).hexdigest() == sha256]
     if named:
         return named[0]
-    shared = [paper for paper in papers if papers.count(paper) * 2 > len(papers)]
+    shared = [record for record in records if records.count(record) * 2 > len(records)]
     return shared[0] if shared else b""

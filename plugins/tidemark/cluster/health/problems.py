@@ -192,11 +192,11 @@ def _check_table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Pr
     if answer.table is None:
         yield Problem("no partition table lies in its folder", row.node, next=MEND, kind="table")
         return
-    theirs, paper = answer.table
+    theirs, record = answer.table
     planned = recorded.change is not None and recorded.change.state == "planned"
     if (theirs > epoch and not planned) or (theirs < epoch and row.state != "leaving"):
         yield Problem(f"its folder has table {theirs}, {epoch} is in force", row.node, next=MEND, kind="table")
-    elif theirs == epoch and paper != recorded.paper:
+    elif theirs == epoch and record != recorded.paper:
         yield Problem(f"its table {epoch} is not the ledger's, byte by byte", row.node, next=MEND, kind="table")
 
 

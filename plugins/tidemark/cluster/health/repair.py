@@ -111,9 +111,9 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
         folder.claim_folder(cluster.identity)
         # CRASH WINDOW: the folder is the node's, and empty: the copies that a check misses are made again.
         folder.put_table(cluster.epoch, cluster.paper)
-        for database, paper in schemas.items():
+        for database, record in schemas.items():
             if node in cluster.table.route_schema(database).members:
-                folder.put_schema(database, paper)
+                folder.put_schema(database, record)
 
 
 def _restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> None:
@@ -125,12 +125,12 @@ def _restore_table(app: App, receiver: ReceiverSettings, stores: NodeStores) -> 
             hint="./tidemark ledger backup keeps copies of the ledger: put one back",
             subject=receiver.name,
         )
-    node, paper = next(iter(sorted(lost.whole.items())))
+    node, record = next(iter(sorted(lost.whole.items())))
     values = {
         "r": receiver.name,
         "e": lost.epoch,
-        "paper": base64.b64encode(paper).decode(),
-        "sha256": hashlib.sha256(paper).hexdigest(),
+        "paper": base64.b64encode(record).decode(),
+        "sha256": hashlib.sha256(record).hexdigest(),
     }
     with app.ledger.write() as connection:
         table_rows.require_epoch(connection, receiver.name, lost.epoch)
@@ -170,9 +170,9 @@ def _repair_schemas(work: _Work, problems: Sequence[Problem]) -> None:
     """Put the schemas of databases as they are now."""
     for problem in problems:
         with work.app.ledger.read() as connection:
-            paper = schema_bytes_of(connection, work.receiver.name, problem.location)
+            record = schema_bytes_of(connection, work.receiver.name, problem.location)
         try:
-            work.cluster.open_folder(problem.node).put_schema(problem.location, paper)
+            work.cluster.open_folder(problem.node).put_schema(problem.location, record)
         except TidemarkError as error:
             work.failed[problem.node, problem.location] = error
 

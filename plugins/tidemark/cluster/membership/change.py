@@ -148,7 +148,7 @@ class ChangeResult:
     roads: tuple[RoadView, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": True, **asdict(self), "roads": [road.as_json() for road in self.roads]}
+        return {"ok": True, **asdict(self), "roads": [path.as_json() for path in self.roads]}
 
 
 def init_cluster(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ChangeResult:
@@ -325,9 +325,9 @@ def _read_result(app: App, receiver: ReceiverSettings, change_id: str) -> Change
             return ChangeResult(table_rows.current_epoch(connection, receiver.name), 0, 0, "done")
         epoch = change.from_epoch + (change.state != "rolled_back")
         moves = move_rows.moves_of_epoch(connection, receiver.name, epoch) if change.state != "rolled_back" else []
-        roads = paths_of_change(connection, receiver.name, epoch)
+        paths = paths_of_change(connection, receiver.name, epoch)
     moved = [move for move in moves if move.state != "moving" and set(move.old) != set(move.new)]
-    return ChangeResult(epoch, len(moved), sum(move.bytes_done for move in moves), change.state, roads)
+    return ChangeResult(epoch, len(moved), sum(move.bytes_done for move in moves), change.state, paths)
 
 
 _UNMEASURED = 100e6  # bytes a second a plan reckons with before anything has moved

@@ -170,14 +170,14 @@ def _write_down(phase: PhaseOne) -> None:
 
 def _publish_table(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
     """Put the table at every node. Return the nodes that have it durably, and the errors of the others."""
-    epoch, paper = phase.plan.new.epoch, encode_table(phase.plan.new)
+    epoch, record = phase.plan.new.epoch, encode_table(phase.plan.new)
     joining = {row.node for row in phase.joining}
     taken: set[str] = set()
     away: dict[str, TidemarkError] = {}
     for number, name in enumerate(sorted(phase.plan.takers), 1):
         try:
             phase.stores.open_folder(name).require_owner(phase.identity)
-            phase.stores.open_folder(name).put_table(epoch, paper)
+            phase.stores.open_folder(name).put_table(epoch, record)
             taken.add(name)
         except StaleEpochError as newer:
             raise PermanentError(

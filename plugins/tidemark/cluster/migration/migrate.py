@@ -67,7 +67,7 @@ class MigrateResult:
     roads: tuple[RoadView, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": True, **asdict(self), "roads": [road.as_json() for road in self.roads]}
+        return {"ok": True, **asdict(self), "roads": [path.as_json() for path in self.roads]}
 
 
 def migrate_slots(
@@ -104,8 +104,8 @@ def migrate_slots(
             sweep_given_up_copies(cluster, lease)
     if failed:
         raise _migration_error(failed, left)
-    roads = tuple(RoadView(source or "the receiver", node, road) for (source, node), road in sorted(work.roads.items()))
-    return MigrateResult(work.cluster.epoch, work.slots_done, work.moved, left, state, roads)
+    paths = tuple(RoadView(source or "the receiver", node, path) for (source, node), path in sorted(work.roads.items()))
+    return MigrateResult(work.cluster.epoch, work.slots_done, work.moved, left, state, paths)
 
 
 def open_batches(app: App, receiver: ReceiverSettings) -> list[Batch]:
@@ -301,8 +301,8 @@ def put_schemas(work: SlotMigration, batch: Batch, member: str) -> None:
     folder = work.cluster.open_folder(member)
     for database in databases:
         with work.app.ledger.read() as connection:
-            paper = schema_bytes_of(connection, work.receiver, database)
-        folder.put_schema(database, paper)
+            record = schema_bytes_of(connection, work.receiver, database)
+        folder.put_schema(database, record)
     # CRASH WINDOW: the schemas are there, the slots still `pulling`: put again, to the same bytes.
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
@@ -333,7 +333,9 @@ def catch_up_databases(work: SlotMigration) -> None:
         with work.app.ledger.write() as connection:
             assert_held(connection, work.lease)
             # A load may have added series meanwhile: the member then has the old schema of that database.
-            as_it_is = {row: schema_bytes_of(connection, work.receiver, row.subject) for row, paper in put.items() if paper}
+            as_it_is = {
+                row: schema_bytes_of(connection, work.receiver, row.subject) for row, record in put.items() if record
+            }
             advance_applied(connection, work.cluster, node, [row for row in put if put[row] == as_it_is.get(row)])
 
 
@@ -341,17 +343,17 @@ def _put_late_schemas(
     work: SlotMigration, node: str, operations: Sequence[OperationRow]
 ) -> dict[OperationRow, bytes | None]:
     """Do the operations; return the schema put for each, None if the database is dropped."""
-    papers: dict[OperationRow, bytes | None] = {}
+    records: dict[OperationRow, bytes | None] = {}
     folder = work.cluster.open_folder(node)
     for row in operations:
-        papers[row] = None
+        records[row] = None
         if row.kind == "drop_database":
             folder.drop_schema(row.subject)
             continue
         with work.app.ledger.read() as connection:
-            papers[row] = paper = schema_bytes_of(connection, work.receiver, row.subject)
-        folder.put_schema(row.subject, paper)
-    return papers
+            records[row] = record = schema_bytes_of(connection, work.receiver, row.subject)
+        folder.put_schema(row.subject, record)
+    return records
 
 
 def drop_schemas(work: SlotMigration, batch: Batch) -> None:

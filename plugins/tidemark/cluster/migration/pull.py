@@ -307,14 +307,14 @@ def _probe_both_ends(work: SlotMigration, source: str, member: str) -> None:
                 raise named from away
 
 
-def _record_path(work: SlotMigration, source: str, member: str, road: str) -> None:
-    if not road or work.roads.get((source, member)) == road:
+def _record_path(work: SlotMigration, source: str, member: str, path: str) -> None:
+    if not path or work.roads.get((source, member)) == path:
         return
-    work.roads[source, member] = road
+    work.roads[source, member] = path
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         told: dict[str, Any] = {"source": source or "the receiver", "node": member, "epoch": work.cluster.epoch}
-        record_event(connection, "cluster.road", path=work.receiver, road=road, **told)
+        record_event(connection, "cluster.road", path=work.receiver, road=path, **told)
 
 
 def _copy_row(work: SlotMigration, member: str, sent: Sent) -> CopyRow:
@@ -415,8 +415,8 @@ def paths_of_change(connection: Connection, receiver: str, epoch: int) -> tuple[
     """Return the path of files from node to node in a change: the last recorded one of each pair."""
     sql = "SELECT detail FROM event WHERE path = :r AND kind = 'cluster.road' ORDER BY event_id"
     said = [json.loads(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver})]
-    roads = {(one["source"], one["node"]): one["road"] for one in said if one["epoch"] == epoch}
-    return tuple(RoadView(source, node, road) for (source, node), road in sorted(roads.items()))
+    paths = {(one["source"], one["node"]): one["road"] for one in said if one["epoch"] == epoch}
+    return tuple(RoadView(source, node, path) for (source, node), path in sorted(paths.items()))
 
 
 @dataclass(frozen=True)

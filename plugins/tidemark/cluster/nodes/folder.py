@@ -128,7 +128,7 @@ class NodeFolder:
 
     # the table
 
-    def put_table(self, epoch: int, paper: bytes) -> None:
+    def put_table(self, epoch: int, record: bytes) -> None:
         """Store a partition table durably. StaleEpochError, and no change, if a newer one is there.
 
         Each epoch is a file of its own, so an old task that pauses before its write cannot hide a newer table.
@@ -140,7 +140,7 @@ class NodeFolder:
                 hint="run it again: it routes by the new table",
                 subject=self.name,
             )
-        path, data = _table_path(epoch), encode_kept(KeptDocument("table", str(epoch), paper))
+        path, data = _table_path(epoch), encode_kept(KeptDocument("table", str(epoch), record))
         if not self._holds(path, data):
             self.store.publish(path, data)
         # CRASH WINDOW: published, the ledger does not know it: it is put again, with the same bytes.
@@ -177,9 +177,9 @@ class NodeFolder:
 
     # the schema
 
-    def put_schema(self, database: str, paper: bytes) -> None:
+    def put_schema(self, database: str, record: bytes) -> None:
         """Store the schema of a database, replacing the old one; it is durable when the call returns."""
-        path, data = _schema_path(database), encode_kept(KeptDocument("schema", database, paper))
+        path, data = _schema_path(database), encode_kept(KeptDocument("schema", database, record))
         if not self._holds(path, data):
             # CRASH WINDOW: published, the slot is still `pulling` in the ledger: put again, to the same bytes.
             self.store.publish(path, data)
@@ -297,7 +297,7 @@ class NodeFolder:
         """Read a file; None if there is none, or it is no file. CorruptionError if it is longer than `_MOST`."""
         (data,) = read_records(self.store, [path], _MOST)
         if isinstance(data, CorruptionError):
-            raise CorruptionError(f"{data.message}: no paper", hint=MEND, subject=self.name)
+            raise CorruptionError(f"{data.message}: no record", hint=MEND, subject=self.name)
         return data
 
     def _holds(self, path: str, data: bytes) -> bool:

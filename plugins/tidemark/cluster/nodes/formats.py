@@ -46,8 +46,8 @@ class KeptDocument:
     body: bytes
 
 
-def encode_node(paper: NodeClaim) -> bytes:
-    words = {"form": FORM, "cluster": paper.cluster, "node": paper.node}
+def encode_node(record: NodeClaim) -> bytes:
+    words = {"form": FORM, "cluster": record.cluster, "node": record.node}
     return json.dumps(words, ensure_ascii=False).encode() + b"\n"
 
 
@@ -64,15 +64,15 @@ def decode_node(data: bytes, place: str) -> NodeClaim:
         raise CorruptionError(torn.message, hint=_WHOSE, subject=place) from torn
 
 
-def encode_kept(paper: KeptDocument) -> bytes:
+def encode_kept(record: KeptDocument) -> bytes:
     head = {
         "form": FORM,
-        "kind": paper.kind,
-        "about": paper.about,
-        "bytes": len(paper.body),
-        "sha256": hashlib.sha256(paper.body).hexdigest(),
+        "kind": record.kind,
+        "about": record.about,
+        "bytes": len(record.body),
+        "sha256": hashlib.sha256(record.body).hexdigest(),
     }
-    return json.dumps(head, ensure_ascii=False).encode() + b"\n" + paper.body
+    return json.dumps(head, ensure_ascii=False).encode() + b"\n" + record.body
 
 
 def decode_kept(data: bytes, kind: str, place: str) -> KeptDocument:
@@ -85,7 +85,7 @@ def decode_kept(data: bytes, kind: str, place: str) -> KeptDocument:
     except (KeyError, TypeError, ValueError) as broken:
         raise _torn_error(place, f"{type(broken).__name__} {broken}") from broken
     if said[0] != kind:
-        raise _torn_error(place, f"it is a paper of kind {said[0]!r}")
+        raise _torn_error(place, f"it is a record of kind {said[0]!r}")
     if len(body) != said[2] or hashlib.sha256(body).hexdigest() != said[3]:
         raise _torn_error(place, f"{len(body)} bytes that do not match its digest, {said[2]} were written")
     return KeptDocument(kind, said[1], bytes(body))
@@ -143,8 +143,8 @@ def decode_schema(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
         if form <= SCHEMA_FORM:
             return [SeriesRow(receiver, database_name=database, source=source, **_known_fields(line)) for line in series]
     except (ValueError, KeyError, TypeError) as torn:
-        raise CorruptionError(f"a schema paper is damaged: {torn}", hint="./tidemark cluster check") from torn
-    raise SchemaTooNewError("a schema paper was written by a newer Tidemark", hint="use that version, or a newer one")
+        raise CorruptionError(f"a schema record is damaged: {torn}", hint="./tidemark cluster check") from torn
+    raise SchemaTooNewError("a schema record was written by a newer Tidemark", hint="use that version, or a newer one")
 
 
 def _known_fields(line: Mapping[str, Any]) -> dict[str, Any]:

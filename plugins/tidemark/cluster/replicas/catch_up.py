@@ -294,7 +294,7 @@ def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -
 def schema_digest(folder: NodeFolder, database: str) -> str:
     """Return the digest of the schema at the node; '' if it has none, or a damaged one."""
     try:
-        paper = folder.read_schema(database)
+        record = folder.read_schema(database)
     except CorruptionError:
         return ""
-    return "" if paper is None else hashlib.sha256(paper).hexdigest()
+    return "" if record is None else hashlib.sha256(record).hexdigest()

@@ -78,8 +78,8 @@ def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delive
     error: TidemarkError | None = None
     try:
         folder = cluster.open_folder(parcel.node)
-        for database, paper in parcel.schemas.items():
-            folder.put_schema(database, paper)
+        for database, record in parcel.schemas.items():
+            folder.put_schema(database, record)
             schemas.add(database)
         for piece, failed in _send_pieces(source, folder.store, parcel.pieces):
             if failed is None:

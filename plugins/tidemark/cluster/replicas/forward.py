@@ -230,18 +230,18 @@ def _propose_operations(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequ
         known = catalog_rows.known_databases(connection, receiver, databases)
         new = frozenset(databases) - known
         late = {piece.database for piece in pieces for _, slot in pulling if slot in piece.slots}
-        papers = {database: schema_bytes_of(connection, receiver, database) for database in sorted(new | late)}
-        rows = [_creation_operation(cluster, database, papers[database], at) for database in sorted(new)]
+        records = {database: schema_bytes_of(connection, receiver, database) for database in sorted(new | late)}
+        rows = [_creation_operation(cluster, database, records[database], at) for database in sorted(new)]
         rows += replicas_plan.put_operations(table, receiver, pieces, held, at)
         operations = operation_rows.propose_operations(connection, rows)
-    return _Plan(tuple(operations), pieces, held, papers, new, pulling, {database: set() for database in new})
+    return _Plan(tuple(operations), pieces, held, records, new, pulling, {database: set() for database in new})
 
 
-def _creation_operation(cluster: Cluster, database: str, paper: bytes, at: float) -> OperationRow:
+def _creation_operation(cluster: Cluster, database: str, record: bytes, at: float) -> OperationRow:
     from hashlib import sha256
 
     route = cluster.table.route_schema(database)
-    digest = sha256(paper).hexdigest()
+    digest = sha256(record).hexdigest()
     return OperationRow(
         cluster.receiver.name, route.header, route.epoch, route.slot, "create_database", database, digest, at=at
     )

@@ -71,16 +71,16 @@ def current_table(connection: Connection, receiver: str) -> TableRow | None:
     if row is None:
         return None
     try:
-        paper = base64.b64decode(row[1], validate=True)
+        record = base64.b64decode(row[1], validate=True)
     except ValueError:
-        paper = b""
-    if hashlib.sha256(paper).hexdigest() != row[2]:
+        record = b""
+    if hashlib.sha256(record).hexdigest() != row[2]:
         raise CorruptionError(
             f"the partition table of {receiver} at epoch {row[0]} does not match its digest in the ledger",
             hint="./tidemark cluster check names a node that has it whole; ./tidemark ledger backup holds older ledgers",
             subject=receiver,
         )
-    return TableRow(receiver, int(row[0]), paper, row[3], float(row[4]))
+    return TableRow(receiver, int(row[0]), record, row[3], float(row[4]))
 
 
 def current_epoch(connection: Connection, receiver: str) -> int:

@@ -215,8 +215,8 @@ class _ProvedCopies:
 
 def write_cluster(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes, progress: Progress) -> None:
     """Write a cluster's rows after the receiver's catalog was rebuilt. Differences are added to the findings."""
-    table, paper = nodes.table, nodes.table_bytes
-    if table is None or paper is None:
+    table, record = nodes.table, nodes.table_bytes
+    if table is None or record is None:
         names = ", ".join(sorted(nodes.rows))
         nodes.findings.troubles.append(
             f"no node has a whole partition table ({names}): there is no cluster before one is put back"
@@ -232,7 +232,7 @@ def write_cluster(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes, p
         files = catalog_rows.files_by_id(connection, ids)
     placed = _prove_copies(nodes, table, files, app.clock(), progress)
     with app.ledger.write() as connection:
-        _write_rows(connection, receiver.name, nodes, (table, paper), placed, app.clock())
+        _write_rows(connection, receiver.name, nodes, (table, record), placed, app.clock())
     if not table.moving:
         nodes.findings.troubles += [
             f"node {name} lacks {count} files: ./tidemark cluster check --repair" for name, count in placed.lacking.items()
@@ -290,10 +290,10 @@ def _write_rows(
     placed: _ProvedCopies,
     at: float,
 ) -> None:
-    table, paper = newest
+    table, record = newest
     moving = bool(table.moving) and (bool(placed.lacking) or placed.extra)
     leaving = [name for name in sorted(nodes.rows) if name not in table.ring]
-    table_rows.restore_table(connection, TableRow(receiver, table.epoch, paper, nodes.identity, at))
+    table_rows.restore_table(connection, TableRow(receiver, table.epoch, record, nodes.identity, at))
     for name, row in nodes.rows.items():
         state = "serving" if name in table.ring else "leaving" if moving else "left"
         epoch = nodes.papers[name][0] if name in nodes.papers else 0
@@ -327,9 +327,9 @@ def write_schemas(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes) -
     """Write series after the receiver's documents were replayed. Damaged schemas are added to the findings."""
     for database, kept in sorted(_read_schemas(nodes).items()):
         told = []
-        for paper, node in kept.items():
+        for record, node in kept.items():
             try:
-                told.append(decode_schema(paper, receiver.name, f"node {node}"))
+                told.append(decode_schema(record, receiver.name, f"node {node}"))
             except (CorruptionError, SchemaTooNewError) as odd:
                 nodes.findings.troubles.append(f"the schema of {database} at node {node}: {odd.message}")
         # Rows of series stay: an older schema has fewer rows or fewer deleted series. If equal: the most frequent.
@@ -358,6 +358,6 @@ def _read_schemas(nodes: SurvivingNodes) -> dict[str, dict[bytes, str]]:
             count[kept.about, kept.body] += 1
             where.setdefault(kept.body, name)
     found: dict[str, dict[bytes, str]] = {}
-    for (database, paper), _ in count.most_common():
-        found.setdefault(database, {})[paper] = where[paper]
+    for (database, record), _ in count.most_common():
+        found.setdefault(database, {})[record] = where[record]
     return found

@@ -60,7 +60,7 @@ class ReceiverHistory:
     @cached_property
     def settled_sources(self) -> Collection[tuple[str, str, int]]:
         """(site, path, generation) of the sources of settled merged files."""
-        return {(paper.site_id, source.path, source.generation) for paper in self.settled for source in paper.sources}
+        return {(record.site_id, source.path, source.generation) for record in self.settled for source in record.sources}
 
     def count_files(self, moment: Moment) -> int:
         """Return about how many files must be described."""
@@ -105,7 +105,7 @@ def read_history(root: Path, store: Store, traces: StoredFiles) -> ReceiverHisto
         heard.append(LandingRecord(*key, sequence, receipt.loaded if receipt and answered else None, answered))
     decisions = _decode_records(store, traces.paths_below(records.DECIDED_FOLDER), records.decode_decision, troubles)
     merges = list(_decode_records(store, traces.paths_below(records.SETTLED_FOLDER), records.decode_settlement, troubles))
-    moments, gaps = order_moments(heard, decisions, (paper for paper in merges if _is_settled(paper, traces)))
+    moments, gaps = order_moments(heard, decisions, (record for record in merges if _is_settled(record, traces)))
     told_of = {(m.what.site_id, m.what.landing) for m in moments if isinstance(m.what, LandingRecord)}
     unanswered = [folder for key, folder in folders.items() if key not in told_of]
     return ReceiverHistory(root, moments, folders, kept, files, unanswered, merges, [*troubles, *gaps])
@@ -128,11 +128,11 @@ def _read_manifest(root: Path, folder: Folder, receipt: Receipt | None) -> Found
     """Read the manifest that a kept `receipt` answers; without one, the one in the landing."""
     if receipt is None:
         return _read_landed_manifest(root, folder)
-    paper = _read_landed_manifest(root, folder, kept_manifest(folder.site_id, folder.landing))
-    if paper.sha256 != receipt.manifest_sha256:  # missing, damaged, or older than kept manifests
-        paper = _read_landed_manifest(root, folder)
-    if paper.sha256 == receipt.manifest_sha256:
-        return paper
+    record = _read_landed_manifest(root, folder, kept_manifest(folder.site_id, folder.landing))
+    if record.sha256 != receipt.manifest_sha256:  # missing, damaged, or older than kept manifests
+        record = _read_landed_manifest(root, folder)
+    if record.sha256 == receipt.manifest_sha256:
+        return record
     return FoundManifest(folder, receipt.manifest_sha256, None, "the manifest that was loaded is nowhere")
 
 
@@ -144,9 +144,9 @@ def _read_landed_manifest(root: Path, folder: Folder, kept: str = "") -> FoundMa
         return FoundManifest(folder, "", None, message_of(require_theirs(error)))
 
 
-def _is_settled(paper: records.Settlement, traces: StoredFiles) -> bool:
+def _is_settled(record: records.Settlement, traces: StoredFiles) -> bool:
     """Return whether a settlement counts. It is written before the ledger's row; with all sources here, they are read."""
-    return any(source.location not in traces for source in paper.sources)
+    return any(source.location not in traces for source in record.sources)
 
 
 def _read_receipt(root: Path, folder: Folder, kept: bool) -> tuple[Receipt | None, str]:
@@ -208,10 +208,10 @@ def order_moments(
     for site_id, landings in sorted(by_site.items()):
         moments += _order_landings(landings)
         troubles += _find_gaps(site_id, landings)
-    moments += [Moment(paper.at, paper) for paper in decided]
+    moments += [Moment(record.at, record) for record in decided]
     groups: dict[tuple[object, ...], list[Settlement]] = defaultdict(list)
-    for paper in settled:
-        groups[(paper.site_id, paper.batch, paper.sources)].append(paper)
+    for record in settled:
+        groups[(record.site_id, record.batch, record.sources)].append(record)
     moments += [Moment(max(p.settled for p in group), tuple(group)) for group in groups.values()]
     return sorted(moments, key=_moment_order), troubles
 

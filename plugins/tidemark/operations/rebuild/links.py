@@ -144,8 +144,8 @@ def _read_pairs(store: Store, site_id: str, names: Sequence[str]) -> Iterator[tu
     for start in range(0, len(names), _PAPERS):
         some = names[start : start + _PAPERS]
         told, answers = (
-            read_papers(store, [f"{landing_folder(site_id, name)}/{paper}" for name in some])
-            for paper in (MANIFEST, RECEIPT)
+            read_papers(store, [f"{landing_folder(site_id, name)}/{record}" for name in some])
+            for record in (MANIFEST, RECEIPT)
         )
         yield from zip(some, told, answers, strict=True)
 
@@ -424,10 +424,10 @@ class LinkState:
         return path in self.acked and self.acked[path].generation == generation
 
 
-def replay_manifests(papers: Iterable[tuple[Manifest, str, tuple[Receipt, str] | None, str]]) -> LinkState:
+def replay_manifests(records: Iterable[tuple[Manifest, str, tuple[Receipt, str] | None, str]]) -> LinkState:
     """Replay all of a link's manifests, in sequence, each with its digest, its receipt and its folder."""
     recalled = LinkState()
-    for manifest, sha256, receipt, folder in papers:
+    for manifest, sha256, receipt, folder in records:
         recalled.add_manifest(manifest, sha256, receipt, folder)
     return recalled
 

@@ -121,13 +121,13 @@ def _batch_moments(books: ReceiverHistory) -> Iterator[list[Moment]]:
 
 def _read_landing(work: _Work, heard: LandingRecord, at: float) -> _Landed | None:
     """Read a landing's documents and find its files; None if its manifest cannot be read."""
-    paper, receipt, text = work.books.read_records(heard)
-    if paper.manifest is None:
+    record, receipt, text = work.books.read_records(heard)
+    if record.manifest is None:
         return None
-    manifest = paper.manifest
+    manifest = record.manifest
     if receipt is None:
         answers = tuple(Answer(file.path, file.generation, "loaded") for file in manifest.files)
-        receipt = Receipt(manifest.landing, manifest.sequence, paper.sha256, at, answers)
+        receipt = Receipt(manifest.landing, manifest.sequence, record.sha256, at, answers)
         text = encode_document(receipt).decode()
     told = {(answer.path, answer.generation): answer for answer in receipt.answers}
     files = []
@@ -136,7 +136,7 @@ def _read_landing(work: _Work, heard: LandingRecord, at: float) -> _Landed | Non
         location = work.traces.data_file(manifest.site_id, file, name) if name and file.tsfile else ""
         answer = told.get((file.path, file.generation), Answer(file.path, file.generation, "loaded"))
         files.append(Answered(file, answer, location))
-    return _Landed(paper, manifest, receipt, text, tuple(files), work.books.is_kept(heard))
+    return _Landed(record, manifest, receipt, text, tuple(files), work.books.is_kept(heard))
 
 
 def _describe_files(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
@@ -238,89 +238,89 @@ _BY_ITS_SITE = "its bytes were gone when the ledger was rebuilt: what its site t
 
 def _remember_unreadable(work: _Work, heard: LandingRecord, at: float) -> None:
     """Record a landing with a damaged manifest; the sequence continues after it."""
-    paper, receipt, text = work.books.read_records(heard)
+    record, receipt, text = work.books.read_records(heard)
     work.findings.troubles.append(
-        f"landing {heard.landing} of site {heard.site_id}: {paper.trouble}; what it told is not known"
+        f"landing {heard.landing} of site {heard.site_id}: {record.trouble}; what it told is not known"
     )
-    row = make_landing_row(work.receiver.name, paper, "loaded", at, paper.trouble)
+    row = make_landing_row(work.receiver.name, record, "loaded", at, record.trouble)
     row = replace(row, sequence=heard.sequence, run_id=heard.landing.rpartition("-")[0], loaded=at, receipt=text)
     with work.app.ledger.write() as connection:
         landing_rows.put_landing(connection, replace(row, manifest_sha256=receipt.manifest_sha256) if receipt else row)
 
 
-def _replay_decision(connection: Connection, receiver: str, paper: Decision) -> None:
+def _replay_decision(connection: Connection, receiver: str, record: Decision) -> None:
     """Apply a decision as far as it still has an effect, and write its row in the audit table."""
-    detail = paper.detail
-    if paper.action == TRANSFER:
-        before = refusal_rows.owners_of(connection, receiver, [paper.subject]).get(paper.subject)
+    detail = record.detail
+    if record.action == TRANSFER:
+        before = refusal_rows.owners_of(connection, receiver, [record.subject]).get(record.subject)
         landing = before.landing if before else ""
-        refusal_rows.put_owners(connection, receiver, [OwnerRow(paper.subject, detail["to"], paper.at, landing)])
-    elif paper.action == ADOPTED:
+        refusal_rows.put_owners(connection, receiver, [OwnerRow(record.subject, detail["to"], record.at, landing)])
+    elif record.action == ADOPTED:
         taken = refusal_rows.owners_of(connection, receiver, detail["owners"])
-        rows = [OwnerRow(d, site, paper.at, "adopted") for d, site in sorted(detail["owners"].items()) if d not in taken]
+        rows = [OwnerRow(d, site, record.at, "adopted") for d, site in sorted(detail["owners"].items()) if d not in taken]
         refusal_rows.put_owners(connection, receiver, rows)
-    elif paper.action == APPROVE:
+    elif record.action == APPROVE:
         for site_id, drops in detail["drops"].items():
             named = {(path, generation) for path, generation in drops}
             waiting = landing_rows.read_drops(connection, receiver, site_id, states=("waiting",))
             due = [drop for drop in waiting if (drop.path, drop.generation) in named]
-            leave_approved(connection, receiver, site_id, due, paper.at)
-    elif paper.action == GIVE_UP:
-        for held in refusal_rows.held_of_path(connection, receiver, detail["site"], paper.subject):
+            leave_approved(connection, receiver, site_id, due, record.at)
+    elif record.action == GIVE_UP:
+        for held in refusal_rows.held_of_path(connection, receiver, detail["site"], record.subject):
             if held.generation == detail["generation"]:
                 refusal_rows.end_quarantine(connection, held.quarantine_id, "dropped")
-        gone = landing_rows.drops_of_paths(connection, receiver, detail["site"], [paper.subject]).get(paper.subject)
+        gone = landing_rows.drops_of_paths(connection, receiver, detail["site"], [record.subject]).get(record.subject)
         if gone is not None and gone.generation >= detail["generation"]:
-            give_up_kept(connection, receiver, gone, "its bytes had rotted", paper.at, detail["site"])
-    rebuild_rows.put_audit(connection, paper.at, paper.who, paper.action, paper.subject, detail)
+            give_up_kept(connection, receiver, gone, "its bytes had rotted", record.at, detail["site"])
+    rebuild_rows.put_audit(connection, record.at, record.who, record.action, record.subject, detail)
 
 
 def _replay_settled(
-    work: _Work, connection: Connection, papers: Sequence[Settlement], facts: Mapping[str, FileFacts]
+    work: _Work, connection: Connection, records: Sequence[Settlement], facts: Mapping[str, FileFacts]
 ) -> None:
     """Settle merged files of one group of sources again. Sources with points in no readable file are lost. Sources that stay
     live without their bytes are left out."""
-    first, receiver = papers[0], work.receiver.name
+    first, receiver = records[0], work.receiver.name
     sources = _find_sources(connection, receiver, first)
-    there = [paper for paper in papers if paper.location in facts]
+    there = [record for record in records if record.location in facts]
     work.findings.troubles += [
-        f"merged file {paper.location}, the only copy of its sources' points, is not here as its paper says"
-        for paper in papers
-        if paper.location not in facts
+        f"merged file {record.location}, the only copy of its sources' points, is not here as its record says"
+        for record in records
+        if record.location not in facts
     ]
     if not there:
         return
     live = [row for row in sources if row.state == "live"]
-    merged = [_make_merged_file(receiver, paper, facts[paper.location]) for paper in there]
+    merged = [_make_merged_file(receiver, record, facts[record.location]) for record in there]
     ids = merge_rows.publish_merged(connection, receiver, live, merged, first.batch, first.merged) if live else None
     if ids is None:
         work.findings.troubles.append(
-            f"merged file {first.location}: its sources are not what its paper says; it is not read"
+            f"merged file {first.location}: its sources are not what its record says; it is not read"
         )
         return
     merge_rows.mark_settled(connection, ids, first.settled)
-    _claim_devices(connection, receiver, first, {d.device for paper in there for d in facts[paper.location].devices})
-    for paper, one in zip(there, merged, strict=True):
-        schema.write_observed(connection, one.file, facts[paper.location])
-    tables = {(paper.database, table): tags for paper in there for table, tags in facts[paper.location].tables.items()}
+    _claim_devices(connection, receiver, first, {d.device for record in there for d in facts[record.location].devices})
+    for record, one in zip(there, merged, strict=True):
+        schema.write_observed(connection, one.file, facts[record.location])
+    tables = {(record.database, table): tags for record in there for table, tags in facts[record.location].tables.items()}
     catalog_rows.widen_tables(connection, receiver, first.site_id, tables)
-    if len(there) < len(papers):
+    if len(there) < len(records):
         gone = [row for row in sources if row.path and row.location not in work.traces]
         work.findings.lost += [Lost(receiver, row.site_id, row.path) for row in gone]
 
 
-def _claim_devices(connection: Connection, receiver: str, paper: Settlement, devices: Collection[str]) -> None:
+def _claim_devices(connection: Connection, receiver: str, record: Settlement, devices: Collection[str]) -> None:
     """Give devices without an owner, of a merged file whose sources are missing, to its site."""
     taken = refusal_rows.owners_of(connection, receiver, devices)
-    rows = [OwnerRow(d, paper.site_id, paper.merged, "") for d in sorted(devices) if d not in taken]
+    rows = [OwnerRow(d, record.site_id, record.merged, "") for d in sorted(devices) if d not in taken]
     refusal_rows.put_owners(connection, receiver, rows)
 
 
-def _find_sources(connection: Connection, receiver: str, paper: Settlement) -> list[CatalogFile]:
+def _find_sources(connection: Connection, receiver: str, record: Settlement) -> list[CatalogFile]:
     """Return the source rows of a merged file; one that is itself a settled merged file is found by its location."""
-    wanted = {(source.path, source.generation) for source in paper.sources if source.path}
-    rows = catalog_rows.sources_of_paths(connection, receiver, paper.site_id, [path for path, _ in wanted], _ANY)
-    places = {source.location for source in paper.sources if not source.path}
+    wanted = {(source.path, source.generation) for source in record.sources if source.path}
+    rows = catalog_rows.sources_of_paths(connection, receiver, record.site_id, [path for path, _ in wanted], _ANY)
+    places = {source.location for source in record.sources if not source.path}
     alone = (
         [row.file_id for row in rebuild_rows.catalog_places(connection, receiver) if row.location in places]
         if places
@@ -329,30 +329,30 @@ def _find_sources(connection: Connection, receiver: str, paper: Settlement) -> l
     return [*(row for row in rows if (row.path, row.generation) in wanted), *catalog_rows.files_by_id(connection, alone)]
 
 
-def _make_merged_file(receiver: str, paper: Settlement, facts: FileFacts) -> MergedFile:
+def _make_merged_file(receiver: str, record: Settlement, facts: FileFacts) -> MergedFile:
     file = CatalogFile(
         receiver=receiver,
-        site_id=paper.site_id,
+        site_id=record.site_id,
         role="merged",
         path="",
         generation=0,
-        database=paper.database,
-        model=paper.model,
+        database=record.database,
+        model=record.model,
         format=facts.version,
-        partition_from=paper.partition_from,
-        partition_to=paper.partition_to,
-        location=paper.location,
-        sha256=paper.sha256,
-        size=paper.size,
+        partition_from=record.partition_from,
+        partition_to=record.partition_to,
+        location=record.location,
+        sha256=record.sha256,
+        size=record.size,
         mods_location="",
         mods_sha256="",
-        points=paper.points,
-        rank=paper.rank,
-        created=paper.merged,
-        marked="dropped" if paper.rank[0] < 0 else None,
+        points=record.points,
+        rank=record.rank,
+        created=record.merged,
+        marked="dropped" if record.rank[0] < 0 else None,
     )
     devices = tuple(CatalogDevice(d.device, d.start, d.end, d.points) for d in facts.devices)
-    return MergedFile(file, devices, Account(paper.points_in, paper.points, paper.overwritten, paper.deleted))
+    return MergedFile(file, devices, Account(record.points_in, record.points, record.overwritten, record.deleted))
 
 
 def _load_transferred(work: _Work, at: float, whoever: bool = False) -> None:

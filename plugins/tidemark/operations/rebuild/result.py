@@ -50,7 +50,7 @@ def conclude_rebuild(app: App, receiver: ReceiverSettings, remains: Remains, fin
         stray = [path for path in traces.paths_below("data") if path not in named and not path.endswith(".part")]
         sites = {row.site_id[:8]: row.site_id for row in rows}
         merged = {path for path in stray if MERGED in path and path.rpartition("/")[2][:8] in sites}
-        told = {paper.location for paper in remains.books.settled} - {row.location for row in rows}
+        told = {record.location for record in remains.books.settled} - {row.location for row in rows}
         # If something is lost, one of them may be its last copy: nobody reads it, and nobody removes it.
         state = "reclaimed" if findings.lost else "retired"
         _add_unread_rows(connection, receiver, sites, merged, (state, at, traces))

@@ -189,14 +189,14 @@ def _lost_landings(connection: Connection, scene: CoverageScope, site: Site) -> 
     ]
 
 
-def _check_manifest(paper: Path) -> str:
+def _check_manifest(record: Path) -> str:
     """Return why a manifest that should be there cannot be read, "" where it is there."""
     try:
-        paper.lstat()
+        record.lstat()
     except FileNotFoundError:
         return f"{LOST}; ./tidemark verify --repair"
     except OSError as broken:
-        return f"{paper} cannot be looked at: {broken.strerror}"
+        return f"{record} cannot be looked at: {broken.strerror}"
     return ""
 
 
@@ -221,9 +221,9 @@ def _find_unexpected(scene: CoverageScope, site: Site, not_carried: Sequence[Exp
     for file in not_carried:
         if file.landing not in told:
             kept = kept_manifest(site.site_id, file.landing)
-            paper = f"{landing_folder(site.site_id, file.landing)}/{MANIFEST}"
+            record = f"{landing_folder(site.site_id, file.landing)}/{MANIFEST}"
             try:
-                added = read_manifest(scene.root, kept if (scene.root / kept).exists() else paper).added
+                added = read_manifest(scene.root, kept if (scene.root / kept).exists() else record).added
             except Exception as error:
                 if not isinstance(error, PermissionDeniedError):
                     require_theirs(error)

@@ -71,17 +71,17 @@ class Repairs:
     def restore_records(self, root: Path, site_id: str, landing: str) -> str:
         """Write a loaded landing's manifest and receipt again from the kept copies. Return '' if one is missing."""
         kept = (kept_manifest(site_id, landing), kept_receipt(site_id, landing))
-        papers = [read_landed(root, path) for path in kept]
+        records = [read_landed(root, path) for path in kept]
         with self._app.receiver_store(self._receiver) as store:
-            for name, data in zip((MANIFEST, RECEIPT), papers, strict=True):
+            for name, data in zip((MANIFEST, RECEIPT), records, strict=True):
                 if data is not None:
                     store.publish(f"{landing_folder(site_id, landing)}/{name}", data)
         with self._app.ledger.write() as connection:
             assert_held(connection, self._lease)
             journal.record_decision(
-                connection, "verify repair", landing, site=site_id, papers=sum(data is not None for data in papers)
+                connection, "verify repair", landing, site=site_id, papers=sum(data is not None for data in records)
             )
-        return "" if None in papers else "written again as the receiver kept it"
+        return "" if None in records else "written again as the receiver kept it"
 
     def send_again(self, link: str, paths: Sequence[str], why: str) -> str:
         """Mark paths, so that the link's next run sends each as a new generation."""

@@ -175,10 +175,10 @@ def _check_engine(app: App, engine: EngineChoice) -> Engine:
     return choose_engine(app.settings.spark, engine, 0)
 
 
-def is_ours(app: App, origin: Origin, paper: FoundManifest, root: Path) -> bool:
+def is_ours(app: App, origin: Origin, record: FoundManifest, root: Path) -> bool:
     """Whether a run of this ledger wrote the landing, and nobody else may write to its folder."""
     with app.ledger.read() as connection:
-        if not hold_rows.has_carried(connection, origin.receiver, origin.site_id, origin.landing, paper.sha256):
+        if not hold_rows.has_carried(connection, origin.receiver, origin.site_id, origin.landing, record.sha256):
             return False
     site, _, _ = origin.folder.rpartition("/")
     return all(_ours_alone(root / folder) for folder in ("landing", site, origin.folder))

@@ -205,29 +205,29 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
     return manifest
 
 
-def find_site_conflict(paper: FoundManifest, sites: Mapping[str, SiteRow]) -> str:
+def find_site_conflict(record: FoundManifest, sites: Mapping[str, SiteRow]) -> str:
     """Return why a landing contradicts what is known of its site and of `sites` (by id); '' if it does not.
 
     A site's time unit may not change: its times would be misread. Names of data files begin with the first characters of the
     site's id. A second site with the same characters would overwrite them.
     """
-    manifest, site = paper.manifest, sites.get(paper.folder.site_id)
+    manifest, site = record.manifest, sites.get(record.folder.site_id)
     if manifest is not None and site is not None and site.time_unit != manifest.time_unit:
         return f"the site's time unit was {site.time_unit} and is {manifest.time_unit} now; set time_unit back at the sender"
-    start = paper.folder.site_id[:8]
+    start = record.folder.site_id[:8]
     other = next((s for s in sites.values() if s.site_id[:8] == start and site is None), None)
     if other is not None:
         return f"the site's id begins with {start} as that of site {other.name} ({other.site_id}) does: give it another id"
     return ""
 
 
-def in_batches(papers: Sequence[FoundManifest], most: int) -> Iterator[list[FoundManifest]]:
+def in_batches(records: Sequence[FoundManifest], most: int) -> Iterator[list[FoundManifest]]:
     """Group consecutive landings until a group has `most` files."""
     batch: list[FoundManifest] = []
     files = 0
-    for paper in papers:
-        batch.append(paper)
-        files += len(paper.manifest.files) if paper.manifest else 0
+    for record in records:
+        batch.append(record)
+        files += len(record.manifest.files) if record.manifest else 0
         if files >= most:
             yield batch
             batch, files = [], 0
@@ -457,12 +457,12 @@ def catch_up_answers(app: App, receiver: ReceiverSettings, root: Path, store: St
 
 
 def _keep_answers(app: App, root: Path, store: Store, lease: Lease, rows: Sequence[LandingRow]) -> None:
-    papers: list[tuple[str, bytes]] = []
+    records: list[tuple[str, bytes]] = []
     with app.ledger.write() as connection:
         assert_held(connection, lease)
         for row in rows:
             text = _complete_receipt(connection, row)
-            papers.append((kept_receipt(row.site_id, row.landing), text.encode()))
+            records.append((kept_receipt(row.site_id, row.landing), text.encode()))
             landing_rows.put_receipt(connection, row.receiver, row.site_id, row.landing, text)
     for row in rows:
         try:
@@ -471,9 +471,9 @@ def _keep_answers(app: App, root: Path, store: Store, lease: Lease, rows: Sequen
             require_theirs(error)
             continue  # as if the sender had removed it
         if manifest is not None and _sha256_of(manifest) == row.manifest_sha256:
-            papers.append((kept_manifest(row.site_id, row.landing), manifest))
-    store.write_parts([(path + PART, data) for path, data in papers])
-    store.seal_parts([(path + PART, path) for path, _ in papers])
+            records.append((kept_manifest(row.site_id, row.landing), manifest))
+    store.write_parts([(path + PART, data) for path, data in records])
+    store.seal_parts([(path + PART, path) for path, _ in records])
 
 
 def _complete_receipt(connection: Connection, row: LandingRow) -> str:

@@ -161,78 +161,78 @@ def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
     with work.app.ledger.read() as connection:
         last_sequence, last_landing = landing_rows.last_loaded(connection, work.receiver.name, site_id)
         sites = landing_rows.read_sites(connection)
-    papers: dict[str, FoundManifest] = {}
+    records: dict[str, FoundManifest] = {}
     for folder in folders:
         row = work.rows.get((site_id, folder.landing))
         if (site_id, folder.landing) in work.finished or (row is not None and row.state == "loaded"):
             _finish_loaded(work, folder)
             continue
         try:
-            paper = read_found_manifest(work.root, folder)
-            trouble = paper.trouble or find_site_conflict(paper, sites)
+            record = read_found_manifest(work.root, folder)
+            trouble = record.trouble or find_site_conflict(record, sites)
         except Exception as error:
             _give_up(work, FoundManifest(folder, "", None), error)
             continue
         if trouble:
-            _reject_landing(work, paper, trouble)
+            _reject_landing(work, record, trouble)
         else:
-            papers[folder.landing] = paper
-    arrivals = [Arrival(m.landing, m.sequence, m.previous) for m in (p.manifest for p in papers.values()) if m]
+            records[folder.landing] = record
+    arrivals = [Arrival(m.landing, m.sequence, m.previous) for m in (p.manifest for p in records.values()) if m]
     ready: list[FoundManifest] = []
     for verdict in order_arrivals(arrivals, last_sequence, last_landing):
-        paper = papers[verdict.arrival.landing]
-        if paper.folder.answered and verdict.state == "next":
-            _name_foreign_receipt(work, paper.folder, _NOT_OURS)
+        record = records[verdict.arrival.landing]
+        if record.folder.answered and verdict.state == "next":
+            _name_foreign_receipt(work, record.folder, _NOT_OURS)
         if verdict.state == "next":
-            ready.append(paper)
+            ready.append(record)
         elif verdict.state == "waiting":
-            _defer_landing(work, paper, verdict.reason)
+            _defer_landing(work, record, verdict.reason)
         else:
-            _reject_landing(work, paper, verdict.reason)
+            _reject_landing(work, record, verdict.reason)
     taken = 0
     for batch in in_batches(ready, _BATCH_FILES):
         took = _load_batch(work, batch)
         taken += took
         if took < len(batch):
-            for paper in ready[taken + 1 :]:
+            for record in ready[taken + 1 :]:
                 _defer_landing(
-                    work, paper, f"it comes after landing {ready[taken].folder.landing}, which could not be loaded"
+                    work, record, f"it comes after landing {ready[taken].folder.landing}, which could not be loaded"
                 )
             return
 
 
-def _load_batch(work: Work, papers: Sequence[FoundManifest]) -> int:
+def _load_batch(work: Work, records: Sequence[FoundManifest]) -> int:
     """Check the files of consecutive landings together, then load landing by landing. Return how many were loaded; if fewer
     than given, the next landing failed by itself and is reported."""
     try:
-        landings = [_begin_landing(work, paper) for paper in papers]
+        landings = [_begin_landing(work, record) for record in records]
         files = [(one.origin, file) for one in landings for file in one.manifest.files]
         checked = called_as_landed(work.root, examine_all(work.app, files, work.root, work.engine, work.progress))
     except Exception as error:
-        if len(papers) == 1:
-            _give_up(work, papers[0], error)
+        if len(records) == 1:
+            _give_up(work, records[0], error)
             return 0
         require_theirs(error)
-        return _one_by_one(work, papers)  # to find the faulty one
+        return _one_by_one(work, records)  # to find the faulty one
     for number, one in enumerate(landings):
         try:
             _load_landing(work, one, [c for c in checked if c.origin is one.origin])
         except Exception as error:
             _give_up(work, one.paper, error)
             return number
-    return len(papers)
+    return len(records)
 
 
-def _one_by_one(work: Work, papers: Sequence[FoundManifest]) -> int:
-    return next((number for number, paper in enumerate(papers) if not _load_batch(work, [paper])), len(papers))
+def _one_by_one(work: Work, records: Sequence[FoundManifest]) -> int:
+    return next((number for number, record in enumerate(records) if not _load_batch(work, [record])), len(records))
 
 
-def _answer_landing(work: Work, paper: FoundManifest) -> None:
+def _answer_landing(work: Work, record: FoundManifest) -> None:
     """Call `_finish_landing` for a landing recorded just now. A failure is reported only, for the landing is loaded."""
     try:
-        _finish_landing(work, paper.folder, paper)
+        _finish_landing(work, record.folder, record)
     except Exception as error:
-        _note_unanswered(work, paper.folder, error)
+        _note_unanswered(work, record.folder, error)
 
 
 def _finish_loaded(work: Work, folder: Folder) -> None:
@@ -248,11 +248,11 @@ def _note_unanswered(work: Work, folder: Folder, error: Exception) -> None:
     work.tally.troubles.append(Trouble("landing", folder.landing, folder.path, reason, PartialError.kind))
 
 
-def _begin_landing(work: Work, paper: FoundManifest) -> Landing:
+def _begin_landing(work: Work, record: FoundManifest) -> Landing:
     """Record the landing as loading, and its site. Copy its files where others may write to them."""
-    manifest, receiver = paper.manifest, work.receiver
+    manifest, receiver = record.manifest, work.receiver
     assert manifest is not None
-    row = make_landing_row(receiver.name, paper, "loading", work.app.clock())
+    row = make_landing_row(receiver.name, record, "loading", work.app.clock())
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
@@ -261,10 +261,10 @@ def _begin_landing(work: Work, paper: FoundManifest) -> Landing:
         if (row.site_id, row.landing) not in work.rows:
             record_event(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)
     origin = Origin.from_manifest(manifest, receiver.name, receiver.partition_interval_ms)
-    if not is_ours(work.app, origin, paper, work.root):
+    if not is_ours(work.app, origin, record, work.root):
         logs = (log.part.path for log in manifest.schema)
         origin = copy_landing(work.store, work.root, origin, manifest.files, logs)
-    return Landing(paper, manifest, origin, row)
+    return Landing(record, manifest, origin, row)
 
 
 def _load_landing(work: Work, one: Landing, checked: Sequence[CheckedFile]) -> None:
@@ -314,22 +314,22 @@ def _record_landing(
     )
 
 
-def _finish_landing(work: Work, folder: Folder, paper: FoundManifest | None) -> None:
-    """Answer a recorded landing and remove its files. Do only what is still missing. `paper`: its manifest, if just read.
+def _finish_landing(work: Work, folder: Folder, record: FoundManifest | None) -> None:
+    """Answer a recorded landing and remove its files. Do only what is still missing. `record`: its manifest, if just read.
 
     A folder that arrives again under the id of a loaded landing is answered the same way if its manifest is the same.
     """
     key = (folder.site_id, folder.landing)
     with work.app.ledger.read() as connection:
         manifest_sha256, receipt = landing_rows.receipt_of(connection, work.receiver.name, *key)
-    fresh = paper is not None
+    fresh = record is not None
     if fresh:
         keep_receipt(work.store, *key, receipt)
         # CRASH WINDOW: kept, no receipt for the sender: the next load writes it.
-    paper = paper or read_found_manifest(work.root, folder)
-    if paper.trouble and not paper.sha256:
-        raise CorruptionError(paper.trouble, subject=folder.path)
-    if paper.sha256 != manifest_sha256 or paper.manifest is None:
+    record = record or read_found_manifest(work.root, folder)
+    if record.trouble and not record.sha256:
+        raise CorruptionError(record.trouble, subject=folder.path)
+    if record.sha256 != manifest_sha256 or record.manifest is None:
         reason = f"landing {folder.landing} was loaded with another manifest; {_PUT_BACK.format(kept_manifest(*key))}"
         work.tally.count_rejected(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))
         return
@@ -340,7 +340,7 @@ def _finish_landing(work: Work, folder: Folder, paper: FoundManifest | None) -> 
         work.store.publish(f"{folder.path}/{RECEIPT}", receipt.encode())
     # CRASH WINDOW: answered, data files still there: the next load removes them.
     if folder.bulky:
-        clean_landing(work.store, folder, paper.manifest)
+        clean_landing(work.store, folder, record.manifest)
     sign = landing_sign(work.root, *key)
     if not list_altered(work.root, *key, manifest_sha256):  # nobody wrote there in the meantime
         work.done[key] = sign
@@ -362,30 +362,30 @@ def _note_finished(work: Work) -> None:
             landing_rows.note_finished(connection, work.receiver.name, work.done)
 
 
-def _give_up(work: Work, paper: FoundManifest, error: Exception) -> None:
+def _give_up(work: Work, record: FoundManifest, error: Exception) -> None:
     """Reject a landing after its own failure; its bytes stay where they are. Raises faults of this machine."""
     error = require_theirs(error)
     reason = message_of(error) if isinstance(error, TidemarkError) else f"it cannot be loaded: {message_of(error)}"
     kind = CorruptionError.kind if isinstance(error, CorruptionError) else PartialError.kind
-    _reject_landing(work, FoundManifest(paper.folder, paper.sha256, None), reason, kind)
+    _reject_landing(work, FoundManifest(record.folder, record.sha256, None), reason, kind)
 
 
-def _reject_landing(work: Work, paper: FoundManifest, reason: str, kind: int = CorruptionError.kind) -> None:
+def _reject_landing(work: Work, record: FoundManifest, reason: str, kind: int = CorruptionError.kind) -> None:
     """Report a landing that cannot be accepted; its bytes stay where they are."""
-    folder = paper.folder
+    folder = record.folder
     work.tally.count_rejected(Trouble("landing", folder.landing, folder.path, reason, kind))
     before = work.rows.get((folder.site_id, folder.landing))
     if before is None or (before.state, before.reason) != ("rejected", reason):
-        _put_row(work, paper, "rejected", "landing.rejected", reason=reason)
+        _put_row(work, record, "rejected", "landing.rejected", reason=reason)
 
 
-def _defer_landing(work: Work, paper: FoundManifest, reason: str) -> None:
+def _defer_landing(work: Work, record: FoundManifest, reason: str) -> None:
     """Report a landing that waits for an earlier one."""
-    folder = paper.folder
+    folder = record.folder
     work.tally.count_waiting(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
     before = work.rows.get((folder.site_id, folder.landing))
     if before is None or (before.state, before.reason) != ("waiting", reason):
-        _put_row(work, paper, "waiting", "landing.gap", reason=reason)
+        _put_row(work, record, "waiting", "landing.gap", reason=reason)
 
 
 def _name_foreign_receipt(work: Work, folder: Folder, reason: str) -> None:
@@ -396,8 +396,8 @@ def _name_foreign_receipt(work: Work, folder: Folder, reason: str) -> None:
         record_event(connection, "landing.foreign_receipt", site_id=folder.site_id, landing=folder.landing, reason=reason)
 
 
-def _put_row(work: Work, paper: FoundManifest, state: str, event: str, *, reason: str) -> None:
-    row = make_landing_row(work.receiver.name, paper, state, work.app.clock(), reason)
+def _put_row(work: Work, record: FoundManifest, state: str, event: str, *, reason: str) -> None:
+    row = make_landing_row(work.receiver.name, record, state, work.app.clock(), reason)
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
         landing_rows.put_landing(connection, row)

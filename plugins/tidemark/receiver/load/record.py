@@ -236,9 +236,11 @@ def record_landing(
     return Recorded(answers + schema.schema_answers(logs), tuple(pending.items()), late.again, clashes, claimed)
 
 
-def make_landing_row(receiver: str, paper: FoundManifest, state: str, found: float, reason: str | None = None) -> LandingRow:
+def make_landing_row(
+    receiver: str, record: FoundManifest, state: str, found: float, reason: str | None = None
+) -> LandingRow:
     """Build the ledger's row of a landing. `found` in seconds since 1970."""
-    manifest, folder = paper.manifest, paper.folder
+    manifest, folder = record.manifest, record.folder
     return LandingRow(
         receiver=receiver,
         landing=folder.landing,
@@ -249,7 +251,7 @@ def make_landing_row(receiver: str, paper: FoundManifest, state: str, found: flo
         part=manifest.part if manifest else 0,
         state=state,
         reason=reason,
-        manifest_sha256=paper.sha256,
+        manifest_sha256=record.sha256,
         files=len(manifest.files) if manifest else 0,
         bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p) if manifest else 0,
         found=found,

@@ -97,9 +97,9 @@ def ask_about_vanished(session: HeldReceiver, origin: Origin, admission: Admissi
     with session.app.ledger.read() as connection:
         _, landing = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)
         sha256, _ = landing_rows.receipt_of(connection, origin.receiver, origin.site_id, landing or "")
-    paper = read_landed(session.root, kept_manifest(origin.site_id, landing)) if landing else None
-    told = paper is not None and hashlib.sha256(paper).hexdigest() == sha256
-    return Shown(found, decode_manifest(paper).deletes if told and paper else "")
+    record = read_landed(session.root, kept_manifest(origin.site_id, landing)) if landing else None
+    told = record is not None and hashlib.sha256(record).hexdigest() == sha256
+    return Shown(found, decode_manifest(record).deletes if told and record else "")
 
 
 def record_retried(

@@ -123,15 +123,15 @@ def begin_part(disk: Disk, path: str, identity: Identity, known: Sequence[Block]
         os.close(_create_new(part_at(place)))
     # CRASH WINDOW: a new part without a journal: the rerun begins it anew. A known part with its old journal: resumed.
     beside = journal_at(place) + b".part"  # a full disk leaves the old journal as it is
-    paper = _create_new(beside)
+    record = _create_new(beside)
     try:
-        _write_at(paper, memoryview(encode_header(identity) + b"".join(block.encode_line() for block in known)), 0)
+        _write_at(record, memoryview(encode_header(identity) + b"".join(block.encode_line() for block in known)), 0)
         os.rename(beside, journal_at(place))
     except OSError:
         durable.remove_quietly(beside)
         raise
     finally:
-        os.close(paper)
+        os.close(record)
 
 
 class PartFile:

@@ -189,9 +189,9 @@ class PythonStore:
             return int(far.ask("free", check_folder(folder)))
 
     def close(self) -> None:
-        for road in self.direct_routes.values():
-            if isinstance(road, PythonStore):
-                road.close()
+        for path in self.direct_routes.values():
+            if isinstance(path, PythonStore):
+                path.close()
         self.pool.close()
         self.connection.drop()
         self.pool.await_returns()  # which ends with the connection

@@ -104,16 +104,16 @@ def conclude_landings(work: Work) -> int:
     return len(closing)
 
 
-def conclude_landing(work: Work, landing: SentLanding, paper: LandingManifest | None = None) -> bool:
+def conclude_landing(work: Work, landing: SentLanding, record: LandingManifest | None = None) -> bool:
     """Complete a reserved landing: read back its manifest, publish it if it is missing, acknowledge.
 
-    `paper`: the manifest just reserved; None: read the same from the ledger. Returns False if files are missing and the
+    `record`: the manifest just reserved; None: read the same from the ledger. Returns False if files are missing and the
     landing was withdrawn: they are to be sent again. Raises CorruptionError if the receiver has another manifest.
     """
-    if paper is None:
+    if record is None:
         with work.ledger.read() as connection:
-            paper = manifest_of(connection, work.link, work.site, landing)
-    contents, data = paper
+            record = manifest_of(connection, work.link, work.site, landing)
+    contents, data = record
     digest = hashlib.sha256(data).hexdigest()
     path = f"{work.landing_folder(landing.landing)}/{MANIFEST}"
     there = _read_back(work, path)
@@ -171,14 +171,14 @@ def _reserve_landing(connection: Connection, work: Work, last: bool) -> tuple[Se
         files=0,
         bytes=0,
     )
-    paper = manifest_of(connection, work.link, work.site, draft)
-    contents = paper.contents
+    record = manifest_of(connection, work.link, work.site, draft)
+    contents = record.contents
     if contents.is_empty and not (last and before):
         return None
-    digest = hashlib.sha256(paper.data).hexdigest()
+    digest = hashlib.sha256(record.data).hexdigest()
     landing = replace(draft, manifest_sha256=digest, files=len(contents.files), bytes=contents.bytes)
     run_rows.add_landing(connection, landing)
-    return landing, paper
+    return landing, record
 
 
 def _assign_gone(connection: Connection, work: Work, part: int) -> None:

@@ -132,12 +132,12 @@ class DiskTarget:
             place, ours = self._store.disk.locate(job.journal_path), known.startswith(journal)
             if not ours:
                 durable.remove_quietly(place)
-            paper = durable.open_regular(place, (_OPEN if ours else _NEW) | os.O_APPEND)
-            self._papers[job.number] = paper
+            record = durable.open_regular(place, (_OPEN if ours else _NEW) | os.O_APPEND)
+            self._papers[job.number] = record
             if ours:  # cut further claims
-                os.ftruncate(paper, len(journal))
+                os.ftruncate(record, len(journal))
             else:
-                os.write(paper, journal)
+                os.write(record, journal)
 
     def _sync_part(self, job: Job) -> None:
         try:

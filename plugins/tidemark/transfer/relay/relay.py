@@ -118,8 +118,8 @@ class Relay:
     def _resume_jobs(self, jobs: Sequence[Job]) -> None:
         """Resume jobs from journals of the same source, as far as the part and the source both match the claims."""
         target, source = self._wire.target, self._wire.source
-        papers = [path for job in jobs for path in (job.journal_path, job.part_path)]
-        found = {path: entry for path, entry in zip(papers, target.stat_many(papers), strict=True) if entry is not None}
+        records = [path for job in jobs for path in (job.journal_path, job.part_path)]
+        found = {path: entry for path, entry in zip(records, target.stat_many(records), strict=True) if entry is not None}
         left = [job for job in jobs if job.journal_path in found and job.part_path in found]
         for job, told in zip(left, read_records(target, [job.journal_path for job in left], MOST_SMALL), strict=True):
             data = told if isinstance(told, bytes) else b""  # one that is too long is none

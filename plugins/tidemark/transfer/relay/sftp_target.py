@@ -82,8 +82,8 @@ class SftpTarget:
 
     def digest_parts(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
         parts = [self._parts.pop(job.number) for job in jobs]
-        papers = [self._papers.pop(job.number) for job in jobs if not job.small]
-        self._stream.await_parts([*parts, *papers])
+        records = [self._papers.pop(job.number) for job in jobs if not job.small]
+        self._stream.await_parts([*parts, *records])
         asked = [job for job, part in zip(jobs, parts, strict=True) if part.trouble is None and not self._in_stream(job)]
         made = dict(zip(asked, read_digests(self._wire, self._store, [Range(job.part_path) for job in asked]), strict=True))
         found: list[str | TidemarkError | None] = []

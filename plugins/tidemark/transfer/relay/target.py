@@ -107,8 +107,8 @@ class CallTarget:
         if job.at - self._synced[job.number] >= SYNC_BYTES:
             self._sync_part(job)
         # CRASH WINDOW: the bytes are in the part, the journal does not claim them: the rerun sends them again.
-        paper = self._papers[job.number]
-        self._papers[job.number] = self._store.write_part(job.journal_path, paper, [job.claims[-1].encode_line()])
+        record = self._papers[job.number]
+        self._papers[job.number] = self._store.write_part(job.journal_path, record, [job.claims[-1].encode_line()])
         self.kept_bytes += sum(map(len, held))
 
     def _sync_part(self, job: Job) -> None:

@@ -124,29 +124,29 @@ class Connections:
         self._asking = False
 
     def top_up_all(self) -> None:
-        for carrier in self.active:
-            self.top_up(carrier)
+        for connection in self.active:
+            self.top_up(connection)
 
-    def top_up(self, carrier: Connection) -> None:
-        """Ask more of `carrier` until enough is in flight."""
-        rate = self._speed.rate.get(carrier.number, 0.0)
+    def top_up(self, connection: Connection) -> None:
+        """Ask more of `connection` until enough is in flight."""
+        rate = self._speed.rate.get(connection.number, 0.0)
         alone, sharing = FAR_AHEAD if self.is_long else AHEAD, len(self.active)
         ahead = max(alone / sharing ** (1 if sharing <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
             ahead = min(ahead, self._bucket.rate / 2)  # a request waits for the bucket, which must not take long
         if self.sends:
             ahead = min(ahead, self._block)
-        while self._asking and not carrier.ended:
+        while self._asking and not connection.ended:
             chunk = self._chunk_size(rate)
-            if self._schedule.outstanding_bytes(carrier.number) + chunk > max(ahead, 2 * chunk):
+            if self._schedule.outstanding_bytes(connection.number) + chunk > max(ahead, 2 * chunk):
                 return
-            if self._schedule.outstanding_spans(carrier.number) >= self._files_ahead:
+            if self._schedule.outstanding_spans(connection.number) >= self._files_ahead:
                 return
-            spans = self._schedule.next_spans(carrier.number, chunk, self._slow)
+            spans = self._schedule.next_spans(connection.number, chunk, self._slow)
             if not spans:
                 return
             self._under_way.update(span.number for span in spans if not isinstance(span, Kept))
-            carrier.ask_spans(spans, self._files)
+            connection.ask_spans(spans, self._files)
             if self._bucket.rate:
                 self._bucket.consume_tokens(sum(span.weight + self._overhead_bytes(span.number) for span in spans))
 
@@ -178,14 +178,14 @@ class Connections:
             self._add_connection(*self._waiting.pop(), own=True)
             self.top_up(self.active[-1])
 
-    def drop_connection(self, carrier: Connection) -> None:
+    def drop_connection(self, connection: Connection) -> None:
         """Give a connection up. Its requests wait again."""
-        carrier.ended = True
-        self._last_words = carrier.last_words or self._last_words
-        carrier.close()
-        if carrier in self.active:
-            self.active.remove(carrier)
-        self._schedule.drop_connection(carrier.number)
+        connection.ended = True
+        self._last_words = connection.last_words or self._last_words
+        connection.close()
+        if connection in self.active:
+            self.active.remove(connection)
+        self._schedule.drop_connection(connection.number)
 
     def check_connections(self) -> list[Connection]:
         """Give up silent connections and return them; measure the speed once a step. Raises UnreachableError when no
@@ -193,11 +193,11 @@ class Connections:
         given_up = []
         now = time.monotonic()
         silent = {c: c.silent_seconds(now, self._schedule.outstanding_bytes(c.number) > 0) for c in self.active}
-        for carrier, seconds in silent.items():
-            if seconds > self._store.connection.limits.stall and not carrier.is_excused():
-                carrier.connection.drop()  # the line is silent, not the session alone
-                self.drop_connection(carrier)
-                given_up.append(carrier)
+        for connection, seconds in silent.items():
+            if seconds > self._store.connection.limits.stall and not connection.is_excused():
+                connection.connection.drop()  # the line is silent, not the session alone
+                self.drop_connection(connection)
+                given_up.append(connection)
         self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
         if not self.active:
             self._join_waiting()
@@ -237,7 +237,7 @@ class Connections:
 
     def check_idle(self, since: float) -> None:
         """Raise UnreachableError if nothing came since `since` for too long and no request is open."""
-        asked = any(self._schedule.outstanding_bytes(carrier.number) or carrier.is_busy for carrier in self.active)
+        asked = any(self._schedule.outstanding_bytes(connection.number) or connection.is_busy for connection in self.active)
         if not asked and time.monotonic() - since > self._store.connection.limits.stall:
             raise UnreachableError(
                 f"{self.name}: nothing moves any more",
@@ -248,13 +248,13 @@ class Connections:
     def finish_sessions(self) -> None:
         """End idle sessions and return them to the store, on a thread of their own; close the others."""
         ending: list[Connection] = []
-        for carrier in list(self.active):
-            if self._schedule.outstanding_bytes(carrier.number):
-                carrier.close()
+        for connection in list(self.active):
+            if self._schedule.outstanding_bytes(connection.number):
+                connection.close()
                 continue
             with contextlib.suppress(TidemarkError):
-                carrier.end_requests()
-                ending.append(carrier)
+                connection.end_requests()
+                ending.append(connection)
         self.active.clear()
         with self._door:
             self._over = True  # a thread that is still opening a connection closes it
@@ -278,15 +278,15 @@ class Connections:
                 else:
                     self._end_session(answering, frame)
                     ending.remove(answering)
-        for carrier in ending:
-            carrier.close()
+        for connection in ending:
+            connection.close()
         self._keep_unused()
 
     def abandon_connections(self) -> None:
         with self._door:
             self._over = True
-        for carrier in self.active:
-            carrier.close()
+        for connection in self.active:
+            connection.close()
         self.active.clear()
         self._keep_unused()
 
@@ -302,13 +302,13 @@ class Connections:
         if opened.session is not None:
             self._store.further.append((opened.connection, opened.session))
 
-    def _end_session(self, carrier: Connection, frame: Frame | None) -> None:
+    def _end_session(self, connection: Connection, frame: Frame | None) -> None:
         if frame is None:
-            carrier.close()
-        elif carrier.own:
-            self._store.further.append((carrier.connection, carrier.session))
+            connection.close()
+        elif connection.own:
+            self._store.further.append((connection.connection, connection.session))
         else:
-            self._store.pool.return_session(carrier.session)
+            self._store.pool.return_session(connection.session)
 
     def _chunk_size(self, rate: float) -> int:
         block = self._block // 4 if self.sends else self._block
@@ -404,17 +404,17 @@ class LineSpeed:
     def is_due(self, now: float, round_trip: float) -> bool:
         return now - self._stepped >= max(STEP_SECONDS, 2 * round_trip)
 
-    def measure_step(self, now: float, carriers: Sequence[Connection]) -> None:
+    def measure_step(self, now: float, connections: Sequence[Connection]) -> None:
         seconds, self._stepped = now - self._stepped, now
         self.total = 0.0
-        for carrier in carriers:
-            came = (carrier.bytes - self._marks.get(carrier.number, 0)) / seconds
-            self._marks[carrier.number] = carrier.bytes
+        for connection in connections:
+            came = (connection.bytes - self._marks.get(connection.number, 0)) / seconds
+            self._marks[connection.number] = connection.bytes
             self.total += came
-            self.rate[carrier.number] = (self.rate.get(carrier.number, came) + came) / 2
+            self.rate[connection.number] = (self.rate.get(connection.number, came) + came) / 2
         before, self._losses = (
             self._losses,
-            {carrier.number: carrier.connection.measure_connection()[1] for carrier in carriers},
+            {connection.number: connection.connection.measure_connection()[1] for connection in connections},
         )
         self.lossy = any(lost > before.get(number, 0) for number, lost in self._losses.items())
         self._lossy_steps = self._lossy_steps + 1 if self.lossy else 0

@@ -44,9 +44,9 @@ class NoDirectPath(Exception):
     """The source does not reach the target; its text is why."""
 
 
-def open_direct(wire: Wire, road: DirectPath, items: Sequence[SendItem]) -> Session:
-    """Make one round (`transfer.attempts`) from the road's end to its target."""
-    return Session(wire, items, partial(Push, road=road, make=DirectConnection))
+def open_direct(wire: Wire, path: DirectPath, items: Sequence[SendItem]) -> Session:
+    """Make one round (`transfer.attempts`) from the path's end to its target."""
+    return Session(wire, items, partial(Push, path=path, make=DirectConnection))
 
 
 class DirectConnection(PushConnection):

@@ -90,8 +90,8 @@ class Pull:
         self._untold = 0  # bytes not reported to the caller yet, and when it was last informed
         self._told_at = 0.0
 
-    def on_frame(self, carrier: Connection, frame: Frame) -> None:
-        carrier.bytes += len(frame.data)
+    def on_frame(self, connection: Connection, frame: Frame) -> None:
+        connection.bytes += len(frame.data)
         session, schedule, at, large, data = self._session, self._session.schedule, 0, self._large, frame.data
         files, proven = session.files, session.wire.options.digest_at_source
         small: list[_Small] = []
@@ -102,15 +102,15 @@ class Pull:
             if size < 0 or (odd and not trouble):
                 raise self._session.not_asked()
             if trouble:
-                schedule.record_refusal(carrier.number, number)
+                schedule.record_refusal(connection.number, number)
                 if schedule.waits_for(number):
                     session.on_source_error(number, trouble, note)
             elif number in large:
-                new = schedule.record_arrival(carrier.number, number, offset, length)
+                new = schedule.record_arrival(connection.number, number, offset, length)
                 if self._is_same_edition(number, note):
                     self._receive_piece(Span(number, offset, length), data[begin:at], (kind, digest))
                     session.kept_bytes += length if new and number in large else 0
-            elif schedule.record_arrival(carrier.number, number, 0, length):  # else it has its outcome
+            elif schedule.record_arrival(connection.number, number, 0, length):  # else it has its outcome
                 small.append(_Small(number, begin, at - begin, kind, digest))
         if at != len(data):
             raise self._session.not_asked()

@@ -97,16 +97,16 @@ class Seal(NamedTuple):
 
 
 class Push:
-    """The direction to a far end: from a disk of this machine; or, with `road`, from another far end that sends to the
+    """The direction to a far end: from a disk of this machine; or, with `path`, from another far end that sends to the
     target over it. `make` makes a connection."""
 
     def __init__(
-        self, session: Session, road: PythonStore | None = None, make: Callable[..., PushConnection] | None = None
+        self, session: Session, path: PythonStore | None = None, make: Callable[..., PushConnection] | None = None
     ) -> None:
         source, target, wire = session.source, session.target, session.wire
         assert isinstance(target, PythonStore)
         self.line = Connections(
-            road or target, session.schedule, session.asking, wire, partial(make or PushConnection, self), sends=True
+            path or target, session.schedule, session.asking, wire, partial(make or PushConnection, self), sends=True
         )
         self.session = session
         self.source = source
@@ -117,8 +117,8 @@ class Push:
         self._wholes: dict[int, bytes] = {}  # digests of large files that went in order over one connection
         self._sealing = _Sealing()
 
-    def on_frame(self, carrier: Connection, frame: Frame) -> None:
-        assert isinstance(carrier, PushConnection)
+    def on_frame(self, connection: Connection, frame: Frame) -> None:
+        assert isinstance(connection, PushConnection)
         files, schedule = self.session.files, self.session.schedule
         for number, offset, length, trouble, kind, size, digest in self.session.parse_records(frame):
             if number >= len(files) or (kind == READ and isinstance(self.source, LocalStore)):
@@ -126,14 +126,14 @@ class Push:
             if kind == READ:
                 self._on_read(Span(number, offset, length), size, digest)
             elif kind == SEALED:
-                carrier.seals.discard(number)
-                self._on_published(carrier, Span(number, offset, length), trouble, digest)
+                connection.seals.discard(number)
+                self._on_published(connection, Span(number, offset, length), trouble, digest)
             elif trouble:
-                schedule.record_refusal(carrier.number, number, length)
+                schedule.record_refusal(connection.number, number, length)
                 self._on_trouble(number, (offset, length), trouble, kind, size)
             else:
-                self._on_kept(carrier, number, (offset, length), digest)
-        self._publish_complete(carrier)
+                self._on_kept(connection, number, (offset, length), digest)
+        self._publish_complete(connection)
 
     def advance(self) -> bool:
         if self._sealing.waiting or self.session.order.ready:
@@ -205,17 +205,17 @@ class Push:
         if self.session.schedule.waits_for(number) and not self.note_read(number, edition, span.end, known):
             self.session.retry_file(number, source_changed_error(self.session.files[number]))
 
-    def _on_kept(self, carrier: PushConnection, number: int, span: tuple[int, int], digest: bytes) -> None:
+    def _on_kept(self, connection: PushConnection, number: int, span: tuple[int, int], digest: bytes) -> None:
         item, (offset, length) = self.session.files[number], span
-        carrier.bytes += length
-        awaited = self.session.schedule.record_arrival(carrier.number, number, offset, length)
+        connection.bytes += length
+        awaited = self.session.schedule.record_arrival(connection.number, number, offset, length)
         large = self._large.get(number)
         if not awaited:
             return
         if large is None:
             if length != item.size:
                 raise self.session.not_asked()
-            self._sealing.by[number] = carrier.number
+            self._sealing.by[number] = connection.number
             self.session.complete_file(number, Whole(item, b"", digest.hex(), False, number=number))
             return
         self.session.kept_bytes += length
@@ -244,8 +244,8 @@ class Push:
 
     # names
 
-    def _publish_complete(self, carrier: PushConnection | None) -> None:
-        """Ask for the names of complete files: small ones of the connection that has their part, others of `carrier`."""
+    def _publish_complete(self, connection: PushConnection | None) -> None:
+        """Ask for the names of complete files: small ones of the connection that has their part, others of `connection`."""
         sealing = self._sealing
         for whole in self.session.order.pop_ready():
             sealing.digests[whole.number] = whole.sha256
@@ -253,13 +253,13 @@ class Push:
         if not sealing.waiting:
             return
         live = {c.number: c for c in self.line.active if isinstance(c, PushConnection)}
-        if carrier is None or carrier.number not in live:
-            carrier = next(iter(live.values()), None)
-        if carrier is None:
+        if connection is None or connection.number not in live:
+            connection = next(iter(live.values()), None)
+        if connection is None:
             return  # the round is about to end
         asked: dict[PushConnection, list[Seal]] = {}
         for number in sealing.waiting:
-            by = live.get(sealing.by.get(number, carrier.number), carrier)
+            by = live.get(sealing.by.get(number, connection.number), connection)
             asked.setdefault(by, []).append(self._to_seal(number))
         sealing.waiting.clear()
         for by, seals in asked.items():
@@ -279,13 +279,13 @@ class Push:
             return Seal(number, self._wholes[number])
         return Seal(number, None)
 
-    def _on_published(self, carrier: PushConnection, span: Span, trouble: int, digest: bytes) -> None:
+    def _on_published(self, connection: PushConnection, span: Span, trouble: int, digest: bytes) -> None:
         number, offset, length = span
         item, known = self.session.files[number], self._sealing.digests.pop(number, None)
         if known is None:
             return
         if trouble == UNCONFIRMED:
-            error = carrier.unconfirmed.pop(number, None) or self.session.not_asked()
+            error = connection.unconfirmed.pop(number, None) or self.session.not_asked()
             if isinstance(error, SOON):
                 self.session.retry_file(number, TryAgain(error))
             else:

@@ -84,7 +84,7 @@ class Direction(Protocol):
         """Return what earlier tries left of these files, by number. Those that are missing in it have failed."""
         ...
 
-    def on_frame(self, carrier: Connection, frame: Frame) -> None:
+    def on_frame(self, connection: Connection, frame: Frame) -> None:
         """Process a DATA frame of a connection."""
         ...
 
@@ -186,8 +186,8 @@ class Session:
 
     def _cut_connections(self) -> None:
         """Drop all connections, so that threads that wait for the far end go on. The next try resumes from what arrived."""
-        carriers = {carrier.connection for carrier in list(self.line.active)}
-        for connection in carriers | {store.connection for store in self._far_ends}:
+        connections = {one.connection for one in list(self.line.active)}
+        for connection in connections | {store.connection for store in self._far_ends}:
             connection.drop()
 
     # the coordinating thread
@@ -246,13 +246,13 @@ class Session:
 
     def _is_asked(self) -> bool:
         """Whether bytes are in flight."""
-        return any(self.schedule.outstanding_bytes(carrier.number) for carrier in self.line.active)
+        return any(self.schedule.outstanding_bytes(connection.number) for connection in self.line.active)
 
-    def _on_frame(self, carrier: Connection | None, frame: Frame | None) -> None:
-        if carrier is None or carrier.ended:  # results of another thread: `Direction.advance` collects them
+    def _on_frame(self, connection: Connection | None, frame: Frame | None) -> None:
+        if connection is None or connection.ended:  # results of another thread: `Direction.advance` collects them
             return
         if frame is None:
-            self.line.drop_connection(carrier)
+            self.line.drop_connection(connection)
             self.line.check_connections()
             return
         if frame.kind != DATA:
@@ -260,9 +260,9 @@ class Session:
         if self._head_room is not None:
             self._still_room(self._head_room, len(frame.data))
         self.edge.admit_bytes(len(frame.data))
-        self._direction.on_frame(carrier, frame)
-        carrier.give_back(frame)
-        self.line.top_up(carrier)
+        self._direction.on_frame(connection, frame)
+        connection.give_back(frame)
+        self.line.top_up(connection)
 
     def _still_room(self, room: HeadRoom, size: int) -> None:
         """Raise DiskFullError before the disk is full. It ends the round with what it has."""

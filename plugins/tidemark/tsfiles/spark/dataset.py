@@ -178,11 +178,11 @@ def read_dataset_manifest(folder: Path) -> DatasetManifest:
         raw = json.loads(place.read_bytes())
         if raw["format"] != FORMAT:
             raise CorruptionError(f"{place}: format {raw['format']!r}; this Tidemark knows {FORMAT}", subject=str(place))
-        paper = DatasetManifest(raw["files"], raw["retired"], int(raw["version"]), int(raw["created"]))
-        if any("/" in name or name.startswith(".") for name in (*paper.files, *paper.retired)):
+        record = DatasetManifest(raw["files"], raw["retired"], int(raw["version"]), int(raw["created"]))
+        if any("/" in name or name.startswith(".") for name in (*record.files, *record.retired)):
             raise CorruptionError(f"{place}: a file name leads out of the folder", subject=str(place))
     except FileNotFoundError:
         return DatasetManifest()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
         raise CorruptionError(f"{place}: {type(broken).__name__}: {broken}", subject=str(place)) from broken
-    return paper
+    return record

@@ -187,34 +187,34 @@ def _number_files(
     return DatasetManifest(files, retired, version, created), renames
 
 
-def _remove_leftovers(folder: Path, paper: DatasetManifest) -> None:
+def _remove_leftovers(folder: Path, record: DatasetManifest) -> None:
     """Remove the leftovers of interrupted commits. Only under the lock: a running commit has unlisted files too."""
     for path in folder.glob(f"[!_.]*{SUFFIX}"):
-        if path.name not in paper.files and path.name not in paper.retired:
+        if path.name not in record.files and path.name not in record.retired:
             path.unlink()
     for path in folder.glob(f"{_STAGING}*"):
         if path.stat().st_mtime < time.time() - _FORGOTTEN:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _delete_expired(folder: Path, paper: DatasetManifest, grace: float) -> DatasetManifest:
+def _delete_expired(folder: Path, record: DatasetManifest, grace: float) -> DatasetManifest:
     """Delete files that were replaced longer than `grace` seconds ago, and drop them from the manifest."""
     limit = time.time() - grace
-    expired = [name for name, since in paper.retired.items() if since <= limit]
+    expired = [name for name, since in record.retired.items() if since <= limit]
     if not expired:
-        return paper
+        return record
     for name in expired:
         (folder / name).unlink(missing_ok=True)
-    kept = {name: since for name, since in paper.retired.items() if since > limit}
-    after = DatasetManifest(paper.files, kept, paper.version, paper.created)
+    kept = {name: since for name, since in record.retired.items() if since > limit}
+    after = DatasetManifest(record.files, kept, record.version, record.created)
     _replace_manifest(folder, after)
     return after
 
 
-def _replace_manifest(folder: Path, paper: DatasetManifest) -> None:
+def _replace_manifest(folder: Path, record: DatasetManifest) -> None:
     temporary = folder / f"{PAPER}.tmp"
     with temporary.open("wb") as file:
-        file.write(paper.encode())
+        file.write(record.encode())
         file.flush()
         os.fsync(file.fileno())
     # CRASH WINDOW: the old manifest is in force. The commit did not happen, and the next one removes its files.

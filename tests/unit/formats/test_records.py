@@ -69,7 +69,7 @@ def changed(data: bytes, **fields: Any) -> bytes:
     ],
 )
 def test_what_is_no_decision_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptionError, match="a decision's paper"):
+    with pytest.raises(CorruptionError, match="a decision's record"):
         decode_decision(data)
 
 
@@ -83,5 +83,5 @@ def test_what_is_no_decision_is_refused(data: bytes) -> None:
     ],
 )
 def test_what_is_no_settled_paper_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptionError, match="a settled paper"):
+    with pytest.raises(CorruptionError, match="a settled record"):
         decode_settlement(data)
