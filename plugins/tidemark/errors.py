@@ -25,7 +25,8 @@
     ├── GuardError           22   drops wait for approval
     ├── PartialError         23   the rest is done, some of it is not
     ├── SourceVanishedError  24   a file vanished while it was read
-    └── NoQuorumError        30   too few members of a data group can be reached to commit
+    ├── NoQuorumError        30   too few members of a data group can be reached to commit
+    └── BinlogGapError       31   changes are lost: the server no longer has, or never had, the log from that place
 
 `kind` is the CLI's exit code. `retry` says who may try again: *soon* (inside the step, seconds), *later* (Airflow,
 minutes), *operator* (after somebody acted), *never*. One level retries one failure (DESIGN §9).
@@ -225,6 +226,13 @@ class NoQuorumError(TidemarkError):
 
     kind = 30
     retry = Retry.LATER
+
+
+class BinlogGapError(TidemarkError):
+    """What follows a place in a binary log is not to be had from its server."""
+
+    kind = 31
+    retry = Retry.OPERATOR
 
 
 NOTHING_TO_DO = 9

@@ -10,7 +10,7 @@ import pytest
 from tidemark import errors
 from tidemark.errors import Retry, TidemarkError, worst_exit_code
 
-EXIT_CODES = {2, 3, 5, 6, 7, 10, 21, 22, 23, 24, 30}
+EXIT_CODES = {2, 3, 5, 6, 7, 10, 21, 22, 23, 24, 30, 31}
 
 
 def tree(root: type[TidemarkError] = TidemarkError) -> list[type[TidemarkError]]:

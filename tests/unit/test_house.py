@@ -27,6 +27,8 @@ OPENS_ITSELF = {
     "tsfiles/spark/dataset": "a folder that the user names",
     "tsfiles/spark/sink": "a folder that the user names",
     "tsfiles/write/writer": "writes",
+    "changes/connection/files": "binary logs that the operator names",
+    "changes/connection/login": "a password file that the operator names",
     "changes/store/disk": "its own indexes, mapped into memory",
     "cli/failure": "its own report of a failure",
     "cli/screen": "writes a page where the user says",

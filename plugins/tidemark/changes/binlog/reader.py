@@ -60,7 +60,7 @@ class Event(NamedTuple):
     inside: int = 0
 
 
-class _Readable(Protocol):
+class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -72,17 +72,17 @@ def read_events(log: BinaryIO, start: int = len(layout.MAGIC)) -> Iterator[Event
     layout.check_magic(log.read(len(layout.MAGIC)))
     decoder = EventDecoder()
     position = len(layout.MAGIC)
-    split = _split_events(log)
+    split = split_events(log)
     while found := next(split, None):
         header, event = found
         yield from decoder.decode_split(header, event, position, position + header.size)
         position += header.size
         if position < start:
             log.seek(start)
-            position, split = start, _split_events(log)
+            position, split = start, split_events(log)
 
 
-def _split_events(source: _Readable) -> Iterator[tuple[Header, bytes]]:
+def split_events(source: Readable) -> Iterator[tuple[Header, bytes]]:
     """The events of a source, one after the other. No more memory is taken than bytes are there."""
     block, at = b"", 0
     while True:
@@ -101,7 +101,7 @@ def _split_events(source: _Readable) -> Iterator[tuple[Header, bytes]]:
         at += header.size
 
 
-def _read_on(source: _Readable, block: bytes, wanted: int) -> bytes:
+def _read_on(source: Readable, block: bytes, wanted: int) -> bytes:
     """The block and what follows, to `wanted` bytes at least, or to the end."""
     pieces, size = [block], len(block)
     while size < wanted and (piece := source.read(max(_PIECE, min(wanted - size, _LARGEST_PIECE)))):
@@ -217,7 +217,7 @@ class EventDecoder:
         if size > MOST_UNPACKED:
             raise CorruptionError(f"a compressed transaction of {size} bytes")
         source = _Unpacked(packed, size, is_packed=algorithm == 0)
-        for inside, (header, event) in enumerate(_split_events(source), 1):
+        for inside, (header, event) in enumerate(split_events(source), 1):
             if header.type in (E.TRANSACTION_PAYLOAD, E.FORMAT_DESCRIPTION):
                 raise CorruptionError(f"a {layout.name_type(header.type)} event inside a compressed transaction")
             yield Event(position, end, header, self._decode_body(event, header), inside)

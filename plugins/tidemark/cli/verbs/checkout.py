@@ -25,6 +25,7 @@ PACKAGES = (  # (a program, its Debian package, only with --all)
     ("chromium", "chromium", True),
     ("java", "openjdk-17-jre-headless", True),
     ("mvn", "maven", True),
+    ("mariadbd", "mariadb-server", True),
 )
 MEMORY_DISK = "/dev/shm"
 ROOM, ROOM_WITH_ALL = 4 << 30, 12 << 30  # bytes of the memory disk, of which tests use less than half

@@ -1,0 +1,82 @@
+"""Binary log files without a server, read as a dump of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from tidemark.changes.binlog import layout
+from tidemark.changes.binlog.reader import split_events
+from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
+from tidemark.errors import CorruptionError, UsageError
+
+_BEGIN = len(layout.MAGIC)
+
+
+def open_files(paths: Iterable[Path], start: FilePosition | None = None) -> Dump:
+    """The events of binary logs, in the order of their numbers, from `start` or the first on.
+
+    UsageError: a number is missing between two of them, two have one name, `start` is in none, or one cannot be opened.
+    CorruptionError and UnsupportedError come from `events()`: a log is damaged, cut off or encrypted.
+    """
+    logs = sorted(paths, key=lambda path: _split_name(path.name))
+    for before, after in pairwise(logs):
+        base, number = _split_name(before.name)
+        if _split_name(after.name) != (base, number + 1):
+            raise UsageError(
+                f"between {before} and {after} a binary log is missing, or they are not of one server",
+                hint="give all logs of one server, each once",
+            )
+    if start is not None:
+        names = [path.name for path in logs]
+        if start.file not in names:
+            raise UsageError(f"no binary log {start.file} is among those given", hint="give it too", subject=start.file)
+        logs = logs[names.index(start.file) :]
+    for path in logs:
+        if not path.is_file():
+            raise UsageError(f"no binary log can be read at {path}", subject=str(path))
+    if start is not None and start.position > logs[0].stat().st_size:
+        raise UsageError(f"{logs[0]} ends before byte {start.position}", subject=str(logs[0]))
+    return _FileDump(logs, start.position if start else _BEGIN)
+
+
+def _split_name(name: str) -> tuple[str, int]:
+    """`mysql-bin.000007` → (`mysql-bin`, 7). Logs of more than a million are numbered with more digits."""
+    found = re.fullmatch(r"(.*)\.(\d{1,18})", name)
+    return (found[1], int(found[2])) if found else (name, 0)
+
+
+class _FileDump:
+    def __init__(self, logs: list[Path], start: int) -> None:
+        self._logs, self._start = logs, start
+        self.file = ""
+
+    def events(self) -> Iterator[RawEvent]:
+        for path in self._logs:
+            self.file = path.name
+            try:
+                yield from self._read_log(path)
+            except CorruptionError as error:
+                raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=str(path)) from error
+            except OSError as error:
+                raise UsageError(f"{path} cannot be read: {error.strerror}", subject=str(path)) from error
+
+    def close(self) -> None:
+        self._logs = []
+
+    def _read_log(self, path: Path) -> Iterator[RawEvent]:
+        """The format description, then the events from the start on."""
+        start, self._start = max(self._start, _BEGIN), _BEGIN
+        with path.open("rb") as log:
+            layout.check_magic(log.read(_BEGIN))
+            at = _BEGIN
+            split = split_events(log)
+            while found := next(split, None):
+                header, data = found
+                yield RawEvent(path.name, at, header, data)
+                at += header.size
+                if at < start:
+                    log.seek(start)
+                    at, split = start, split_events(log)

@@ -1,0 +1,69 @@
+"""What a connection is made from, where a dump begins, and what it gives. Frozen values, pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.binlog.layout import MAGIC, Header
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """The servers of one cluster, and the login there. `server_id` 0 takes one that nobody there uses."""
+
+    addresses: tuple[tuple[str, int], ...]
+    user: str
+    password_file: str = ""
+    password: str = field(default="", repr=False)
+    """For a caller that has it from elsewhere than a file."""
+    tls: str = "required"
+    """"required", "verify" (the certificate, by `ca` or the system's), or "off"."""
+    ca: str = ""
+    server_id: int = 0
+    heartbeat_seconds: float = 10.0
+    name: str = ""
+    """The source's name: what the server shows as this replica's host."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePosition:
+    """Byte `position` of a binary log. An event that stands outside of a transaction begins there."""
+
+    file: str
+    position: int = len(MAGIC)
+
+
+Start: TypeAlias = FilePosition | MysqlGtidSet | MariaGtidPosition
+"""A GTID set or position stands for what the caller has: the rest is sent."""
+
+
+class RawEvent(NamedTuple):
+    """An event as it stands in the binary log `file` from byte `position`, with its checksum if the log has checksums.
+
+    Without `data` it is a heartbeat: the server lives, and has nothing new.
+    """
+
+    file: str
+    position: int
+    header: Header
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+
+class Dump(Protocol):
+    """Events in their order. Of each log the format description comes first, wherever the dump begins."""
+
+    @property
+    def file(self) -> str:
+        """The log that is read now, by its bare name. Empty before the first event."""
+
+    def events(self) -> Iterator[RawEvent]:
+        """To be called once."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,152 @@
+"""A real MariaDB on 127.0.0.1 with binary logs, in a temporary folder that goes away with it."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.services.processes import IS_ROOT, PartMissing, die_with_parent, free_port, stop, wait_until
+
+START_SECONDS = 120.0
+START_TRIES = 5
+USER, PASSWORD = "tide", 'it\'s "tide" ü'
+BASE = "mysql-bin"
+_OPTIONS = {
+    "server_id": "1",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+    "binlog_checksum": "CRC32",
+    "sync_binlog": "0",
+    "innodb_flush_log_at_trx_commit": "0",
+    "innodb_buffer_pool_size": "32M",
+    "innodb_log_file_size": "64M",
+    "max_allowed_packet": "256M",
+    "performance_schema": "OFF",
+}
+
+
+@dataclass
+class MariaDb:
+    """A running server. `USER` with `PASSWORD` may do everything from 127.0.0.1."""
+
+    folder: Path
+    port: int
+    options: dict[str, str]
+    process: subprocess.Popen[bytes]
+    _admin: list[Any] = field(default_factory=list)
+
+    @property
+    def logs(self) -> list[Path]:
+        """The binary logs, the oldest first."""
+        return sorted(self.folder.glob(f"binlog/{BASE}.[0-9]*"))
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements as the administrator, each in its own transaction. Returns the rows of the last."""
+        import pymysql
+
+        if not self._admin:
+            self._admin.append(
+                pymysql.connect(
+                    host="127.0.0.1",
+                    port=self.port,
+                    user=USER,
+                    password=PASSWORD.encode(),
+                    autocommit=True,
+                    charset="utf8mb4",
+                )
+            )
+        with self._admin[0].cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def kill(self) -> None:
+        """As a machine that dies."""
+        self._forget()
+        stop(self.process, signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._forget()
+        stop(self.process, seconds=60)
+
+    def restart(self) -> None:
+        """Start again on the same port (after `stop` or `kill`)."""
+        self.process = _launch(self.folder, self.port, self.options)
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _forget(self) -> None:
+        for connection in self._admin:
+            connection._force_close()
+        self._admin = []
+
+
+def start(options: dict[str, str] | None = None) -> MariaDb:
+    """Start a server; `options` are further options of mariadbd. Raises PartMissing where this machine has no MariaDB."""
+    template = _make_template()
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-mariadb-"))
+    shutil.copytree(template, folder / "data")
+    (folder / "binlog").mkdir()
+    every = _OPTIONS | (options or {})
+    for left in reversed(range(START_TRIES)):
+        port = free_port()
+        try:
+            return MariaDb(folder, port, every, _launch(folder, port, every))
+        except RuntimeError:  # the port was taken meanwhile
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _find(name: str) -> str:
+    found = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    if found is None:
+        raise PartMissing(f"no {name}: apt-get install mariadb-server")
+    return found
+
+
+@functools.cache
+def _make_template() -> Path:
+    """An empty data folder with the administrator, made once and copied for each server."""
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-mariadb-empty-"))
+    data = f"--datadir={folder}"
+    own = ["--user=root"] if IS_ROOT else []
+    install = [
+        _find("mariadb-install-db"),
+        "--no-defaults",
+        data,
+        "--skip-test-db",
+        "--auth-root-authentication-method=normal",
+    ]
+    subprocess.run([*install, *own], check=True, capture_output=True, timeout=START_SECONDS)
+    quoted = PASSWORD.replace("'", "''")
+    accounts = (
+        "USE mysql;\nFLUSH PRIVILEGES;\n"
+        f"CREATE USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
+        f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
+    )
+    bootstrap = [_find("mariadbd"), "--no-defaults", data, "--bootstrap", "--skip-log-bin", "--character-set-server=utf8mb4"]
+    subprocess.run([*bootstrap, *own], input=accounts.encode(), check=True, capture_output=True, timeout=START_SECONDS)
+    return folder
+
+
+def _launch(folder: Path, port: int, options: dict[str, str]) -> subprocess.Popen[bytes]:
+    words = [_find("mariadbd"), "--no-defaults", f"--datadir={folder}/data", f"--socket={folder}/s", f"--port={port}"]
+    words += ["--bind-address=127.0.0.1", "--skip-name-resolve", f"--log-bin={folder}/binlog/{BASE}"]
+    words += [f"--pid-file={folder}/pid", "--user=root"] if IS_ROOT else [f"--pid-file={folder}/pid"]
+    words += [f"--{name}={value}" for name, value in options.items()]
+    with (folder / "log").open("ab") as log:
+        before = log.tell()
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent())
+    ready = b"ready for connections"
+    wait_until(lambda: ready in (folder / "log").read_bytes()[before:], process, START_SECONDS, "MariaDB")
+    return process
