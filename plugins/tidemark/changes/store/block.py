@@ -224,7 +224,7 @@ def _write_stream(batch: Any, compress: bool) -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd" if compress else None)
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if compress else None, use_threads=False)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
         stream.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
@@ -234,7 +234,7 @@ def _write_stream(batch: Any, compress: bool) -> bytes:
 def _read_stream(data: bytes) -> Any:
     import pyarrow as pa
 
-    with pa.ipc.open_stream(data) as stream:
+    with pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(use_threads=False)) as stream:
         return stream.read_next_batch()
 
 
