@@ -2,10 +2,11 @@
 
     header   fixed: what the block is, where it lies, the states before and after it, lengths, checksums
     head     JSON: the GTID sets before and after
-    body     sections, each an Arrow IPC stream: transactions, their records, then the rows of each shape
+    body     sections: the transactions, then, each an Arrow IPC stream, their records and the rows of each shape
 
 A transaction that is larger than a block is in several, its **parts**: the first one begins it, the last one ends it. Parts
-share their blocks with no other transaction, so a store is always cut between blocks. CRC-32 guards header, head and body.
+share their blocks with no other transaction, so a store is always cut between blocks. Header, head and body have a CRC-32
+each, so that a GTID set is had without the body.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from tidemark.changes.store.layout import STATE_BYTES, State
@@ -32,11 +36,14 @@ from tidemark.errors import CorruptionError, PermanentError
 
 MAGIC = b"TMCB"
 VERSION = 1
-_HEADER = struct.Struct(f"<4sHHIIQQIQ{STATE_BYTES}s{STATE_BYTES}sI")
+_HEADER = struct.Struct(f"<4sHHIIQQIQ{STATE_BYTES}s{STATE_BYTES}sII")
 _CHECK = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CHECK.size
 _BEGINS, _ENDS = 1, 2
 _LENGTH = struct.Struct("<I")
+_NUMBERS = "change_id", "server_id", "file", "offset", "transaction_id", "event_index", "timestamp"
+_COLUMNS = dict.fromkeys(["records", "gtid_offset", *_NUMBERS], "Q") | {"timestamp": "q"}
+_get_numbers = attrgetter(*_NUMBERS)
 _ROWS, _SCHEMA, _DDL, _MARK = range(4)
 
 
@@ -68,7 +75,8 @@ class Header:
     ends: bool
     head_bytes: int
     body_bytes: int
-    check: int
+    head_check: int
+    body_check: int
 
     @property
     def size(self) -> int:
@@ -91,24 +99,23 @@ class Encoded:
     def place(self, position: int, fence: int) -> bytes:
         """The block's bytes at a packed position."""
         draft = self.draft
-        check = zlib.crc32(self.body, zlib.crc32(self.head))
+        checks = (zlib.crc32(self.head), zlib.crc32(self.body))
         flags = _BEGINS * draft.begins + _ENDS * draft.ends
         lengths = (len(self.head), len(self.body))
         states = (draft.before.pack(), draft.after.pack())
         header = _HEADER.pack(
-            MAGIC, VERSION, flags, *lengths, position, fence, len(draft.transactions), self.rows, *states, check
+            MAGIC, VERSION, flags, *lengths, position, fence, len(draft.transactions), self.rows, *states, *checks
         )
         return b"".join([header, _CHECK.pack(zlib.crc32(header)), self.head, self.body])
 
 
 def encode_block(draft: Draft, *, compress: bool) -> Encoded:
     """Encode transactions. Raises PermanentError where they take more than 4 GiB."""
-    shapes: dict[Shape, list[Any]] = {}
+    shapes = _ShapeSections()
     records = [_encode_record(record, shapes) for each in draft.transactions for record in each.records]
-    sections = [_encode_transactions(draft.transactions), _encode_records(records)]
-    sections += [_join_batches(shape, batches) for shape, batches in shapes.items()]
-    streams = [_write_stream(batch, compress) for batch in sections]
-    body = b"".join(piece for stream in streams for piece in (_LENGTH.pack(len(stream)), stream))
+    batches = [_encode_records(records), *(_join_batches(shape, batches) for shape, batches in shapes.found)]
+    sections = [_encode_transactions(draft.transactions, compress), *(_write_stream(each, compress) for each in batches)]
+    body = b"".join(piece for section in sections for piece in (_LENGTH.pack(len(section)), section))
     head = json.dumps({"before": draft.gtids_before, "after": draft.gtids_after}).encode()
     if len(body) >= 1 << 32 or len(head) >= 1 << 32:
         raise PermanentError("a block would be larger than 4 GiB", hint="append the transaction's rows in smaller batches")
@@ -121,18 +128,27 @@ def decode_header(data: bytes) -> Header | None:
         return None
     if _CHECK.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]):
         return None
-    _, version, flags, head, body, position, fence, transactions, rows, before, after, check = _HEADER.unpack_from(data)
+    _, version, flags, head, body, position, fence, transactions, rows, before, after, *checks = _HEADER.unpack_from(data)
     if version != VERSION:
         raise CorruptionError(f"a block has version {version}; this Tidemark reads {VERSION}", hint="upgrade Tidemark")
     states = (State.unpack(before), State.unpack(after))
     return Header(
-        position, fence, transactions, rows, *states, bool(flags & _BEGINS), bool(flags & _ENDS), head, body, check
+        position, fence, transactions, rows, *states, bool(flags & _BEGINS), bool(flags & _ENDS), head, body, *checks
     )
 
 
 def is_sound(header: Header, rest: bytes) -> bool:
     """Whether `rest`, what follows the header, is the head and the body that were written."""
-    return len(rest) == header.head_bytes + header.body_bytes and zlib.crc32(rest) == header.check
+    body = memoryview(rest)[header.head_bytes :]
+    return is_sound_head(header, rest[: header.head_bytes]) and _is_whole(body, header.body_bytes, header.body_check)
+
+
+def is_sound_head(header: Header, head: bytes) -> bool:
+    return _is_whole(head, header.head_bytes, header.head_check)
+
+
+def _is_whole(data: bytes | memoryview, size: int, check: int) -> bool:
+    return len(data) == size and zlib.crc32(data) == check
 
 
 def decode_gtids(head: bytes) -> tuple[str, str]:
@@ -141,30 +157,89 @@ def decode_gtids(head: bytes) -> tuple[str, str]:
     return found["before"], found["after"]
 
 
+class Heads:
+    """The transactions of a block that is sound, without their records. What finds a place needs no more, and no Arrow."""
+
+    def __init__(self, header: Header, body: bytes) -> None:
+        self._before = header.before
+        count = header.transactions
+        try:
+            section = next(_split_sections(body))
+            data = zlib.decompress(section[1:]) if section[0] else section[1:]
+            self._columns: dict[str, Sequence[Any]] = {}
+            at = 0
+            for name, kind in _COLUMNS.items():
+                self._columns[name] = struct.unpack_from(f"<{count}{kind}", data, at)
+                at += 8 * count
+            self._columns["uuid"] = [data[start : start + 16] for start in range(at, at + 16 * count, 16)]
+            self.gtids: list[str] = json.loads(data[at + 16 * count :])
+        except (struct.error, zlib.error, ValueError, LookupError, StopIteration) as wrong:
+            raise CorruptionError(f"a block with sound checksums holds nonsense: {wrong}") from wrong
+
+    def find(self, is_reached: Callable[[State], bool]) -> int | None:
+        """The number of the first transaction after which a state that stays reached is reached."""
+        newest = list(accumulate(self._columns["timestamp"], max, initial=self._before.newest))[1:]
+
+        def reached(index: int) -> bool:
+            info, offset = self.info_of(index), self._columns["gtid_offset"][index]
+            return is_reached(State(self._before.seq + 1 + index, info, newest[index], offset))
+
+        index = bisect_left(range(len(newest)), True, key=reached)
+        return self._before.seq + 1 + index if index < len(newest) else None
+
+    def find_gtid(self, is_wanted: Callable[[str], bool]) -> int | None:
+        """The number of the first transaction whose GTID is wanted."""
+        return next((self._before.seq + 1 + index for index, gtid in enumerate(self.gtids) if is_wanted(gtid)), None)
+
+    def info_of(self, index: int) -> BinlogInfo:
+        return BinlogInfo(uuid=self._columns["uuid"][index], **{name: self._columns[name][index] for name in _NUMBERS})
+
+    def add_records(self, records: Iterator[Record]) -> list[Transaction]:
+        """The whole transactions. `records`: those of all, one behind the other."""
+        found = []
+        counts, offsets = self._columns["records"], self._columns["gtid_offset"]
+        for index, (count, gtid, offset) in enumerate(zip(counts, self.gtids, offsets, strict=True)):
+            own = tuple(next(records) for _ in range(count))
+            found.append(Transaction(self.info_of(index), gtid, offset, own))
+        return found
+
+
 def decode_transactions(header: Header, body: bytes) -> list[Transaction]:
     """The transactions of a block that is sound. Of a part: the transaction with the records of this part."""
     import pyarrow as pa
 
+    heads = Heads(header, body)
     try:
-        batches = [_read_stream(stream) for stream in _split_sections(body)]
-        heads, records, *rows = batches
-        decoded = iter(_decode_records(records, rows))
-        found = []
-        for count, gtid, gtid_offset, *info in zip(*(column.to_pylist() for column in heads.columns), strict=True):
-            own = tuple(next(decoded) for _ in range(count))
-            found.append(Transaction(BinlogInfo(*info), gtid, gtid_offset, own))
+        _, *sections = _split_sections(body)
+        records, *rows = map(_read_stream, sections)
+        return heads.add_records(iter(_decode_records(records, rows)))
     except (pa.ArrowException, ValueError, LookupError, StopIteration, RuntimeError) as wrong:
         raise CorruptionError(f"a block with sound checksums holds nonsense: {wrong}") from wrong
-    if len(found) != header.transactions:
-        raise CorruptionError(f"a block holds {len(found)} transactions, its header says {header.transactions}")
-    return found
 
 
-def _encode_record(record: Record, shapes: dict[Shape, list[Any]]) -> tuple[int, int, int, str]:
+class _ShapeSections:
+    """The batches of each shape. Shapes are looked up by identity first: hashing a wide one for each row is dear."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Shape, list[Any]]] = []
+        self._by_shape: dict[Shape, int] = {}
+        self._by_id: dict[int, int] = {}
+
+    def add(self, rows: Rows) -> int:
+        """The section of these rows."""
+        number = self._by_id.get(id(rows.shape))
+        if number is None:
+            number = self._by_id[id(rows.shape)] = self._by_shape.setdefault(rows.shape, len(self.found))
+            if number == len(self.found):
+                self.found.append((rows.shape, []))
+        self.found[number][1].append(rows.batch)
+        return number
+
+
+def _encode_record(record: Record, shapes: _ShapeSections) -> tuple[int, int, int, str]:
     """(kind, section, rows, text) of a record. Puts its rows into `shapes`."""
     if isinstance(record, Rows):
-        shapes.setdefault(record.shape, []).append(record.batch)
-        return _ROWS, list(shapes).index(record.shape), record.batch.num_rows, ""
+        return _ROWS, shapes.add(record), record.batch.num_rows, ""
     if isinstance(record, SchemaChange):
         return _SCHEMA, 0, 0, record.shape.as_json()
     if isinstance(record, Ddl):
@@ -187,16 +262,14 @@ def _decode_records(records: Any, sections: Sequence[Any]) -> Iterable[Record]:
             yield Mark(*json.loads(text))
 
 
-def _encode_transactions(transactions: Sequence[Transaction]) -> Any:
-    import pyarrow as pa
-
-    integer = pa.int64()
-    fields = [("records", integer), ("gtid", pa.string()), ("gtid_offset", pa.uint64())]
-    fields += [(name, integer) for name in ("change_id", "server_id", "file")]
-    fields += [("offset", pa.uint64()), ("uuid", pa.binary(16))]
-    fields += [(name, pa.uint64()) for name in ("transaction_id", "event_index")]
-    schema = pa.schema([*fields, ("timestamp", integer)])
-    return _make_batch([(len(t.records), t.gtid, t.gtid_offset, *astuple(t.info)) for t in transactions], schema)
+def _encode_transactions(transactions: Sequence[Transaction], compress: bool) -> bytes:
+    rows = [(len(t.records), t.gtid_offset, *_get_numbers(t.info)) for t in transactions]
+    columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
+    count = len(transactions)
+    packed = [struct.pack(f"<{count}{kind}", *column) for kind, column in zip(_COLUMNS.values(), columns, strict=True)]
+    uuids = [struct.pack("16s", t.info.uuid) for t in transactions]
+    data = b"".join([*packed, *uuids, json.dumps([t.gtid for t in transactions]).encode()])
+    return b"\1" + zlib.compress(data, 1) if compress else b"\0" + data
 
 
 def _encode_records(records: Sequence[tuple[int, int, int, str]]) -> Any:
@@ -216,8 +289,7 @@ def _make_batch(rows: Sequence[tuple[Any, ...]], schema: Any) -> Any:
 def _join_batches(shape: Shape, batches: Sequence[Any]) -> Any:
     import pyarrow as pa
 
-    metadata = {b"shape": shape.as_json().encode()}
-    return pa.concat_batches([batch.replace_schema_metadata(metadata) for batch in batches])
+    return pa.concat_batches(batches).replace_schema_metadata({b"shape": shape.as_json().encode()})
 
 
 def _write_stream(batch: Any, compress: bool) -> bytes:
@@ -238,7 +310,7 @@ def _read_stream(data: bytes) -> Any:
         return stream.read_next_batch()
 
 
-def _split_sections(body: bytes) -> Iterable[bytes]:
+def _split_sections(body: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(body):
         (length,) = _LENGTH.unpack_from(body, start)

@@ -48,13 +48,14 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._root = str(root)
 
     # reading; FileNotFoundError where there is no such file
 
     def list_names(self, folder: str) -> Sequence[str]:
         """The names in a folder; none where there is no such folder."""
         with suppress(FileNotFoundError):
-            return os.listdir(self._place(folder))  # noqa: PTH208 (names alone)
+            return os.listdir(f"{self._root}/{folder}")  # noqa: PTH208 (names alone, of many folders)
         return []
 
     def open_file(self, path: str) -> OpenFile:

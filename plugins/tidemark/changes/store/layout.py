@@ -134,7 +134,8 @@ def parse_hour(name: str) -> int | None:
     if not re.fullmatch(r"\d{10}", name):
         return None
     try:
-        hour = (datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC) - EPOCH) // timedelta(hours=1)
+        date = datetime(int(name[:4]), int(name[4:6]), int(name[6:8]), int(name[8:]), tzinfo=UTC)
+        hour = (date - EPOCH) // timedelta(hours=1)
     except ValueError:
         return None
     return hour if 0 <= hour < HOURS else None

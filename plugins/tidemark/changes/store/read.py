@@ -7,15 +7,15 @@ one block. Where an index is missing, the headers of blocks say the same.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tidemark.changes.store.block import HEADER_BYTES, Header, decode_gtids, decode_transactions
+from tidemark.changes.store.block import Header, Heads, decode_gtids, decode_transactions
 from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.index import L1_PATH, Index
 from tidemark.changes.store.layout import DataPosition, State
 from tidemark.changes.store.model import Transaction
-from tidemark.changes.store.view import Bucket, View, damage, look, missing_error, read_first, read_rest, walk
+from tidemark.changes.store.view import Bucket, View, damage, look, missing_error, read_first, read_gtids, read_rest, walk
 from tidemark.errors import NotFoundError
 
 
@@ -114,7 +114,7 @@ class Reader:
         for group in view.tail:
             header = group.header
             if _is_reached(target, header.after, lambda g=group: decode_gtids(g.rest[: g.header.head_bytes])[1]):  # type: ignore[misc]
-                seq = _find_in_block(target, header.before, decode_transactions(header, group.rest[header.head_bytes :]))
+                seq = _find_in_block(target, Heads(header, group.rest[header.head_bytes :]))
                 if seq is not None:
                     return Found(seq, None)
         return None
@@ -175,12 +175,12 @@ class Reader:
             for offset, header in walk(file, bucket.file.id, begun, end):
                 walked = offset + header.size
                 begun = offset if header.begins else begun
-                if not _is_reached(target, header.after, lambda o=offset, h=header: _read_gtids(file, o, h)[1]):  # type: ignore[misc]
+                if not _is_reached(target, header.after, lambda o=offset, h=header: read_gtids(file, o, h)[1]):  # type: ignore[misc]
                     continue
                 seq: int | None = header.after.seq
                 if header.begins:  # else the last part of one transaction
                     body = read_rest(file, offset, header)[header.head_bytes :]
-                    seq = _find_in_block(target, header.before, decode_transactions(header, body))
+                    seq = _find_in_block(target, Heads(header, body))
                 if seq is not None:
                     return Found(seq, DataPosition(bucket.file.id, begun), bucket.file.fence)
             if walked < end or bucket != self.view.buckets[-1]:  # the next one begins where the target is reached
@@ -236,16 +236,9 @@ def _is_reached(target: Target, state: State, gtids: Callable[[], str]) -> bool:
     return target.by_state(state) if target.by_state else target.by_set(gtids())
 
 
-def _read_gtids(file: OpenFile, offset: int, header: Header) -> tuple[str, str]:
-    try:
-        return decode_gtids(file.read(offset + HEADER_BYTES, header.head_bytes))
-    except ValueError as wrong:
-        raise damage(file.path, offset) from wrong
-
-
 def _gtids_at(file: OpenFile, bucket: Bucket, offset: int) -> str:
     for start, header in walk(file, bucket.file.id, offset, file.size):
-        return _read_gtids(file, start, header)[0]
+        return read_gtids(file, start, header)[0]
     raise damage(file.path, offset)
 
 
@@ -254,12 +247,8 @@ def _check_seam(last: Header | None, former: str, header: Header, path: str) -> 
         raise missing_error(last.after.seq, former, header.before.seq, path)
 
 
-def _find_in_block(target: Target, state: State, transactions: Sequence[Transaction]) -> int | None:
-    for transaction in transactions:
-        state = state.after(transaction)
-        if target.by_state(state) if target.by_state else target.by_gtid(transaction.gtid):
-            return state.seq
-    return None
+def _find_in_block(target: Target, heads: Heads) -> int | None:
+    return heads.find(target.by_state) if target.by_state else heads.find_gtid(target.by_gtid)
 
 
 def _split_pieces(header: Header, body: bytes, seq: int) -> Iterator[Piece]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tidemark.changes.store.block import HEADER_BYTES, MAGIC, Header, decode_gtids, decode_header, is_sound
+from tidemark.changes.store.block import HEADER_BYTES, MAGIC, Header, decode_gtids, decode_header, is_sound, is_sound_head
 from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.holders import Fences, Holders, record_path
 from tidemark.changes.store.index import Index
@@ -121,13 +121,21 @@ def read_rest(file: OpenFile, offset: int, header: Header) -> bytes:
     return rest
 
 
+def read_gtids(file: OpenFile, offset: int, header: Header) -> tuple[str, str]:
+    """The GTID sets before and after a block; its body is not read."""
+    head = file.read(offset + HEADER_BYTES, header.head_bytes)
+    if not is_sound_head(header, head):
+        raise damage(file.path, offset)
+    return decode_gtids(head)
+
+
 def read_first(disk: Disk, file: BucketFile) -> tuple[Header, str]:
     """The first header of a bucket, and the GTID set before it."""
     with disk.open_file(file.path) as opened:
         header = decode_header(opened.read(0, HEADER_BYTES))
         if header is None:
             raise damage(file.path, 0)
-        return header, decode_gtids(read_rest(opened, 0, header)[: header.head_bytes])[0]
+        return header, read_gtids(opened, 0, header)[0]
 
 
 class _Moved(CorruptionError):
@@ -220,8 +228,7 @@ def _find_last(disk: Disk, bucket: Bucket, *, torn: bool) -> tuple[int, State, s
                 blocks.pop()
             if blocks:
                 offset, header = blocks[-1]
-                head = read_rest(opened, offset, header)[: header.head_bytes]
-                return offset + header.size, header.after, decode_gtids(head)[1]
+                return offset + header.size, header.after, read_gtids(opened, offset, header)[1]
     if not torn:
         raise damage(path, 0)
     return None

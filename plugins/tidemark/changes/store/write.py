@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import Any
 
 from tidemark.changes.store.block import Draft, Encoded, decode_gtids, decode_transactions, encode_block
 from tidemark.changes.store.disk import Disk
@@ -321,12 +322,19 @@ def _size_of(records: Iterable[Record]) -> int:
     for record in records:
         size += _RECORD_BYTES
         if isinstance(record, Rows):
-            size += record.batch.nbytes
+            size += _batch_bytes(record.batch)
         elif isinstance(record, Ddl):
             size += len(record.sql)
         elif isinstance(record, Mark):
             size += len(record.text)
     return size
+
+
+def _batch_bytes(batch: Any) -> int:
+    """A batch's share of the buffers that it has with its neighbours, by rows: `nbytes` of each slice is dear. The first
+    column, `op`, has a byte a row."""
+    rows: int = batch.column(0).buffers()[1].size if batch.num_rows else 1
+    return int(batch.get_total_buffer_size()) * int(batch.num_rows) // rows
 
 
 def _join_groups(view: View) -> Draft:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from tests.change_worlds import (
     SMALL,
     START,
     gtids_at,
+    has_gtid,
     make_transaction,
     read_all,
     without_records,
 )
 from tidemark.changes.store import read
-from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.layout import BucketId, DataPosition, State, hour_name, next_bucket, parse_hour
 from tidemark.changes.store.model import ABSENT, BinlogInfo, Op, Row, Rows, Shape, Transaction
 from tidemark.changes.store.read import Reader
@@ -216,6 +218,35 @@ class TestLargeTransactions:
         assert found is not None
         assert found.position is not None
         assert (found.seq, found.position.offset) == (1, 0)
+
+
+class TestFinding:
+    def test_a_place_is_found_by_two_bodies_and_without_arrow(self, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One proves the store's end, one has the place; Arrow takes longer to be imported than all of that."""
+        with Writer(disk, 1, SMALL) as writer:
+            fill(writer, [make_transaction(number) for number in range(1, 200)])
+        lengths: list[int] = []
+        read_bytes = OpenFile.read
+
+        def watch(file: OpenFile, offset: int, length: int) -> bytes:
+            lengths.append(length)
+            return read_bytes(file, offset, length)
+
+        monkeypatch.setattr(OpenFile, "read", watch)
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        for target in (read.at_seq(70), read.at_gtid_offset(70), read.at_gtid("u:70", has_gtid)):
+            lengths.clear()
+            found = Reader(disk).find(target)
+            assert found is not None
+            assert found.seq == 70
+            assert len([length for length in lengths if length > 600]) == 2
+
+    def test_a_time_that_goes_back_inside_a_block_is_found_in_the_order_of_the_store(self, disk: Disk) -> None:
+        times = [START + offset for offset in (5, 3, 9, 1, 9, 12)]
+        with Writer(disk, 1) as writer:
+            fill(writer, [make_transaction(number, time) for number, time in enumerate(times, 1)])
+        found = [Reader(disk).find(read.at_time(START + offset)) for offset in (1, 5, 6, 9, 10, 13)]
+        assert [place and place.seq for place in found] == [1, 1, 3, 3, 6, None]
 
 
 class TestRetention:
