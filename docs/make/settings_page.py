@@ -23,7 +23,7 @@ HEAD = """\
 - Relative paths are below the folder of the file, also those in files that it includes.
 - Every key can be given as `TIDEMARK__SECTION__KEY`, for example `TIDEMARK__SITES__PLANT1__STORE`. The environment wins.
 - An unknown key is an error. It names the line and the nearest key.
-- Passwords and private keys stand in files of their own. The settings name those files.
+- Passwords and private keys stand in files of their own, or in [Airflow connections](logins.md). The settings name them.
 """
 MANY = """\
 ## Many sites

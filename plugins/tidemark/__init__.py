@@ -17,7 +17,8 @@ The packages in layers, from the top down. A package imports packages of lower l
     app            settings, ledger and stores, opened by `open_app`                               ┘
     stores         where bytes live: one protocol over a disk, python3 by SSH, POSIX tools, SFTP
     tsfiles        what a TsFile is: names, companions, statistics, reader, writer, Spark source
-    ledger         the metadata database: leases, journal, the rows of every table                 ┐
+    connections    logins that Airflow keeps, read by their ids                                    ┐
+    ledger         the metadata database: leases, journal, the rows of every table                 │
     settings       `tidemark.toml` as frozen values                                                │ one floor
     untrusted_files   open files in folders that other users can write to                          ┘
     errors  progress  native  visible  visible_log   the error tree; progress; compiled C; escaped text for people

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,7 +47,6 @@ class App:
     identity: Identity
     clock: Callable[[], float] = time.time
     opener: Callable[[StoreAddress], Store] = open_store
-    connections: Callable[[str], str] | None = field(default=None)  # an Airflow connection id → its private key file
 
     def link_settings(self, name: str) -> LinkSettings:
         return _find_named(self.settings.links, name, "link")

@@ -147,11 +147,6 @@ def test_an_address_that_cannot_be_is_a_usage_error(url: str) -> None:
     assert url in caught.value.message
 
 
-def test_an_airflow_connection_without_its_key_says_who_knows_it() -> None:
-    with pytest.raises(UsageError, match="plant1_ssh"):
-        open_store(StoreAddress("sftp://h/x", "SHA256:x", connection="plant1_ssh"))
-
-
 def test_nobody_listens(sshd: Sshd) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

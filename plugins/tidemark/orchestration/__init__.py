@@ -2,6 +2,7 @@
 
     settings      the settings behind the DAGs, or their last valid edition while the file is broken
     schedules     when DAGs run, and the asset that joins sync to load
+    connections   asks Airflow for the logins that it keeps
     retry_policy  which errors are retried: *soon* here, *later* by Airflow, *operator* and *never* not at all
     deployment/   `up` and `down`: a whole Airflow next to the settings
     tasks/        the tasks: each opens an `App` and calls one function of a package below

@@ -149,7 +149,7 @@ def _folder_address(store: str, folder: str) -> str:
 
 
 def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:
-    if table.get("store", "").startswith("sftp://") and "host_key" in table and not table["host_key"]:
+    if table.get("store", "").startswith("sftp://") and not (table.get("host_key", "-") or table.get("connection")):
         message = 'needs host_key = "SHA256:…" because its store is sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it'
         problems.add_problem(message, section, name, "store")
     if table.get("store", "").startswith("file://") and table.get("tier", "auto") != "auto":
@@ -157,6 +157,9 @@ def _check_login(section: str, name: str, table: dict[str, Any], problems: Probl
         problems.add_problem(message, section, name, "tier", value=table["tier"])
     if table.get("key") and table.get("connection"):
         problems.add_problem("key and connection exclude each other: give one", section, name, "connection")
+    if table.get("iotdb_password_file") and table.get("iotdb_connection"):
+        message = "iotdb_password_file and iotdb_connection exclude each other: give one"
+        problems.add_problem(message, section, name, "iotdb_connection")
 
 
 def _check_cluster(cluster: dict[str, Any], nodes: Mapping[str, dict[str, Any]], problems: Problems) -> None:

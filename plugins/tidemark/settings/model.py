@@ -64,7 +64,7 @@ def setting(default: Any, read: Reader, meaning: str, *, start: str = "") -> Any
 
 HOST_KEY = '"SHA256:…", required for sftp; `ssh-keyscan HOST | ssh-keygen -lf -` shows it'
 KEY = 'private key file for sftp, e.g. "~/.ssh/id_ed25519"'
-CONNECTION = "reserved for an Airflow connection; an sftp store without `key` is refused today"
+CONNECTION = "id of an Airflow connection (sftp, ssh, generic) to log in by, instead of `key`"
 TIER = 'of an sftp store: "python", "posix", "sftp" let nothing better be used there'
 TIERS = one_of("auto", "python", "posix", "sftp")
 
@@ -99,6 +99,9 @@ class ReceiverSettings:
         "", parse_iotdb_address, '"iotdb://root@host:6667": also LOAD there; it sees the store at the same path'
     )
     iotdb_password_file: str = setting("", parse_path, 'a file with the password for `iotdb`; "": the password is "root"')
+    iotdb_connection: str = setting(
+        "", parse_text, "id of an Airflow connection with login and password for `iotdb`, instead"
+    )
     settle_days: int = setting(
         14, whole_number(0), "after this many days merged files stand alone and their sources are reclaimed"
     )

@@ -37,14 +37,15 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
 def _open_remote(address: StoreAddress, tier: Tier | None) -> Store:
     """Open an sftp store. The SSH modules are imported while the server is dialled."""
     host, port = place_of(address.url)
-    dialled = Dialled(host, port, CONNECT_SECONDS)
+    dialled = None if address.connection else Dialled(host, port, CONNECT_SECONDS)  # a connection may say the port
     try:
         from tidemark.stores.open_sftp import open_sftp
         from tidemark.stores.retrying import TRIES, RetryingStore, try_again
 
         return RetryingStore(try_again(lambda: open_sftp(address, tier, dialled=dialled), address.tries or TRIES))
     finally:
-        dialled.drop()
+        if dialled is not None:
+            dialled.drop()
 
 
 def _open_local(url: str) -> Store:

@@ -6,6 +6,7 @@ import getpass
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
+from tidemark.connections import Connection, HeldConnection
 from tidemark.errors import PermanentError, UsageError
 from tidemark.stores.protocol import Store, StoreAddress, Tier, place_of, without_password
 from tidemark.stores.python.session import start_far_end
@@ -73,17 +74,28 @@ def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
 
 
 def login_of(address: StoreAddress) -> tuple[Login, str]:
-    """Return the login and the store's folder of an address. Raises UsageError for an invalid address."""
+    """Return the login and the store's folder of an address. What the address leaves open, its connection says.
+
+    Raises UsageError for an invalid address, and as `read_connection`.
+    """
     host, port = place_of(address.url)
     parts, shown = urlsplit(address.url), without_password(address.url)
     root = unquote(parts.path).rstrip("/")
     if any(part in ("..", ".") for part in root.split("/")):
         raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown)
-    if address.connection and not address.key:
+    held = HeldConnection(address.connection) if address.connection else None
+    told = held.now if held else Connection("")
+    if told.host_key and address.host_key and told.host_key.rstrip("=") != address.host_key.rstrip("="):
         raise UsageError(
-            f"store {shown!r} logs in by the Airflow connection {address.connection!r}, which only Airflow knows",
-            hint="set `key` to run it by hand",
+            f"the settings pin {address.host_key} for {shown}, {told.name} pins {told.host_key}",
+            hint="compare with the server's key, and leave one of them out; ./tidemark doctor tries it",
             subject=shown,
         )
-    user = unquote(parts.username or "") or getpass.getuser()
-    return Login(host, port, user, address.host_key, address.key), root
+    if held and not (told.private_key or told.key_file or told.password):
+        raise UsageError(
+            f"Airflow {told.name} has no key and no password",
+            hint=f"give it the extra private_key or key_file: {told.next_step}",
+            subject=told.id,
+        )
+    user = unquote(parts.username or "") or told.login or getpass.getuser()
+    return Login(host, parts.port or told.port or port, user, address.host_key or told.host_key, address.key, held), root

@@ -386,7 +386,7 @@ class StoreAddress:
     url: str  # file:///path or sftp://user@host:port/path
     host_key: str = ""
     key: str = ""
-    connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
+    connection: str = ""  # an Airflow connection id, which says who logs in and by what (`tidemark.connections`)
     nice: int = 0  # niceness of our processes at the far end, 0 … 19: its disk and CPU serve others first
     memory: int = MEMORY_BYTES  # bytes that our program may use at the far end; 0: no limit
     tier: str = "auto"  # of an sftp store: a key of `open.TIERS` to force one

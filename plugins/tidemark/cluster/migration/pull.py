@@ -99,8 +99,9 @@ def _choose_engine(way: Route, size: int) -> Engine | None:
     if way.line is not None:
         return None  # its share changes every second in the ledger, which executors do not have
     settings = way.cluster.app.settings.spark
-    if any(without_password(end.address.url) != end.address.url for end in _make_ends(way)):
-        return None  # a password does not leave this process
+    ends = [end.address for end in _make_ends(way)]
+    if any(address.connection or without_password(address.url) != address.url for address in ends):
+        return None  # what is secret does not leave this process, and Airflow answers its tasks alone
     wanted = "pool" if isinstance(way.engine, str) and size < LITTLE else way.engine
     try:
         engine = choose_engine(settings, wanted, 0)

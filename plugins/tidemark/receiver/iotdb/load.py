@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.cluster.replicas.cache import make_fetcher, recall_files
+from tidemark.connections import read_connection
 from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.receiver import (
     catalog as catalog_rows,
@@ -95,10 +96,16 @@ def load_iotdb(
 
 
 def server_of(receiver: ReceiverSettings) -> Server:
-    """Return address and login of a receiver's IoTDB; the password is read from its file at each use.
+    """Return address and login of a receiver's IoTDB; the password is read from its file or connection at each use.
 
-    Without a file it is `root`, IoTDB's default password. UsageError if the file cannot be read.
+    Without either it is `root`, IoTDB's default password. UsageError if the file cannot be read or a connection has no
+    password, and errors as `read_connection`.
     """
+    if receiver.iotdb_connection:
+        told = read_connection(receiver.iotdb_connection)
+        if not told.password:
+            raise UsageError(f"Airflow {told.name} has no password for IoTDB", hint=told.next_step, subject=told.id)
+        return Server.from_url(receiver.iotdb, told.password, told.login)
     password = "root"
     if receiver.iotdb_password_file:
         try:

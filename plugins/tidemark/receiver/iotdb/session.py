@@ -156,7 +156,7 @@ class Session:
             kind = PermissionDeniedError if refused.code in _LOGIN_REFUSED else PermanentError
             raise kind(
                 f"IoTDB at {server.name} refuses the login of {server.user}: {refused.message}",
-                hint="see iotdb and iotdb_password_file of the receiver in the settings",
+                hint="see iotdb, iotdb_password_file and iotdb_connection of the receiver in the settings",
                 subject=server.name,
             ) from refused
         statement: int = self._call_server("requestStatementId", [Field(1, I64, session)], "login")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,13 +22,13 @@ class Server:
     host: str
     port: int
     user: str
-    password: str
+    password: str = field(repr=False)
 
     @classmethod
-    def from_url(cls, url: str, password: str) -> Server:
-        """From `iotdb://user@host:port` (checked by the settings)."""
+    def from_url(cls, url: str, password: str, user: str = "root") -> Server:
+        """From `iotdb://user@host:port` (checked by the settings). `user`: if the address has none."""
         parts = urlsplit(url)
-        return cls(parts.hostname or "", parts.port or 6667, parts.username or "root", password)
+        return cls(parts.hostname or "", parts.port or 6667, parts.username or user or "root", password)
 
     @property
     def name(self) -> str:

@@ -75,8 +75,8 @@ class SshConnection:
                 raise
             return Pipe(self, transport, channel)
 
-    def host_and_user_keys(self) -> tuple[paramiko.PKey, paramiko.PKey]:
-        """Return the server's host key, compared with the settings, and the key that logged in there."""
+    def host_and_user_keys(self) -> tuple[paramiko.PKey, paramiko.PKey | None]:
+        """Return the server's host key, compared with the settings, and the key that logged in; None: a password did."""
         with self.translate_errors("asking for its keys"):
             transport = self._ensure_connected()
             return transport.get_remote_server_key(), transport.auth_handler.private_key

@@ -5,13 +5,29 @@ The host key must be that of the settings. No key is added automatically.
 
 from __future__ import annotations
 
+import io
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
+
+from tidemark.connections import Connection, HeldConnection
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
 from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled, dial_server
 from tidemark.stores.ssh.lean_paramiko import paramiko
@@ -28,6 +44,11 @@ _IN_COMMON = {  # what both ends must share: paramiko's word → sshd_config's k
     "ciphers": ("Ciphers", (*CIPHERS, *SshTransport._preferred_ciphers[:2])),
     "macs": ("MACs", SshTransport._preferred_macs[:4]),
 }
+_KEYS = {
+    Ed25519PrivateKey: paramiko.Ed25519Key,
+    EllipticCurvePrivateKey: paramiko.ECDSAKey,
+    RSAPrivateKey: paramiko.RSAKey,
+}
 _SHOWN: dict[str, str] = {}  # fingerprint of each accepted host key → its kind
 
 
@@ -40,6 +61,7 @@ class Login:
     user: str
     host_key: str  # the server's "SHA256:…" fingerprint
     key: str  # private key file; "": the agent's keys and the usual files
+    connection: HeldConnection | None = None  # of Airflow: it alone says by what, instead of `key`
 
     @property
     def name(self) -> str:
@@ -61,6 +83,18 @@ class Limits:
 def connect_and_login(login: Login, limits: Limits, dialled: Dialled | None = None) -> SshTransport:
     """Connect, compare the host key, log in. `dialled`: a TCP connection that was begun before."""
     sock = dialled.take_socket() if dialled is not None else None
+    if login.connection is None:
+        return _connect_once(login, limits, sock)
+    used = login.connection.now
+    try:
+        return _connect_once(login, limits, sock)
+    except PermissionDeniedError:
+        if not login.connection.renew(used):
+            raise
+    return _connect_once(login, limits, None)
+
+
+def _connect_once(login: Login, limits: Limits, sock: socket.socket | None) -> SshTransport:
     try:
         transport = _connect_verified(login, limits, sock or dial_server(login.host, login.port, limits.connect))
     except paramiko.IncompatiblePeer as stranger:
@@ -182,11 +216,11 @@ def check_host_key(login: Login, shown: str) -> None:
 
 def _authenticate_user(transport: paramiko.Transport, login: Login) -> None:
     tried = []
-    for name, key in _load_keys(login):
+    for name, prove in _list_proofs(transport, login):
         try:
-            if not transport.auth_publickey(login.user, key):
+            if not prove():
                 return
-            tried.append(f"{name} (more than a key is asked for)")
+            tried.append(f"{name} (more than that is asked for)")
         except paramiko.AuthenticationException as refused:
             if over := expired(login.name, said_at_login(transport)):
                 raise over from refused
@@ -194,7 +228,15 @@ def _authenticate_user(transport: paramiko.Transport, login: Login) -> None:
                 raise EOFError from refused
             if "timeout" in str(refused).lower():  # and for a silent one
                 raise TimeoutError("nothing came back while we logged in") from refused
-            tried.append(name)
+            not_taken = isinstance(refused, paramiko.BadAuthenticationType)
+            tried.append(f"{name} (that server takes only {', '.join(refused.allowed_types)})" if not_taken else name)
+    if login.connection:
+        used = login.connection.now
+        raise PermissionDeniedError(
+            f"{login.name} does not let in Airflow {used.name}; tried: {', '.join(tried)}",
+            hint=f"add its public key to authorized_keys there, or {used.next_step}",
+            subject=login.host,
+        )
     raise PermissionDeniedError(
         f"{login.name} accepts none of the keys: {', '.join(tried) or 'there is none'}",
         hint="add the public key to authorized_keys there, or set `key`",
@@ -218,7 +260,22 @@ def said_at_login(transport: paramiko.Transport) -> str:
     return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else ""
 
 
+def _list_proofs(transport: paramiko.Transport, login: Login) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    """Yield what to log in with, each with its name and the call that tries it. The server's key was compared before."""
+    for name, key in _load_keys(login):
+        yield name, partial(transport.auth_publickey, login.user, key)
+    if login.connection and (password := login.connection.now.password):
+        yield "its password", partial(transport.auth_password, login.user, password)
+
+
 def _load_keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
+    if login.connection:
+        told = login.connection.now
+        if told.private_key:
+            yield "its private_key", _load_held_key(told)
+        if told.key_file:
+            yield f"its key_file {told.key_file}", _load_key(Path(told.key_file).expanduser(), told.passphrase)
+        return
     if login.key:
         yield login.key, _load_key(Path(login.key).expanduser())
         return
@@ -237,7 +294,38 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _load_key(path: Path) -> paramiko.PKey:
+def _load_held_key(told: Connection) -> paramiko.PKey:
+    """Make a key of a connection's text, which touches no disk. The errors show nothing of it."""
+    text, passphrase = told.private_key.strip().encode() + b"\n", told.passphrase.encode() or None
+    try:
+        try:
+            found = _decrypt_key(text, passphrase)
+        except TypeError:
+            if passphrase is None:
+                raise PermissionDeniedError(
+                    f"the private_key of Airflow {told.name} has a passphrase",
+                    hint=f"give it the extra private_key_passphrase: {told.next_step}",
+                    subject=told.id,
+                ) from None
+            found = _decrypt_key(text, None)  # the key has none
+        plain = found.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+        return next(kind for of, kind in _KEYS.items() if isinstance(found, of)).from_private_key(io.StringIO(plain))
+    except (ValueError, UnsupportedAlgorithm, StopIteration, paramiko.SSHException):
+        what = "cannot be read with its private_key_passphrase" if passphrase else "is no private key that can be read"
+        raise PermanentError(
+            f"the private_key of Airflow {told.name} {what}", hint=told.next_step, subject=told.id
+        ) from None
+
+
+def _decrypt_key(text: bytes, passphrase: bytes | None) -> Any:
+    """Read a private key in OpenSSH's form, or in an older one. TypeError if it has a passphrase and none is given, or the
+    other way round; ValueError for anything else."""
+    if b"BEGIN OPENSSH" in text:
+        return load_ssh_private_key(text, passphrase)
+    return load_pem_private_key(text, passphrase)
+
+
+def _load_key(path: Path, passphrase: str = "") -> paramiko.PKey:
     """Load a private key. Raises PermissionDeniedError for one that others may write: they could log in as anyone. (A key
     that others may read is reported by `doctor` only: containers get such keys.)"""
     with suppress(OSError):
@@ -248,6 +336,8 @@ def _load_key(path: Path) -> paramiko.PKey:
                 subject=str(path),
             )
     try:
+        with suppress(TypeError) if passphrase else nullcontext():  # it has none
+            return paramiko.PKey.from_path(path, passphrase.encode() or None)
         return paramiko.PKey.from_path(path)
     except FileNotFoundError as missing:
         raise UsageError(

@@ -113,6 +113,8 @@ def _reach_target(connection: SshConnection, root: str, target: PythonStore) -> 
     """Open a session with the source's program, and from there an ssh to the target's program. Raises as `DirectPath`."""
     host_key, key = target.connection.host_and_user_keys()
     login, limits = target.connection.login, connection.limits
+    if key is None:
+        raise NoDirectPath("the target is logged in to by a password, which is lent to nobody")
     known = f"{ALIAS} {host_key.get_name()} {host_key.get_base64()}\n"
     lent, seconds = KeyAgent(key, login.user, host_key), limits.connect + limits.handshake
     over = threading.Timer(seconds + limits.stall, lent.close)  # however long the source takes to answer
