@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,9 @@ def test_the_seven_steps_follow_each_other(dagbag: Callable[[], Any]) -> None:
 
 def test_load_precedes_merge_for_each_receiver(dagbag: Callable[[], Any]) -> None:
     dag = dagbag().dags["tidemark_load"]
-    assert [task.task_id for task in dag.topological_sort()] == ["load", "merge", "done"]
-    assert dag.task_dict["load"].downstream_task_ids == {"merge", "done"}
+    assert [task.task_id for task in dag.topological_sort()] == ["load", "merge", "announce", "done"]
+    assert dag.task_dict["load"].downstream_task_ids == {"merge", "announce", "done"}
+    assert dag.task_dict["done"].upstream_task_ids == {"load", "merge", "announce"}, "a red load makes the run red"
 
 
 def test_a_receiver_with_an_iotdb_is_loaded_into_it_beside_the_merge(dagbag: Callable[[], Any], centre: Centre) -> None:
@@ -99,7 +101,7 @@ def test_a_receiver_with_an_iotdb_is_loaded_into_it_beside_the_merge(dagbag: Cal
         centre.config.read_text().replace('store = "centre"\n', 'store = "centre"\niotdb = "iotdb://root@127.0.0.1:6667"\n')
     )
     dag = dagbag().dags["tidemark_load"]
-    assert dag.task_dict["load"].downstream_task_ids == {"merge", "load_iotdb", "done"}
+    assert dag.task_dict["load"].downstream_task_ids == {"merge", "announce", "load_iotdb", "done"}
     assert dag.task_dict["load_iotdb"].downstream_task_ids == {"done"}
     assert "load_iotdb" in dag.doc_md
 
@@ -133,6 +135,38 @@ def test_load_runs_by_the_asset_and_by_the_clock(dagbag: Callable[[], Any]) -> N
     timetable = dagbag().dags["tidemark_load"].timetable
     assert [asset.uri for asset in timetable.asset_condition.objects] == ["tidemark://centre/landed"]
     assert timetable.timetable.expression == "*/10 * * * *"
+
+
+def test_owner_pool_queue_and_clocks_come_from_the_settings(dagbag: Callable[[], Any], centre: Centre) -> None:
+    airflow = """
+[airflow]
+load_schedule = ""
+verify_schedule = "0 5 * * 1"
+housekeep_schedule = ""
+timezone = "Europe/Berlin"
+at_creation = "paused"
+owner = "data team"
+pool = "sites"
+queue = "edge"
+default_args = {retries = 9, execution_timeout = 7200}
+"""
+    centre.write(airflow, owner='"plant team"', queue='"plant"')
+    dags = dagbag().dags
+    assert set(dags) == FIXED | {"tidemark_sync__plant1"}
+    for dag_id, dag in dags.items():
+        link = dag_id.startswith("tidemark_sync")
+        assert dag.is_paused_upon_creation is True, dag_id
+        for task in dag.tasks:
+            options = task.partial_kwargs if task.is_mapped else vars(task)
+            expected = ("plant team", "sites", "plant") if link else ("data team", "sites", "edge")
+            assert (options["owner"], options["pool"], options["queue"]) == expected, f"{dag_id}.{task.task_id}"
+            assert (options["retries"], options["execution_timeout"]) == (9, timedelta(hours=2)), task.task_id
+    verify = dags["tidemark_verify"].timetable
+    assert (verify.expression, str(verify.timezone)) == ("0 5 * * 1", "Europe/Berlin")
+    assert dags["tidemark_housekeep"].timetable.can_be_scheduled is False, "by hand only"
+    loads = dags["tidemark_load"].timetable
+    assert [asset.uri for asset in loads.asset_condition.objects] == ["tidemark://centre/landed"]
+    assert not hasattr(loads, "timetable"), "no clock: by what landed alone"
 
 
 def test_the_trigger_form_is_typed_and_explained(dagbag: Callable[[], Any]) -> None:

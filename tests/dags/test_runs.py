@@ -17,6 +17,7 @@ from tidemark.orchestration.tasks import receivers as receiver_tasks
 from tidemark.orchestration.tasks import sync as sync_tasks
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
+RED_END = {"announce": ["success"], "done": ["upstream_failed"]}
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
 CLOSED = '"00:00-00:01"'  # a window that is closed but for one minute a day
 
@@ -103,7 +104,7 @@ def test_a_run_lands_loads_and_proves_every_sealed_file_once(centre: Centre, run
     assert centre.landed() == centre.sealed()
     assert len(centre.landed()) == 32
 
-    assert run("tidemark_load") == {part: ["success"] for part in ("run", "load", "merge", "done")}
+    assert run("tidemark_load") == {part: ["success"] for part in ("run", "load", "merge", "announce", "done")}
     receipts = [json.loads(path.read_bytes()) for path in centre.receiver.glob("landing/*/*/receipt.json")]
     assert {answer["outcome"] for receipt in receipts for answer in receipt["answers"]} == {"loaded"}
 
@@ -290,7 +291,7 @@ def test_a_load_that_leaves_a_file_is_red_and_what_it_loaded_is_merged(centre: C
     victim = next(iter(sorted(centre.receiver.rglob("landing/**/*.tsfile"))))
     victim.write_bytes(victim.read_bytes()[:-1])
     states = run("tidemark_load")
-    assert states == {"run": ["failed"], "load": ["failed"], "merge": ["success"], "done": ["upstream_failed"]}
+    assert states == {"run": ["failed"], "load": ["failed"], "merge": ["success"], **RED_END}
     receipts = [json.loads(path.read_bytes()) for path in centre.receiver.glob("landing/*/*/receipt.json")]
     outcomes = sorted(answer["outcome"] for receipt in receipts for answer in receipt["answers"])
     assert outcomes == ["loaded"] * 31 + ["quarantined"]
@@ -316,3 +317,32 @@ def test_a_damaged_catalog_makes_verify_red_with_the_command_that_mends_it(centr
     with pytest.raises(PermanentError, match="has 6 bytes") as red:
         receiver_tasks.verify("centre", {})
     assert red.value.hint == "./tidemark verify --repair"
+
+
+def test_a_load_announces_the_catalog_once_with_databases_and_interval(centre: Centre, run: Callable[..., Any]) -> None:
+    def announced() -> list[dict[str, Any]]:
+        from airflow.models.asset import AssetEvent, AssetModel
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            mine = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+            found = session.scalars(mine.where(AssetModel.uri == "tidemark://centre/catalog").order_by(AssetEvent.id))
+            return [dict(event.extra) for event in found][before:]
+
+    before = 0
+    before = len(announced())
+    Dag("manual__1").whole()
+    run("tidemark_load")
+    (first,) = announced()
+    assert (first["files"], first["removed"]) == (32, 0)
+    assert first["databases"] == ["root.plant1", "root.plant2", "works"]
+    assert first["from"] == "2024-01-04T00:05:38.959Z" and first["to"] > first["from"]
+    run("tidemark_load")
+    assert len(announced()) == 1, "nothing new, nobody is told"
+    centre.seal_late()
+    Dag("manual__2").whole()
+    victim = next(iter(sorted(centre.receiver.rglob("landing/**/1999*.tsfile"))))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    assert run("tidemark_load")["load"] == ["failed"]
+    assert len(announced()) == 1, "a file in quarantine changes no catalog"

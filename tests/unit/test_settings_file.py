@@ -47,6 +47,8 @@ key = "keys/id"
 
 [links.plant1]
 site = "plant1"
+
+[airflow]
 """
 
 
@@ -206,6 +208,13 @@ def test_a_wrong_environment_variable_is_named(written: Path) -> None:
         ("links.plant1", "include = []", "must not be an empty list"),
         ("links.plant1", "include = [1]", "must be a list of texts"),
         ("links.plant1", 'receiver = "centra"', 'no receiver of that name; did you mean "centre"?'),
+        ("airflow", 'verify_schedule = "nightly"', "must have five cron fields"),
+        ("airflow", 'at_creation = "yes"', 'must be one of "airflow", "paused", "running"'),
+        ("airflow", "default_args = {retrys = 3}", "must be a table with some of retries, retry_delay"),
+        ("airflow", 'default_args = {retry_delay = "1 min"}', "retry_delay must be a whole number of at least 0"),
+        ("airflow", 'notify = ["ops"]', 'must be a list of tables like {call = "package.module.Name"}'),
+        ("airflow", 'notify = [{call = "mail ops"}]', 'needs call = "package.module.Name" in each table'),
+        ("airflow", 'notify = [{call = "a.B", on = "red"}]', 'on must be one of "failure", "retry"'),
         ("sites.plant1", 'data = ["../x"]', "must be a folder relative to the store or absolute, without .."),
         ("sites.plant1", 'data = ["a", "a/b"]', '"a/b" lies inside "a"'),
         ("sites.plant1", 'data = ["a", "a/"]', '"a" lies inside "a"'),

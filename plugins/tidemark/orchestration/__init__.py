@@ -1,7 +1,7 @@
 """Everything that uses Airflow: settings, retries, tasks, DAGs, the embedded deployment.
 
     settings      the settings behind the DAGs, or their last valid edition while the file is broken
-    schedules     when DAGs run, and the asset that joins sync to load
+    schedules     when DAGs run, and the assets: what landed, what changed
     connections   asks Airflow for the logins that it keeps
     retry_policy  which errors are retried: *soon* here, *later* by Airflow, *operator* and *never* not at all
     deployment/   `up` and `down`: a whole Airflow next to the settings

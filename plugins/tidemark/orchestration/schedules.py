@@ -1,4 +1,4 @@
-"""When DAGs run: a link's cron in its own timezone, the receivers' clocks, and the asset that joins sync to load."""
+"""When DAGs run: a link's cron in its own timezone, the receivers' clocks, and the assets: what landed, what changed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from airflow.sdk import Asset, AssetAlias, AssetAny, AssetOrTimeSchedule, CronTr
 
 from tidemark.errors import UsageError
 from tidemark.settings.model import LinkSettings
-
-LOAD_CLOCK = "*/10 * * * *"  # for landings without an asset event: brought on a disk, closed early, left by a dead load, or
-# landed by a sync that ended before Airflow had read the DAG of the load
-VERIFY_CLOCK = "30 3 * * *"
-HOUSEKEEP_CLOCK = "15 4 * * *"
 
 
 def link_schedule(link: LinkSettings) -> Any:
@@ -33,9 +28,9 @@ def link_schedule(link: LinkSettings) -> Any:
     return timetable
 
 
-def make_timetable(cron: str, timezone: str = "UTC") -> Any:
-    """Make a timetable whose first run is the next tick, not one before the DAG existed."""
-    return CronTriggerTimetable(cron, timezone=timezone)
+def make_timetable(cron: str, timezone: str) -> Any:
+    """Make a timetable whose first run is the next tick, not one before the DAG existed. None where there is no cron."""
+    return CronTriggerTimetable(cron, timezone=timezone) if cron else None
 
 
 def landed_asset(receiver: str) -> Asset:
@@ -48,9 +43,23 @@ def landed_alias(receiver: str) -> AssetAlias:
     return AssetAlias(name=f"tidemark://{receiver}/landed", group="tidemark")
 
 
-def load_schedule(receivers: list[str]) -> Any:
+def catalog_asset(receiver: str) -> Asset:
+    """Return the asset "readers of this receiver see other points". For the schedules of other people's DAGs."""
+    return Asset(name=f"catalog of {receiver}", uri=f"tidemark://{receiver}/catalog", group="tidemark")
+
+
+def catalog_alias(receiver: str) -> AssetAlias:
+    """Return the alias by which a load emits `catalog_asset`: a load that changed nothing stays silent."""
+    return AssetAlias(name=f"tidemark://{receiver}/catalog", group="tidemark")
+
+
+def load_schedule(receivers: list[str], cron: str, timezone: str) -> Any:
+    """Return when loads run: by what landed and by the clock.
+
+    The clock is for landings without an asset event: brought on a disk, closed early, left by a dead load, or landed by
+    a sync that ended before Airflow had read the DAG of the load.
+    """
     if not receivers:
         return None
-    return AssetOrTimeSchedule(
-        timetable=make_timetable(LOAD_CLOCK), assets=AssetAny(*(landed_asset(name) for name in receivers))
-    )
+    landed = AssetAny(*(landed_asset(name) for name in receivers))
+    return AssetOrTimeSchedule(timetable=make_timetable(cron, timezone), assets=landed) if cron else landed

@@ -27,6 +27,7 @@ from tidemark.settings.values import (
     parse_iotdb_address,
     parse_ledger_url,
     parse_nonempty_texts,
+    parse_notifiers,
     parse_optional_folder,
     parse_path,
     parse_remote_files,
@@ -35,6 +36,7 @@ from tidemark.settings.values import (
     parse_snapshot_folder,
     parse_spark_master,
     parse_store,
+    parse_task_arguments,
     parse_text,
     parse_texts,
     parse_timezone,
@@ -192,6 +194,37 @@ class LinkSettings:
     coverage_stale_hours: float = setting(
         0.0, parse_hours, "a site last listed whole longer ago is stale; 0: 24, or two intervals of `schedule`"
     )
+    owner: str = setting("", parse_text, 'of the DAG in Airflow; "": as in `[airflow]`')
+    pool: str = setting("", parse_text, 'of the DAG\'s tasks; "": as in `[airflow]`')
+    queue: str = setting("", parse_text, 'of the DAG\'s tasks; "": as in `[airflow]`')
+
+
+@dataclass(frozen=True)
+class AirflowSettings:
+    """The DAGs in Airflow: when they run, whose they are, who is told."""
+
+    load_schedule: str = setting(
+        "*/10 * * * *", parse_cron, 'cron line of `tidemark_load`, beside every sync that landed something; "": no clock'
+    )
+    verify_schedule: str = setting("30 3 * * *", parse_cron, 'cron line of `tidemark_verify`; "": by hand only')
+    housekeep_schedule: str = setting("15 4 * * *", parse_cron, 'cron line of `tidemark_housekeep`; "": by hand only')
+    timezone: str = setting("UTC", parse_timezone, "of these schedules; a link has its own")
+    at_creation: str = setting(
+        "airflow",
+        one_of("airflow", "paused", "running"),
+        'new DAGs wait for their switch: "paused"; or not: "running"; "airflow": as Airflow is set',
+    )
+    owner: str = setting("tidemark", parse_text, "of all DAGs")
+    pool: str = setting("default_pool", parse_text, "of all tasks; make it in Airflow first")
+    queue: str = setting("", parse_text, 'of all tasks, for executors with queues; "": Airflow\'s own')
+    default_args: tuple[tuple[str, Any], ...] = setting(
+        (), parse_task_arguments, "of all tasks, e.g. {execution_timeout = 7200, retries = 9}"
+    )
+    notify: tuple[tuple[tuple[str, Any], ...], ...] = setting(
+        (),
+        parse_notifiers,
+        'who is called when a task fails, e.g. [{call = "package.Notifier", text = "{{ tidemark.message }}"}]',
+    )
 
 
 @dataclass(frozen=True)
@@ -267,6 +300,7 @@ class Settings:
     path: Path  # the file they were read from; relative paths in it are relative to its folder
     ledger: LedgerSettings = LedgerSettings()
     spark: SparkSettings = SparkSettings()
+    airflow: AirflowSettings = AirflowSettings()
     receivers: Mapping[str, ReceiverSettings] = field(default_factory=dict)
     sites: Mapping[str, SiteSettings] = field(default_factory=dict)
     links: Mapping[str, LinkSettings] = field(default_factory=dict)
@@ -284,6 +318,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "receivers": ReceiverSettings,
     "sites": SiteSettings,
     "links": LinkSettings,
+    "airflow": AirflowSettings,
     "spark": SparkSettings,
     "cluster": ClusterSettings,
     "nodes": NodeSettings,

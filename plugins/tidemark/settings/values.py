@@ -183,6 +183,45 @@ def parse_nonempty_texts(value: Any) -> tuple[str, ...]:
     return found
 
 
+_TASK_ARGUMENTS: dict[str, Reader] = {
+    **dict.fromkeys(("retries", "retry_delay", "max_retry_delay"), whole_number(0)),
+    **dict.fromkeys(("execution_timeout", "priority_weight", "max_active_tis_per_dag"), whole_number(1)),
+    **dict.fromkeys(("weight_rule", "executor", "run_as_user"), parse_text),
+}
+
+Table = tuple[tuple[str, Any], ...]
+"""A table of the file, frozen: its keys and their values."""
+
+
+def parse_task_arguments(value: Any) -> Table:
+    """Read arguments that every task gets. Delays and the timeout are seconds."""
+    if not isinstance(value, dict) or not set(value) <= set(_TASK_ARGUMENTS):
+        raise ValueError(f"must be a table with some of {', '.join(_TASK_ARGUMENTS)} (delays in seconds)")
+    return tuple((name, _read_named(name, given, _TASK_ARGUMENTS[name])) for name, given in value.items())
+
+
+def parse_notifiers(value: Any) -> tuple[Table, ...]:
+    """Read whom to call: each table has `call`, perhaps `on`, and arguments of the notifier."""
+    if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
+        raise ValueError('must be a list of tables like {call = "package.module.Name"}')
+    return tuple(_read_notifier(table) for table in value)
+
+
+def _read_notifier(table: dict[str, Any]) -> Table:
+    call, on = table.get("call", ""), table.get("on", "failure")
+    if not (isinstance(call, str) and re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", call)):
+        raise ValueError('needs call = "package.module.Name" in each table: a notifier of Airflow, or a function')
+    _read_named("on", on, one_of("failure", "retry"))
+    return tuple({**table, "on": on}.items())
+
+
+def _read_named(name: str, value: Any, read: Reader) -> Any:
+    try:
+        return read(value)
+    except ValueError as wrong:
+        raise ValueError(f"{name} {wrong}") from None
+
+
 def parse_folder(value: Any) -> str:
     """Read a folder, relative to the store, or absolute where it lies on another disk. `..` cannot lead out of it."""
     if not isinstance(value, str) or not value or ".." in PurePosixPath(value).parts or "\0" in value:
@@ -313,6 +352,8 @@ def format_toml(value: str | int | tuple[str, ...]) -> str:
 
 def format_read(value: Any, read: Reader) -> str:
     """Write a value that `read` returned as the file would."""
+    if read is parse_task_arguments:
+        return "{" + ", ".join(f"{key} = {format_value(one)}" for key, one in value) + "}"
     if read in (parse_bandwidth, parse_size):
         return format_value(_format_amount(value, "/s" if read is parse_bandwidth else ""))
     return f"{value:g}" if isinstance(value, float) else format_value(value)

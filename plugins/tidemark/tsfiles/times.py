@@ -1,7 +1,8 @@
-"""Parse time bounds that people write."""
+"""Times as people write and read them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from tidemark.errors import UsageError
@@ -33,3 +34,16 @@ def parse_time_bound(text: str, unit: str) -> int | None:
     since = at - datetime(1970, 1, 1, tzinfo=UTC)
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     return micros * PER_SECOND[unit] // 1_000_000
+
+
+def format_interval(spans: Iterable[tuple[int, int, str]]) -> tuple[str, str]:
+    """Return the first and the last time of the spans (first, last, unit), in UTC and whole milliseconds around them.
+
+    numpy knows every year that a TsFile can hold; Python's own times end with the year 9999.
+    """
+    import numpy as np
+
+    parts = [(first, last, PER_SECOND[unit] // 1_000) for first, last, unit in spans]
+    first = min(first // per for first, _, per in parts)
+    last = max(-(-last // per) for _, last, per in parts)
+    return f"{np.datetime64(first, 'ms')}Z", f"{np.datetime64(last, 'ms')}Z"

@@ -72,6 +72,27 @@ class CatalogDevice:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """How far a catalog has got: its newest file, when a file came last, and when one was last retired."""
+
+    file_id: int = 0
+    created: float = 0.0
+    retired: float = 0.0
+
+
+@dataclass(frozen=True)
+class CatalogChange:
+    """Files of one site and database that came and left; their first and last time in the site's unit."""
+
+    site_id: str
+    database: str
+    first: int
+    last: int
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True)
 class FileWithDevices:
     """A catalog file and the extents of its devices."""
 
@@ -235,6 +256,30 @@ def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, 
     for merged_id, source_id in in_chunks(connection, sql, source_ids):
         found.setdefault(int(merged_id), set()).add(int(source_id))
     return {merged_id: tuple(sorted(sources)) for merged_id, sources in found.items()}
+
+
+def find_changes(connection: Connection, receiver: str, since: Mark) -> tuple[Mark, list[CatalogChange]]:
+    """Return what readers see otherwise than at `since`, by site and database, and the mark of now.
+
+    Merges change no point, so merged files do not count, nor sources that left because a merged file stands alone.
+    """
+    sql = "SELECT MAX(file_id), MAX(created), MAX(retired) FROM catalog_file WHERE receiver = :receiver"
+    newest = connection.execute(sa.text(sql), {"receiver": receiver}).one()
+    added = "(f.file_id > :file_id OR f.created > :created)"  # a rebuilt ledger counts its files anew
+    stands_alone = (
+        "EXISTS (SELECT 1 FROM lineage l JOIN catalog_file m ON m.file_id = l.merged_id "
+        "WHERE l.source_id = f.file_id AND m.state = 'live')"
+    )
+    query = sa.text(
+        "SELECT f.site_id, f.database_name, MIN(d.start_time), MAX(d.end_time), "
+        f"COUNT(DISTINCT CASE WHEN {added} THEN f.file_id END), COUNT(DISTINCT CASE WHEN NOT {added} THEN f.file_id END) "
+        "FROM catalog_file f JOIN catalog_device d ON d.file_id = f.file_id "
+        f"WHERE f.receiver = :receiver AND f.role = 'source' AND ((f.state = 'live' AND {added}) OR "
+        f"(f.retired > :retired AND NOT {added} AND NOT {stands_alone})) "
+        "GROUP BY f.site_id, f.database_name ORDER BY f.site_id, f.database_name"
+    )
+    rows = connection.execute(query, {"receiver": receiver, **vars(since)})
+    return Mark(*(value or 0 for value in newest)), [CatalogChange(*row) for row in rows]
 
 
 def list_databases(connection: Connection, receiver: str) -> list[str]:

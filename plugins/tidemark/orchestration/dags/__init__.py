@@ -3,8 +3,9 @@
 Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receivers.housekeep_dag`, `cluster.scale_dags`.
 
     docs        the text on each DAG's page, and what to do when a task is red
+    frame       what all DAGs have: owner, pool, queue, retries
     link        the DAG of a link: the seven steps in a row
-    receivers   load and merge, verify, housekeep; a receiver is a map index
+    receivers   load, merge and announce, verify, housekeep; a receiver is a map index
     cluster     `tidemark_cluster_scale`, by its trigger form
 
 Imports `orchestration.tasks`, `orchestration.schedules`, `orchestration.retry_policy`, `settings.model`. Parsing uses no

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.orchestration.dags.docs import SCALE_DOC
-from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.orchestration.dags.frame import make_options
 from tidemark.orchestration.tasks import cluster
 from tidemark.settings.model import Settings
 
@@ -41,11 +41,9 @@ def scale_dags(settings: Settings) -> dict[str, DAG]:
         description=f"Adds a node to the cluster of {receiver}, removes one, or evens out what they hold.",
         doc_md=SCALE_DOC,
         schedule=None,
-        catchup=False,
-        max_active_runs=1,
         tags={"tidemark", "cluster", f"receiver:{receiver}"},
         params=make_form(sorted(settings.nodes)),
-        default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
+        **make_options(settings.airflow),
     )
     with dag:
         _add_steps(receiver)

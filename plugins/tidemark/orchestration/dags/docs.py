@@ -55,12 +55,14 @@ from the ledger, so a missed event costs minutes and no data. One map index a re
 |---|---|
 | `load` | it loaded all it could, and the last line of its log names what it could not and the next command |
 | `merge` | some were not merged; the catalog is right without, only slower to read: mend, then clear |
+| `announce` | Airflow or the ledger cannot be reached: it is retried. it tells your DAGs, see below |
 | `load_iotdb` | only where a receiver names an `iotdb`: it is down, or was not given all (the log names files and reasons) |
 | `done` | never by itself: it is `upstream_failed` when one of the others is red |
 
 What a load may leave: landings behind one that is missing in the sequence, files in quarantine (`./tidemark quarantine
 list`), files refused because another site owns their devices (`./tidemark owners list`), everything behind a full disk.
-`merge` runs whether or not `load` left something. A cleared `load` finds only what is still open.
+`merge` and `announce` run whether or not `load` left something. `announce` emits the asset `catalog of RECEIVER` when
+readers see other points than before; a DAG of yours with that schedule then runs. A cleared `load` finds only what is still open.
 {_RERUN}"""
 
 VERIFY_DOC = f"""### Verify

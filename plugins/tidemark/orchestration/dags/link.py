@@ -9,11 +9,11 @@ from airflow.sdk import DAG, Param, get_parsing_context, task
 
 from tidemark.errors import UsageError
 from tidemark.orchestration.dags.docs import link_doc
-from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.orchestration.dags.frame import make_options
 from tidemark.orchestration.schedules import landed_alias, link_schedule
 from tidemark.orchestration.tasks import sync
 from tidemark.orchestration.tasks.perform import LINK_DAG
-from tidemark.settings.model import LinkSettings, Settings
+from tidemark.settings.model import AirflowSettings, LinkSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def link_dags(settings: Settings) -> dict[str, DAG]:
         if wanted not in (None, LINK_DAG + name):
             continue
         try:
-            dag = link_dag(settings.links[name])
+            dag = link_dag(settings.links[name], settings.airflow)
         except UsageError as broken:
             log.error("no DAG for link %s: %s", name, broken.message)
         else:
@@ -43,7 +43,7 @@ def check_links(settings: Settings) -> None:
         link_schedule(settings.links[name])
 
 
-def link_dag(link: LinkSettings) -> DAG:
+def link_dag(link: LinkSettings, airflow: AirflowSettings) -> DAG:
     """Make `tidemark_sync__<link>`. Raises UsageError if its schedule or timezone is invalid."""
     dag = DAG(
         dag_id=LINK_DAG + link.name,
@@ -51,11 +51,9 @@ def link_dag(link: LinkSettings) -> DAG:
         description=f"Ships the sealed files of site {link.site} to receiver {link.receiver}, verified and once.",
         doc_md=link_doc(link),
         schedule=link_schedule(link),
-        catchup=False,
-        max_active_runs=1,
         tags={"tidemark", "sync", f"site:{link.site}", f"receiver:{link.receiver}"},
         params=make_form(),
-        default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
+        **make_options(airflow, link),
     )
     with dag:
         _add_steps(link)

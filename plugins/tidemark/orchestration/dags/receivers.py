@@ -13,11 +13,11 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param, task, task_group
 
 from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
-from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
-from tidemark.orchestration.schedules import HOUSEKEEP_CLOCK, VERIFY_CLOCK, load_schedule, make_timetable
+from tidemark.orchestration.dags.frame import make_options
+from tidemark.orchestration.schedules import catalog_alias, catalog_asset, load_schedule, make_timetable
 from tidemark.orchestration.tasks import cluster
 from tidemark.orchestration.tasks import receivers as tasks_receivers
-from tidemark.settings.model import Settings
+from tidemark.settings.model import AirflowSettings, Settings
 
 
 def local_receivers(settings: Settings) -> list[str]:
@@ -26,10 +26,14 @@ def local_receivers(settings: Settings) -> list[str]:
 
 
 def load_dag(settings: Settings) -> DAG:
-    """Make `tidemark_load`: load, then merge, one map index a receiver; `load_iotdb` next to merge if one has an IoTDB."""
-    receivers = local_receivers(settings)
+    """Make `tidemark_load`: load, merge, announce, one map index a receiver; `load_iotdb` next to merge if one has an
+    IoTDB."""
+    receivers, airflow = local_receivers(settings), settings.airflow
     targets = any(settings.receivers[name].iotdb for name in receivers)
-    with _make_dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
+    schedule = load_schedule(receivers, airflow.load_schedule, airflow.timezone)
+    news: dict[str, Any] = {"outlets": [catalog_alias(name) for name in receivers]}
+    news["inlets"] = [catalog_asset(name) for name in receivers]  # the last event says how far the news have got
+    with _make_dag("tidemark_load", "load", LOAD_DOC, schedule, airflow) as dag:
 
         def load_and_merge(receiver: str) -> None:
             loaded = _make_task("load")(receiver=receiver)
@@ -38,7 +42,9 @@ def load_dag(settings: Settings) -> DAG:
             tasks = [loaded, merged]
             if targets:  # also after a load that left something, and again by itself while the server is down
                 tasks.append(_make_task("load_iotdb", trigger_rule="all_done")(receiver=receiver))
-            tasks >> EmptyOperator(task_id="done")
+            told = _make_task("announce", trigger_rule="all_done", **news)(receiver=receiver)
+            [loaded, merged] >> told
+            [*tasks, told] >> EmptyOperator(task_id="done")
             loaded >> tasks[1:]
 
         # The group is mapped so that a receiver's merge waits only for its own load.
@@ -52,7 +58,8 @@ def verify_dag(settings: Settings) -> DAG:
     site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
     live = Param(False, type="boolean", title="Live only", description="Deep: without files gone at their site and kept.")
     params = {"deep": deep, "live_only": live, "site": site}
-    with _make_dag("tidemark_verify", "proof", VERIFY_DOC, make_timetable(VERIFY_CLOCK), params) as dag:
+    schedule = make_timetable(settings.airflow.verify_schedule, settings.airflow.timezone)
+    with _make_dag("tidemark_verify", "proof", VERIFY_DOC, schedule, settings.airflow, params) as dag:
         _make_task("verify").expand(receiver=local_receivers(settings))
         if settings.cluster is not None:
             of = settings.cluster.receiver or next(iter(settings.receivers))
@@ -62,22 +69,24 @@ def verify_dag(settings: Settings) -> DAG:
 
 def housekeep_dag(settings: Settings) -> DAG:
     """Make `tidemark_housekeep`: the scheduled settling, reclaiming and trimming."""
-    with _make_dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, make_timetable(HOUSEKEEP_CLOCK)) as dag:
+    schedule = make_timetable(settings.airflow.housekeep_schedule, settings.airflow.timezone)
+    with _make_dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, schedule, settings.airflow) as dag:
         _make_task("housekeep").expand(receiver=local_receivers(settings))
     return dag
 
 
-def _make_dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, Param] | None = None) -> DAG:
+def _make_dag(
+    dag_id: str, room: str, doc: str, schedule: Any, airflow: AirflowSettings, params: Mapping[str, Param] | None = None
+) -> DAG:
     return DAG(
         dag_id=dag_id,
+        dag_display_name=dag_id.replace("_", " "),
         description=doc.split("\n\n")[1].split(". ", maxsplit=1)[0].replace("\n", " ") + ".",
         doc_md=doc,
         schedule=schedule,
-        catchup=False,
-        max_active_runs=1,
         tags={"tidemark", room},
         params=dict(params or {}),
-        default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
+        **make_options(airflow),
     )
 
 

@@ -3,7 +3,7 @@
     late_store  a store that is opened at its first use
     perform     the frame of every task; the tries of a link's tasks, recorded in our own ledger; progress on Airflow's pages
     sync        the seven tasks of a link's DAG
-    receivers   load, merge, verify, housekeep
+    receivers   load, merge, announce, verify, housekeep
     cluster     plan, phase one, slots by batches, the end
 
 Imports the packages below, `orchestration.settings`, `orchestration.schedules`, `orchestration.retry_policy`. A task may run

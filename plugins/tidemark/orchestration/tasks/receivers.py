@@ -1,4 +1,4 @@
-"""Tasks of the receivers' DAGs: load, merge, verify, housekeep. Each calls one flow and returns ids and counts.
+"""Tasks of the receivers' DAGs: load, merge, announce, verify, housekeep. Each calls one flow and returns ids and counts.
 
 A flow does all it can and reports the rest. With a rest the task is red, and its last line names the next command. A
 repeated run finds only what is still open.
@@ -6,8 +6,8 @@ repeated run finds only what is still open.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import (
     CorruptionError,
@@ -18,9 +18,15 @@ from tidemark.errors import (
     RetryableError,
     TidemarkError,
 )
-from tidemark.orchestration.tasks.perform import counts_for_xcom, perform_step
+from tidemark.orchestration.tasks.perform import counts_for_xcom, make_progress, perform_step
 from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
+
+if TYPE_CHECKING:
+    from tidemark.app import App
+    from tidemark.ledger.receiver.catalog import CatalogChange, Mark
+    from tidemark.ledger.receiver.landings import SiteRow
+
 
 log = VisibleLog(__name__)
 _LEFT: tuple[type[TidemarkError], ...] = (RetryableError, CorruptionError, OwnershipError, GuardError, PartialError)
@@ -28,11 +34,12 @@ _CLASSES = {error.kind: error for error in _LEFT}
 ENGINE = "spark"  # in DAGs; `[spark] engine` may say otherwise
 
 
-def load(receiver: str) -> dict[str, Any]:
+def load(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     """Load every landing of the receiver that is not loaded yet."""
     from tidemark.receiver.load.load import load as run
 
-    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE))
+    progress = make_progress(task_state_store)
+    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE, progress=progress))
     for trouble in result.troubles:
         log.warning("%s %s %s: %s", trouble.what, trouble.landing, trouble.path, trouble.reason)
     for path, reason in result.pending:
@@ -40,11 +47,12 @@ def load(receiver: str) -> dict[str, Any]:
     return judged(result.exit_code, result.as_json())
 
 
-def load_iotdb(receiver: str) -> dict[str, Any]:
+def load_iotdb(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     """Give the receiver's IoTDB the catalog's new files; does nothing without an IoTDB."""
     from tidemark.receiver.iotdb.load import load_if_any
 
-    result = perform_step(lambda app: load_if_any(app, app.receiver_settings(receiver)))
+    progress = make_progress(task_state_store)
+    result = perform_step(lambda app: load_if_any(app, app.receiver_settings(receiver), progress))
     if result is None:
         return {}
     for trouble in result.troubles:
@@ -52,11 +60,12 @@ def load_iotdb(receiver: str) -> dict[str, Any]:
     return judged(result.exit_code, result.as_json())
 
 
-def merge(receiver: str) -> dict[str, Any]:
+def merge(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     """Merge overlapping files at the receiver."""
     from tidemark.receiver.merge.merge import merge as run
 
-    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE))
+    progress = make_progress(task_state_store)
+    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE, progress=progress))
     for subject, error, _ in result.failed:
         log.error("not merged: %s: %s", subject, error)
     told = {
@@ -66,13 +75,54 @@ def merge(receiver: str) -> dict[str, Any]:
     return judged(result.exit_code, result.as_json() | told)
 
 
-def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def announce(receiver: str, inlet_events: Any = None, outlet_events: Any = None) -> dict[str, Any]:
+    """Emit `catalog_asset` if readers see other points than when it was last emitted, also after a load or a merge failed.
+
+    How far the news have got stands in the last event itself, so that none is lost and none is told twice.
+    """
+    from tidemark.ledger.receiver.catalog import Mark, find_changes
+    from tidemark.ledger.receiver.landings import read_sites
+    from tidemark.orchestration.schedules import catalog_alias, catalog_asset
+
+    last = inlet_events[catalog_asset(receiver)].ascending(False).limit(1)
+    since = Mark(*last[0].extra.get("mark", ())) if len(last) else Mark()
+
+    def find_news(app: App) -> tuple[Mark, list[CatalogChange], dict[str, SiteRow]]:
+        with app.ledger.read() as connection:
+            return *find_changes(connection, receiver, since), read_sites(connection)
+
+    mark, changes, sites = perform_step(find_news)
+    if not changes:
+        log.info("Readers of %s see what they saw before: nobody is told.", receiver)
+        return {"files": 0, "removed": 0}
+    news = describe_changes(changes, {site_id: row.time_unit for site_id, row in sites.items()})
+    outlet_events[catalog_alias(receiver)].add(
+        catalog_asset(receiver), extra={**news, "mark": [mark.file_id, mark.created, mark.retired]}
+    )
+    log.info("%d files came and %d left, of times from %s to %s.", *(news[key] for key in ("files", "removed", "from", "to")))
+    return counts_for_xcom(news)
+
+
+def describe_changes(changes: Sequence[CatalogChange], units: Mapping[str, str]) -> dict[str, Any]:
+    """Return an event's `extra`: databases, files that came and left, the times they have. Pure."""
+    from tidemark.tsfiles.times import format_interval
+
+    first, last = format_interval([(one.first, one.last, units.get(one.site_id, "ms")) for one in changes])
+    databases = sorted({one.database for one in changes})
+    files, removed = sum(one.added for one in changes), sum(one.removed for one in changes)
+    return {"databases": databases, "from": first, "to": last, "files": files, "removed": removed}
+
+
+def verify(receiver: str, params: Mapping[str, Any] | None = None, task_state_store: Any = None) -> dict[str, Any]:
     """Compare source, landing and catalog. Red when anything differs or was not verified: the log lists it."""
     from tidemark.proof.verify.verify import verify as run
 
     asked = params or {}
     site, deep, live = asked.get("site") or "", bool(asked.get("deep")), bool(asked.get("live_only"))
-    result = perform_step(lambda app: run(app, app.receiver_settings(receiver), site=site, deep=deep, live_only=live))
+    progress = make_progress(task_state_store)
+    result = perform_step(
+        lambda app: run(app, app.receiver_settings(receiver), site=site, deep=deep, live_only=live, progress=progress)
+    )
     raw = result.as_json()
     for difference in raw["differences"]:
         log.error("%s", difference)

@@ -54,9 +54,9 @@ def with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progres
     return replace(loaded, iotdb=given, troubles=(*loaded.troubles, *given.troubles))
 
 
-def load_if_any(app: App, receiver: ReceiverSettings) -> IotdbResult | None:
+def load_if_any(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> IotdbResult | None:
     """Call `load_iotdb` if the settings name a server, else return None."""
-    return load_iotdb(app, receiver) if receiver.iotdb else None
+    return load_iotdb(app, receiver, progress) if receiver.iotdb else None
 
 
 def load_iotdb(

@@ -1,0 +1,32 @@
+"""What all DAGs have: owner, pool, queue, retries, and who is told, as `[airflow]` of the settings says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.settings.model import AirflowSettings, LinkSettings
+
+_SECONDS = ("retry_delay", "max_retry_delay", "execution_timeout")
+_PAUSED = {"airflow": None, "paused": True, "running": False}
+
+
+def make_options(airflow: AirflowSettings, link: LinkSettings | None = None) -> dict[str, Any]:
+    """Return the arguments of `DAG` that are the same for all. `link`: its owner, pool and queue go first."""
+    return {
+        "catchup": False,
+        "max_active_runs": 1,
+        "is_paused_upon_creation": _PAUSED[airflow.at_creation],
+        "default_args": make_default_args(airflow, link),
+    }
+
+
+def make_default_args(airflow: AirflowSettings, link: LinkSettings | None) -> dict[str, Any]:
+    """Return what every task of a DAG gets; `default_args` of the settings goes over it."""
+    of_link = {key: getattr(link, key) for key in ("owner", "pool", "queue") if link is not None}
+    found = {key: of_link.get(key) or getattr(airflow, key) for key in ("owner", "pool", "queue")}
+    if not found["queue"]:
+        del found["queue"]  # Airflow has a setting for its own
+    given = {key: timedelta(seconds=value) if key in _SECONDS else value for key, value in airflow.default_args}
+    return {**found, "retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy(), **given}
