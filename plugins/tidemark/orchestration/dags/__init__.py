@@ -3,7 +3,8 @@
 Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receivers.housekeep_dag`, `cluster.scale_dags`.
 
     docs        the text on each DAG's page, and what to do when a task is red
-    frame       what all DAGs have: owner, pool, queue, retries
+    notices     what is said of a task that failed, and to whom
+    frame       what all DAGs have: owner, pool, queue, retries, callbacks
     link        the DAG of a link: the seven steps in a row
     receivers   load, merge and announce, verify, housekeep; a receiver is a map index
     cluster     `tidemark_cluster_scale`, by its trigger form

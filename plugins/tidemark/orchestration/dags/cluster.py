@@ -80,7 +80,7 @@ def make_form(known: list[str]) -> dict[str, Param]:
 def _add_steps(receiver: str) -> None:
     def make_step(name: str, **options: Any) -> Any:
         # One XCom for each task: a key each would be a request each.
-        return task(task_id=name, multiple_outputs=False, **options)(getattr(cluster, name))
+        return task(task_id=name, multiple_outputs=False, show_return_value_in_logs=False, **options)(getattr(cluster, name))
 
     planned = make_step("plan")(receiver=receiver)
     approval = Approval(

@@ -7,7 +7,7 @@ from tidemark.settings.model import LinkSettings
 _RERUN = """
 **Clear any task, or "clear failed only", at any time**: a step reads the ledger, does what is still missing and records
 it. Nothing is sent or loaded twice, and clearing a task of a finished run changes nothing. A task that waits for its
-retry (`up_for_retry`) heals by itself; its log says what it waits for. The last lines of a red task's log name the next
+retry (`up_for_retry`) heals by itself; its log says what it waits for. The last line of a red task's log names the next
 command; `./tidemark why SUBJECT` explains any file, run, site or device. More: `docs/runbooks/`.
 """
 
@@ -62,7 +62,8 @@ from the ledger, so a missed event costs minutes and no data. One map index a re
 What a load may leave: landings behind one that is missing in the sequence, files in quarantine (`./tidemark quarantine
 list`), files refused because another site owns their devices (`./tidemark owners list`), everything behind a full disk.
 `merge` and `announce` run whether or not `load` left something. `announce` emits the asset `catalog of RECEIVER` when
-readers see other points than before; a DAG of yours with that schedule then runs. A cleared `load` finds only what is still open.
+readers see other points than before; a DAG of yours with that schedule then runs. A cleared `load` finds only what is
+still open.
 {_RERUN}"""
 
 VERIFY_DOC = f"""### Verify

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from tidemark.orchestration.dags.notices import make_callbacks
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
 from tidemark.settings.model import AirflowSettings, LinkSettings
 
@@ -29,4 +30,5 @@ def make_default_args(airflow: AirflowSettings, link: LinkSettings | None) -> di
     if not found["queue"]:
         del found["queue"]  # Airflow has a setting for its own
     given = {key: timedelta(seconds=value) if key in _SECONDS else value for key, value in airflow.default_args}
-    return {**found, "retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy(), **given}
+    retries = {"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()}
+    return {**found, **retries, **make_callbacks(airflow), **given}

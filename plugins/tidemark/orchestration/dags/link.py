@@ -88,7 +88,7 @@ def make_form() -> dict[str, Param]:
 def _add_steps(link: LinkSettings) -> None:
     def make_step(name: str, **options: Any) -> Any:
         # One XCom for each task: a key each would be a request each, about 15 ms of a short step.
-        return task(task_id=name, multiple_outputs=False, **options)(getattr(sync, name))
+        return task(task_id=name, multiple_outputs=False, show_return_value_in_logs=False, **options)(getattr(sync, name))
 
     news = [landed_alias(link.receiver)]
     run = make_step("recover", outlets=news)(link=link.name, receiver=link.receiver)

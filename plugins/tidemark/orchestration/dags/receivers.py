@@ -63,7 +63,9 @@ def verify_dag(settings: Settings) -> DAG:
         _make_task("verify").expand(receiver=local_receivers(settings))
         if settings.cluster is not None:
             of = settings.cluster.receiver or next(iter(settings.receivers))
-            task(task_id="cluster_check", multiple_outputs=False)(cluster.check)(receiver=of)
+            task(task_id="cluster_check", multiple_outputs=False, show_return_value_in_logs=False)(cluster.check)(
+                receiver=of
+            )
     return dag
 
 
@@ -93,4 +95,6 @@ def _make_dag(
 def _make_task(name: str, **options: Any) -> Any:
     shown = "{{ task.op_kwargs['receiver'] }}"
     # One XCom for each task: a key each would be a request each.
-    return task(task_id=name, multiple_outputs=False, map_index_template=shown, **options)(getattr(tasks_receivers, name))
+    return task(task_id=name, multiple_outputs=False, show_return_value_in_logs=False, map_index_template=shown, **options)(
+        getattr(tasks_receivers, name)
+    )

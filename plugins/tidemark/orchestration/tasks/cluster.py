@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidemark.orchestration.tasks.perform import counts_for_xcom, make_progress, perform_step
+from tidemark.orchestration.tasks.perform import counts_for_xcom, format_values, make_progress, perform_step, report_counts
 from tidemark.orchestration.tasks.receivers import ENGINE, judged
 from tidemark.visible_log import VisibleLog
 
@@ -40,7 +40,7 @@ def _plan_change(app: App, receiver: str, wanted: Wanted) -> dict[str, Any]:
         return {"said": f"It goes on: it is {known.state}.", "state": known.state}
     found = plan_change(app, app.receiver_settings(receiver), wanted).as_json()
     for move in found["moves"][:PLAN_LINES]:
-        log.info("%s", move)
+        log.info("%s", format_values(move) if isinstance(move, dict) else move)
     if len(found["moves"]) > PLAN_LINES:
         log.info("… and %d more", len(found["moves"]) - PLAN_LINES)
     takes = f", about {format_duration(found['seconds'])}" if found["seconds"] else ""
@@ -61,7 +61,7 @@ def phase_one(
         from tidemark.cluster.migration.migrate import open_batches
 
         result = change_nodes(app, app.receiver_settings(receiver), wanted, progress, wait=False)
-        log.info("%s", result.as_json())
+        report_counts(f"{wanted.kind} {wanted.node}".strip(), result.as_json())
         return batches_of([one for one in open_batches(app, app.receiver_settings(receiver)) if one.epoch == result.epoch])
 
     return perform_step(begin_change)
@@ -95,7 +95,7 @@ def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = Non
         if now != batch["epoch"]:
             log.info("epoch %s has passed, %s is in force: these slots moved long ago", batch["epoch"], now)
             return {"epoch": now, "slots": 0, "bytes": 0, "left": 0, "state": ""}
-        return counts_for_xcom(run(app, app.receiver_settings(receiver), progress, slots, ENGINE).as_json())
+        return report_counts(batch["label"], run(app, app.receiver_settings(receiver), progress, slots, ENGINE).as_json())
 
     return perform_step(move_slots)
 
@@ -119,9 +119,8 @@ def finish(
             return {"state": _find_end_state(app, receiver, wanted) if known is None else known.state}
         # A task cleared long after must not move the slots of a later change: that one has its own tasks.
         open_still = known.state != "done"
-        return counts_for_xcom(
-            change_nodes(app, app.receiver_settings(receiver), wanted, progress, wait=open_still, engine=ENGINE).as_json()
-        )
+        result = change_nodes(app, app.receiver_settings(receiver), wanted, progress, wait=open_still, engine=ENGINE)
+        return report_counts(f"{wanted.kind} {wanted.node}".strip(), result.as_json())
 
     return perform_step(end_change)
 
@@ -132,8 +131,12 @@ def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
 
     report = perform_step(lambda app: run(app, app.receiver_settings(receiver), make_progress(task_state_store)))
     for problem in report.problems:
-        log.error("%s", problem.as_json())
-    return judged(report.exit_code, {"error": f"{len(report.problems)} problems", **report.as_json()})
+        log.error("%s", format_values(problem.as_json()))
+    return judged(
+        f"Checked the cluster of {receiver}",
+        report.exit_code,
+        {"error": f"{len(report.problems)} problems", **report.as_json()},
+    )
 
 
 def _parse_wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:

@@ -1,7 +1,6 @@
 """The frame of every task: an open App, tries in seconds, errors in Airflow's terms, its record, progress.
 
-A closed window is a skip, not a failure. Every other error keeps its class for the retry policy, and is logged with the next
-command.
+A closed window is a skip, not a failure. Every other error keeps its class for the retry policy.
 
 The tries of a link's tasks are recorded in Tidemark's own ledger. Airflow knows them too, but `./tidemark status` may run
 without Airflow. A dry run is no try of the link's run.
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.errors import GuardError, PartialError, TidemarkError, WindowOverError
 from tidemark.orchestration.settings import load_sound_settings
-from tidemark.progress import Pace, Progress, Tick, format_figures
+from tidemark.progress import Pace, Progress, Tick, format_duration, format_figures, format_size
 from tidemark.visible import escape_error
 from tidemark.visible_log import VisibleLog
 
@@ -51,7 +50,9 @@ def perform_step(act: Callable[[App], T]) -> T:
         if isinstance(error, WindowOverError):
             raise AirflowSkipException(format_advice(error)) from error
         if isinstance(error, TidemarkError):
-            log.error("%s: %s", type(error).__name__, format_advice(error))
+            # It is expected: who reads the log wants its sentence, which dags.notices writes last, not a stack.
+            log.debug("%s", type(error).__name__, exc_info=True)
+            raise error.with_traceback(None) from None
         raise
 
 
@@ -139,6 +140,33 @@ def _find_instance() -> tuple[str, Any] | None:
     if not dag_id.startswith(LINK_DAG) or (context.get("params") or {}).get("dry_run"):
         return None
     return dag_id.removeprefix(LINK_DAG), context["ti"]
+
+
+def report_counts(done: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Log what a task did as one sentence, and return what XCom may carry of it."""
+    log.info("%s: %s.", done, format_values(counts) or "nothing to do")
+    return counts_for_xcom(counts)
+
+
+def format_values(values: Mapping[str, Any]) -> str:
+    """Return `path a/b, 32 loaded, sent 1.2 MB`: what is not empty, as words. Lists and tables are counted. Pure."""
+    words = []
+    for key, value in values.items():
+        count = len(value) if isinstance(value, (list, tuple, dict)) else value
+        name = key.replace("_", " ")
+        if not count or isinstance(count, bool):
+            continue
+        if isinstance(count, str):
+            words.append(f"{name} {count}")
+        elif key == "bytes_per_second":
+            words.append(f"{format_size(count)}/s")
+        elif name.endswith("bytes"):
+            words.append(f"{name.removesuffix('bytes')}{format_size(count)}")
+        elif name.endswith("seconds"):
+            words.append(f"{format_duration(count)}")
+        else:
+            words.append(f"{count:,} {name}")
+    return ", ".join(words)
 
 
 def counts_for_xcom(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tidemark.errors import (
     RetryableError,
     TidemarkError,
 )
-from tidemark.orchestration.tasks.perform import counts_for_xcom, make_progress, perform_step
+from tidemark.orchestration.tasks.perform import format_values, make_progress, perform_step, report_counts
 from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
 
@@ -44,7 +44,7 @@ def load(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
         log.warning("%s %s %s: %s", trouble.what, trouble.landing, trouble.path, trouble.reason)
     for path, reason in result.pending:
         log.info("pending %s: %s", path, reason)
-    return judged(result.exit_code, result.as_json())
+    return judged(f"Loaded into {receiver}", result.exit_code, result.as_json())
 
 
 def load_iotdb(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def load_iotdb(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
         return {}
     for trouble in result.troubles:
         log.warning("%s %s: %s", trouble.what, trouble.path, trouble.reason)
-    return judged(result.exit_code, result.as_json())
+    return judged(f"Gave the IoTDB of {receiver}", result.exit_code, result.as_json())
 
 
 def merge(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def merge(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
         "error": f"{len(result.failed) + result.moved} groups were not merged",
         "hint": f"./tidemark merge --receiver {receiver}",
     }
-    return judged(result.exit_code, result.as_json() | told)
+    return judged(f"Merged at {receiver}", result.exit_code, result.as_json() | told)
 
 
 def announce(receiver: str, inlet_events: Any = None, outlet_events: Any = None) -> dict[str, Any]:
@@ -99,8 +99,7 @@ def announce(receiver: str, inlet_events: Any = None, outlet_events: Any = None)
     outlet_events[catalog_alias(receiver)].add(
         catalog_asset(receiver), extra={**news, "mark": [mark.file_id, mark.created, mark.retired]}
     )
-    log.info("%d files came and %d left, of times from %s to %s.", *(news[key] for key in ("files", "removed", "from", "to")))
-    return counts_for_xcom(news)
+    return report_counts(f"Told that the catalog of {receiver} changed", news)
 
 
 def describe_changes(changes: Sequence[CatalogChange], units: Mapping[str, str]) -> dict[str, Any]:
@@ -125,31 +124,29 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None, task_state_st
     )
     raw = result.as_json()
     for difference in raw["differences"]:
-        log.error("%s", difference)
+        log.error("differs: %s", format_values(difference))
     for held in raw["held"]:
-        log.warning("held back: %s", held)
+        log.warning("held back: %s", format_values(held))
     for unread in raw["not_read"]:
-        log.warning("not read: %s", unread)
+        log.warning("not read: %s", format_values(unread))
     for without in raw["not_compared"]:
-        log.warning("nothing was compared: %s", without)
+        log.warning("nothing was compared: %s", format_values(without))
     for unsent in raw["unsent"]:
-        log.warning("sealed and not sent: %s", unsent)
-    return judged(result.exit_code, raw)
+        log.warning("sealed and not sent: %s", format_values(unsent))
+    return judged(f"Verified {receiver}", result.exit_code, raw)
 
 
 def housekeep(receiver: str) -> dict[str, Any]:
     """Settle, reclaim, clean answered landings, trim events."""
     from tidemark.operations.housekeeping import housekeep as run
 
-    return counts_for_xcom(perform_step(lambda app: run(app, app.receiver_settings(receiver))).as_json())
+    result = perform_step(lambda app: run(app, app.receiver_settings(receiver)))
+    return report_counts(f"Kept house at {receiver}", result.as_json())
 
 
-def judged(exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return XCom's values of a complete flow; raise the error of the exit code's class if something is left."""
+def judged(done: str, exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Report what a flow did. Return XCom's values; raise the error of the exit code's class if something is left."""
+    counts = report_counts(done, {key: value for key, value in raw.items() if key not in ("error", "hint")})
     if exit_code:
-        from tidemark.orchestration.retry_policy import format_advice
-
-        error = _CLASSES.get(exit_code, PermanentError)(escape_invisible(raw.get("error", "")), hint=raw.get("hint", ""))
-        log.error("%s", format_advice(error))
-        raise error
-    return counts_for_xcom(raw)
+        raise _CLASSES.get(exit_code, PermanentError)(escape_invisible(raw.get("error", "")), hint=raw.get("hint", ""))
+    return counts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidemark.orchestration.tasks.perform import counts_for_xcom, make_progress, perform_step
+from tidemark.orchestration.tasks.perform import counts_for_xcom, format_values, make_progress, perform_step, report_counts
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _open_run(app: App, link: str, external: str, asked: tuple[Options, Progress
         if ended is not None:
             log.info("run %s had stopped in its middle: it is ended now, %d landings", ended.run, ended.landings)
     run = sync_run.open_run(app, link, external, options)
-    log.info("run %s: %s", run, sync_run.recover(app, run))
+    report_counts(f"Run {run} of link {link} is open", sync_run.recover(app, run))
     return run, ended
 
 
@@ -85,7 +85,7 @@ def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -
 def _select_batches(app: App, run: str) -> list[dict[str, Any]]:
     from tidemark.sync import run as sync_run
 
-    log.info("selected: %s", dict(sync_run.select_files(app, run)))
+    report_counts("Selected", sync_run.select_files(app, run))
     return [dict(batch) for batch in sync_run.file_batches(app, run)]
 
 
@@ -104,7 +104,7 @@ def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = N
     from tidemark.sync.run import transfer_files as step
 
     progress = make_progress(task_state_store)
-    return perform_step(lambda app: dict(step(app, run, batch["batch"], progress)))
+    return report_counts("Sent", perform_step(lambda app: dict(step(app, run, batch["batch"], progress))))
 
 
 def finish(run: str, receiver: str, outlet_events: Any = None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def finish(run: str, receiver: str, outlet_events: Any = None) -> dict[str, Any]
     done = perform_step(lambda app: _close_landing(app, run))
     if done.get("landings"):
         _emit_landed(outlet_events, receiver, {"run": run, **done})
-    return done
+    return report_counts(f"Closed what landed at {receiver}", done)
 
 
 def _emit_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) -> None:
@@ -159,14 +159,14 @@ def _end_run(app: App, run: str) -> dict[str, Any]:
     if result.exit_code:
         error = GuardError if result.exit_code == GuardError.kind else PartialError
         raise error(result.error, hint=result.hint, subject=run)
-    return counts_for_xcom(result.as_json())
+    return report_counts("Ended", result.as_json())
 
 
 def _run_step(name: str, run: str) -> dict[str, Any]:
     from tidemark.sync import run as sync_run
 
     _skip_without(run)
-    return perform_step(lambda app: dict(getattr(sync_run, name)(app, run)))
+    return report_counts(name, perform_step(lambda app: dict(getattr(sync_run, name)(app, run))))
 
 
 def _skip_without(run: str | None) -> None:
@@ -183,7 +183,7 @@ def _show_plan(report: PlanReport) -> None:
     raw = report.as_json()
     for what in ("send", "drop", "superseded", "skipped"):
         for entry in raw[what][:PLAN_LINES]:
-            log.info("%s %s", what, entry)
+            log.info("%s: %s", what, format_values(entry))
         if len(raw[what]) > PLAN_LINES:
             log.info("… and %d more to %s", len(raw[what]) - PLAN_LINES, what)
     get_current_context()["ti"].xcom_push(key="plan", value=counts_for_xcom(raw))
