@@ -215,7 +215,7 @@ def floors() -> Picture:
         (("orchestration", "everything that knows Airflow"),),
         (("operations", "decisions, housekeeping, doctor, rebuild"),),
         (("proof", "coverage, verify, why"),),
-        (("changes", "of MySQL and MariaDB tables"), ("sync", "edge to landing")),
+        (("catalog_source", "for Spark"), ("changes", "of MySQL and MariaDB tables"), ("sync", "edge to landing")),
         (("receiver", "landing to readers"),),
         (("cluster", "slots, nodes, replicas, migration"),),
         (("transfer", "bytes"), ("formats", "manifest, receipt"), ("engines", "children, Spark"), ("app", "opened")),

@@ -9,6 +9,7 @@ The packages in layers, from the top down. A package imports packages of lower l
     changes        every change of MySQL and MariaDB tables; on the floor of sync
     sync           edge to landing: a link's run of seven steps
     changes        changes of MySQL and MariaDB tables, kept in a store
+    catalog_source  what readers see of a receiver, as a data source of Spark; on the floor of sync
     receiver       landing to readers: load, merge, read, LOAD into an IoTDB
     cluster        a receiver's data at several nodes: slots, replicas, migration, membership, health
     transfer       the transfer engine: files from one store to another, by `transfer.engine`      ┐

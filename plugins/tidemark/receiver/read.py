@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,22 +25,18 @@ from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.replicas.cache import Feed, feed_steps, open_feed
 from tidemark.errors import PartialError
 from tidemark.ledger.receiver import catalog as catalog_rows
-from tidemark.ledger.receiver import landings as landing_rows
-from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.progress import Progress, Tick, ignore_progress
-from tidemark.receiver.load.examine import site_of
 from tidemark.receiver.point_file import PointFile, Stream, Times, choose_times, form_of
 from tidemark.receiver.proved_files import require_proved
 from tidemark.receiver.session import local_root
-from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, kept_times, overlay_points, seen_devices
+from tidemark.receiver.view import Asked, Bounds, CatalogReader, SeenDevice, find_seen, kept_times, overlay_points
 from tidemark.settings.model import ReceiverSettings
-from tidemark.tsfiles.devices import pattern_matches, translate_stars
+from tidemark.tsfiles.devices import translate_stars
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.spark.arrow import Part
-from tidemark.tsfiles.times import parse_time_bound
 
 _ARROW = {
     DataType.BOOLEAN: pa.bool_(),
@@ -116,19 +112,6 @@ class ReadResult:
         }
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    """Site → time bound in the site's own unit; None: no bound."""
-
-    start: Mapping[str, int | None]
-    end: Mapping[str, int | None]
-
-    def devices_within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
-        """Return devices that may have points within the bounds. Files with none of them need not be opened or fetched."""
-        start, end = self.start[site], self.end[site]
-        return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
-
-
 def read(
     app: App, receiver: ReceiverSettings, query: Query, out: Path | Stream, progress: Progress = ignore_progress
 ) -> ReadResult:
@@ -139,34 +122,19 @@ def read(
     for a file that is not what was loaded; then nothing is written.
     """
     form = form_of(out) if isinstance(out, Path) else query.form
-    for bound in (query.start, query.end):
-        parse_time_bound(bound, "ms")  # report a malformed bound even if there is nothing to read
     root = local_root(app, receiver)
-    site_id = site_of(app, query.site)
+    seen = find_seen(app, receiver, Asked(query.site, (query.device,), query.start, query.end, query.live_only))
     with app.ledger.read() as connection:
-        files = catalog_rows.visible_files(connection, receiver.name, site_id)
-        files = [file for file in files if not (query.live_only and file.kept)]
-        held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
-        owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver.name)}
-        widths = catalog_rows.table_widths(connection, receiver.name)
-        sites = landing_rows.read_sites(connection)
         mixed = _find_mixed(connection, receiver.name)
-    bounds = _Bounds(
-        {s: parse_time_bound(query.start, row.time_unit) for s, row in sites.items()},
-        {s: parse_time_bound(query.end, row.time_unit) for s, row in sites.items()},
-    )
-    devices = [d for d in seen_devices(files, held, owners, widths) if pattern_matches(query.device, d.name)]
-    read_from = {layer.file.site_id for device in devices for layer in device.layers} or sites.keys()
-    unit = _common_unit({sites[site].time_unit for site in read_from})
-    times = choose_times(query.times, form, unit if query.times or not query.tall else "")
+    times = choose_times(query.times, form, seen.unit if query.times or not query.tall else "")
     if query.tall:  # a wide table has a column for every measurement, whenever it has points
-        devices = _cut_to_bounds(devices, held, bounds)
-    needed = (layer.file for device in devices for layer in device.layers)
-    verified = require_proved(app, receiver, root, needed, anew=query.verify, progress=progress)
+        seen = seen.cut_to_bounds()
+    devices, bounds, unit = seen.devices, seen.bounds, seen.unit
+    verified = require_proved(app, receiver, root, seen.files, anew=query.verify, progress=progress)
     wanted = _Wanted.from_query(query)
     with open_cluster(app, receiver) as cluster, open_feed(cluster, root) as feed, CatalogReader(root, feed) as reader:
         shape = _Tall(times) if query.tall else _Wide.from_devices(reader, devices, (wanted, times), feed, progress)
-        seen = kept = 0
+        full = kept = 0
         with PointFile(out, shape.schema.with_metadata(_metadata(receiver, query, unit)), form) as target:
             for number, device in enumerate(_fetch_ahead(feed, devices), 1):
                 if target.rows == query.limit:
@@ -177,15 +145,10 @@ def read(
                     kept += wanted.cut(rows, target.rows).add_to(target)
                     if target.rows == query.limit:
                         break
-                seen += target.rows > before
+                full += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
         unread = dict(sorted(reader.unread.found.items()))
-        return ReadResult(target.rows, seen, unread, verified, kept, _count_mixed(mixed, devices, bounds), unit)
-
-
-def _common_unit(units: set[str]) -> str:
-    """Return the one unit of all, "" if there are several. Where no site is known yet it is the settings' default."""
-    return next(iter(units), "ms") if len(units) < 2 else ""
+        return ReadResult(target.rows, full, unread, verified, kept, _count_mixed(mixed, devices, bounds), unit)
 
 
 def _metadata(receiver: ReceiverSettings, query: Query, unit: str) -> dict[str, str]:
@@ -246,29 +209,10 @@ def _find_mixed(connection: Connection, receiver: str) -> list[tuple[str, tuple[
     return [(site, held.get(file_id, ())) for file_id, site in mixed.items()]
 
 
-def _count_mixed(
-    mixed: Iterable[tuple[str, Iterable[CatalogDevice]]], devices: Iterable[SeenDevice], bounds: _Bounds
-) -> int:
+def _count_mixed(mixed: Iterable[tuple[str, Iterable[CatalogDevice]]], devices: Iterable[SeenDevice], bounds: Bounds) -> int:
     """Return how many of these files may have points in what is read."""
     seen = {(layer.file.site_id, layer.name) for device in devices for layer in device.layers}
     return sum(any((site, d.device) in seen for d in bounds.devices_within(site, held)) for site, held in mixed)
-
-
-def _cut_to_bounds(
-    devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds
-) -> list[SeenDevice]:
-    """Return devices that may have points within the bounds, with such files only: the others need not be fetched. Device
-    names stay those of a read without bounds."""
-    near: dict[int, set[str]] = {}
-
-    def may(layer: Layer) -> bool:
-        file = layer.file
-        if file.file_id not in near:
-            near[file.file_id] = {d.device for d in bounds.devices_within(file.site_id, held.get(file.file_id, ()))}
-        return layer.name in near[file.file_id]
-
-    cut = (replace(device, layers=tuple(filter(may, device.layers))) for device in devices)
-    return [device for device in cut if device.layers]
 
 
 def _fetch_ahead(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[SeenDevice]:

@@ -9,22 +9,29 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.receiver.load.check import mods_form
+from tidemark.receiver.load.examine import site_of
+from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
-from tidemark.tsfiles.devices import pad_null_tags, split_nodes, unquote_node
+from tidemark.tsfiles.devices import pad_null_tags, pattern_matches, split_nodes, unquote_node
 from tidemark.tsfiles.points import column as points_column
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.times import parse_time_bound
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _OPEN_FILES = 64
@@ -55,6 +62,95 @@ class Points:
     times: NDArray[np.int64]
     types: Sequence[str]
     texts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The part of a catalog that is asked for. `site`: name or UUID. `devices`: patterns, one of which a device matches.
+    `databases`: none: all. `start` inclusive, `end` exclusive: ISO 8601 or an integer. `live_only`: without kept files."""
+
+    site: str = ""
+    devices: tuple[str, ...] = ("**",)
+    start: str = ""
+    end: str = ""
+    live_only: bool = False
+    databases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Site → time bound in the site's own unit; None: no bound."""
+
+    start: Mapping[str, int | None]
+    end: Mapping[str, int | None]
+
+    def devices_within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
+        """Return devices that may have points within the bounds. Files with none of them need not be opened or fetched."""
+        start, end = self.start[site], self.end[site]
+        return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The devices that are asked for, by name, and what tells of them. `held`: file id → its devices. `sites`: those with a
+    file among them. `unit`: of their times; "" if they have several."""
+
+    devices: Sequence[SeenDevice]
+    held: Mapping[int, Sequence[CatalogDevice]]
+    bounds: Bounds
+    sites: frozenset[str]
+    unit: str
+
+    @property
+    def files(self) -> list[CatalogFile]:
+        return list({layer.file.file_id: layer.file for device in self.devices for layer in device.layers}.values())
+
+    def cut_to_bounds(self) -> Seen:
+        """Return devices that may have points within the bounds, with such files only: the others need not be fetched.
+        Device names stay those of a read without bounds."""
+        near: dict[int, set[str]] = {}
+
+        def may(layer: Layer) -> bool:
+            file = layer.file
+            if file.file_id not in near:
+                within = self.bounds.devices_within(file.site_id, self.held.get(file.file_id, ()))
+                near[file.file_id] = {d.device for d in within}
+            return layer.name in near[file.file_id]
+
+        cut = (replace(device, layers=tuple(filter(may, device.layers))) for device in self.devices)
+        return replace(self, devices=[device for device in cut if device.layers])
+
+
+def find_seen(app: App, receiver: ReceiverSettings, asked: Asked) -> Seen:
+    """Find what readers see of the catalog, in one read transaction. Raises UsageError for a malformed bound, NotFoundError
+    for an unknown site."""
+    for bound in (asked.start, asked.end):
+        parse_time_bound(bound, "ms")  # report a malformed bound even if there is nothing to read
+    site_id = site_of(app, asked.site)
+    databases = {unquote_node(database) for database in asked.databases}
+    with app.ledger.read() as connection:
+        files = [
+            file
+            for file in catalog_rows.visible_files(connection, receiver.name, site_id)
+            if not (asked.live_only and file.kept) and (not databases or unquote_node(file.database) in databases)
+        ]
+        held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
+        owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver.name)}
+        widths = catalog_rows.table_widths(connection, receiver.name)
+        sites = landing_rows.read_sites(connection)
+    bounds = Bounds(
+        {s: parse_time_bound(asked.start, row.time_unit) for s, row in sites.items()},
+        {s: parse_time_bound(asked.end, row.time_unit) for s, row in sites.items()},
+    )
+    devices = [
+        device
+        for device in seen_devices(files, held, owners, widths)
+        if any(pattern_matches(pattern, device.name) for pattern in asked.devices)
+    ]
+    of_sites = frozenset(layer.file.site_id for device in devices for layer in device.layers)
+    units = {sites[site].time_unit for site in of_sites or sites.keys()}
+    # Where no site is known yet it is the settings' default.
+    return Seen(devices, held, bounds, of_sites, next(iter(units), "ms") if len(units) < 2 else "")
 
 
 @dataclass
@@ -176,11 +272,7 @@ class CatalogReader:
             self._note_unread(file.location, broken)
             return None
         except (NotFoundError, FileNotFoundError) as gone:
-            raise RetryableError(
-                f"{file.location} is gone from the receiver: somebody removed it, or the read took longer than the grace",
-                hint="read again; if it stays: ./tidemark verify --repair",
-                subject=file.location,
-            ) from gone
+            raise gone_error(file.location) from gone
         self._open[file.file_id] = (opened, deletions)
         while len(self._open) > self._at_once:
             self._open.popitem(last=False)[1][0].close()
@@ -196,6 +288,15 @@ class CatalogReader:
 
     def _note_unread(self, subject: str, error: CorruptionError) -> None:
         self.unread.found.setdefault(subject, error.message)
+
+
+def gone_error(location: str) -> RetryableError:
+    """The error to raise for a visible file whose bytes are not there."""
+    return RetryableError(
+        f"{location} is gone from the receiver: somebody removed it, or the read took longer than the grace",
+        hint="read again; if it stays: ./tidemark verify --repair",
+        subject=location,
+    )
 
 
 def _open_with_deletions(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:

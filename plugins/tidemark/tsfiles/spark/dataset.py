@@ -22,6 +22,7 @@ from tidemark.tsfiles.companions.resource import read_mods_name
 from tidemark.tsfiles.layout.footer import MAGIC
 from tidemark.tsfiles.names import SUFFIX, is_compacted, parse_name, parse_place, refuse_data_file, refuse_receiver_folder
 from tidemark.tsfiles.sealed import COMPANION_BYTES, MODS_SUFFIXES, SHORTEST, lone_mods, was_mods_of
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 Rank = tuple[int, int, int, int, int, int]
 NO_DATABASE = "default"
@@ -30,18 +31,22 @@ NO_DATABASE = "default"
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A TsFile to read. `path` is absolute. `database`: that of its folder, else NO_DATABASE. `mods` may be empty."""
+    """A TsFile to read. `path` is absolute. `database`: that of its folder, else NO_DATABASE. `mods` may be empty.
 
-    path: str
+    Files that others can write are UntrustedFile."""
+
+    path: str | UntrustedFile
     rank: Rank
     database: str = NO_DATABASE
-    mods: str = ""
+    mods: str | UntrustedFile = ""
 
     def read_deletions(self) -> Deletions:
-        """Read the file's deletions. Raises as `parse_mods`."""
+        """Read the file's deletions. Raises FileNotFoundError, and as `parse_mods`."""
         if not self.mods:
             return NO_DELETIONS
-        return parse_mods(Path(self.mods).read_bytes(), "mods2" if self.mods.endswith(".mods2") else "mods", self.mods)
+        place = str(self.mods)
+        data = self.mods.read(MOST_MODS) if isinstance(self.mods, UntrustedFile) else Path(place).read_bytes()
+        return parse_mods(data, "mods2" if place.endswith(".mods2") else "mods", place)
 
 
 def find_files(paths: Sequence[str]) -> list[DataFile]:
@@ -57,8 +62,8 @@ def find_files(paths: Sequence[str]) -> list[DataFile]:
         refuse_receiver_folder(local)
         for at in [local] if Path(local).exists() else sorted(glob.glob(local)) or [local]:  # noqa: PTH207
             for file in _files_of(at, len(found)):
-                refuse_data_file(file.path)
-                found.setdefault(file.path, file)
+                refuse_data_file(str(file.path))
+                found.setdefault(str(file.path), file)
     if not found:
         raise NotFoundError(f"no TsFile at {', '.join(paths) or 'no path'}", subject=", ".join(paths))
     return sorted(found.values(), key=lambda file: file.rank)

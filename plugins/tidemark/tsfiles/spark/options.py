@@ -98,6 +98,11 @@ def scan_options(options: Mapping[str, str]) -> ScanOptions:
         raise UsageError(
             "no path", hint='spark.read.format("tsfile").load("/data/iotdb/data/datanode/data")', subject="path"
         )
+    return parse_scan(given, paths)
+
+
+def parse_scan(given: Mapping[str, str], paths: tuple[str, ...]) -> ScanOptions:
+    """Parse the options of a scan of `paths`. `given`: of `lower_option_names`. Raises UsageError."""
     unit = parse_choice(given, "timeUnit", ("", *PER_SECOND))
     cut = Cut(
         columns=parse_names(given.get("columns", "")),

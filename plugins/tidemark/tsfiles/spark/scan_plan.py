@@ -67,13 +67,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class ScanTask:
-    """The input of one task. `files` are in rank order. `devices`: canonical name → indexes of its files in `files`."""
+    """The input of one task. `devices`: canonical name → indexes of its files in `files`, lowest rank first. `shown`:
+    device → its name in a tall result, where that is another one."""
 
     files: tuple[DataFile, ...]
     devices: Mapping[str, tuple[int, ...]]
     start: int | None
     end: int | None
     rows: int
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 def shape_of(survey: Survey, cut: Cut) -> Shape:
@@ -154,6 +156,7 @@ def _make_task(survey: Survey, holdings: Mapping[str, Sequence[Holding]], start:
         start,
         end,
         sum(held.rows for of_device in holdings.values() for held in of_device),
+        {device: survey.shown[device] for device in holdings if device in survey.shown},
     )
 
 

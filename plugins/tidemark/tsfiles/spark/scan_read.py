@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.errors import UnsupportedError
+from tidemark.errors import NotFoundError, RetryableError, UnsupportedError
 from tidemark.tsfiles.companions.mods import Deletions
 from tidemark.tsfiles.devices import pad_null_tags, table_segments
 from tidemark.tsfiles.points.codes import DataType
@@ -105,7 +105,8 @@ class TaskReader:
         if not series:
             return
         if self.shape.tall:
-            shown = pad_null_tags(device, max(len(file.tag_columns.get(self.shape.table, ())) for file, _ in layers))
+            tags = max(len(file.tag_columns.get(self.shape.table, ())) for file, _ in layers)
+            shown = pad_null_tags(task.shown.get(device, device), tags)
             for name, columns in series.items():
                 yield self._make_tall_part(shown, name, columns)
         else:
@@ -171,7 +172,7 @@ class _OpenFiles:
         for place in places:
             if place not in self._open:
                 file = self._files[place]
-                self._open[place] = TsFile(file.path, file.database), file.read_deletions()
+                self._open[place] = _open_file(file)
             self._open.move_to_end(place)
         return [self._open[place] for place in places]
 
@@ -182,6 +183,17 @@ class _OpenFiles:
         for file, _ in self._open.values():
             file.close()
         self._open.clear()
+
+
+def _open_file(file: DataFile) -> tuple[TsFile, Deletions]:
+    try:
+        deletions = file.read_deletions()
+        return TsFile(file.path, file.database), deletions
+    except (NotFoundError, FileNotFoundError) as gone:
+        message = f"{file.path} is gone since the data frame was made: load() again"
+        raise RetryableError(
+            message, hint="a data frame reads the files that load() found", subject=str(file.path)
+        ) from gone
 
 
 def _wide_schema(shape: Shape, unit: str) -> pa.Schema:

@@ -64,11 +64,11 @@ class Partition(InputPartition):  # type: ignore[misc]  # pyspark is untyped her
 
 
 class TsFileSource(DataSource):  # type: ignore[misc]
-    """The format `tsfile`. Spark uses one object for all planning steps, so it keeps the survey from one to the next."""
+    """The format `tsfile`. Spark uses one object for all planning steps, so it keeps the plan from one to the next."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._survey: Survey | None = None
+        self._planned: tuple[ScanOptions, Survey] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -76,13 +76,12 @@ class TsFileSource(DataSource):  # type: ignore[misc]
 
     @_with_hints
     def schema(self) -> StructType:
-        asked = scan_options(self.options)
-        return from_arrow_schema(TaskReader(shape_of(self._survey_once(asked), asked.cut), asked.unit).schema)
+        asked, found = self._plan_once()
+        return from_arrow_schema(TaskReader(shape_of(found, asked.cut), asked.unit).schema)
 
     @_with_hints
     def reader(self, schema: StructType) -> DataSourceReader:
-        asked = scan_options(self.options)
-        found, self._survey = self._survey_once(asked), None  # else it would be pickled for every task
+        (asked, found), self._planned = self._plan_once(), None  # else it would be pickled for every task
         return TsFileReader(asked, found, schema)
 
     @_with_hints
@@ -92,10 +91,15 @@ class TsFileSource(DataSource):  # type: ignore[misc]
 
         return TsFileSink(write_options(self.options, to_arrow_schema(schema, timezone="UTC"), overwrite))
 
-    def _survey_once(self, asked: ScanOptions) -> Survey:
-        if self._survey is None:
-            self._survey = survey_files(find_files(asked.paths), asked.wanted)
-        return self._survey
+    def plan(self) -> tuple[ScanOptions, Survey]:
+        """Parse the options and summarize the files. A source that finds its files by other means has its own."""
+        asked = scan_options(self.options)
+        return asked, survey_files(find_files(asked.paths), asked.wanted)
+
+    def _plan_once(self) -> tuple[ScanOptions, Survey]:
+        if self._planned is None:
+            self._planned = self.plan()
+        return self._planned
 
 
 class TsFileReader(DataSourceReader):  # type: ignore[misc]

@@ -37,13 +37,15 @@ class Holding:
 class Survey:
     """The wanted part of a set of files, all of one model. `files` and the holdings of each device are in rank order.
 
-    `table`: the wanted table, empty for the tree model. `tags`: its tag columns.
+    `table`: the wanted table, empty for the tree model. `tags`: its tag columns. `shown`: device → its name in a tall
+    result, where that is another one.
     """
 
     files: list[DataFile]
     table: str = ""
     tags: tuple[str, ...] = ()
     devices: dict[str, list[Holding]] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
 
     def column_types(self) -> dict[str, set[DataType]]:
         """Column → its types in the files."""
@@ -56,11 +58,13 @@ class Survey:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The wanted part of a data set. `model`: tree, table, or empty if the files hold only one."""
+    """The wanted part of a data set. `model`: tree, table, or empty if the files hold only one. `mixed`: a result that names
+    whole devices holds several models and tables."""
 
     model: str = ""
     database: str = ""
     table: str = ""
+    mixed: bool = False
 
 
 def survey_files(files: Sequence[DataFile], wanted: Wanted) -> Survey:
@@ -79,8 +83,9 @@ def survey_files(files: Sequence[DataFile], wanted: Wanted) -> Survey:
                 if _is_wanted(segments, file, wanted):
                     seen.note_device(segments, file)
                     _add_holding(found, number, file_device(segments, file.database), is_table(segments), mine)
-    found.table = seen.require_one_table(wanted)
-    found.tags = seen.tags_of(found.table)
+    if not wanted.mixed:
+        found.table = seen.require_one_table(wanted)
+        found.tags = seen.tags_of(found.table)
     return found
 
 
@@ -97,7 +102,7 @@ class _Seen:
 
     def note_declared_tags(self, file: DataFile, tables: Mapping[str, tuple[str, ...]]) -> None:
         for table, tags in tables.items():
-            self._declared.setdefault((file.database, table), {}).setdefault(tags, file.path)
+            self._declared.setdefault((file.database, table), {}).setdefault(tags, str(file.path))
 
     def tags_of(self, table: str) -> tuple[str, ...]:
         """The tag columns of the wanted table. Raises UsageError unless files differ only in tags appended at the end."""
