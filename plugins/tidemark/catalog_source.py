@@ -4,7 +4,8 @@ The driver plans: it asks the ledger which files are read, in which order, with 
 `receiver.read` does. From there on it is the format `tsfile`: tasks read their files and know no ledger. With data nodes
 the planning fetches the files to the receiver, where they stay for the grace of its cache.
 
-It registers itself if `plugins/` is on the PYTHONPATH of the driver (`pyspark_tidemark`), else call `register(spark)`.
+It registers itself if `plugins/` is on the PYTHONPATH of the driver (`pyspark_tidemark`), else call
+`spark.dataSource.register(CatalogSource)`.
 Imports `receiver`, `cluster`, `app`, `settings`, `tsfiles`. Spark alone uses it.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from tidemark.app import App, open_app
 from tidemark.cluster.nodes.cluster import open_cluster
@@ -34,17 +35,9 @@ from tidemark.tsfiles.spark.source import TsFileSource
 from tidemark.tsfiles.spark.survey import Holding, Survey, Wanted, survey_files
 from tidemark.untrusted_files import UntrustedFile
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _WHERE = ("path", "receiver", "ledger", "store")
 _WHAT = ("site", "database", "model", "table", "columns", "devices", "start", "end", "liveOnly", "verify", "times", "layout")
 OPTIONS = (*_WHERE, *_WHAT, "undecodable", "rowsPerTask", "cpuSeconds", "wallSeconds")
-
-
-def register(spark: SparkSession) -> None:
-    """Make the format `tidemark` known to a session. Executors must be able to import `tidemark` (docs/spark.md)."""
-    spark.dataSource.register(CatalogSource)
 
 
 class CatalogSource(TsFileSource):

@@ -1,4 +1,4 @@
-"""The format `tsfile` in a real session: real folders read, all types written and read back, all or nothing."""
+"""The formats `tsfile` and `tidemark` in a real session: folders and catalogs read, all types written, all or nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from tests.centre import Centre
+from tests.clustered import SLOTS, Clustered
 from tests.expected import SITES, RealSite
+from tests.landing_maker import companions, tsfiles_below
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing
 from tests.small_files import sealed, source, tsfile
@@ -211,22 +213,60 @@ def test_a_receivers_folder_is_refused_and_the_sites_own_is_read(spark: Any, tmp
     known = spark.read.format("tsfile").schema("time long, device string, v long")  # nobody asks the files for it
     asked = [(reader, at) for at in (data, held.parent, held, data / "*" / "*" / "*.tsfile", tmp_path)]
     for by, at in (*asked, (known, data), (reader, [plain, str(data)])):
-        with pytest.raises(Exception, match=r"they alone give wrong rows \(hint: \./tidemark read --out FILE\.parquet"):
+        with pytest.raises(Exception, match=r"they alone give wrong rows \(hint: spark\.read\.format\(\"tidemark\"\)"):
             by.load(at if isinstance(at, list) else str(at)).collect()
     assert [tuple(row) for row in reader.load(plain).collect()] == [(1, "root.sg.d", 10), (2, "root.sg.d", 20)]
 
 
-def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
-    """docs/examples/spark_tsfile.py as a user would run it, over the folder of a real node."""
+@pytest.fixture(params=[Centre, Clustered], ids=["receiver", "nodes"])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Centre:
+    """A real folder, loaded: into a receiver, or to its nodes."""
+    made: Centre = request.param(tmp_path)
+    settings = '[receivers.centre]\nstore = "centre"\n'
+    if isinstance(made, Clustered):
+        made.begin("n1", "n2", "n3")
+        settings += f'[cluster]\nreceiver = "centre"\nslots = {SLOTS}\n'
+    (tmp_path / "tidemark.toml").write_text(settings)
+    site = SITES["2.0.1-beta"]
+    made.sender(data=site.data).land({at: companions(site.root, at) for at in tsfiles_below(site.root, site.data)})
+    made.load()
+    return made
+
+
+def test_a_catalog_in_spark_is_what_read_gives(spark: Any, catalog: Centre) -> None:
+    """Before and after merges, and after a file was dropped."""
+
+    def rows(**options: str) -> list[tuple[object, ...]]:
+        reader = spark.read.format("tidemark").options(layout="tall", rowsPerTask="3000", **options)
+        found = [tuple(row) for row in reader.load(str(catalog.folder / "tidemark.toml")).collect()]
+        return sorted(found, key=lambda row: (row[0].encode(), row[1].encode(), row[2]))
+
+    def forget() -> None:
+        if isinstance(catalog, Clustered):
+            catalog.empty_cache()
+
+    expected = SITES["2.0.1-beta"].rows()
+    forget()
+    assert rows() == expected
+    assert catalog.merge().files_out
+    forget()
+    assert rows() == expected
+    first = expected[0][0]
+    assert rows(devices=first) == [row for row in expected if row[0] == first]
+    frame = spark.read.format("tidemark").option("model", "tree").load(str(catalog.folder / "tidemark.toml"))
+    assert frame.count() == len({(row[0], row[2]) for row in expected if row[0].startswith("root.")})
+
+
+def run_example(name: str, *arguments: Path) -> str:
+    """Run a program of docs/examples as a user would; return what it prints."""
     try:
         java = java_home()
     except UsageError as missing:
         pytest.skip(missing.message)
-    shutil.copytree(SITES["2.0.1-beta"].root / "data" / "datanode" / "data", tmp_path / "data")
-    script = Path(__file__).resolve().parents[2] / "docs" / "examples" / "spark_tsfile.py"
+    script = Path(__file__).resolve().parents[2] / "docs" / "examples" / name
     paths = {"PYTHONPATH": str(spark_service.PLUGINS), "JAVA_HOME": str(java)}
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "data"],
+        [sys.executable, script, *arguments],
         env={**os.environ, **paths},
         capture_output=True,
         text=True,
@@ -234,5 +274,19 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "8112 rows of" in done.stdout
-    assert "3 of them -999" in done.stdout
+    return done.stdout
+
+
+def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
+    """Over the folder of a real node."""
+    shutil.copytree(SITES["2.0.1-beta"].root / "data" / "datanode" / "data", tmp_path / "data")
+    told = run_example("spark_tsfile.py", tmp_path / "data")
+    assert "8112 rows of" in told
+    assert "3 of them -999" in told
+
+
+@pytest.mark.parametrize("catalog", [Centre], indirect=True)
+def test_the_example_of_a_catalog_runs(catalog: Centre) -> None:
+    told = run_example("spark_catalog.py", catalog.folder / "tidemark.toml")
+    assert "8112 rows of" in told
+    assert f"{len(SITES['2.0.1-beta'].rows())} points" in told

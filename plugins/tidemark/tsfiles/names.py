@@ -198,6 +198,6 @@ def refuse_data_file(path: str) -> None:
 def _refusal_error(path: str, why: str) -> UsageError:
     return UsageError(
         f"{path}: {why}. Which files are read there, and with which deletions, the ledger says: they alone give wrong rows",
-        hint="./tidemark read --out FILE.parquet, then read that (docs/spark.md)",
+        hint='spark.read.format("tidemark").load("tidemark.toml"), or ./tidemark read --out FILE.parquet (docs/spark.md)',
         subject=path,
     )

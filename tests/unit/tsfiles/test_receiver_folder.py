@@ -52,7 +52,7 @@ def test_what_waits_in_a_landing_is_no_data_set_either(root: Path) -> None:
 
 def test_by_spark(root: Path) -> None:
     source_of = pytest.importorskip("tidemark.tsfiles.spark.source")
-    with pytest.raises(UsageError, match=r"wrong rows \(hint: ./tidemark read --out FILE.parquet"):
+    with pytest.raises(UsageError, match=r"wrong rows \(hint: spark.read.format\(\"tidemark\"\)"):
         source_of.TsFileSource({"path": str(root / "data")}).schema()
 
 

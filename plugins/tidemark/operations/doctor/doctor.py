@@ -16,6 +16,7 @@ from typing import Any
 
 from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
 from tidemark.operations.doctor.nodes import check_iotdb
+from tidemark.operations.doctor.spark import check_spark
 from tidemark.operations.doctor.stores import Check, check_receiver, check_site, fail_check, pass_check
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import Settings
@@ -62,7 +63,7 @@ def doctor(
     checks.append(pass_check("settings", f"{settings.path}: {told}"))
     checks.append(_check_ledger(settings))
     checks += [_check_disk(settings), _check_java(settings), _check_decoders()]
-    jobs: list[Callable[[], Sequence[Check]]] = []
+    jobs: list[Callable[[], Sequence[Check]]] = [lambda: check_spark(settings.spark, environ)]
     for receiver in settings.receivers.values():
         jobs.append(lambda found=receiver: check_receiver(found, opener, clock))  # type: ignore[misc]
         if receiver.iotdb:
