@@ -1,6 +1,7 @@
 """docs/verbs: the help of each verb, and what it prints on a small real deployment.
 
     python -m docs.make.verb_pages          writes both into the pages (some minutes: it starts an Airflow)
+    python -m docs.make.verb_pages begin transfer      the outputs of these plays of the story alone
     python -m docs.make.verb_pages --help-only
 
 A page has places between `<!-- help -->` or `<!-- shown: NAME -->` and `<!-- end -->`; what stands around them is written
@@ -25,11 +26,14 @@ CHOICE = re.compile(r"^    ([a-z-]+) +\S", re.MULTILINE)
 INDEX_HEAD = """\
 # Verbs
 
-`./tidemark [--config FILE] VERB … [--json] [--quiet] [--yes]`. Each page shows what a verb is for, what it prints, and
-its options.
+`./tidemark [--config FILE] VERB … [--json] [--quiet] [--yes] [-v] [--log-file F] [--log-json]`. Each page shows what a verb
+is for, what it prints, and its options.
 
 - Words for people and progress go to stderr, results to stdout. `--json` makes the last line of stdout one JSON object,
   also after a failure: `{"ok": false, "kind": …, "error": …, "hint": …}`. Later versions may add keys; they take none away.
+- `--log-file F` appends a log of the command to a file that you can send along: what each step did, tries that failed, the
+  traceback of an error, how long it took. `-v` shows it on stderr. With `--log-json` a line is a JSON object: `time`,
+  `level`, `from`, `message`, at times `thread` and `traceback`. Passwords do not get into it. `test` hands `-v` to pytest.
 - A verb that destroys or decides asks first. Off a terminal it asks nobody and needs `--yes`.
 - With several receivers `coverage`, `verify`, `load`, `merge`, `quarantine list` and `owners list` run for each, and
   `--json` has an object for each in `receivers`. `--receiver R` chooses one. The other verbs need it.
@@ -119,7 +123,7 @@ def main() -> None:
         return
     from docs.make.verb_story import tell
 
-    write(tell())
+    write(tell(*sys.argv[1:]))
 
 
 if __name__ == "__main__":

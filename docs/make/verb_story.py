@@ -92,10 +92,12 @@ def shorter(text: str, most: int) -> str:
     return "\n".join(lines)
 
 
-def tell() -> dict[str, str]:
-    """Play all of it; what each place of the pages shows."""
+def tell(*names: str) -> dict[str, str]:
+    """Play all of it, or what is named; what each place of the pages shows."""
     shown: dict[str, str] = {}
     for play in (begin, transfer, decide, take_over, spread, airflow, benchmark, checkout):
+        if names and play.__name__ not in names:
+            continue
         folder = Path(tempfile.mkdtemp(prefix="tidemark-pages-"))
         try:
             play(Stage(folder, shown))
@@ -122,6 +124,7 @@ def settings(stage: Stage, more: str = "", before: str = RECEIVER) -> None:
 
 
 def begin(stage: Stage) -> None:
+    stage.say("version", "./tidemark version")
     stage.say("init", "./tidemark init")
     stage.say("init", "head -12 tidemark.toml")
 

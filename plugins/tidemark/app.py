@@ -14,6 +14,7 @@ file is accepted if the ledger has rows of the receiver. docs/formats/ledger-mar
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,6 +48,7 @@ class App:
     identity: Identity
     clock: Callable[[], float] = time.time
     opener: Callable[[StoreAddress], Store] = open_store
+    loading: threading.Lock = field(default_factory=threading.Lock)  # threads of one process load one after another
 
     def link_settings(self, name: str) -> LinkSettings:
         return _find_named(self.settings.links, name, "link")

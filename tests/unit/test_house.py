@@ -31,6 +31,7 @@ OPENS_ITSELF = {
     "changes/connection/login": "a password file that the operator names",
     "changes/store/disk": "its own indexes, mapped into memory",
     "cli/failure": "its own report of a failure",
+    "cli/log": "a log that the user names",
     "cli/screen": "writes a page where the user says",
     "cli/verbs/checkout": "files of this checkout",
     "cli/verbs/setup": "the settings",

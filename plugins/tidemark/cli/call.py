@@ -30,6 +30,7 @@ class Call:
     screen: Screen
     rest: list[str] = field(default_factory=list)  # options that belong to another program (pytest, a benchmark)
     opened: list[App] = field(default_factory=list)
+    make_parser: Callable[[], argparse.ArgumentParser] = argparse.ArgumentParser  # of the whole command
 
     @cached_property
     def settings(self) -> Settings:
@@ -104,6 +105,19 @@ class Answer:
 
 def no_arguments(_parser: argparse.ArgumentParser) -> None:
     """Add no arguments: the default of `Verb.arguments`."""
+
+
+def add_action(choices: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+    """Add one of a verb's own verbs to `choices`, with an example as every verb has one."""
+    parser: argparse.ArgumentParser = choices.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    return parser
 
 
 def asks_nothing(_arguments: argparse.Namespace) -> str:

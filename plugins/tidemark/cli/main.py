@@ -6,19 +6,19 @@ import argparse
 import difflib
 import errno
 import os
-import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
 from tidemark import __version__
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.failure import MEANING, describe_error, encode_failure
-from tidemark.cli.screen import OutputClosed, Screen, guard_stdout
-from tidemark.cli.verbs import cluster, operate, prove, setup, transfer
+from tidemark.cli.screen import INFO, OutputClosed, Screen, guard_stdout
+from tidemark.cli.verbs import cluster, look_up, operate, prove, setup, transfer
 from tidemark.errors import (
     PermanentError,
     SettingsError,
@@ -32,6 +32,7 @@ GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
     ("to see and to prove", prove.VERBS),
     ("to decide", operate.VERBS),
     ("to spread it over nodes", cluster.VERBS),
+    ("to look things up", look_up.VERBS),
 )
 VERBS = {verb.name: verb for _group, verbs in GROUPS for verb in verbs}
 
@@ -42,11 +43,16 @@ exit codes: 0 ok, 1 unexpected, 2 usage or settings, 3 not found, 5 try again, 6
 141 nobody reads the result any more"""
 
 
+ALONE = ("--json", "--quiet", "--yes", "--verbose", "-v", "--log-json")  # common options without a value
+WITH_VALUE = ("--config", "--log-file")
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError on wrong usage, so that `--json` reports it as JSON."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} --help")
+        hint = "./tidemark plan LINK says what a sync would do" if "--dry-run" in message else f"{self.prog} --help"
+        raise UsageError(message, hint=hint)
 
     def _print_message(self, message: str, _file: object = None) -> None:
         """Print help or version. argparse itself ignores write errors; this raises OutputClosed."""
@@ -59,10 +65,10 @@ def parse_words(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parse the words: (arguments with `.verb`, words for another program). Raises UsageError, and SystemExit for help."""
     _require_utf8(words)
     wanted = _verb_of(words)
-    parser = _make_parser()
-    chosen = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
-    for verb in [VERBS[wanted]] if wanted else VERBS.values():
-        _add_verb(chosen, verb)
+    if wanted == "help" and not any(word in ("--man", "--help", "-h") for word in words):
+        named = [word for word in words[list(words).index("help") + 1 :] if not word.startswith("-")]
+        return parse_words([*named, "--help"])
+    parser = _make_parser([VERBS[wanted]] if wanted else VERBS.values())
     ours, rest = _split_words(words, VERBS[wanted]) if wanted else (list(words), [])
     arguments = parser.parse_args(ours)
     if arguments.verb is None:
@@ -83,7 +89,7 @@ def _verb_of(words: Sequence[str]) -> str:
     """The verb: the first word that is no option, "" if there is none. Raises UsageError for an unknown verb."""
     before = ""
     for word in words:
-        if not word.startswith("-") and before != "--config":
+        if not word.startswith("-") and before not in WITH_VALUE:
             if word in VERBS:
                 return word
             near = difflib.get_close_matches(word, VERBS, n=1)
@@ -108,17 +114,23 @@ def _hoist_options(words: Sequence[str]) -> list[str]:
     first: list[str] = []
     others: list[str] = []
     before = ""
-    for word in words:
-        common = word in ("--json", "--quiet", "--yes", "--config") or word.startswith("--config=")
-        (first if common or before == "--config" else others).append(word)
+    ours = _before_others(words)
+    for word in ours:
+        common = word in ALONE or word.partition("=")[0] in WITH_VALUE
+        (first if common or before in WITH_VALUE else others).append(word)
         before = word
-    return first + others
+    return [*first, *others, *words[len(ours) :]]
 
 
-def _make_parser() -> _Parser:
+def _before_others(words: Sequence[str]) -> Sequence[str]:
+    """The words before `--`. What stands behind it is no option of ours."""
+    return words[: list(words).index("--")] if "--" in words else words
+
+
+def _make_parser(verbs: Iterable[Verb]) -> _Parser:
     parser = _Parser(
         prog="./tidemark",
-        usage="./tidemark [--config FILE] VERB … [--json] [--quiet] [--yes]",
+        usage="./tidemark [--config FILE] VERB … [--json] [--quiet] [--yes] [-v] [--log-file F] [--log-json]",
         description="Keeps a data centre in step with its edge sites: every sealed TsFile, once, unchanged, provably.",
         epilog=_list_verbs() + "\n\n" + EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -126,6 +138,9 @@ def _make_parser() -> _Parser:
     )
     _add_common_options(parser, first=True)
     parser.add_argument("--version", action="version", version=f"tidemark {__version__}", help="which Tidemark this is")
+    chosen = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
+    for verb in verbs:
+        _add_verb(chosen, verb)
     return parser
 
 
@@ -143,6 +158,11 @@ def _add_common_options(parser: argparse.ArgumentParser, first: bool = False) ->
     )
     parser.add_argument("--quiet", action="store_true", default=default(False), help="no progress, no remarks")
     parser.add_argument("--yes", action="store_true", default=default(False), help="do not ask")
+    parser.add_argument("-v", "--verbose", action="store_true", default=default(False), help="show the log on stderr")
+    parser.add_argument(
+        "--log-file", metavar="F", default=default(None), help="append the log to this file, with all details"
+    )
+    parser.add_argument("--log-json", action="store_true", default=default(False), help="a JSON object per line of the log")
 
 
 def _add_verb(chosen: argparse._SubParsersAction[_Parser], verb: Verb) -> None:
@@ -169,7 +189,7 @@ def _list_verbs() -> str:
 
 def has_option(option: str, words: Sequence[str]) -> bool:
     """Whether the words contain `--option`. Works without parsing, for words that cannot be parsed."""
-    return any(re.fullmatch(rf"--{option}", word) for word in words)
+    return f"--{option}" in _before_others(words)
 
 
 class Stopped(BaseException):
@@ -204,11 +224,23 @@ def _report_lost_output(number: int) -> int:
 
 def _run_verb(words: Sequence[str]) -> int:
     screen = Screen(as_json=has_option("json", words), quiet=has_option("quiet", words))
+    began = time.monotonic()
+    with ExitStack() as log:
+        code = _run_logged(words, screen, log)
+        screen.record(INFO, f"ended with {code} after {time.monotonic() - began:.3f} s")
+    return code
+
+
+def _run_logged(words: Sequence[str], screen: Screen, log: ExitStack) -> int:
     call: Call | None = None
     try:
         with _signals_stop():
             arguments, rest = parse_words(words)
-            call = Call(arguments, screen, rest)
+            if arguments.verbose or arguments.log_file or arguments.log_json:
+                from tidemark.cli.log import keep_log
+
+                log.enter_context(keep_log(arguments, words, screen))
+            call = Call(arguments, screen, rest, make_parser=lambda: _make_parser(VERBS.values()))
             verb = VERBS[arguments.verb]
             try:
                 call.confirm_action(verb.asks(arguments), words)
@@ -219,6 +251,7 @@ def _run_verb(words: Sequence[str]) -> int:
         code = stop.code if isinstance(stop, Stopped) else 130
         return _print_failure(screen, encode_failure(code, "stopped", "the same command goes on from there"), "")
     except Exception as error:
+        screen.record(INFO, f"stopped by {type(error).__name__}", error)
         told = describe_error(call, error)
         lines = told["error"].split("\n") if isinstance(error, SettingsError) else [told["error"]]
         return _print_failure(screen, told, told["hint"], lines)
@@ -236,6 +269,7 @@ def _print_answer(screen: Screen, answer: Answer) -> int:
         return answer.code
     trouble = {"kind": answer.code, "error": MEANING.get(answer.code, ""), "hint": ""} if answer.code else {}
     told = {**trouble, **answer.json, "ok": answer.code == 0, **({"kind": answer.code} if answer.code else {})}
+    screen.record(INFO, f"result: {_count_lists(told)}")
     if screen.as_json:
         screen.print_json(told)
     else:
@@ -244,6 +278,12 @@ def _print_answer(screen: Screen, answer: Answer) -> int:
         if answer.code and told.get(key):
             screen.print_error(f"{before}{told[key]}")
     return answer.code
+
+
+def _count_lists(told: Mapping[str, Any]) -> str:
+    """The result in one line, of lists their length alone."""
+    short = {key: len(value) if isinstance(value, (list, dict)) else value for key, value in told.items()}
+    return ", ".join(f"{key} {value}" for key, value in short.items() if value not in (None, ""))
 
 
 def _print_failure(screen: Screen, answer: dict[str, Any], hint: str, lines: Sequence[str] = ()) -> int:

@@ -10,7 +10,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,24 +69,43 @@ class RowStream:
             sys.stdout.flush()
 
 
+INFO, ERROR = 20, 40  # levels of `logging`, which is imported where a log is kept
+
+
+def ignore_record(_level: int, _text: str, _error: BaseException | None = None) -> None:
+    """No log is kept."""
+
+
 class Screen:
     """Prints all text for people. Every text goes through `escape_invisible`, also into a pipe.
 
-    Characters that stdout's encoding lacks (`LC_ALL`, `PYTHONIOENCODING`) are escaped as on stderr."""
+    Characters that stdout's encoding lacks (`LC_ALL`, `PYTHONIOENCODING`) are escaped as on stderr. `record(level, text,
+    error)` keeps in a log what is said on stderr, and how the command goes (`cli.log`)."""
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
+        self.record: Callable[..., None] = ignore_record
+        self.shows_log = False  # on stderr; then no bar is drawn
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
 
     def print_remark(self, text: str) -> None:
         """Print a remark for people on stderr, not with `--quiet`."""
+        self.record(INFO, text)
+        self.show_remark(text)
+
+    def show_remark(self, text: str) -> None:
+        """Print a remark that no log is to have."""
         if not self.quiet:
-            self.print_error(text)
+            self._say(text)
 
     def print_error(self, text: str) -> None:
         """Print an error on stderr, also with `--quiet`."""
+        self.record(ERROR, text)
+        self._say(text)
+
+    def _say(self, text: str) -> None:
         if sys.stderr is not None:
             with suppress(OSError):  # stderr is closed: there is no place left to report it
                 print(escape_invisible(text), file=sys.stderr, flush=True)
@@ -95,6 +114,17 @@ class Screen:
         """Print a line of the result."""
         with guard_stdout():
             print(escape_invisible(text))
+
+    def print_text(self, text: str) -> None:
+        """Print lines of the result."""
+        for line in text.splitlines():
+            self.print_line(line)
+
+    def print_cells(self, rows: Iterable[Sequence[str]]) -> None:
+        """Print rows for another program: a line for each, a tab between two cells."""
+        for row in rows:
+            with guard_stdout():
+                print("\t".join(map(escape_invisible, row)))
 
     def print_table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
         """Print a compact table. A title `…>` aligns its column right. `empty` is printed if there are no rows.

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from tidemark.cli.beside import run_beside
 from tidemark.cli.call import Answer, Call
 from tidemark.cli.failure import MEANING, describe_error
+from tidemark.cli.progress import show_progress_of_each
 from tidemark.cli.screen import Screen
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError, exit_code_of_several
+from tidemark.progress import Progress
 from tidemark.settings.document import is_pattern
 from tidemark.settings.model import ReceiverSettings
 
@@ -36,7 +39,29 @@ def answer_each(
     Raises the errors of opening the ledger: they are no one's own.
     """
     app = call.app
-    outcomes = [_run_one(call, name, lambda name=name: run(app, name)) for name in names]  # type: ignore[misc]
+    return _sum_up(what, [_run_one(call, name, lambda name=name: run(app, name)) for name in names])  # type: ignore[misc]
+
+
+def answer_links(
+    call: Call, links: Sequence[str], run: Callable[[str, Progress], Answer]
+) -> tuple[list[Outcome], dict[str, str]]:
+    """Run for each link as `answer_each`, of each receiver `links_at_once` beside each other."""
+    settings, found = call.app.settings, dict[str, Outcome]()
+    lanes = [
+        ([name for name in links if settings.links[name].receiver == receiver.name], receiver.links_at_once)
+        for receiver in settings.receivers.values()
+    ]
+    with show_progress_of_each(call.screen, len(links)) as follow:
+
+        def run_link(name: str, stoppable: Callable[[Progress], Progress]) -> None:
+            with follow(name) as beat:
+                found[name] = _run_one(call, name, lambda: run(name, stoppable(beat)))
+
+        run_beside(lanes, run_link)
+    return _sum_up("links", [found[name] for name in links])
+
+
+def _sum_up(what: str, outcomes: list[Outcome]) -> tuple[list[Outcome], dict[str, str]]:
     failed = [one for one in outcomes if not one.json["ok"]]
     if not failed:
         return outcomes, {}

@@ -109,6 +109,9 @@ class ReceiverSettings:
     )
     partition_interval_ms: int = setting(604_800_000, whole_number(1), "time partitions of catalog and slots: a week")
     max_unloaded_landings: int = setting(8, whole_number(1), "a sync waits while more landings than this are not loaded")
+    links_at_once: int = setting(
+        4, whole_number(1, 64), "links that `sync --all` runs beside each other; each has connections of its own"
+    )
     verify_days: int = setting(
         7, whole_number(0), "`read` checks the digest of files not checked for so many days; 0: of all"
     )

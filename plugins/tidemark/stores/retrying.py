@@ -15,7 +15,9 @@ from typing import TypeVar
 from tidemark.errors import OutcomeUnknownError, UnreachableError
 from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
+from tidemark.visible_log import VisibleLog
 
+log = VisibleLog(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; each pause doubles the last one, times a random 0.5 … 1.5
@@ -35,9 +37,10 @@ def try_again(act: Callable[[], T], tries: int, pause: Callable[[float], None] =
     """Call `act()`, up to `tries` times while it raises SOON errors. Raises the last error unchanged."""
     try:
         return act()
-    except SOON:
+    except SOON as error:
         if tries <= 1:
             raise
+        log.debug("tried again: %s", error)
         pause(pause_after(1))
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt  # here, because most calls succeed at once
 
@@ -46,6 +49,7 @@ def try_again(act: Callable[[], T], tries: int, pause: Callable[[float], None] =
         wait=lambda state: pause_after(state.attempt_number + 1),
         retry=retry_if_exception_type(SOON),
         sleep=pause,
+        before_sleep=lambda state: log.debug("tried again: %s", state.outcome and state.outcome.exception()),
         reraise=True,
     )
     return retrying(act)

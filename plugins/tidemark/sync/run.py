@@ -221,19 +221,20 @@ def loaded_beside(
 
 
 def _load_site(app: App, link: LinkSettings, progress: Progress) -> LoadResult | None:
-    """Load this link's site. Returns None if another load of the receiver does not end within LOAD_PATIENCE."""
+    """Load this link's site. Returns None if another process's load of the receiver does not end within LOAD_PATIENCE."""
     from tidemark.receiver.load.load import load
 
-    give_up = time.monotonic() + LOAD_PATIENCE
     receiver = app.receiver_settings(link.receiver)
-    while True:
-        try:
-            loaded = load(app, receiver, site=app.site_settings(link.site).id, progress=progress)
-            return _with_iotdb(app, receiver, loaded, progress)
-        except LeaseHeldError:
-            if time.monotonic() > give_up:
-                return None
-            time.sleep(0.5)
+    with app.loading:
+        give_up = time.monotonic() + LOAD_PATIENCE
+        while True:
+            try:
+                loaded = load(app, receiver, site=app.site_settings(link.site).id, progress=progress)
+                return _with_iotdb(app, receiver, loaded, progress)
+            except LeaseHeldError:
+                if time.monotonic() > give_up:
+                    return None
+                time.sleep(0.5)
 
 
 def _with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progress: Progress) -> LoadResult:

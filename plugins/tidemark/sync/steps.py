@@ -142,9 +142,16 @@ def _run_step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = No
     stage.progress(Tick(step))
     try:
         _begin_step(work, run, step)
-        if act is not None:
-            return act(work)
-        return select_files.select_files(work, read_options(run.options)) if step == "select_files" else _ACTS[step](work)
+        if act is None:
+            act = (
+                partial(select_files.select_files, options=read_options(run.options))
+                if step == "select_files"
+                else _ACTS[step]
+            )
+        counts = act(work)
+        told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count) or "nothing to do"
+        log.debug("link %s, run %s, %s: %s", run.link, run.run_id, step, told)
+        return counts
     except TidemarkError as error:
         _record_failure(app, lease, link.name, error)
         raise

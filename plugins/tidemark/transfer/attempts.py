@@ -16,7 +16,9 @@ from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, Unrea
 from tidemark.stores.protocol import check_path
 from tidemark.stores.retrying import SOON, RetryBudget
 from tidemark.transfer.items import Failed, SendItem, Sent, TryAgain, Wire
+from tidemark.visible_log import VisibleLog
 
+log = VisibleLog(__name__)
 Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
@@ -76,6 +78,8 @@ class _Group:
             before, tried = len(self.waiting), self._tried.total()
             yield from self._collect_outcomes(one)
             self.error = one.error
+            if self.error is not None:
+                log.debug("a round of %d files ended early: %s", before, self.error)
             if self.error is not None and not isinstance(self.error, SOON):
                 if odd := {item: error for item in self.waiting.values() if (error := _path_error(item)) is not None}:
                     self.error = None  # the others are not affected

@@ -44,6 +44,7 @@ CONTRACT_VERBS = {
         "verify",
     ),
     *("adopt", "ledger", "why", "quarantine", "owners", "approve", "bench", "cluster"),
+    *("help", "version", "completion"),
 }
 
 
@@ -87,6 +88,7 @@ def test_the_version_is_one_line(tidemark: Command) -> None:
         (("plan",), "the following arguments are required: LINK"),
         (("sync",), "say which link, or --all"),
         (("sync", "plant1", "--bogus"), "unrecognized arguments: --bogus"),
+        (("help", "snyc"), "no verb 'snyc'; did you mean sync?"),
         (("up", "--port", "x"), "argument --port: invalid int value: 'x'"),
     ],
 )

@@ -180,6 +180,7 @@ PRINTERS = {
     "cli/screen.py",
     "cli/progress.py",
     "cli/main.py",  # help, which is ours
+    "cli/log.py",  # lines of a log, escaped
     "cli/failure.py",  # a traceback, escaped, where no file could be written
     "cli/__main__.py",  # opens what is closed
     "stores/agent/server.py",
@@ -192,6 +193,7 @@ PRINTERS = {
 ESCAPERS = {"proof/page_style.py"}
 LOGGERS = {  # whose messages name nothing of an edge's
     "visible_log.py",
+    "cli/log.py",
     "orchestration/settings.py",
     "orchestration/dags/link.py",
     "orchestration/deployment/warm_start.py",

@@ -185,8 +185,10 @@ SAID: dict[str, Prepare] = {
     "cluster check": lambda edge: clustered(edge) and ["cluster", "check", "--repair"],
     "cluster check --lost": _cluster_lost,
     "down": lambda edge: ["down"],
+    "version": lambda edge: ["version"],
+    "completion": lambda edge: ["completion", "bash"],
 }
-ELSEWHERE = {"up", "demo", "test", "bench"}  # test_deployment.py; what hands over to other programs
+ELSEWHERE = {"up", "demo", "test", "bench", "help"}  # test_deployment.py; what hands over to other programs; no settings
 ACT_AGAIN = {"ledger rebuild --replace"}  # by their very words
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import threading
+import time
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,7 +16,9 @@ import pytest
 from tests.centre import run_inline
 from tests.commanded import Said, run_here
 from tests.small_files import sealed, source
+from tidemark.app import App
 from tidemark.errors import exit_code_of_several
+from tidemark.sync import steps
 
 SITES = ("north-1", "north-2", "south")
 
@@ -26,7 +33,11 @@ class Many:
         for name in SITES:
             self.settings += f'[sites.{name}]\nid = "{uuid4()}"\nstore = "{name}"\n'
             self.seal(name, 1)
-        (folder / "tidemark.toml").write_text(self.settings)
+        self.write()
+
+    def write(self, at_once: int = 4) -> None:
+        bounded = self.settings.replace('store = "centre"', f'store = "centre"\nlinks_at_once = {at_once}')
+        (self.folder / "tidemark.toml").write_text(bounded)
 
     def seal(self, name: str, version: int) -> None:
         (self.folder / name / "data" / "unsequence").mkdir(parents=True, exist_ok=True)
@@ -93,6 +104,63 @@ def test_a_fault_of_ours_costs_its_link_alone(many: Many, monkeypatch: pytest.Mo
     assert [link["ok"] for link in said.json["links"]] == [True, False, True]
     assert "ZeroDivisionError" in said.json["links"][1]["error"]
     assert "var/errors" in said.json["links"][1]["hint"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_links_of_a_receiver_run_beside_each_other_up_to_a_bound(
+    many: Many, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    from tidemark.sync import run
+
+    many.write(at_once)
+    sync, together, most = run.run_sync, threading.Barrier(3 if at_once == 2 else 2), [0, 0]
+    lock = threading.Lock()
+
+    def meet(app: App, link: str, *more: object) -> object:
+        with lock:
+            most[0] += link != "south"
+            most[1] = max(most)
+        if at_once == 2 or link != "north-2":  # south is another receiver's: it runs beside in any case
+            together.wait(60)
+        try:
+            return sync(app, link, *more)  # type: ignore[arg-type]
+        finally:
+            with lock:
+                most[0] -= link != "south"
+
+    monkeypatch.setattr(run, "run_sync", meet)
+    said = many.run("sync", "--all")
+    assert (said.code, most[1]) == (0, at_once), said
+    assert [link["state"] for link in said.json["links"]] == ["loaded"] * 3
+
+
+def test_a_signal_stops_all_links_and_the_next_run_goes_on(many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidemark.sync.send import transfer_files
+
+    begun, act = threading.Semaphore(0), transfer_files.transfer_files
+
+    def last(work: Any, batch: int | None = None) -> object:
+        begun.release()
+        for _ in range(6000):
+            work.beat(0, 1, 0, 1)
+            time.sleep(0.01)
+        return act(work, batch)
+
+    def stop() -> None:
+        for _ in SITES:
+            begun.acquire()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tidemark.sync.steps._ACTS", {**steps._ACTS, "transfer_files": last})
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        said = many.run("sync", "--all")
+        stopping.join()
+    assert (said.code, said.json["error"]) == (143, "stopped"), said
+    states = {link["name"]: link["state"] for link in many.run("status").json["links"]}
+    assert states == dict.fromkeys(SITES, "interrupted"), "their leases are free"
+    assert many.run("sync", "--all").json["loaded"] == 3
 
 
 @pytest.mark.parametrize("words", [("sync",), ("sync", "south", "--all"), ("sync", "--all", "--plan", "plan.json")])

@@ -6,6 +6,7 @@
     operate   approve, quarantine, owners, ledger: the operator's decisions
     cluster   show, check and change a receiver's data nodes; its slots as bars
     setup     init, doctor, demo, test, bench, up, down
+    look_up   help, version, completion
 
 Imports `cli.call`, `cli.screen`, `cli.progress` and, inside functions, the packages below.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
-from tidemark.cli.call import Answer, Call, Verb
+from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import Screen, write_output
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
@@ -33,22 +33,24 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    receiver_argument(choices.add_parser("init", help="begin with the nodes of the settings"))
-    shown = choices.add_parser("show", help="nodes, slots by node, what moves and how far it is")
+    receiver_argument(_add_action(choices, "init", "begin with the nodes of the settings"))
+    shown = _add_action(choices, "show", "nodes, slots by node, what moves and how far it is", "--html cluster.html")
     shown.add_argument("--html", metavar="F", help="write a picture as one HTML file")
     receiver_argument(shown)
-    plans = choices.add_parser("plan", help="what a change would move; changes nothing")
+    plans = _add_action(choices, "plan", "what a change would move; changes nothing", "remove n1")
     kinds = plans.add_subparsers(dest="kind", metavar="add|remove|rebalance", required=True)
     _add_change_parsers(kinds, plan=True)
     _add_change_parsers(choices, plan=False)
-    receiver_argument(choices.add_parser("roll-back", help="give up a change that is not in force yet"))
-    checked = choices.add_parser("check", help="all nodes agree, every copy is there and whole, nothing is left over")
+    receiver_argument(_add_action(choices, "roll-back", "give up a change that is not in force yet"))
+    whole = "all nodes agree, every copy is there and whole, nothing is left over"
+    checked = _add_action(choices, "check", whole, "--repair")
     checked.add_argument("--repair", action="store_true", help="make again what is wrong from what is right")
     checked.add_argument(
         "--lost", default="", metavar="NODE", help="its disk was lost: fill its empty folder; with --repair"
     )
     receiver_argument(checked)
-    routed = choices.add_parser("route", help="where data of a database (or device) at a time is written")
+    example = "root.factory 2026-11-23T00:00:00Z"
+    routed = _add_action(choices, "route", "where data of a database (or device) at a time is written", example)
     routed.add_argument("database", metavar="DATABASE")
     routed.add_argument("time", nargs="?", default="", metavar="TIME", help="ISO 8601 or an integer; without it: its schema")
     receiver_argument(routed)
@@ -56,19 +58,25 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_change_parsers(choices: Choices, plan: bool) -> None:
     """Add the subcommands of the three changes, for planning or for doing them."""
-    add = choices.add_parser("add", help="let a node join")
+    before = "plan " if plan else ""
+    add = _add_action(choices, f"{before}add", "let a node join", "n4=sftp://tidemark@10.0.1.4/srv/node --host-key SHA256:…")
     add.add_argument(
         "node", metavar="NODE=URL", help="file:///folder or sftp://user@host:port/folder; NODE: of the settings"
     )
     add.add_argument("--host-key", default="", metavar="SHA256:…", help="of an sftp node's server")
     add.add_argument("--key", default="", metavar="FILE", help="private key file of the login")
-    remove = choices.add_parser("remove", help="move everything away from a node and let it leave")
+    remove = _add_action(choices, f"{before}remove", "move everything away from a node and let it leave", "n1")
     remove.add_argument("node", metavar="NODE")
-    rebalance = choices.add_parser("rebalance", help="even out what the nodes hold")
+    rebalance = _add_action(choices, f"{before}rebalance", "even out what the nodes hold")
     for one in (add, remove, rebalance):
         if not plan:
             one.add_argument("--no-wait", action="store_true", help="return when the new table is in force")
         receiver_argument(one)
+
+
+def _add_action(choices: Choices, words: str, summary: str, example: str = "") -> argparse.ArgumentParser:
+    """Add an action; `words`: as they are typed, with what stands before it."""
+    return add_action(choices, words.rsplit(maxsplit=1)[-1], summary, f"./tidemark cluster {words} {example}".rstrip())
 
 
 def _question_of(arguments: argparse.Namespace) -> str:

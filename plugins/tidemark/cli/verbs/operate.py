@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.cli import progress
-from tidemark.cli.call import Answer, Call, Verb
+from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import Screen, shorten_list
 from tidemark.cli.several import answer_receivers
 from tidemark.cli.verbs.transfer import receiver_argument
@@ -35,9 +35,10 @@ def _run_approve(call: Call) -> Answer:
 
 def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|release|drop", required=True)
-    receiver_argument(choices.add_parser("list", help="what is in quarantine, and why"), each=True)
+    listed = add_action(choices, "list", "what is in quarantine, and why", "./tidemark quarantine list")
+    receiver_argument(listed, each=True)
     for name, what in (("release", "try to load it again"), ("drop", "give it up; its bytes are removed")):
-        choice = choices.add_parser(name, help=what)
+        choice = add_action(choices, name, what, f"./tidemark quarantine {name} 7")
         choice.add_argument("id", metavar="ID", help="from quarantine list")
         receiver_argument(choice)
 
@@ -61,8 +62,10 @@ def _run_quarantine(call: Call) -> Answer:
 
 def _owners_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|transfer", required=True)
-    receiver_argument(choices.add_parser("list", help="which site owns which device, since when"), each=True)
-    transfer = choices.add_parser("transfer", help="give a device to another site; what was refused is loaded")
+    listed = add_action(choices, "list", "which site owns which device, since when", "./tidemark owners list")
+    receiver_argument(listed, each=True)
+    example = "./tidemark owners transfer root.f.d1 --to plant2"
+    transfer = add_action(choices, "transfer", "give a device to another site; what was refused is loaded", example)
     transfer.add_argument("device", metavar="DEVICE")
     transfer.add_argument("--to", required=True, metavar="SITE", help="the new owner")
     receiver_argument(transfer)
@@ -83,11 +86,13 @@ def _run_owners(call: Call) -> Answer:
 
 def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="backup|rebuild|upgrade", required=True)
-    backup = choices.add_parser("backup", help="a copy of the ledger while it is in use")
+    example = "./tidemark ledger backup /backup/ledger.db"
+    backup = add_action(choices, "backup", "a copy of the ledger while it is in use", example)
     backup.add_argument("out", nargs="?", metavar="F", help="where to (default: var/backup/, named by the time)")
-    rebuild = choices.add_parser("rebuild", help="a new ledger from manifests, receipts and files")
+    example = "./tidemark ledger rebuild --replace"
+    rebuild = add_action(choices, "rebuild", "a new ledger from manifests, receipts and files", example)
     rebuild.add_argument("--replace", action="store_true", help="in place of one that has rows; a copy of it is kept")
-    choices.add_parser("upgrade", help="bring the database to this version")
+    add_action(choices, "upgrade", "bring the database to this version", "./tidemark ledger upgrade")
 
 
 def _ledger_asks(arguments: argparse.Namespace) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, shorten_list, write_output
-from tidemark.cli.several import answer_each, answer_receivers, choose_links, code_of
+from tidemark.cli.several import answer_links, answer_receivers, choose_links, code_of
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
-from tidemark.progress import format_elapsed, format_size
+from tidemark.progress import Progress, format_elapsed, format_size
 from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _write_json(path: Path, found: dict[str, Any]) -> None:
 def _sync_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("link", nargs="?", metavar="LINK", help="a [links.NAME] of the settings, or a pattern: 'north-*'")
     parser.add_argument(
-        "--all", action="store_true", help="every link, one after another; one that fails costs itself alone"
+        "--all", action="store_true", help="every link, some beside each other; one that fails costs itself alone"
     )
     parser.add_argument("--plan", metavar="F", help="do exactly what this plan says (from plan --out)")
     parser.add_argument("--no-load", action="store_true", help="leave the landing for a later load")
@@ -101,10 +101,12 @@ def _sync_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_sync(call: Call) -> Answer:
     links = choose_links(call)
     if links is None:
-        return _sync_link(call, call.arguments.link)
+        link = call.arguments.link
+        with progress.show_progress(call.screen, link) as beat:
+            return _sync_link(call, link, beat)
     if call.arguments.plan:
         raise UsageError("a plan is of one link", hint="./tidemark sync LINK --plan F")
-    outcomes, trouble = answer_each(call, "links", links, lambda _app, name: _sync_link(call, name))
+    outcomes, trouble = answer_links(call, links, lambda name, beat: _sync_link(call, name, beat))
     rows = [{"name": one.name, **one.json} for one in outcomes]
     sums = {key: sum(row.get(key, 0) for row in rows) for key in _SUMMED}
     return Answer({"links": rows, **sums, **trouble}, lambda screen: _show_runs(screen, rows), code_of(outcomes))
@@ -113,15 +115,14 @@ def _run_sync(call: Call) -> Answer:
 _SUMMED = ("files", "bytes", "sent_bytes", "dropped", "pending", "schema", "loaded", "refused", "quarantined")
 
 
-def _sync_link(call: Call, link: str) -> Answer:
+def _sync_link(call: Call, link: str, beat: Progress) -> Answer:
     from tidemark.sync.run import Options, run_sync
 
     asked = call.arguments
     options = Options(
         only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
     )
-    with progress.show_progress(call.screen, link) as beat:
-        result = run_sync(call.app, link, options, beat)
+    result = run_sync(call.app, link, options, beat)
     found = result.as_json()
     code = result.exit_code
     if asked.fail_if_nothing and code == 0 and result.state == "nothing":
@@ -162,27 +163,25 @@ def _read_plan(path: str | None) -> Plan | None:
 
 
 def _show_run(screen: Screen, run: dict[str, Any]) -> None:
-    keys = (
-        "run",
-        "state",
-        "files",
-        "bytes",
-        "sent_bytes",
-        "dropped",
-        "superseded",
-        "pending",
-        "schema",
-        "loaded",
-        "refused",
-    )
-    sizes = ("bytes", "sent_bytes")
-    told = [(key.replace("_", " "), format_size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined")]
-    rate = f"{format_size(run['bytes_per_second'])}/s" if run["bytes_per_second"] else ""
-    screen.print_pairs([*told, ("duration", format_elapsed(run["duration_seconds"])), ("rate", rate)])
+    if run["state"] == "nothing":
+        screen.print_line(f"{run['link']}: nothing to do (run {run['run']}, {format_elapsed(run['duration_seconds'])})")
+    else:
+        _show_amounts(screen, run)
     for left in run["left_out"][:SHOWN]:
         screen.print_line("  left out: " + _format_item(left))
     for note in run["notes"]:
         screen.print_remark(f"  {note}")
+
+
+def _show_amounts(screen: Screen, run: dict[str, Any]) -> None:
+    """Print what there was of each kind; a kind of which there was nothing is left out."""
+    keys = ("dropped", "superseded", "pending", "schema", "loaded", "refused", "quarantined")
+    sizes = ("schema",)
+    told = [(key, format_size(run[key]) if key in sizes else run[key]) for key in keys if run[key]]
+    first: list[tuple[str, Any]] = [("run", run["run"]), ("state", run["state"]), ("files", run["files"])]
+    first += [(name, format_size(run[key])) for name, key in (("bytes", "bytes"), ("sent bytes", "sent_bytes"))]
+    rate = f"{format_size(run['bytes_per_second'])}/s" if run["bytes_per_second"] else ""
+    screen.print_pairs([*first, *told, ("duration", format_elapsed(run["duration_seconds"])), ("rate", rate)])
 
 
 def _load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -218,8 +217,12 @@ def _load_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
 
 
 def _show_load(screen: Screen, found: dict[str, Any]) -> None:
-    keys = ("receiver", "landings", "loaded", "quarantined", "refused", "waiting", "rejected")
-    told: list[tuple[str, Any]] = [(key, found[key]) for key in keys]
+    keys = ("landings", "loaded", "quarantined", "refused", "waiting", "rejected")
+    told: list[tuple[str, Any]] = [(key, found[key]) for key in keys if found[key]]
+    if not told and not found.get("iotdb") and not found["troubles"]:
+        screen.print_line(f"{found['receiver']}: nothing to load ({format_elapsed(found['duration_seconds'])})")
+        return
+    told.insert(0, ("receiver", found["receiver"]))
     if given := found.get("iotdb"):
         told += [(f"iotdb {key}", given[key]) for key in ("server", "files", "points", "found", "gone", "counted")]
     rate = f"{found['files_per_second']:,} files/s" if found["files_per_second"] else ""
@@ -245,10 +248,15 @@ def _merge_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
     with progress.show_progress(call.screen) as beat:
         result = merge(call.app, receiver, asked.database or None, asked.partition, progress=beat)
     found = result.as_json()
+    return Answer(found, lambda screen: _show_merge(screen, found), result.exit_code)
+
+
+def _show_merge(screen: Screen, found: dict[str, Any]) -> None:
+    if not found["groups"] and not found["files_in"]:
+        screen.print_line("nothing to merge")
+        return
     keys = ("groups", "files_in", "files_out", "rows", "seconds")
-    return Answer(
-        found, lambda screen: screen.print_pairs((key.replace("_", " "), found[key]) for key in keys), result.exit_code
-    )
+    screen.print_pairs((key.replace("_", " "), found[key]) for key in keys)
 
 
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:

@@ -65,7 +65,9 @@ from tidemark.receiver.load.retry import replay_refused
 from tidemark.receiver.proved_files import note_proved
 from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
+from tidemark.visible_log import VisibleLog
 
+log = VisibleLog(__name__)
 _CATCH_UP = 1 << 30  # bytes that a load copies to a late node; housekeeping copies the rest
 _BATCH_FILES = 512  # files checked in one batch: starting processes costs more than checking a file
 
@@ -309,6 +311,7 @@ def _record_landing(
 
     files = [load.row for load in admission.loads]
     seen = make_visible(work.app, work.receiver, work.cluster, work.store, files, record_rows, bool(logs))
+    log.debug("landing %s of site %s is loaded: %d files", manifest.landing, manifest.site_name, len(manifest.files))
     work.tally.count_landing(
         origin.site_id, *seen, [hold.file.path for hold in admission.holds if hold.kind == TaskLimitError.kind]
     )
