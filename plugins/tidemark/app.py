@@ -29,6 +29,7 @@ from tidemark.errors import CorruptionError, NotFoundError, PermanentError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity
 from tidemark.ledger.receiver import rebuild as rebuild_rows
+from tidemark.ledger.receiver.landings import read_sites
 from tidemark.ledger.receiver.rebuild import Mark
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.open import open_store
@@ -61,6 +62,11 @@ class App:
         if not name and len(self.settings.receivers) == 1:
             return next(iter(self.settings.receivers.values()))
         return _find_named(self.settings.receivers, name, "receiver")
+
+    def site_names(self, connection: Connection) -> dict[str, str]:
+        """Return {site id: name}; a name in the settings wins over one from a manifest."""
+        told = {site_id: row.name for site_id, row in read_sites(connection).items()}
+        return told | {site.id: site.name for site in self.settings.sites.values()}
 
     @contextmanager
     def site_store(self, site: SiteSettings) -> Iterator[Store]:

@@ -18,7 +18,8 @@ from tests.dags.conftest import Centre
 from tests.dags.test_runs import Dag
 from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.orchestration.tasks import sync as sync_tasks
-from tidemark.proof.prove import status, why
+from tidemark.proof.overview import status
+from tidemark.proof.prove import why
 
 pytestmark = pytest.mark.usefixtures("airflow_database", "short_pauses")
 AWAY = 'store = "sftp://nobody@127.0.0.1:1/data"\nhost_key = "SHA256:' + "A" * 43 + '"'

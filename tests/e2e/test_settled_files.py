@@ -18,7 +18,8 @@ from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate_ledger
 from tidemark.operations.decisions import approve_run
 from tidemark.operations.housekeeping import DAY, housekeep
-from tidemark.proof.prove import coverage, status, why
+from tidemark.proof.overview import status
+from tidemark.proof.prove import coverage, why
 from tidemark.proof.verify.verify import verify
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.read import Query, read

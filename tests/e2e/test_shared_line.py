@@ -24,7 +24,7 @@ from tidemark.app import open_app
 from tidemark.cluster.membership.change import init_cluster
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.sender import runs as run_rows
-from tidemark.proof.prove import status
+from tidemark.proof.overview import status
 from tidemark.settings.load import load_settings
 
 pytestmark = pytest.mark.real("sshd")

@@ -9,21 +9,20 @@ import errno
 import io
 import json
 import os
+import shutil
 import sys
+import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.errors import limits_named
 from tidemark.visible import escape_invisible, plain_json
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
 WIDE = 100_000  # width of a table that goes into a file or pipe, in characters
-NARROW = 10  # least readable width of a table's column, in characters
+NARROW = 24  # least width that a table's last column is folded to, in characters
 GAP = 2  # spaces between two columns
 
 
@@ -129,29 +128,25 @@ class Screen:
     def print_table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
         """Print a compact table. A title `…>` aligns its column right. `empty` is printed if there are no rows.
 
-        If the table is too wide for the terminal, empty columns are left out. If it is still far too wide, each row is
-        printed as lines of names and values.
+        If the table is too wide for the terminal, empty columns are left out, then the last column is folded between words.
+        If that is not enough, each row is printed as lines of names and values: nothing is broken in mid-word.
         """
         shown = [[escape_invisible(format_value(cell)) for cell in row] for row in rows]
         if not shown:
             if empty:
                 self.print_line(empty)
             return
-        from rich.console import Console
-
-        if sys.stdout is None or not sys.stdout.isatty():
-            plain = io.StringIO()
-            Console(file=plain, width=WIDE, highlight=False, emoji=False).print(_make_table(columns, shown))
-            for line in plain.getvalue().splitlines():
-                self.print_line(line.rstrip())
-            return
-        console = Console(highlight=False, emoji=False)
-        if _measure_width(columns, shown) > console.width:
+        on_terminal = sys.stdout is not None and sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if on_terminal else WIDE
+        if _measure_width(columns, shown) > width:
             kept = [number for number in range(len(columns)) if any(row[number] for row in shown)]
             columns, shown = [columns[number] for number in kept], [[row[number] for number in kept] for row in shown]
-        if console.width >= min(_measure_width(columns, shown), NARROW * len(columns)):
-            with guard_stdout():
-                console.print(_make_table(columns, shown))
+        lines = _lay_out(columns, shown, width)
+        if lines is not None:
+            bold = on_terminal and os.environ.get("TERM") not in ("dumb", "unknown")
+            for number, line in enumerate(lines):
+                with guard_stdout():
+                    print(f"\x1b[1m{line}\x1b[0m" if bold and not number else line)
             return
         for number, row in enumerate(shown):
             if number:
@@ -176,22 +171,42 @@ class Screen:
             print(plain_json(told), flush=True)
 
 
-def _make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+def _lay_out(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
+    """Return the lines of a table, None if it is too wide even with its last column folded between words."""
+    widths = _measure_columns(columns, rows)
+    room = width - sum(widths[:-1]) - GAP * (len(columns) - 1)
+    if widths[-1] > room:
+        if room < NARROW or columns[-1].endswith(">"):
+            return None
+        widths[-1] = room
+    lines = []
+    for row in [[column.rstrip(">") for column in columns], *rows]:
+        last = textwrap.wrap(row[-1], widths[-1], break_long_words=False, break_on_hyphens=False) or [""]
+        if any(_measure(part) > widths[-1] for part in last):
+            return None
+        for cells in [[*row[:-1], last[0]], *([*[""] * (len(row) - 1), part] for part in last[1:])]:
+            padded = [
+                " " * (wide - _measure(cell)) + cell if column.endswith(">") else cell + " " * (wide - _measure(cell))
+                for column, cell, wide in zip(columns, cells, widths, strict=True)
+            ]
+            lines.append((" " * GAP).join(padded).rstrip())
+    return lines
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        right = column.endswith(">")
-        table.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+
+def _measure(text: str) -> int:
+    """The width of a text in cells of a terminal: those of East Asia take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def _measure_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    titles = [column.rstrip(">") for column in columns]
+    return [max(map(_measure, cells)) for cells in zip(titles, *rows, strict=True)]
 
 
 def _measure_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    widest = (max(len(cell) for cell in cells) for cells in zip(columns, *rows, strict=True))
-    return sum(widest) + GAP * (len(columns) - 1)
+    return sum(_measure_columns(columns, rows)) + GAP * (len(columns) - 1)
 
 
 def format_value(value: object) -> str:

@@ -1,6 +1,6 @@
 """Answer what is where and why: status, runs, coverage, verify, why. Only `verify --repair` changes anything.
 
-Enter by `prove`: `status`, `runs`, `coverage`, `why`; and by `verify.verify`. `cluster/` has the same for nodes.
+Enter by `overview`: `status`, `runs`; by `prove`: `coverage`, `why`; and by `verify.verify`. For nodes: `cluster/`.
 
     explanation   the shape of an answer to `why`; files that vanished at their site and are kept
     as_of         the time up to which a site's files are known; days
@@ -11,7 +11,8 @@ Enter by `prove`: `status`, `runs`, `coverage`, `why`; and by `verify.verify`. `
     coverage/     device × day: what the site has compared with what readers see
     verify/       compare bytes and points, repair on demand
     why/          explain the state of a file, run, landing, link, site or device
-    prove         the verbs status, runs, coverage, why
+    overview      the verbs status, runs
+    prove         the verbs coverage, why
 
 Imports `sync` (notes, plan of a selection, manifest), `receiver` (view, proved_files, merge), `cluster`, `app`, `formats`,
 `ledger`, `settings`, `stores`, `tsfiles`. `status` and `coverage` ask no site, so they work while a site is away. "Not

@@ -1,8 +1,7 @@
-"""The verbs of proof: status, runs, coverage, why.
+"""The verbs coverage and why. They combine the ledger, the receiver's disk and the site's files.
 
-They combine the ledger, the receiver's disk and the site's files. `status` and `coverage` ask no site, so they work while a
-site is away. The state of a receiver's IoTDB comes from the ledger alone: for `status`, and as one more line where `why`
-explains a file (`read_target_status`, `add_target_states`). A file that no run has listed yet is searched for at its site.
+`coverage` asks no site, so it works while a site is away. The state of a file at a receiver's IoTDB, one more line where
+`why` explains it, comes from the ledger alone. A file that no run has listed yet is searched for at its site.
 """
 
 from __future__ import annotations
@@ -13,87 +12,20 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.errors import NotFoundError, TidemarkError
-from tidemark.ledger.bandwidth import SharedLine
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import database_time
-from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.receiver import iotdb as iotdb_rows
-from tidemark.ledger.receiver.iotdb import Target
 from tidemark.ledger.sql import file_checks, put_file_checks, run_report
-from tidemark.proof.as_of import as_of, judge_listings
+from tidemark.proof.as_of import as_of
 from tidemark.proof.coverage.cells import Coverage
-from tidemark.proof.coverage.gather import link_facts
 from tidemark.proof.coverage.site import CoverageScope, Site, cover_site, sites_of
 from tidemark.proof.explanation import Explanation
-from tidemark.proof.runs import Run, list_runs
-from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, TargetStatus, link_status
+from tidemark.proof.overview import LEFT_OUT, read_links
 from tidemark.proof.why.file import explain_unlisted
 from tidemark.proof.why.subjects import LookupContext, bare_path, explain_subject, suggest_names
-from tidemark.receiver.iotdb.thrift import Server
-from tidemark.receiver.proved_files import Recorded, check_files, site_names
+from tidemark.receiver.proved_files import Recorded, check_files
 from tidemark.receiver.session import local_root
 from tidemark.settings.model import LinkSettings, ReceiverSettings
-
-LEFT_OUT = "excluded by"
-"""How the reason of a file begins that the link's own patterns leave behind."""
-
-
-def status(app: App) -> StatusReport:
-    """Return one line per link, from the ledger alone. Links of the settings that never ran are `new`."""
-    with app.ledger.read() as connection:
-        targets = tuple(read_target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
-        return StatusReport(
-            _read_links(app, connection), targets, _read_cluster(app, connection), _read_lines(app, connection)
-        )
-
-
-def runs(app: App, link: str, most: int) -> list[Run]:
-    """Return the `most` newest runs of a link, or (link "") of all, newest first, from the ledger alone.
-
-    Raises NotFoundError for a link without runs that is not in the settings either."""
-    with app.ledger.read() as connection:
-        rows = run_report(connection, "newest_runs", link=link, most=most)
-        if link and not rows:
-            app.link_settings(link)
-        return list_runs(rows, _read_links(app, connection), database_time(connection))
-
-
-def _read_lines(app: App, connection: Connection) -> tuple[LineStatus, ...]:
-    """Return the lines of receivers with a bandwidth cap."""
-    found = []
-    for receiver in app.settings.receivers.values():
-        if receiver.bandwidth:
-            line = SharedLine(app.ledger, receiver.name, receiver.bandwidth)
-            there, _ = line.working_places(connection, app.identity.host)
-            found.append(LineStatus(receiver.name, receiver.bandwidth, tuple((row.holder, row.rate) for row in there)))
-    return tuple(found)
-
-
-def _read_cluster(app: App, connection: Connection) -> ClusterStatus | None:
-    """Return the cluster's state; None where the settings have no nodes, or no node holds anything yet."""
-    if app.settings.cluster is None:
-        return None
-    from tidemark.proof.cluster.show import status_of
-
-    return status_of(connection, app.receiver_settings(app.settings.cluster.receiver).name)
-
-
-def _read_links(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
-    found = link_facts(connection, is_alive, lease_clock(connection), site_names(app, connection), LEFT_OUT)
-    known = {facts.link for facts in found}
-    found += [LinkFacts(x.name, x.site, x.receiver) for x in app.settings.links.values() if x.name not in known]
-    return tuple(
-        link_status(_add_listing_date(app, connection, facts), app.clock()) for facts in sorted(found, key=lambda f: f.link)
-    )
-
-
-def _add_listing_date(app: App, connection: Connection, facts: LinkFacts) -> LinkFacts:
-    """Add the date of the link's last whole listing; a link that never ran, or is not in the settings, has none."""
-    link = app.settings.links.get(facts.link)
-    if link is None or not facts.run:
-        return facts
-    rows = run_report(connection, "site_listings", receiver="", site="", link=link.name)
-    return replace(facts, as_of=judge_listings(rows, link, app.clock()))
 
 
 def coverage(
@@ -111,7 +43,7 @@ def coverage(
     checked = check_files(root, recorded, remembered, elsewhere)  # slow: outside of any transaction
     with app.ledger.read() as connection:
         scene = CoverageScope(
-            receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until, app.clock()
+            receiver.name, root, app.site_names(connection), checked.wrong, LEFT_OUT, since, until, app.clock()
         )
         dates = {s: as_of(connection, receiver.name, s.site_id, _link_of(app, s), app.clock()) for s in wanted}
         covered = tuple(cover_site(connection, scene, s, dates[s]) for s in wanted)
@@ -148,11 +80,11 @@ def why(app: App, subject: str) -> Explanation:
 
 
 def _open_lookup(app: App, connection: Connection) -> LookupContext:
-    names = site_names(app, connection)
+    names = app.site_names(connection)
     stores = [s.store for s in app.settings.sites.values()] + [r.store for r in app.settings.receivers.values()]
     return LookupContext(
         connection=connection,
-        links={s.facts.link: s for s in _read_links(app, connection)},
+        links={s.facts.link: s for s in read_links(app, connection)},
         names=names,
         left_out=LEFT_OUT,
         remote=frozenset(r.name for r in app.settings.receivers.values() if app.receiver_root(r) is None),
@@ -184,18 +116,6 @@ def _read_recorded(connection: Connection, receiver: str) -> list[Recorded]:
         if r["mods_location"]:
             recorded.append(Recorded(r["mods_location"], 0, r["mods_sha256"]))
     return recorded
-
-
-def read_target_status(connection: Connection, receiver: ReceiverSettings) -> TargetStatus:
-    """Return the status of the IoTDB server that a receiver names."""
-    target = Target(receiver.name, Server.from_url(receiver.iotdb, "").name)
-    states = iotdb_rows.count_states(connection, target)
-    held = states.get("held", 0)
-    openly = (iotdb_rows.open_files, iotdb_rows.open_merged, iotdb_rows.left_files)
-    waits = sum(len(find(connection, target)) for find in openly) - held
-    differing = iotdb_rows.partitions_in(connection, target, ("differs",))
-    told = tuple(f"{row.database}, partition {row.partition}: {row.reason}" for row in differing)
-    return TargetStatus(receiver.name, target.server, states.get("given", 0), max(0, waits), held, told)
 
 
 def add_target_states(connection: Connection, answer: Explanation) -> Explanation:

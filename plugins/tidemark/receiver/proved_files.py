@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy.engine import Connection
-
 from tidemark.app import App
 from tidemark.cluster.replicas.cache import places_of
 from tidemark.errors import CorruptionError, PermissionDeniedError
@@ -23,7 +21,6 @@ from tidemark.ledger import journal
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import database_time
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.ledger.receiver.landings import read_sites as known_sites
 from tidemark.ledger.sql import FileCheck, file_checks, put_file_checks
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import ReceiverSettings
@@ -184,7 +181,7 @@ def _difference_event(file: CatalogFile, why: str) -> dict[str, object]:
 
 def _damaged_file_error(app: App, file: CatalogFile, why: str, count: int) -> CorruptionError:
     with app.ledger.read() as connection:
-        site = site_names(app, connection).get(file.site_id, file.site_id)
+        site = app.site_names(connection).get(file.site_id, file.site_id)
     came = f"{file.path} of site {site}" if file.path else f"made of files of site {site}"
     more = f"; {count - 1} more with it" if count > 1 else ""
     return CorruptionError(
@@ -194,9 +191,3 @@ def _damaged_file_error(app: App, file: CatalogFile, why: str, count: int) -> Co
         else f"./tidemark verify --repair --site {site}",
         subject=file.location,
     )
-
-
-def site_names(app: App, connection: Connection) -> dict[str, str]:
-    """Return {site id: name}; a name in the settings wins over one from a manifest."""
-    told = {site_id: row.name for site_id, row in known_sites(connection).items()}
-    return told | {s.id: s.name for s in app.settings.sites.values()}

@@ -19,7 +19,7 @@ from tidemark.cluster.migration.send_task import MoveTask, run_move
 from tidemark.engines.task import Outcome
 from tidemark.errors import RetryableError
 from tidemark.ledger.cluster import copies as copy_rows
-from tidemark.proof.prove import status
+from tidemark.proof.overview import status
 from tidemark.receiver.remote_tasks import reached_by
 from tidemark.settings.model import SparkSettings
 from tidemark.stores.protocol import StoreAddress

@@ -16,7 +16,8 @@ from tidemark.errors import UnreachableError
 from tidemark.proof.as_of import AsOf, day_of, interval_seconds, is_overdue, judge_listings, stale_seconds
 from tidemark.proof.coverage.cells import SiteCoverage, Stretch, mark_unknown_days
 from tidemark.proof.coverage.page import render_page
-from tidemark.proof.prove import coverage, status, why
+from tidemark.proof.overview import status
+from tidemark.proof.prove import coverage, why
 from tidemark.proof.verify.verify import sealed_at, verify
 from tidemark.settings.model import LinkSettings
 

@@ -10,7 +10,8 @@ import pytest
 
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.formats.layout import MANIFEST
-from tidemark.proof.prove import coverage, status
+from tidemark.proof.overview import status
+from tidemark.proof.prove import coverage
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 from tidemark.sync.run import Options, run_sync
 

@@ -17,7 +17,8 @@ from tidemark.errors import UsageError
 from tidemark.formats.landing import InventoryEntry
 from tidemark.operations.decisions import owners_transfer
 from tidemark.operations.doctor.doctor import doctor
-from tidemark.proof.prove import status, why
+from tidemark.proof.overview import status
+from tidemark.proof.prove import why
 from tidemark.receiver.iotdb.load import load_iotdb, server_of
 from tidemark.receiver.load.result import IotdbResult
 from tidemark.settings.model import ReceiverSettings

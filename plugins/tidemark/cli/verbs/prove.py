@@ -22,7 +22,7 @@ _MIXED = "are gone at their site and kept, in settled merged files with files th
 
 
 def _run_status(call: Call) -> Answer:
-    from tidemark.proof.prove import status
+    from tidemark.proof.overview import status
 
     report = status(call.app)
     found = report.as_json()
@@ -88,7 +88,7 @@ def _runs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_runs(call: Call) -> Answer:
-    from tidemark.proof.prove import runs
+    from tidemark.proof.overview import runs
 
     found = [run.as_json() for run in runs(call.app, call.arguments.link, call.arguments.limit)]
     return Answer({"runs": found}, lambda screen: _show_runs(screen, found))

@@ -36,7 +36,7 @@ from tidemark.proof.coverage.cells import (
 from tidemark.proof.coverage.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.explanation import given_up_note, kept_note
 from tidemark.receiver.faults import message_of, require_theirs
-from tidemark.receiver.proved_files import Recorded, site_names
+from tidemark.receiver.proved_files import Recorded
 from tidemark.settings.model import ReceiverSettings
 from tidemark.sync.notes import not_verified, passed_over
 from tidemark.tsfiles.times import parse_time_bound
@@ -269,7 +269,7 @@ def sites_of(app: App, connection: Connection, receiver: ReceiverSettings, wante
 
     Raises NotFoundError if `wanted` is unknown.
     """
-    names = site_names(app, connection)
+    names = app.site_names(connection)
     units = {s.id: s.time_unit for s in app.settings.sites.values()}
     units |= {site_id: row.time_unit for site_id, row in known_sites(connection).items()}
     links = {app.site_settings(x.site).id: x.name for x in app.settings.links.values() if x.receiver == receiver.name}

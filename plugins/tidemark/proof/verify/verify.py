@@ -70,7 +70,7 @@ from tidemark.proof.verify.nodes import verify_nodes
 from tidemark.proof.verify.repair import Damage, Repairs
 from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.kept_damage import kept_id
-from tidemark.receiver.proved_files import Recorded, check_files, site_names
+from tidemark.receiver.proved_files import Recorded, check_files
 from tidemark.receiver.session import hold_writers_lease
 from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.settings.window import next_opening
@@ -141,7 +141,7 @@ def verify(
             "points are compared by a Tidemark that has the link and the receiver's folder (docs/verbs/verify.md)",
         )
     with app.ledger.read() as connection:
-        names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
+        names, wanted = app.site_names(connection), sites_of(app, connection, receiver, site)
     tally = _Tally()
     if root is None:
         tally.not_compared.append(_remote_bytes(receiver))
