@@ -72,11 +72,12 @@ class Call:
         settings = self.__dict__.get("settings")
         return (settings.root if settings else Path.cwd()) / "var"
 
-    def confirm_action(self, question: str, words: Sequence[str]) -> None:
+    def confirm_action(self, asks: Callable[[Call], str], words: Sequence[str]) -> None:
         """Ask before an action that cannot be undone. `--yes` answers yes. `words` is the command line.
 
         Raises UsageError unless the answer is yes, and without asking if stdin is no terminal."""
-        if not question or self.arguments.yes:
+        question = "" if self.arguments.yes else asks(self)
+        if not question:
             return
         again = shlex.join(["./tidemark", *words, "--yes"])
         if sys.stdin is None or not sys.stdin.isatty():
@@ -84,6 +85,20 @@ class Call:
         self.screen.print_error(f"{question} [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise UsageError("not done", hint=f"answer y, or {again}")
+
+    def add_numbers(self, question: str, count: Callable[[App], str]) -> str:
+        """Return the question with what `count` says in brackets. Without a ledger, or where it says nothing, the question
+        alone: the action itself reports why. Makes no ledger."""
+        from sqlalchemy import make_url
+
+        try:
+            url = make_url(self.settings.ledger.url)
+            there = not url.drivername.startswith("sqlite") or (self.settings.root / (url.database or "")).exists()
+            numbers = count(self.app) if there else ""
+        except Exception:  # a question is asked whatever is wrong
+            numbers = ""
+        self.close()  # a rebuild replaces the ledger
+        return f"{question} ({numbers})" if numbers else question
 
     def close(self) -> None:
         for app in self.opened:
@@ -120,7 +135,7 @@ def add_action(choices: Any, name: str, summary: str, example: str) -> argparse.
     return parser
 
 
-def asks_nothing(_arguments: argparse.Namespace) -> str:
+def asks_nothing(_call: Call) -> str:
     """No question: for verbs that destroy nothing and make no decision for the operator."""
     return ""
 
@@ -139,4 +154,4 @@ class Verb:
     run: Callable[[Call], Answer]
     arguments: Callable[[argparse.ArgumentParser], None] = no_arguments
     flags: tuple[str, ...] = ()
-    asks: Callable[[argparse.Namespace], str] = asks_nothing
+    asks: Callable[[Call], str] = asks_nothing

@@ -243,7 +243,7 @@ def _run_logged(words: Sequence[str], screen: Screen, log: ExitStack) -> int:
             call = Call(arguments, screen, rest, make_parser=lambda: _make_parser(VERBS.values()))
             verb = VERBS[arguments.verb]
             try:
-                call.confirm_action(verb.asks(arguments), words)
+                call.confirm_action(verb.asks, words)
                 answer = verb.run(call)
             finally:
                 call.close()

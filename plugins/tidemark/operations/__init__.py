@@ -1,6 +1,7 @@
 """An operator's work across subjects: decisions, housekeeping, doctor, rebuild of a lost ledger.
 
     decisions      quarantine, owners, approval; each written to the audit table with its effect
+    consequences   what a decision would do, in numbers
     housekeeping   old merged files stand alone, unread files are reclaimed, old events are trimmed
     survey         what an IoTDB left in a folder: version, folders, time unit, partition interval
     new_sites      sites that somebody names for the first time: how they are reached, what is found there

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from tests.cluster_world import Asked
+from tests.commanded import Commanded
 from tests.unit.cli.conftest import Command, Said
+from tidemark.cli.call import Call
 from tidemark.cli.main import VERBS, parse_words
+from tidemark.cli.screen import Screen
 
 ASKING = [
     ("approve", "R1"),
@@ -68,7 +73,27 @@ def test_a_person_is_asked(tidemark: Command, words: tuple[str, ...], monkeypatc
 @pytest.mark.parametrize("words", NOT_ASKING, ids=" ".join)
 def test_what_can_be_taken_back_asks_nothing(words: tuple[str, ...]) -> None:
     arguments, _ = parse_words(words)
-    assert VERBS[arguments.verb].asks(arguments) == ""
+    assert VERBS[arguments.verb].asks(Call(arguments, Screen())) == ""
+
+
+def test_the_question_names_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = Commanded(tmp_path, monkeypatch, link_keys={"deletes": "apply", "delete_limit_files": 1})
+    for number in (1, 2, 3):
+        edge.seal(number)
+    assert edge.sync().code == 0
+    for path in [*edge.site.rglob("*-1-0-0.tsfile*"), *edge.site.rglob("*-2-0-0.tsfile*")]:
+        path.unlink()
+    held = edge.sync()
+    assert held.code == 22, held
+    asked = edge.run("approve", held.json["run"]).json["error"]
+    assert "2 files are gone" in asked and "readers lose them" in asked
+    edge.run("owners", "transfer", "root.sg.d3", "--to", "plant1").refused(2, "plant1 owns it; 0 refused files")
+    edge.run("ledger", "rebuild", "--replace").refused(2, "3 files that readers see", "runs of 1 links")
+
+
+def test_the_question_before_a_node_leaves_names_what_moves(ask: Asked) -> None:
+    code, said = ask("cluster", "remove", "n1")
+    assert code == 2 and re.search(r"n1 and let it leave\? \([1-9]\d* slots and .* move\)", said["error"]), said
 
 
 def test_a_ledger_stays_until_somebody_says_yes(tidemark: Command) -> None:

@@ -79,9 +79,13 @@ def _add_action(choices: Choices, words: str, summary: str, example: str = "") -
     return add_action(choices, words.rsplit(maxsplit=1)[-1], summary, f"./tidemark cluster {words} {example}".rstrip())
 
 
-def _question_of(arguments: argparse.Namespace) -> str:
+def _question_of(call: Call) -> str:
+    from tidemark.operations.consequences import count_leaving
+
+    arguments = call.arguments
     if arguments.action == "remove":
-        return f"move everything away from {arguments.node} and let it leave?"
+        question = f"move everything away from {arguments.node} and let it leave?"
+        return call.add_numbers(question, lambda app: count_leaving(app, receiver_of(call), arguments.node))
     if arguments.action == "check" and arguments.repair and arguments.lost:
         return f"count on nothing that {arguments.lost} had, and fill its empty folder?"
     return ""

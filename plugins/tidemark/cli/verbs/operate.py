@@ -23,8 +23,11 @@ def _approve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run whose drops wait (status and why name it)")
 
 
-def _approve_asks(arguments: argparse.Namespace) -> str:
-    return f"let run {arguments.run} drop what it found gone?"
+def _approve_asks(call: Call) -> str:
+    from tidemark.operations.consequences import count_approval
+
+    run = call.arguments.run
+    return call.add_numbers(f"let run {run} drop what it found gone?", lambda app: count_approval(app, run))
 
 
 def _run_approve(call: Call) -> Answer:
@@ -43,8 +46,13 @@ def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
         receiver_argument(choice)
 
 
-def _quarantine_asks(arguments: argparse.Namespace) -> str:
-    return f"remove {arguments.id} from quarantine for good?" if arguments.action == "drop" else ""
+def _quarantine_asks(call: Call) -> str:
+    from tidemark.operations.consequences import count_held
+
+    asked = call.arguments
+    if asked.action != "drop":
+        return ""
+    return call.add_numbers(f"remove {asked.id} from quarantine for good?", lambda app: count_held(app, asked.id))
 
 
 def _run_quarantine(call: Call) -> Answer:
@@ -71,8 +79,14 @@ def _owners_arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(transfer)
 
 
-def _owners_asks(arguments: argparse.Namespace) -> str:
-    return f"give {arguments.device} to {arguments.to}?" if arguments.action == "transfer" else ""
+def _owners_asks(call: Call) -> str:
+    from tidemark.operations.consequences import count_transfer
+
+    asked = call.arguments
+    if asked.action != "transfer":
+        return ""
+    question = f"transfer ownership of {asked.device} to {asked.to}?"
+    return call.add_numbers(question, lambda app: count_transfer(app, call.receiver, asked.device, asked.to))
 
 
 def _run_owners(call: Call) -> Answer:
@@ -95,9 +109,13 @@ def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
     add_action(choices, "upgrade", "bring the database to this version", "./tidemark ledger upgrade")
 
 
-def _ledger_asks(arguments: argparse.Namespace) -> str:
-    replaces = arguments.action == "rebuild" and arguments.replace
-    return "put a new ledger, made from what lies at the receivers, in the place of this one?" if replaces else ""
+def _ledger_asks(call: Call) -> str:
+    from tidemark.operations.consequences import count_ledger
+
+    if call.arguments.action != "rebuild" or not call.arguments.replace:
+        return ""
+    question = "put a new ledger, made from what lies at the receivers, in the place of this one?"
+    return call.add_numbers(question, count_ledger)
 
 
 def _run_ledger(call: Call) -> Answer:

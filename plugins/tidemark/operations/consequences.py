@@ -1,0 +1,70 @@
+"""What a decision would do, in numbers: a line for the question before it. From the ledger alone, and it changes nothing."""
+
+from __future__ import annotations
+
+from tidemark.app import App
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sql import run_report
+from tidemark.progress import format_size
+from tidemark.receiver.load.examine import site_of
+from tidemark.settings.model import ReceiverSettings
+
+
+def count_approval(app: App, run_id: str) -> str:
+    """Say what waits for this run's approval: at its link, and at receivers of this machine."""
+    told = []
+    with app.ledger.read() as connection:
+        run = run_rows.get_run(connection, run_id)
+        link = link_rows.get_link(connection, run.link) if run else None
+        if run is not None and link is not None and link.guard_run == run_id:
+            settings = app.settings.links.get(run.link)
+            applies = settings is not None and settings.deletes == "apply"
+            told.append(f"{link.guard}; {'readers lose them' if applies else 'readers keep them'}")
+        for receiver in app.settings.receivers:
+            landings = [x for x in landing_rows.read_landings(connection, receiver).values() if x.run_id == run_id]
+            ids = {landing.landing for landing in landings}
+            sites = {landing.site_id for landing in landings}
+            drops = [d for s in sites for d in landing_rows.read_drops(connection, receiver, s, states=("waiting",))]
+            if waiting := sum(drop.landing in ids for drop in drops):
+                told.append(f"{waiting:,} files leave the catalog of {receiver}")
+    return "; ".join(told)
+
+
+def count_transfer(app: App, receiver: ReceiverSettings, device: str, to: str) -> str:
+    """Say whose the device is, and how many refused files of the new owner wait for it."""
+    with app.ledger.read() as connection:
+        owner = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
+        waiting = refusal_rows.read_refusals(connection, receiver.name, site_id=site_of(app, to))
+        names = app.site_names(connection)
+    if owner is None:
+        return ""
+    refused = sum(row.device == device for row in waiting)
+    return f"{names.get(owner.site_id, owner.site_id)} owns it; {refused:,} refused files of {to} wait for it"
+
+
+def count_ledger(app: App) -> str:
+    """Say what the ledger knows, which a new one may not."""
+    with app.ledger.read() as connection:
+        files = sum(len(run_report(connection, "visible_bytes", receiver=name)) for name in app.settings.receivers)
+        links = {row["link"] for row in run_report(connection, "newest_runs", link="", most=1_000)}
+    return f"this one knows {files:,} files that readers see, and runs of {len(links):,} links; a copy of it is kept"
+
+
+def count_held(app: App, held_id: str) -> str:
+    """Say which file is held under this number."""
+    if not held_id.isdecimal() or len(held_id) > 18:  # the range of a 64-bit key
+        return ""
+    with app.ledger.read() as connection:
+        row = refusal_rows.quarantine_of(connection, int(held_id))
+    return f"{row.path}: {row.reason}" if row is not None else ""
+
+
+def count_leaving(app: App, receiver: ReceiverSettings, node: str) -> str:
+    """Say how much moves away from a node of the cluster."""
+    from tidemark.cluster.membership.change import Wanted, plan_change
+
+    plan = plan_change(app, receiver, Wanted("remove", node)).as_json()
+    return f"{plan['slots']:,} slots and {format_size(plan['bytes'])} move"
