@@ -17,6 +17,7 @@ from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError
 from tidemark.stores.os_errors import Where
 from tidemark.stores.protocol import (
     Entry,
+    FileEnd,
     Listing,
     Range,
     StoreProperties,
@@ -66,7 +67,7 @@ class MemoryStore:
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(tier=self.tier, hard_links=True, inodes=True)
+        return StoreProperties(tier=self.tier, hard_links=True, inodes=True, appends=self.tier is not Tier.SFTP)
 
     # what tests do to a site
 
@@ -148,6 +149,23 @@ class MemoryStore:
         self.write_part(temp, 0, [data], sync=True)
         self._rename(temp, path)
         self._sync_folder(_parent(path))
+
+    def append_if(self, path: str, data: bytes, end: FileEnd | None) -> bool:
+        node = self._names.get(check_path(path))
+        if end is None:
+            temp = f"{path}.{next(self._inodes)}.tmp"
+            self.write_part(temp, 0, [data], sync=True)
+            if node is None:
+                self.link([(temp, path)])
+            self.remove([temp])
+            self._sync_folder(_parent(path))
+            return node is None
+        if not self.properties.appends:
+            raise PermanentError(f"{self.url}: {path} cannot be appended to")
+        if node is None or len(node.data) != end.size or not node.data[: end.offset].endswith(end.tail):
+            return False
+        self.write_part(path, end.offset, [data], sync=True)
+        return True
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         node = self._names.get(check_path(path))
@@ -288,11 +306,19 @@ def _child(path: str, folder: str) -> str:
 
 
 def _torn(node: _Node, choice: Random | None) -> bytes:
-    """What a power loss leaves of a file: its safe bytes, or with `choice` those, all of it, or some of what came since."""
+    """What a power loss leaves of a file: its safe bytes, or with `choice` those, all of it, or some of what came since.
+    Safe bytes that nobody wrote over stay."""
     if choice is None or node.safe == node.data:
         return node.safe
-    kept = choice.randint(0, len(node.data))
+    kept = choice.randint(_common_bytes(node.safe, node.data), len(node.data))
     return choice.choice([node.safe, node.data, node.data[:kept], node.data[:kept] + bytes(len(node.data) - kept)])
+
+
+def _common_bytes(one: bytes, other: bytes) -> int:
+    """How many first bytes of both are the same."""
+    return next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
 
 
 class EndlessStore(MemoryStore):

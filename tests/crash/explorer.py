@@ -33,7 +33,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity, this_process
 from tidemark.stores.listing import list_names
-from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
+from tidemark.stores.protocol import Entry, FileEnd, Listing, Range, Store, StoreProperties
 
 LIVES = 4  # a world must come to rest within so many lives after its last death
 
@@ -231,6 +231,9 @@ class CrashingStore:
 
     def publish(self, path: str, data: bytes) -> None:
         self._effect("publish", path, lambda: self.inner.publish(path, data))
+
+    def append_if(self, path: str, data: bytes, end: FileEnd | None) -> bool:
+        return self._effect("append_if", path, lambda: self.inner.append_if(path, data, end))
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         return self._effect("write_part", path, lambda: self.inner.write_part(path, offset, pieces, sync))

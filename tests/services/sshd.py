@@ -38,7 +38,7 @@ CHROOT_PARENT = "/var/lib"  # every folder above a chroot must belong to root an
 POSIX_TOOLS = (
     "sh cat find sha256sum tar stat mv cp ln rm mkdir rmdir ls test [ printf echo sort head tail cut tr wc xargs dd df "
     "sync touch chmod env date sleep true false expr dirname basename readlink uname id grep sed awk od truncate mktemp "
-    "renice ionice"
+    "renice ionice flock"
 )
 
 

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError
 from tidemark.native import without_collector
-from tidemark.stores.agent import durable
+from tidemark.stores.agent import appender, durable
 from tidemark.stores.agent.disk import Disk, pack_rows
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.os_errors import Where, translate_os_errors
 from tidemark.stores.protocol import (
     LANDING,
     Entry,
+    FileEnd,
     Listing,
     Range,
     StoreProperties,
@@ -41,7 +42,7 @@ class LocalStore:
         self.disk = self._disk = Disk(root)
         self.where = self._where = Where("", root)
         self.url = "file://" + (root.rstrip("/") or "/")
-        self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, inodes=True)
+        self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, inodes=True, appends=True)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self._make_listing(folders, "")
@@ -103,6 +104,11 @@ class LocalStore:
                 durable.publish_within(self._disk.locate(""), path.encode(), data)
             else:
                 durable.publish(self._disk.locate(path), (data,))
+
+    def append_if(self, path: str, data: bytes, end: FileEnd | None) -> bool:
+        with translate_os_errors(self._where, check_path(path)):
+            place = self._disk.locate(path)
+            return appender.make_new(place, data) if end is None else appender.append_after(place, data, *end)
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         with translate_os_errors(self._where, check_path(path)):

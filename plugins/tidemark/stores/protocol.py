@@ -52,6 +52,7 @@ class StoreProperties:
     tier: Tier
     hard_links: bool
     inodes: bool  # listings have inode numbers
+    appends: bool  # `append_if` extends files, too; else it only makes new ones
 
 
 class Entry(NamedTuple):
@@ -91,6 +92,14 @@ class Range(NamedTuple):
     path: str
     offset: int = 0
     length: int | None = None
+
+
+class FileEnd(NamedTuple):
+    """What a caller has read of a file: it has `size` bytes, and its first `offset` bytes end with `tail`."""
+
+    size: int
+    offset: int
+    tail: bytes
 
 
 @runtime_checkable
@@ -155,6 +164,16 @@ class Store(Protocol):
 
     def publish(self, path: str, data: bytes) -> None:
         """Write a small file durably: temp name, write, fsync, rename, fsync folder. Replaces an older file."""
+        ...
+
+    def append_if(self, path: str, data: bytes, end: FileEnd | None) -> bool:
+        """Cut the file at `end.offset` and append `data` durably, if the file still is what `end` says. None: make the file,
+        whole or not at all, if there is none.
+
+        Returns False, and changes nothing, where that does not hold. One caller of many wins: the far end compares and
+        appends under a lock, and gives a new file its name by a link. A repeated call returns False where the first had its
+        effect. A call that breaks off may leave a torn append; the next caller sees and cuts it.
+        """
         ...
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:

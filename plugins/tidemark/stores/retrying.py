@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tidemark.errors import OutcomeUnknownError, UnreachableError
 from tidemark.stores.listing import list_names
-from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
+from tidemark.stores.protocol import Entry, FileEnd, Listing, Range, Store, StoreProperties
 from tidemark.visible_log import VisibleLog
 
 log = VisibleLog(__name__)
@@ -82,7 +82,8 @@ def without_retries(store: Store) -> Store:
 
 
 class RetryingStore:
-    """Repeats each call of `inner` while its far end is unreachable. Every call may be made twice with the same effect.
+    """Repeats each call of `inner` while its far end is unreachable. Every call may be made twice with the same effect
+    (`append_if` then says False, and its caller reads what is there).
 
     Not `write_part`: its pieces can be read only once. Its caller resumes from what has arrived.
     """
@@ -139,6 +140,9 @@ class RetryingStore:
 
     def publish(self, path: str, data: bytes) -> None:
         self._retry_call(lambda: self.inner.publish(path, data))
+
+    def append_if(self, path: str, data: bytes, end: FileEnd | None) -> bool:
+        return self._retry_call(lambda: self.inner.append_if(path, data, end))
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         return self.inner.write_part(path, offset, pieces, sync)

@@ -16,7 +16,7 @@ import pytest
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError, TidemarkError
 from tidemark.stores.listing import list_names
-from tidemark.stores.protocol import Entry, Range, Store, read_records
+from tidemark.stores.protocol import Entry, FileEnd, Range, Store, read_records
 from tidemark.tsfiles.names import RESOURCE
 
 BIG = bytes(range(256)) * 5000 + b"tail"  # 1.28 MB, no two pages alike in place
@@ -103,6 +103,39 @@ class StoreConformance:
         for error, name in ((long, "long"), (longer, "longer")):
             assert isinstance(error, CorruptionError)
             assert f"decided/{name} has more than the 99 bytes" in error.message
+
+    def test_of_two_that_make_a_file_the_second_is_told_and_changes_nothing(self, store: Store, place: Place) -> None:
+        assert store.append_if("log/7/1.log", b"first", None) is True
+        assert store.append_if("log/7/1.log", b"second", None) is False
+        assert place.get("log/7/1.log") == b"first"
+        assert place.names() == ["log/7/1.log"]
+
+    def test_an_append_needs_the_end_that_its_caller_read(self, store: Store, place: Place) -> None:
+        path = "log/it's $HOME/1.log"
+        place.put(path, BIG)
+        read = FileEnd(len(BIG), len(BIG), BIG[-300:])
+        if not store.properties.appends:
+            with pytest.raises(PermanentError):
+                store.append_if(path, b"x", read)
+            return
+
+        assert store.append_if("log/none", b"x", read) is False
+        for other in (FileEnd(len(BIG) - 1, len(BIG) - 1, BIG[-301:-1]), read._replace(tail=b"?" + BIG[-299:])):
+            assert store.append_if(path, b"x", other) is False
+        assert place.get(path) == BIG
+
+        assert store.append_if(path, b"\0one\n", read) is True
+        assert store.append_if(path, b"\0one\n", read) is False
+        assert place.get(path) == BIG + b"\0one\n"
+        assert place.names() == [path]
+
+    def test_an_append_cuts_what_stands_behind_the_end_that_was_read(self, store: Store, place: Place) -> None:
+        if not store.properties.appends:
+            pytest.skip("it only makes new files")
+        place.put("log/1", BIG + b"torn")
+
+        assert store.append_if("log/1", b"new", FileEnd(len(BIG) + 4, len(BIG), BIG[-64:])) is True
+        assert place.get("log/1") == BIG + b"new"
 
     def test_list_folder_names_files_and_folders(self, store: Store, place: Place) -> None:
         place.put("landing/s/run-1/a/b", b"")

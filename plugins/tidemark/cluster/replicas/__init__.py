@@ -2,7 +2,8 @@
 
 Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall_files`, which brings files back to the receiver.
 
-    core/      the rules of roles, epochs and logs; pure, and not called by anything yet (docs/replication.md)
+    core/      the rules of roles, epochs and logs; pure (docs/replication.md)
+    log        the log of a group in its member's folder: compare and append, read, seal; not called by anything yet
     plan       what goes to which node, which group lacks a quorum, who is late; pure
     deliver    files and their schema brought to nodes; the copies there are recorded
     cache      the receiver's own copies: fetched when read, evicted when there are many

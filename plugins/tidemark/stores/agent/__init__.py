@@ -13,6 +13,7 @@ Nothing is installed and no file stays. `stores.python.bundle` sends the text of
     forward        a node that sends to another node by its own ssh client
     publisher      far end of a push, second stage: read pieces back, make files durable, rename them
     writer         far end of a push, first stage: write the frames' bytes into parts
+    appender       compare a file's end and append, in one act
     server         receive operations and answer them in frames
 
 Imports only the standard library and modules of this folder. Python 3.6 or newer, plain OSError, paths as bytes.

@@ -96,7 +96,7 @@ def publish(place: bytes, pieces: Iterable[bytes]) -> None:
     try:
         try:
             for piece in pieces:
-                _write_all(handle, piece)
+                write_all(handle, piece)
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -119,7 +119,7 @@ def publish_within(root: bytes, path: bytes, data: bytes) -> None:
             handle = os.open(temp, _WRITE | os.O_EXCL, 0o644, dir_fd=above)
             try:
                 try:
-                    _write_all(handle, data)
+                    write_all(handle, data)
                     os.fsync(handle)
                 finally:
                     os.close(handle)
@@ -167,7 +167,7 @@ def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = 
         os.ftruncate(handle, offset)
         os.lseek(handle, offset, os.SEEK_SET)
         for piece in pieces:
-            _write_all(handle, piece)
+            write_all(handle, piece)
             offset += len(piece)
         if sync:
             os.fsync(handle)
@@ -323,7 +323,8 @@ def _sealed_before(part: bytes, final: bytes) -> bool:
     return not os.path.lexists(part) and os.path.lexists(final)
 
 
-def _write_all(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of `data`, however little the system takes at once."""
     left = memoryview(data)
     while left:
         left = left[os.write(handle, left) :]

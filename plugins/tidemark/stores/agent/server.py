@@ -275,6 +275,21 @@ class Server:
     def do_publish(self, path: str) -> None:
         self.write(lambda pieces: durable.publish(self.disk.locate(path), pieces))
 
+    def do_append(self, path: str, end: list[Any] | None) -> Any:
+        self.writing()
+        from tidemark.stores.agent import appender
+
+        place = self.disk.locate(path)
+
+        def act(pieces: Iterator[bytes]) -> bool:
+            data = b"".join(pieces)
+            if end is None:
+                return appender.make_new(place, data)
+            size, offset, tail = end
+            return appender.append_after(place, data, size, offset, bytes.fromhex(tail))
+
+        return self.write(act)
+
     def do_write(self, path: str, offset: int, sync: bool) -> Any:
         return self.write(lambda pieces: durable.write_part(self.disk.locate(path), offset, pieces, sync))
 

@@ -18,14 +18,14 @@ from typing import NamedTuple
 from tidemark.stores.agent.limits import MEMORY_BYTES
 
 READING = ("durable", "frames", "disk", "reader", "limits", "server")
-WRITING = ("block_journal", "part_file", "publisher", "writer")
+WRITING = ("block_journal", "part_file", "publisher", "writer", "appender")
 FORWARDING = ("forward",)
 MODULES = READING + WRITING + FORWARDING
 """What reading needs goes first and is as much as may cross at once before anything is acknowledged: it is up a round trip
 sooner. What only writing needs is behind it on the way, and made into modules when something is to be written. What sends to
 other nodes goes to those alone that do."""
 
-TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "dd")
+TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "dd", "flock")
 
 _PARSING = threading.Lock()
 """Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""

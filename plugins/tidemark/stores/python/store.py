@@ -11,7 +11,17 @@ from tidemark.stores.agent.block_journal import Identity
 from tidemark.stores.agent.server import GATHER
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.os_errors import Where, translate_os_errors
-from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier, check_folder, check_path, gone_error
+from tidemark.stores.protocol import (
+    Entry,
+    FileEnd,
+    Listing,
+    Range,
+    StoreProperties,
+    Tier,
+    check_folder,
+    check_path,
+    gone_error,
+)
 from tidemark.stores.python.session import FarPool, FarSession
 from tidemark.stores.ssh.connection import SshConnection
 
@@ -25,7 +35,7 @@ class PythonStore:
 
     def __init__(self, url: str, root: str, connection: SshConnection, first: FarSession) -> None:
         self.url = url
-        self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, inodes=True)
+        self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, inodes=True, appends=True)
         self.connection = connection
         self.root = root
         self.pool = FarPool(connection, root, first)
@@ -134,6 +144,11 @@ class PythonStore:
     def publish(self, path: str, data: bytes) -> None:
         with self._far_session(check_path(path)) as far:
             far.send_pieces("publish", (path,), [data])
+
+    def append_if(self, path: str, data: bytes, end: FileEnd | None) -> bool:
+        words = None if end is None else (end.size, end.offset, end.tail.hex())
+        with self._far_session(check_path(path)) as far:
+            return bool(far.send_pieces("append", (path, words), _join_pieces([data])))
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         with self._far_session(check_path(path)) as far:

@@ -155,6 +155,19 @@ class SftpFiles:
             )
         self.wire.flush_replies()
 
+    def link_new(self, source: str, target: str) -> bool:
+        """Give a file a second name, unless that name is taken. Raises OSError where the server makes no hard links."""
+        if HARDLINK not in self.wire.extensions:
+            raise OSError(errno.EOPNOTSUPP, "the SFTP server makes no hard links", target)
+        names = encode_string(source) + encode_string(target)
+        refused = self.wire.ask(EXTENDED, encode_string(HARDLINK) + names).as_os_error()
+        there = self.wire.ask(LSTAT, encode_string(target)).as_os_error() is None
+        if refused is not None and not there:
+            raise refused
+        if refused is None and not there:
+            raise OSError(errno.EOPNOTSUPP, "the SFTP server says it is linked, and it is not there", target)
+        return refused is None
+
     def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
         """Replace each target atomically. Returns each target's size then, None where the rename failed."""
         sizes: list[int | None] = [None] * len(pairs)

@@ -17,6 +17,7 @@ from tidemark.stores.agent.disk import UNLISTED, outermost_folders, printable_na
 from tidemark.stores.os_errors import Where, os_error, translate_os_errors
 from tidemark.stores.protocol import (
     Entry,
+    FileEnd,
     Listing,
     Piece,
     Range,
@@ -51,7 +52,9 @@ class SftpStore:
         self._where = Where(connection.login.name, root)
         self._wire: BulkWire | None = None
         extensions = self._open_session()[0].extensions
-        self.properties = StoreProperties(tier=self.tier, hard_links=HARDLINK in extensions, inodes=self._has_inodes())
+        self.properties = StoreProperties(
+            tier=self.tier, hard_links=HARDLINK in extensions, inodes=self._has_inodes(), appends=self._can_append()
+        )
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         missing: list[str] = []
@@ -187,6 +190,23 @@ class SftpStore:
         # CRASH WINDOW: a whole temp file without its final name; nobody reads it, the rerun publishes again.
         self.rename(temp, path)
 
+    def append_if(self, path: str, data: bytes, end: FileEnd | None) -> bool:
+        """Make a new file as `Store.append_if`. SFTP alone cannot compare and append."""
+        if end is not None:
+            raise PermanentError(
+                f"{self._where.full_path(path)}: an SFTP server alone cannot compare and append", subject=path
+            )
+        temp = f"{check_path(path)}.{secrets.token_hex(4)}.tmp"
+        try:
+            self.write_part(temp, 0, [data], sync=True)
+            # CRASH WINDOW: a whole temp file without its name; nobody reads it.
+            with self._session_at(path) as (_, at, files):
+                won = files.link_new(at.place_of(temp), at.place_of(path))
+                self._sync_folders(at, [path.rpartition("/")[0]] if won else [])
+        finally:
+            self.remove([temp])
+        return won
+
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         with self._session_for_writing([check_path(path)]) as (_, at, files):
             return files.write_pieces(at.place_of(path), offset, pieces, sync)
@@ -254,6 +274,9 @@ class SftpStore:
     # overridden by the tier with a shell
 
     def _has_inodes(self) -> bool:
+        return False
+
+    def _can_append(self) -> bool:
         return False
 
     def _collect_files(self, at: SftpFolders, folders: list[str], entries: list[Entry], odd: list[tuple[str, str]]) -> None:

@@ -4,6 +4,7 @@
     quorum         majorities, acknowledgements, the outcome of a forward; is a new operation admitted
     continuity     a log is a chain: gaps, torn ends, where two logs part
     record         a record as bytes: 64 bytes of head, a body, two CRCs
+    segment        a file of a log as bytes: records, and marks that tell its end and its fence
     election       are two rounds consistent; who becomes master
     status         the state processing flow: from a group to new roles and actions
     epochs         fence, promotion, barrier, grant of the arbitrator; may this record be appended

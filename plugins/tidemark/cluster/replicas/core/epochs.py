@@ -18,7 +18,7 @@ differences from RAFT".
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidemark.cluster.replicas.core.continuity import Log, Record, is_continued
@@ -81,6 +81,20 @@ def judge_append(held: Fence | None, log: Log, writer: Fence, record: Record) ->
         return Verdict.DUPLICATE if kept and log.end_at(version) == record.end else Verdict.CONFLICT
     fits = record.position.epoch <= writer.epoch and is_continued(log.end, record)
     return Verdict.ACCEPT if fits else Verdict.CONFLICT
+
+
+def judge_batch(held: Fence | None, log: Log, writer: Fence, records: Sequence[Record]) -> tuple[Verdict, int]:
+    """Judge records in a row, which a node appends all or none. Return the verdict, and how many the node has already."""
+    known = 0
+    for record in records:
+        verdict = judge_append(held, log, writer, record)
+        if verdict is Verdict.ACCEPT:
+            log = Log(record.end)
+        elif verdict is Verdict.DUPLICATE:
+            known += 1
+        else:
+            return verdict, known
+    return Verdict.DUPLICATE if known == len(records) else Verdict.ACCEPT, known
 
 
 @dataclass(frozen=True, slots=True)

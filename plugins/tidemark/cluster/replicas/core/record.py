@@ -68,6 +68,13 @@ def encode_record(end: LogEnd, epoch: int, operation: uuid.UUID, kind: RecordKin
     return head + zlib.crc32(head).to_bytes(4, "little") + body
 
 
+def encode_stored(stored: StoredRecord) -> bytes:
+    """Return the bytes of a record as they were."""
+    head = stored.head
+    before = LogEnd(Position(0, head.position.version - 1), head.previous_crc)
+    return encode_record(before, head.position.epoch, uuid.UUID(head.operation), stored.kind, body=stored.body)
+
+
 def read_records(data: bytes) -> Iterator[StoredRecord | None]:
     """Yield the records in a log's bytes, None for one that is unreadable. `continuity.check_log` judges their heads.
 
@@ -78,7 +85,7 @@ def read_records(data: bytes) -> Iterator[StoredRecord | None]:
     at = 0
     while at < len(data):
         try:
-            stored, after = _read_record(data, at)
+            stored, after = read_record(data, at)
         except CorruptionError:
             yield None
             if len(data) - at >= HEAD_BYTES and any(data[at:]):
@@ -90,13 +97,13 @@ def read_records(data: bytes) -> Iterator[StoredRecord | None]:
 
 def decode_record(data: bytes) -> StoredRecord:
     """Return the one record that these bytes are. CorruptionError if they are not one whole record, or more."""
-    stored, after = _read_record(data, 0)
+    stored, after = read_record(data, 0)
     if stored is None or after != len(data):
         raise CorruptionError("a log record is not whole, or not alone")
     return stored
 
 
-def _read_record(data: bytes, at: int) -> tuple[StoredRecord | None, int]:
+def read_record(data: bytes, at: int) -> tuple[StoredRecord | None, int]:
     """Return the record at this offset and where the next begins; None if the head is sound and the body is not."""
     head = data[at : at + HEAD_BYTES]
     if len(head) < HEAD_BYTES or head[:4] != _MAGIC or zlib.crc32(head[:60]) != _crc_of(head):
