@@ -249,7 +249,8 @@ def _run_logged(words: Sequence[str], screen: Screen, log: ExitStack) -> int:
                 call.close()
     except (KeyboardInterrupt, Stopped) as stop:
         code = stop.code if isinstance(stop, Stopped) else 130
-        return _print_failure(screen, encode_failure(code, "stopped", "the same command goes on from there"), "")
+        told = encode_failure(code, "stopped", "the same command goes on from there")
+        return _print_failure(screen, told, told["hint"])
     except Exception as error:
         screen.record(INFO, f"stopped by {type(error).__name__}", error)
         told = describe_error(call, error)

@@ -25,6 +25,7 @@ from tidemark.proof.why.file import explain_unlisted
 from tidemark.proof.why.subjects import LookupContext, bare_path, explain_subject, suggest_names
 from tidemark.receiver.proved_files import Recorded, check_files
 from tidemark.receiver.session import local_root
+from tidemark.settings.document import is_pattern
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 
 
@@ -71,8 +72,10 @@ def why(app: App, subject: str) -> Explanation:
         answer = explain_subject(desk, subject) or _explain_at_site(app, bare_path(desk, subject))
         if answer is None:
             close = suggest_names(desk, subject)
+            pattern = " (why takes one name, no pattern)" if is_pattern(subject) else ""
             raise NotFoundError(
-                f"nothing is known by the name {subject!r}" + (f"; did you mean {', '.join(close)}?" if close else ""),
+                f"nothing is known by the name {subject!r}{pattern}"
+                + (f"; did you mean {', '.join(close)}?" if close else ""),
                 hint=f"./tidemark why {close[0]}" if close else "./tidemark status",
                 subject=subject,
             )

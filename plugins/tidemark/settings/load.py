@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tidemark.settings.document import Problems, read_document, suggest_nearest
 from tidemark.settings.model import DEFAULTS, FRESH_UUID, NAMED, REQUIRED, SECTIONS, Settings, list_settings, make_start
-from tidemark.settings.values import reader_below
+from tidemark.settings.values import reader_below, scan_command
 
 RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled", "answered", "taken")
 """What a receiver keeps below its store (CONTRACT §3, docs/formats)."""
@@ -150,7 +150,8 @@ def _folder_address(store: str, folder: str) -> str:
 
 def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:
     if table.get("store", "").startswith("sftp://") and not (table.get("host_key", "-") or table.get("connection")):
-        message = 'needs host_key = "SHA256:…" because its store is sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it'
+        shown = scan_command(table["store"])
+        message = f'needs host_key = "SHA256:…" because its store is sftp; {shown} shows it'
         problems.add_problem(message, section, name, "store")
     if table.get("store", "").startswith("file://") and table.get("tier", "auto") != "auto":
         message = "is for sftp:// stores, where it says what may be run at the far end: leave it out"

@@ -64,7 +64,7 @@ def setting(default: Any, read: Reader, meaning: str, *, start: str = "") -> Any
     return field(default=default, metadata={"setting": Setting(default, read, meaning, start)})
 
 
-HOST_KEY = '"SHA256:…", required for sftp; `ssh-keyscan HOST | ssh-keygen -lf -` shows it'
+HOST_KEY = '"SHA256:…", required for sftp; `ssh-keyscan -p PORT HOST | ssh-keygen -lf -` shows it'
 KEY = 'private key file for sftp, e.g. "~/.ssh/id_ed25519"'
 CONNECTION = "id of an Airflow connection (sftp, ssh, generic) to log in by, instead of `key`"
 TIER = 'of an sftp store: "python", "posix", "sftp" let nothing better be used there'

@@ -248,10 +248,18 @@ def parse_snapshot_folder(value: Any) -> str:
     return parse_optional_folder(value)
 
 
+def scan_command(store: str) -> str:
+    """The command that shows the host keys of an sftp store's server."""
+    server = urlsplit(store)
+    port = f"-p {server.port} " if server.port else ""
+    return f"ssh-keyscan {port}{server.hostname} | ssh-keygen -lf -"
+
+
 def parse_host_key(value: Any) -> str:
     if value != "" and not (isinstance(value, str) and re.fullmatch(_HOST_KEY, value)):
         raise ValueError(
-            'must be the server\'s fingerprint "SHA256:…" of 43 characters; ssh-keyscan HOST | ssh-keygen -lf - shows it'
+            'must be the server\'s fingerprint "SHA256:…" of 43 characters; '
+            "ssh-keyscan -p PORT HOST | ssh-keygen -lf - shows it"
         )
     return str(value)
 

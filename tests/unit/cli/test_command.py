@@ -285,6 +285,7 @@ def test_a_signal_closes_what_is_open_and_tells(
     put_verb(monkeypatch, run)
     said = tidemark("status", "--json")
     assert (said.code, said.json["kind"], said.json["error"]) == (code, code, "stopped")
+    assert "next: the same command goes on from there" in said.err
     assert closed == [True]
 
 
@@ -345,3 +346,26 @@ def test_status_tells_who_sends_under_a_shared_cap(
     with place_on(SharedLine(ledger, "centre", 10e6), "run-1", this_process()):
         assert "centre, line of 10.0 MB/s: run-1 10.0 MB/s" in tidemark("status").out
     ledger.close()
+
+
+def test_why_knows_a_receiver_and_takes_no_pattern(tidemark: Command) -> None:
+    assert tidemark("sync", "plant1").code == 0
+    found = tidemark("why", "centre", "--json").json
+    assert (found["kind"], found["state"], found["evidence"]) == ("receiver", "idle", ["link plant1: idle"])
+    Path("site/data").rename("site/away")
+    assert tidemark("sync", "plant1").code != 0
+    found = tidemark("why", "centre", "--json").json
+    assert (found["state"], found["next"]) == ("guard", "./tidemark why plant1") and "link plant1" in found["cause"]
+    assert "takes one name, no pattern" in tidemark("why", "root.plant2.*").err
+
+
+def test_a_host_key_is_asked_for_at_the_port_of_the_store(tidemark: Command, deployment: Path) -> None:
+    place = deployment / "tidemark.toml"
+    place.write_text(place.read_text().replace('store = "site"', 'store = "sftp://edge@10.0.0.5:22622/data"'))
+    assert "ssh-keyscan -p 22622 10.0.0.5 |" in tidemark("status").err
+    place.write_text(place.read_text().replace(":22622", ""))
+    assert "ssh-keyscan 10.0.0.5 |" in tidemark("status").err
+
+
+def test_doctor_counts_one_as_one(tidemark: Command) -> None:
+    assert "1 site, 1 receiver, 1 link" in tidemark("doctor").out

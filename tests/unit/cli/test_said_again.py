@@ -293,3 +293,9 @@ def test_a_run_that_a_newer_one_took_over_from_names_that_one(tmp_path: Path, mo
     for words in (approve, ["sync", "plant1"], approve, first):
         said = edge.run(*words)
         assert said.code == 0, (words, said)
+
+
+def test_what_is_to_be_edited_after_a_change_of_nodes_is_said(edge: Commanded) -> None:
+    said = edge.run("cluster", "add", n4(clustered(edge)))
+    assert "write [nodes.n4] into" in said.json["edit"] and said.json["edit"] in said.err
+    assert "take [nodes.n3] out of" in edge.run("cluster", "remove", "n3", "--yes").json["edit"]

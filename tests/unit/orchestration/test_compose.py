@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -185,11 +186,27 @@ def test_the_command_that_runs_is_one_airflow_has(compose: dict[str, Any]) -> No
 
 
 @pytest.mark.real("sshd")  # ssh-keygen comes with it
+def test_settings_that_are_included_are_where_the_parts_look(compose: dict[str, Any], prepared: Path) -> None:
+    """What `include = ["sites/*.toml"]` names beside the settings is mounted beside them, in every part."""
+    place = 'include = ["sites/*.toml"]\n' + (prepared / "tidemark.toml").read_text()
+    (prepared / "tidemark.toml").write_text(place)
+    (prepared / "sites" / "third.toml").write_text(f'[sites.third]\nid = "{uuid4()}"\nstore = "/data"\n')
+    for part in ("migrate", "api-server", "scheduler", "dag-processor", "triggerer"):
+        mounts = dict(m.split(":")[:2] for m in services(compose)[part]["volumes"] if m.startswith("./var/compose/"))
+        at = {source.removeprefix("./var/compose/"): target for source, target in mounts.items()}
+        assert Path(at["sites"]) == Path(at["tidemark.toml"]).parent / "sites", part
+
+    from tidemark.settings.load import load_settings
+
+    assert "third" in load_settings(prepared / "tidemark.toml", {}).sites
+
+
+@pytest.mark.real("sshd")  # ssh-keygen comes with it
 def test_prepare_makes_private_files_and_sound_settings_and_keeps_them(prepared: Path) -> None:
-    before = {path.name: path.read_bytes() for path in prepared.iterdir()}
+    before = {path.name: path.read_bytes() for path in prepared.iterdir() if path.is_file()}
     subprocess.run([sys.executable, ROOT / "docker/prepare", "--dir", prepared], check=True, capture_output=True)
-    assert {path.name: path.read_bytes() for path in prepared.iterdir()} == before
-    for path in prepared.iterdir():
+    assert {path.name: path.read_bytes() for path in prepared.iterdir() if path.is_file()} == before
+    for path in filter(Path.is_file, prepared.iterdir()):
         if not path.name.endswith(".pub"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
     assert json.loads(before["passwords.json"])["admin"]

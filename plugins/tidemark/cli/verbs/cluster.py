@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,7 +184,18 @@ def _run_change(call: Call) -> Answer:
 
     asked = call.arguments
     wanted = wanted_of(asked, asked.action)
-    return _answer_change(call, lambda beat: change_nodes(call.app, receiver_of(call), wanted, beat, wait=not asked.no_wait))
+    answer = _answer_change(
+        call, lambda beat: change_nodes(call.app, receiver_of(call), wanted, beat, wait=not asked.no_wait)
+    )
+    in_settings, done = wanted.node in call.settings.nodes, answer.json["state"] == "done"
+    if wanted.kind == "add" and done and not in_settings:
+        told = f"write [nodes.{wanted.node}] into {call.settings.path}, so that it says what there is"
+    elif wanted.kind == "remove" and done and in_settings:
+        told = f"take [nodes.{wanted.node}] out of {call.settings.path}: it has left"
+    else:
+        return answer
+    call.screen.print_remark(f"  {told}")
+    return replace(answer, json={**answer.json, "edit": told})
 
 
 def _run_roll_back(call: Call) -> Answer:

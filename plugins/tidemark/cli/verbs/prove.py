@@ -148,6 +148,8 @@ def _cover_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
 
 def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
     complete = "complete" if found["complete"] else "NOT COMPLETE" if found["red"] else "STALE"
+    if not found["cells"]:
+        complete = "nothing was expected"
     unknown = f", {found['unknown_cells']:,} unknown" if found["unknown_cells"] else ""
     screen.print_line(f"{found['receiver']}: {complete}, {found['cells']:,} cells (device × day){unknown}")
     for site in found["sites"]:

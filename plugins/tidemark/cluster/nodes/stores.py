@@ -69,7 +69,7 @@ def node_address(app: App, row: NodeRow) -> StoreAddress:
     if address.url.startswith("sftp://") and not (address.host_key or address.connection):
         raise UsageError(
             f"node {row.node} at {address.url} needs its server's key",
-            hint=f'--host-key, or [nodes.{row.node}] host_key = "SHA256:…"; ssh-keyscan HOST | ssh-keygen -lf - shows it',
+            hint=f'--host-key, or [nodes.{row.node}] host_key = "SHA256:…"; {values.scan_command(address.url)} shows it',
             subject=row.node,
         )
     return replace(address, tries=OPENING_TRIES)

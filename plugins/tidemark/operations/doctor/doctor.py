@@ -59,7 +59,8 @@ def doctor(
         settings = load_settings(config, environ)
     except UsageError as wrong:
         return DoctorReport((*checks, fail_check("settings", wrong)))
-    told = f"{len(settings.sites)} sites, {len(settings.receivers)} receivers, {len(settings.links)} links"
+    parts = (("site", settings.sites), ("receiver", settings.receivers), ("link", settings.links))
+    told = ", ".join(f"{len(tables)} {name}{'' if len(tables) == 1 else 's'}" for name, tables in parts)
     checks.append(pass_check("settings", f"{settings.path}: {told}"))
     checks.append(_check_ledger(settings))
     checks += [_check_disk(settings), _check_java(settings), _check_decoders()]

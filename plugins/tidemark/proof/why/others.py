@@ -61,6 +61,22 @@ _LINK_WAIT = {
 }
 
 
+def explain_receiver(name: str, links: Sequence[LinkStatus]) -> Explanation:
+    """Explain a receiver by its links."""
+    waiting = [status for status in links if status.state != "idle"]
+    first = waiting[0] if waiting else None
+    return Explanation(
+        subject=name,
+        kind="receiver",
+        state=first.state if first else "idle",
+        cause=f"link {first.facts.link}: {first.reason or first.state}" if first else "nothing is open at its links",
+        evidence=tuple(f"link {s.facts.link}: {s.state}" + (f": {s.reason}" if s.reason else "") for s in links),
+        next=f"./tidemark why {first.facts.link}" if first else f"./tidemark verify --receiver {name}",
+        if_you_wait=_LINK_WAIT[first.state] if first else "schedules of its links start the next runs",
+        final=first is None,
+    )
+
+
 def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, events: tuple[str, ...]) -> Explanation:
     """Explain one run. `status` is that of its link, whose newest run may be another."""
     facts = [f"{i['files']} × {i['action']}: {i['state']}" + (f" ({i['reason']})" if i["reason"] else "") for i in items]

@@ -18,7 +18,14 @@ from tidemark.proof.coverage.gather import late_paths
 from tidemark.proof.explanation import Explanation, format_events
 from tidemark.proof.status import LinkStatus
 from tidemark.proof.why.file import FileFacts, explain_file
-from tidemark.proof.why.others import explain_device, explain_landing, explain_link, explain_run, explain_site
+from tidemark.proof.why.others import (
+    explain_device,
+    explain_landing,
+    explain_link,
+    explain_receiver,
+    explain_run,
+    explain_site,
+)
 from tidemark.tsfiles.sealed import MODS_SUFFIXES
 
 _EVENTS = 8  # newest events shown
@@ -41,7 +48,16 @@ class LookupContext:
 
 def explain_subject(desk: LookupContext, subject: str) -> Explanation | None:
     """Return the explanation of what `subject` names; None where the ledger does not know the name."""
-    for look in (_lookup_link, _lookup_site, _lookup_run, _lookup_holder, _lookup_landing, _lookup_file, _lookup_device):
+    for look in (
+        _lookup_link,
+        _lookup_site,
+        _lookup_receiver,
+        _lookup_run,
+        _lookup_holder,
+        _lookup_landing,
+        _lookup_file,
+        _lookup_device,
+    ):
         answer = look(desk, subject)
         if answer is not None:
             return answer
@@ -90,6 +106,12 @@ def _lookup_site(desk: LookupContext, subject: str) -> Explanation | None:
         if r["reason"]
     ]
     return explain_site(name, [s for s in desk.links.values() if s.facts.site == name], counts, gaps)
+
+
+def _lookup_receiver(desk: LookupContext, subject: str) -> Explanation | None:
+    if subject not in desk.here and subject not in desk.remote:
+        return None
+    return explain_receiver(subject, [s for s in desk.links.values() if s.facts.receiver == subject])
 
 
 def _lookup_run(desk: LookupContext, subject: str) -> Explanation | None:
