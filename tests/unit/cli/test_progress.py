@@ -101,3 +101,29 @@ def test_lists_in_a_few_words() -> None:
     assert shorten_list(["a", "b"]) == "a, b"
     assert shorten_list([{"a": 1}]) == 1
     assert shorten_list("text") == "text"
+
+
+def test_several_links_have_a_bar_each_and_a_sum(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_on_a_terminal(monkeypatch)
+    with progress.show_progress_of_each(Screen(), 3) as follow:
+        with follow("north") as north, follow("south") as south:
+            north(Tick("transfer_files", 1, 2, 500_000, 2_000_000))
+            south(Tick("recover"))
+            south(Tick("check", 3, 4))
+        with follow("west"):
+            pass
+    drawn = capsys.readouterr().err
+    for shown in ("north transfer_files", "1/2 files", "0.5/2.0 MB", "south check", "2/3 links"):
+        assert shown in drawn, drawn
+
+
+def test_several_links_off_a_terminal_are_named_in_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with progress.show_progress_of_each(Screen(), 2) as follow, follow("north") as north, follow("south") as south:
+        north(Tick("send", 1, 9))
+        south(Tick("send", 2, 9))
+    assert capsys.readouterr().err == "north send: 1 of 9 files\nsouth send: 2 of 9 files\n"
