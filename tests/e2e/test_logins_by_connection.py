@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +16,7 @@ import pytest
 from tests.commanded import Commanded, Said
 from tests.services.sshd import FarEnd, Sshd, make_key
 from tidemark import connections
-from tidemark.errors import HostKeyError, NotFoundError, PermanentError, PermissionDeniedError, UsageError
+from tidemark.errors import HostKeyError, NotFoundError, PermanentError, PermissionDeniedError, RetryableError, UsageError
 from tidemark.operations.doctor.doctor import doctor
 from tidemark.orchestration import connections as asked
 from tidemark.stores.open import open_store
@@ -182,6 +183,24 @@ def test_doctor_logs_in_by_the_connection(sshd: Sshd, tmp_path: Path, monkeypatc
     assert [check.name for check in report.checks if not check.ok] == ["site plant1"]
 
 
+def test_a_server_is_known_by_a_file_of_known_hosts(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(monkeypatch, key_file=str(sshd.key))
+    reach(sshd, host_key="", known_hosts=str(sshd.folder / "known_hosts")).close()
+    (tmp_path / "none").write_text("")
+    with pytest.raises(HostKeyError, match=f"{tmp_path}/none has no key of .*:{sshd.port}"):
+        reach(sshd, host_key="", known_hosts=str(tmp_path / "none"))
+
+
+def test_a_backend_that_hangs_in_a_task_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_has_airflow", lambda: True)
+    monkeypatch.setattr(asked, "_is_in_task", lambda: True)
+    monkeypatch.setattr(asked, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(asked, "_find", lambda _: time.sleep(30))
+    with pytest.raises(RetryableError, match="'plant'") as caught:
+        connections.read_connection("plant")
+    assert "secrets backend" in caught.value.hint
+
+
 @pytest.mark.real("airflow")
 def test_the_command_asks_an_installed_airflow(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One child process answers all questions, by Airflow's own order: a secrets backend before the environment."""
@@ -206,6 +225,6 @@ def test_the_command_asks_an_installed_airflow(sshd: Sshd, tmp_path: Path, monke
     with pytest.raises(NotFoundError, match="'nobody'"):
         connections.read_connection("nobody")
     monkeypatch.setattr(asked, "PATIENCE_SECONDS", 0.5)
-    with pytest.raises(asked.RetryableError, match="'slow'"):
+    with pytest.raises(RetryableError, match="'slow'"):
         connections.read_connection("slow")
     assert child is not None and child.poll() is not None, "a child that hangs is ended"

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from tidemark import __version__
+from tidemark import __version__, connections
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.failure import MEANING, describe_error, encode_failure
 from tidemark.cli.screen import INFO, OutputClosed, Screen, guard_stdout
@@ -241,6 +241,7 @@ def _run_logged(words: Sequence[str], screen: Screen, log: ExitStack) -> int:
 
                 log.enter_context(keep_log(arguments, words, screen))
             call = Call(arguments, screen, rest, make_parser=lambda: _make_parser(VERBS.values()))
+            connections.config = arguments.config
             verb = VERBS[arguments.verb]
             try:
                 call.confirm_action(verb.asks, words)

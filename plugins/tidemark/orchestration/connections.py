@@ -17,10 +17,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import PermanentError, PermissionDeniedError, RetryableError
+from tidemark import connections
+from tidemark.errors import PermanentError, PermissionDeniedError, RetryableError, UsageError
+from tidemark.orchestration.deployment.home import Ports, home_of, make_environment
+from tidemark.settings.load import load_settings
 
 PATIENCE_SECONDS = 60.0  # for Airflow's import, and its secrets backend
 _CHILD = "from tidemark.orchestration.connections import answer_questions; answer_questions()"
@@ -108,15 +112,28 @@ def _ask_child(connection_id: str) -> dict[str, Any]:
 
 
 def _start_child() -> subprocess.Popen[str]:
-    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = _airflow_environment()
+    paths = [str(Path(__file__).parents[2]), *filter(None, [environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _CHILD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # Airflow's log, which nobody asked for
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "_AIRFLOW_PROCESS_CONTEXT": "server"},
+        env={**environ, "PYTHONPATH": os.pathsep.join(paths), "_AIRFLOW_PROCESS_CONTEXT": "server"},
     )
+
+
+def _airflow_environment() -> dict[str, str]:
+    """Return this process's environment. If it names no Airflow, add that of the one that `./tidemark up` made beside the
+    settings."""
+    inherited = dict(os.environ)
+    if "AIRFLOW_HOME" not in inherited:
+        with suppress(UsageError):
+            settings = load_settings(connections.config, os.environ)
+            if home_of(settings).secrets.exists():
+                return make_environment(settings, Ports(0, 0), inherited)
+    return inherited
 
 
 def answer_questions() -> None:

@@ -149,13 +149,17 @@ def _folder_address(store: str, folder: str) -> str:
 
 
 def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:
-    if table.get("store", "").startswith("sftp://") and not (table.get("host_key", "-") or table.get("connection")):
+    if table.get("store", "").startswith("sftp://") and not any(
+        table.get(key) for key in ("host_key", "known_hosts", "connection")
+    ):
         shown = scan_command(table["store"])
         message = f'needs host_key = "SHA256:…" because its store is sftp; {shown} shows it'
         problems.add_problem(message, section, name, "store")
     if table.get("store", "").startswith("file://") and table.get("tier", "auto") != "auto":
         message = "is for sftp:// stores, where it says what may be run at the far end: leave it out"
         problems.add_problem(message, section, name, "tier", value=table["tier"])
+    if table.get("host_key") and table.get("known_hosts"):
+        problems.add_problem("host_key and known_hosts exclude each other: give one", section, name, "known_hosts")
     if table.get("key") and table.get("connection"):
         problems.add_problem("key and connection exclude each other: give one", section, name, "connection")
     if table.get("iotdb_password_file") and table.get("iotdb_connection"):

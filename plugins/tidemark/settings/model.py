@@ -65,6 +65,7 @@ def setting(default: Any, read: Reader, meaning: str, *, start: str = "") -> Any
 
 
 HOST_KEY = '"SHA256:…", required for sftp; `ssh-keyscan -p PORT HOST | ssh-keygen -lf -` shows it'
+KNOWN_HOSTS = 'a file that has the server\'s key, e.g. "~/.ssh/known_hosts", instead of `host_key`'
 KEY = 'private key file for sftp, e.g. "~/.ssh/id_ed25519"'
 CONNECTION = "id of an Airflow connection (sftp, ssh, generic) to log in by, instead of `key`"
 TIER = 'of an sftp store: "python", "posix", "sftp" let nothing better be used there'
@@ -94,6 +95,7 @@ class ReceiverSettings:
         start="var/centre",
     )
     host_key: str = setting("", parse_host_key, HOST_KEY)
+    known_hosts: str = setting("", parse_path, KNOWN_HOSTS)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
     tier: str = setting("auto", TIERS, TIER)
@@ -132,6 +134,7 @@ class SiteSettings:
         REQUIRED, parse_store, "IoTDB's folder: of this machine, or sftp://user@host:port/folder", start="/data/iotdb"
     )
     host_key: str = setting("", parse_host_key, HOST_KEY)
+    known_hosts: str = setting("", parse_path, KNOWN_HOSTS)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
     tier: str = setting("auto", TIERS, TIER)
@@ -291,6 +294,7 @@ class NodeSettings:
         start="var/n1",
     )
     host_key: str = setting("", parse_host_key, HOST_KEY)
+    known_hosts: str = setting("", parse_path, KNOWN_HOSTS)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
     tier: str = setting("auto", TIERS, TIER)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tidemark.connections import Connection, HeldConnection
-from tidemark.errors import PermanentError, UsageError
+from tidemark.errors import HostKeyError, PermanentError, UsageError
 from tidemark.stores.protocol import Store, StoreAddress, Tier, place_of, without_password
 from tidemark.stores.python.session import start_far_end
 from tidemark.stores.python.store import PythonStore
@@ -98,4 +100,16 @@ def login_of(address: StoreAddress) -> tuple[Login, str]:
             subject=told.id,
         )
     user = unquote(parts.username or "") or told.login or getpass.getuser()
-    return Login(host, parts.port or told.port or port, user, address.host_key or told.host_key, address.key, held), root
+    login = Login(host, parts.port or told.port or port, user, address.host_key or told.host_key, address.key, held)
+    return login if login.host_key or not address.known_hosts else _pin_known_key(login, address.known_hosts), root
+
+
+def _pin_known_key(login: Login, file: str) -> Login:
+    known = known_host_key(login.host, login.port, Path(file))
+    if not known:
+        raise HostKeyError(
+            f"{file} has no key of {login.name}",
+            hint=f"`ssh -p {login.port} {login.host}` puts it there, after you compared it; or set host_key",
+            subject=login.host,
+        )
+    return replace(login, host_key=known)

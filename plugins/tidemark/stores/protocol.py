@@ -409,12 +409,14 @@ class StoreAddress:
     nice: int = 0  # niceness of our processes at the far end, 0 … 19: its disk and CPU serve others first
     memory: int = MEMORY_BYTES  # bytes that our program may use at the far end; 0: no limit
     tier: str = "auto"  # of an sftp store: a key of `open.TIERS` to force one
+    known_hosts: str = ""  # a file that has the server's key, where `host_key` is none
     tries: int = 0  # tries to open it; 0: the default; fewer for a store that others can replace
 
     @classmethod
     def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
         memory = getattr(end, "far_memory", MEMORY_BYTES)
-        return cls(end.store, end.host_key, end.key, end.connection, getattr(end, "nice", 0), memory, end.tier)
+        nice, hosts = getattr(end, "nice", 0), end.known_hosts
+        return cls(end.store, end.host_key, end.key, end.connection, nice, memory, end.tier, hosts)
 
 
 def place_of(url: str) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from tests.centre import Centre, d1, rows
 from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
+from tidemark import connections
 from tidemark.errors import UsageError
 from tidemark.formats.landing import InventoryEntry
 from tidemark.operations.decisions import owners_transfer
@@ -287,6 +288,17 @@ def test_the_password_is_read_from_its_file_and_told_nowhere(tmp_path: Path) -> 
     assert (server.name, server.user, server.password) == ("h:6667", "me", "geheim") and "geheim" not in repr(server)
     with pytest.raises(UsageError, match="cannot be read"):
         server_of(replace(receiver, iotdb_password_file=str(tmp_path / "gone")))
+
+
+def test_login_and_password_come_from_an_airflow_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_has_airflow", lambda: False)
+    monkeypatch.setenv("AIRFLOW_CONN_TREE", "generic://me:geheim@/")
+    receiver = ReceiverSettings("centre", f"file://{tmp_path}", iotdb="iotdb://h", iotdb_connection="tree")
+    server = server_of(receiver)
+    assert (server.name, server.user, server.password) == ("h:6667", "me", "geheim") and "geheim" not in repr(server)
+    monkeypatch.setenv("AIRFLOW_CONN_TREE", "generic://me@/")
+    with pytest.raises(UsageError, match="'tree' has no password"):
+        server_of(receiver)
 
 
 def test_doctor_names_a_server_that_is_not_there(tmp_path: Path) -> None:

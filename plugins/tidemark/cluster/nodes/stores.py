@@ -66,7 +66,7 @@ def node_address(app: App, row: NodeRow) -> StoreAddress:
             hint=f'log in by key: [nodes.{row.node}] key = "…"; the ledger keeps no secrets',
             subject=row.node,
         )
-    if address.url.startswith("sftp://") and not (address.host_key or address.connection):
+    if address.url.startswith("sftp://") and not (address.host_key or address.known_hosts or address.connection):
         raise UsageError(
             f"node {row.node} at {address.url} needs its server's key",
             hint=f'--host-key, or [nodes.{row.node}] host_key = "SHA256:…"; {values.scan_command(address.url)} shows it',

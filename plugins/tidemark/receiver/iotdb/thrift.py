@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ class Server:
     host: str
     port: int
     user: str
-    password: str = field(repr=False)
+    password: str
 
     @classmethod
     def from_url(cls, url: str, password: str, user: str = "root") -> Server:
