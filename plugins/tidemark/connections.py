@@ -17,8 +17,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
-from pkgutil import resolve_name
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -73,6 +71,8 @@ class HeldConnection:
 def read_connection(connection_id: str) -> Connection:
     """Find a connection. NotFoundError if there is none, UsageError if it can be no login, and errors of asking Airflow."""
     if _has_airflow():
+        from pkgutil import resolve_name
+
         found = resolve_name(ASK_AIRFLOW)(connection_id)
         where = "; a secrets backend that fails counts as empty: `airflow connections get` shows what Airflow finds"
     else:
@@ -135,6 +135,8 @@ def _fingerprint(connection_id: str, told: str) -> str:
 
 
 def _has_airflow() -> bool:
+    from importlib import metadata  # here and below, because every command imports this module and few ask
+
     with suppress(metadata.PackageNotFoundError):
         return bool(metadata.version("apache-airflow-core"))
     return False
