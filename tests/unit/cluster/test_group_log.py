@@ -6,12 +6,15 @@ import struct
 import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.group_logs import COORDINATOR, fence_of, records_behind
 from tests.memory_store import MemoryStore
 from tidemark.cluster.replicas.core.epochs import Fence, Verdict
+from tidemark.cluster.replicas.core.record import encode_stored
 from tidemark.cluster.replicas.core.roles import ORIGIN, LogEnd, Position
-from tidemark.cluster.replicas.core.segment import MARK_BYTES, Mark, decode_mark, encode_mark
+from tidemark.cluster.replicas.core.segment import MARK_BYTES, Mark, decode_mark, encode_mark, read_segment
 from tidemark.cluster.replicas.log import BLOCK, GroupLog, Tail
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError, SchemaTooNewError
 from tidemark.stores.protocol import Tier
@@ -58,6 +61,61 @@ def test_the_bytes_of_a_mark_are_those_of_the_format_page() -> None:
     assert decode_mark(data) == mark
     with pytest.raises(ValueError, match="at most 214"):
         encode_mark(Mark(ORIGIN, Fence("c" * 200, 1, "n" * 15)))
+
+
+BATCHES = [records_behind(ORIGIN, 1, 2), records_behind(records_behind(ORIGIN, 1, 2)[-1].head.end, 1, 1)]
+MARKS = [encode_mark(Mark(end, fence_of(1))) for end in (ORIGIN, *(batch[-1].head.end for batch in BATCHES))]
+FIRST, SECOND = (b"".join(map(encode_stored, batch)) for batch in BATCHES)
+WHOLE = MARKS[0] + FIRST + MARKS[1] + SECOND + MARKS[2]
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    for bit in range(len(WHOLE) * 8):
+        flipped = bytearray(WHOLE)
+        flipped[bit // 8] ^= 1 << bit % 8
+        found = read_segment(bytes(flipped))
+        second = len(WHOLE) - len(SECOND + MARKS[2])
+        assert list(found.records) == (BATCHES[0] if bit // 8 >= second else [])
+        assert (found.damage is None) is (bit // 8 >= len(WHOLE) - MARK_BYTES)  # torn, as if it had not come yet
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        MARKS[0] + SECOND + MARKS[2],
+        MARKS[0] + MARKS[1] + SECOND + MARKS[2],
+        MARKS[0] + FIRST + MARKS[1] + FIRST,
+        WHOLE + SECOND + MARKS[2],
+        WHOLE + MARKS[1],
+        FIRST + MARKS[1],
+    ],
+)
+def test_what_is_left_out_or_doubled_breaks_the_chain(data: bytes) -> None:
+    assert read_segment(data).damage is not None
+
+
+@given(st.binary(max_size=600))
+def test_any_bytes_behind_the_end_are_torn(data: bytes) -> None:
+    found = read_segment(WHOLE + data)
+    assert (found.records, found.sound, found.damage) == (tuple(BATCHES[0] + BATCHES[1]), len(WHOLE), None)
+
+
+def test_a_duplicate_is_acknowledged_once_it_is_durable(store: MemoryStore, log: GroupLog) -> None:
+    tail = written(log, 1)
+    records = records_behind(tail.end, 1)
+    last = "sync_folder" if store.tier is Tier.SFTP else "sync"
+
+    def die(effect: str, _path: str) -> None:
+        if effect == last:
+            raise KeyboardInterrupt
+
+    store.on_effect = die
+    with pytest.raises(KeyboardInterrupt):
+        log.append(records, fence_of(1), expect=tail)
+    store.on_effect = lambda _effect, _path: None
+    assert log.append(records, fence_of(1), expect=tail).verdict is Verdict.DUPLICATE
+    store.crash()
+    assert versions(log) == [1, 2]
 
 
 def test_what_was_appended_is_read_from_any_version_on(log: GroupLog) -> None:

@@ -11,7 +11,7 @@ import json
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.cluster.replicas.core.continuity import Record
@@ -75,26 +75,6 @@ def encode_stored(stored: StoredRecord) -> bytes:
     return encode_record(before, head.position.epoch, uuid.UUID(head.operation), stored.kind, body=stored.body)
 
 
-def read_records(data: bytes) -> Iterator[StoredRecord | None]:
-    """Yield the records in a log's bytes, None for one that is unreadable. `continuity.check_log` judges their heads.
-
-    An unreadable head hides where the next record begins. It ends the reading, and counts as two unless nothing but
-    the rest of a torn append can lie there: fewer bytes than a head, or zeros alone. SchemaTooNewError for a sound
-    head of a newer format.
-    """
-    at = 0
-    while at < len(data):
-        try:
-            stored, after = read_record(data, at)
-        except CorruptionError:
-            yield None
-            if len(data) - at >= HEAD_BYTES and any(data[at:]):
-                yield None
-            return
-        yield stored
-        at = after
-
-
 def decode_record(data: bytes) -> StoredRecord:
     """Return the one record that these bytes are. CorruptionError if they are not one whole record, or more."""
     stored, after = read_record(data, 0)
@@ -104,7 +84,10 @@ def decode_record(data: bytes) -> StoredRecord:
 
 
 def read_record(data: bytes, at: int) -> tuple[StoredRecord | None, int]:
-    """Return the record at this offset and where the next begins; None if the head is sound and the body is not."""
+    """Return the record at this offset and where the next begins; None if the head is sound and the body is not.
+
+    CorruptionError for a damaged or torn head: it hides where the next record begins.
+    """
     head = data[at : at + HEAD_BYTES]
     if len(head) < HEAD_BYTES or head[:4] != _MAGIC or zlib.crc32(head[:60]) != _crc_of(head):
         raise CorruptionError("the head of a log record is damaged or torn")
