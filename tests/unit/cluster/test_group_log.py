@@ -236,6 +236,18 @@ def test_an_emptied_member_does_not_go_on_from_what_a_worker_remembers(store: Me
     assert files(store) == []
 
 
+def test_a_file_that_a_dead_worker_left_in_an_emptied_folder_is_no_log(store: MemoryStore) -> None:
+    log = GroupLog(store, FOLDER, segment_bytes=1)
+    written(log, 1, 1)
+    log.retain(99)
+    *others, last = files(store)
+    assert len(others) == 1
+    store.remove(others)
+    for act in (log.read_tail, lambda: log.swear(fence_of(2)), lambda: list(log.read(2))):
+        with pytest.raises(CorruptionError, match=f"{last} is damaged at byte 0"):
+            act()
+
+
 def test_every_torn_append_is_absent_and_the_next_one_takes_its_place(store: MemoryStore) -> None:
     log = GroupLog(store, FOLDER)
     tail = written(log, 2)

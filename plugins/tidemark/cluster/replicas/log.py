@@ -252,8 +252,8 @@ class GroupLog:
         if not self._store.append_if(path, data, None):
             return False
         # CRASH WINDOW: a file that is no part of the chain. Nobody reads it, `seal` or `retain` removes it. Where the disk
-        # was emptied it is alone, with a first mark that no log of its own leads to; the member is recovered.
-        chain = self._list_chain()
+        # was emptied it is alone, and counts as damage: the member is recovered.
+        chain = _chain_of(self._list_files()[0])
         if any(file.path == path for file in chain) and (number == 1 or any(file.last == number - 1 for file in chain)):
             return True
         self._store.remove([path])
@@ -279,13 +279,10 @@ class GroupLog:
 
     def _list_chain(self) -> list[_File]:
         """Return the files that are the log: from the highest number down, without a gap, a pack before what it holds."""
-        widest = {file.last: file for file in reversed(self._list_files()[0])}
-        chain: list[_File] = []
-        at = max(widest, default=0)
-        while at in widest:
-            chain.append(widest[at])
-            at = widest[at].first - 1
-        return chain[::-1]
+        chain = _chain_of(self._list_files()[0])
+        if len(chain) == 1 and chain[0].first > 1:  # retention leaves two: the folder was emptied, see `_make_file`
+            raise self._damage_error(chain[0], 0)
+        return chain
 
     def _list_between(self, chain: list[_File]) -> list[_File]:
         """Return all files with numbers of this part of the chain, those that a pack took the place of too."""
@@ -373,6 +370,16 @@ class GroupLog:
     def _busy_error(self) -> UnreachableError:
         text = f"{self._place_of(self._folder)}: others appended each time that this process tried"
         return UnreachableError(text, hint="run again", subject=self._folder)
+
+
+def _chain_of(files: Sequence[_File]) -> list[_File]:
+    widest = {file.last: file for file in reversed(files)}
+    chain: list[_File] = []
+    at = max(widest, default=0)
+    while at in widest:
+        chain.append(widest[at])
+        at = widest[at].first - 1
+    return chain[::-1]
 
 
 def _is_behind(before: Mark, first: Mark) -> bool:
