@@ -407,7 +407,7 @@ def test_cluster_sections_are_read(written: Path) -> None:
 
 def test_the_template_shows_the_clusters_defaults_as_they_are(written: Path) -> None:
     text = model.render_template()
-    commented = text[text.index("# [cluster]") :]
+    commented = text[text.index("# [cluster]") : text.index(model.SOURCES_HEAD)]
     more = "".join(f'\n[nodes.n{number}]\nstore = "nodes/{number}"\n' for number in (2, 3))
     settings = load_text(written, text + "\n".join(line.removeprefix("# ") for line in commented.splitlines()) + more)
 

@@ -1,8 +1,14 @@
 """Capture every change of MySQL and MariaDB tables from their binary logs, and keep them in a store.
 
-    binlog      decode binary logs: events, tables, rows, GTID sets
-    connection  read the binary logs of a server as a replica does, or log files; ask a server what it is
-    store       the indexed change store: append, recover, find, read, retain
+Enter by `source`: what `./tidemark changes …` does with a source of the settings.
 
-Imports `errors`, `native` and `stores.agent.durable`. No command captures yet.
+    binlog      decode binary logs: events, tables, rows, GTID sets
+    connection  the events of a server, or of log files
+    store       the indexed change store: append, recover, find, read, retain
+    capture     events into the store: whole transactions, each once
+    points      POINTs as users write them, found in a store
+    export      what a store holds as JSON lines or Parquet
+    source      a source as its commands see it: settings, store, lease
+
+Only `source` knows settings and ledger. Below it: `errors`, `native`, `progress` and `stores.agent.durable`.
 """

@@ -18,7 +18,7 @@ from tidemark import __version__, connections
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.failure import MEANING, describe_error, encode_failure
 from tidemark.cli.screen import INFO, OutputClosed, Screen, guard_stdout
-from tidemark.cli.verbs import cluster, look_up, operate, prove, setup, transfer
+from tidemark.cli.verbs import changes, cluster, look_up, operate, prove, setup, transfer
 from tidemark.errors import (
     PermanentError,
     SettingsError,
@@ -32,6 +32,7 @@ GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
     ("to see and to prove", prove.VERBS),
     ("to decide", operate.VERBS),
     ("to spread it over nodes", cluster.VERBS),
+    ("to capture changes of MySQL and MariaDB", changes.VERBS),
     ("to look things up", look_up.VERBS),
 )
 VERBS = {verb.name: verb for _group, verbs in GROUPS for verb in verbs}
@@ -39,8 +40,8 @@ VERBS = {verb.name: verb for _group, verbs in GROUPS for verb in verbs}
 EXIT_CODES = """\
 exit codes: 0 ok, 1 unexpected, 2 usage or settings, 3 not found, 5 try again, 6 needs somebody, 7 corruption,
 9 nothing to do (--fail-if-nothing), 10 window over, 20 differences, 21 ownership, 22 approval needed, 23 partial,
-24 source vanished, 30 no quorum; 129, 130, 143 stopped by a hangup, Ctrl-C, SIGTERM (the next run goes on from there),
-141 nobody reads the result any more"""
+24 source vanished, 30 no quorum, 31 binlog gap; 129, 130, 143 stopped by a hangup, Ctrl-C, SIGTERM (the next run
+goes on from there), 141 nobody reads the result any more"""
 
 
 ALONE = ("--json", "--quiet", "--yes", "--verbose", "-v", "--log-json")  # common options without a value

@@ -118,10 +118,13 @@ class Leases:
         self.ttl = ttl
         self.clock = clock
 
-    def acquire_lease(self, name: str, holder: str) -> Lease:
-        """Acquire the lease for `holder`, with a new fence. LeaseHeldError names the present holder."""
+    def acquire_lease(self, name: str, holder: str, *, above: int = 0) -> Lease:
+        """Acquire the lease for `holder`, with a new fence. LeaseHeldError names the present holder.
+
+        `above`: a fence that was seen elsewhere, which the ledger may have forgotten.
+        """
         with self.ledger.write() as connection:
-            return self._acquire_row(connection, name, holder)
+            return self._acquire_row(connection, name, holder, above)
 
     def acquire_all(self, names: Collection[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
         """Acquire leases in one transaction; return each name's lease, or its error with the present holder."""
@@ -135,7 +138,7 @@ class Leases:
                         found[name] = held
         return found
 
-    def _acquire_row(self, connection: Connection, name: str, holder: str) -> Lease:
+    def _acquire_row(self, connection: Connection, name: str, holder: str, above: int = 0) -> Lease:
         connection.execute(
             sa.text(
                 "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
@@ -148,7 +151,7 @@ class Leases:
         clock = self.clock(connection)
         if not may_acquire(row, holder, self.identity, clock, self.alive):
             raise _held_error(row, clock)
-        lease = Lease(name, row.fence + 1, holder)
+        lease = Lease(name, max(row.fence, above) + 1, holder)
         self._write_lease(connection, lease, self.identity, clock + self.ttl)
         return lease
 
@@ -227,9 +230,9 @@ class Leases:
             thread.join()
 
     @contextmanager
-    def hold_lease(self, name: str, holder: str) -> Iterator[Lease]:
-        """Acquire a lease, keep it alive, and release it at the end, also after an error."""
-        lease = self.acquire_lease(name, holder)
+    def hold_lease(self, name: str, holder: str, *, above: int = 0) -> Iterator[Lease]:
+        """Acquire a lease (`acquire_lease`), keep it alive, and release it at the end, also after an error."""
+        lease = self.acquire_lease(name, holder, above=above)
         try:
             with self.keep_alive(lease):
                 yield lease

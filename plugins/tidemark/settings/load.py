@@ -35,6 +35,7 @@ def check_references(sections: Sections, problems: Problems) -> None:
     _check_receivers(sections["receivers"], problems)
     _check_ends(sections["sites"], sections["receivers"], problems)
     _check_nodes(sections["nodes"], sections["receivers"], problems)
+    _check_sources(sections, problems)
     for section in ("receivers", "sites", "nodes"):
         for name, table in sections[section].items():
             _check_login(section, name, table, problems)
@@ -133,6 +134,24 @@ def _check_nodes(nodes: Mapping[str, dict[str, Any]], receivers: Mapping[str, di
                 _add_shared_folders(("nodes", name), table["store"], (section, other), problems)
                 break
         owned.append(("nodes", name, mine))
+
+
+def _check_sources(sections: Sections, problems: Problems) -> None:
+    """Refuse a source's store in another folder of the settings, or around one: retention removes what lies in it."""
+    others = ("receivers", "nodes", "sources")
+    owned = [
+        (section, name, table["store"])
+        for section in others
+        for name, table in sections[section].items()
+        if "store" in table
+    ]
+    for name, table in sections["sources"].items():
+        mine = _folder_address(table["store"], "") if "store" in table else ""
+        for section, other, store in owned:
+            folder = _folder_address(store, "")
+            if mine and (section, other) != ("sources", name) and (folder.startswith(mine) or mine.startswith(folder)):
+                _add_shared_folders(("sources", name), table["store"], (section, other), problems)
+                break
 
 
 def _add_shared_folders(table: tuple[str, str], store: str, other: tuple[str, str], problems: Problems) -> None:

@@ -26,16 +26,19 @@ from tidemark.settings.values import (
     parse_hours,
     parse_iotdb_address,
     parse_ledger_url,
+    parse_local_store,
     parse_nonempty_texts,
     parse_notifiers,
     parse_optional_folder,
     parse_path,
     parse_remote_files,
+    parse_server_url,
     parse_share,
     parse_size,
     parse_snapshot_folder,
     parse_spark_master,
     parse_store,
+    parse_table_patterns,
     parse_task_arguments,
     parse_text,
     parse_texts,
@@ -301,6 +304,37 @@ class NodeSettings:
 
 
 @dataclass(frozen=True)
+class SourceSettings:
+    """A MySQL or MariaDB whose changes are captured into a store. One table for each source."""
+
+    name: str
+    store: str = setting(
+        REQUIRED, parse_local_store, "a folder of this machine, of this source alone", start="var/changes/orders"
+    )
+    url: str = setting(
+        "",
+        parse_server_url,
+        '"mysql://reader@db2:3306,db1:3306", or mariadb://: one cluster, tried in this order; "": files',
+    )
+    password_file: str = setting("", parse_path, "a file with the password of that user")
+    tls: str = setting(
+        "required", one_of("required", "verify", "off"), '"verify": the certificate, too, by `ca`; "off": in the clear'
+    )
+    ca: str = setting("", parse_path, 'certificates for `tls = "verify"`; "": those of this machine')
+    server_id: int = setting(0, whole_number(0, (1 << 32) - 1), "as a replica of the server; 0: one that nobody there uses")
+    heartbeat_seconds: int = setting(
+        10, whole_number(1, 3600), "the server says so often that it lives; after three without a word we connect again"
+    )
+    tables: tuple[str, ...] = setting(("**",), parse_table_patterns, 'patterns of database.table, e.g. ["shop.*"]')
+    exclude: tuple[str, ...] = setting((), parse_table_patterns, "patterns of tables that are left out")
+    unsafe: str = setting(
+        "stop", one_of("stop", "mark"), 'at changes that the log does not hold as rows; "mark": go on, and tell of them'
+    )
+    retain_hours: int = setting(24, whole_number(1), "changes older than this are removed by `changes retain`")
+    retain_bytes: int = setting(0, parse_size, '"200 GB": more than this is removed, the oldest first; "": no limit')
+
+
+@dataclass(frozen=True)
 class Settings:
     """The whole file."""
 
@@ -313,6 +347,7 @@ class Settings:
     links: Mapping[str, LinkSettings] = field(default_factory=dict)
     cluster: ClusterSettings | None = None  # None: there is one node, the receiver itself
     nodes: Mapping[str, NodeSettings] = field(default_factory=dict)
+    sources: Mapping[str, SourceSettings] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -329,8 +364,9 @@ SECTIONS: Mapping[str, type[Any]] = {
     "spark": SparkSettings,
     "cluster": ClusterSettings,
     "nodes": NodeSettings,
+    "sources": SourceSettings,
 }
-NAMED = ("receivers", "sites", "links", "nodes")  # sections with a table for each name
+NAMED = ("receivers", "sites", "links", "nodes", "sources")  # sections with a table for each name
 DEFAULTS = {"site": "sites", "link": "links"}  # what `[defaults.NAME]` is for
 INCLUDE = Setting((), parse_texts, 'more files like this one, e.g. ["sites/*.toml"]', "")
 
@@ -358,8 +394,10 @@ HEAD = """\
 # A [links."north-*"] is a link for each site of such a name.
 """
 CLUSTER_HEAD = "# Several nodes for the catalog: take away the # of the lines below, then ./tidemark cluster init\n"
-TABLES = {"receivers": "centre", "sites": "plant1", "links": "plant1", "nodes": "n1"}
-COMMENTED = ("cluster", "nodes")  # sections that a new file does not use
+SOURCES_HEAD = "# Changes of MySQL and MariaDB: take away the # of the lines below, then ./tidemark changes capture orders\n"
+HEADS = {"cluster": CLUSTER_HEAD, "sources": SOURCES_HEAD}
+TABLES = {"receivers": "centre", "sites": "plant1", "links": "plant1", "nodes": "n1", "sources": "orders"}
+COMMENTED = ("cluster", "nodes", "sources")  # sections that a new file does not use
 MEANING_COLUMN = 43
 
 
@@ -371,7 +409,7 @@ def render_template(sites: Mapping[str, Mapping[str, Any]] | None = None) -> str
             if section == "sites":
                 parts.append(render_sites(sites))
             continue
-        head = CLUSTER_HEAD if section == "cluster" else ""
+        head = HEADS.get(section, "")
         prefix = "# " if section in COMMENTED else ""
         parts.append(head + "".join(f"{prefix}{line}\n" for line in _render_section(section, MEANING_COLUMN - len(prefix))))
     return "\n".join(parts)

@@ -285,9 +285,57 @@ def parse_store(value: Any, root: Path = Path()) -> str:
     return value.rstrip("/") if address.path != "/" else value
 
 
+def parse_local_store(value: Any, root: Path = Path()) -> str:
+    """Read the address of a store of this machine."""
+    if isinstance(value, str) and "://" in value and not value.startswith("file://"):
+        raise ValueError('must be a folder of this machine: "file:///folder"')
+    return parse_store(value, root)
+
+
 def reader_below(root: Path, read: Reader) -> Reader:
     """Tell a reader of paths the folder that relative paths are below. Other readers stay as they are."""
-    return partial(read, root=root) if read in (parse_path, parse_store) else read
+    return partial(read, root=root) if read in (parse_path, parse_store, parse_local_store) else read
+
+
+_SERVERS = 'must be "mysql://user@host:port" or "mariadb://user@host:port", more servers of the cluster behind commas'
+
+
+def parse_server_url(value: Any) -> str:
+    """Read the servers of a source of changes. "" means that there is none, only files."""
+    if value == "":
+        return ""
+    match = re.fullmatch(r"(mysql|mariadb)://(?P<user>[^@/]+)@(?P<hosts>[^@/]+)/?", parse_text(value))
+    if not match:
+        raise ValueError(_SERVERS)
+    if ":" in match["user"]:
+        raise ValueError('must not hold a password: log in with `password_file = "FILE"`')
+    split_server_url(value)
+    return str(value)
+
+
+def split_server_url(url: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Split servers as `parse_server_url` reads them into the user and the addresses."""
+    user, _, hosts = url.rstrip("/").partition("://")[2].partition("@")
+    addresses = []
+    for host in hosts.split(","):
+        try:
+            address = urlsplit(f"//{host}")
+            port = 3306 if address.port is None else address.port
+        except ValueError:
+            raise ValueError(_SERVERS) from None
+        if not address.hostname or not port:
+            raise ValueError(_SERVERS)
+        addresses.append((address.hostname, port))
+    return user, tuple(addresses)
+
+
+def parse_table_patterns(value: Any) -> tuple[str, ...]:
+    """Read patterns of `database.table`. `**` is every table."""
+    found = parse_texts(value)
+    for pattern in found:
+        if pattern != "**" and "." not in pattern:
+            raise ValueError(f'"{pattern}" is no pattern of database.table: write "{pattern}.*" or "**"')
+    return found
 
 
 def _file_path(written: str, root: Path) -> str:

@@ -51,10 +51,19 @@ def test_a_tagged_gtid() -> None:
         *(varlen(6) + varlen(1_739_270_369_410_361), varlen(8) + varlen(215)),
     ]
     size = 3 + len(b"".join(fields))
-    body = varlen(0) + varlen(size) + varlen(8) + b"".join(fields)
+    body = varlen(1) + varlen(size) + varlen(8) + b"".join(fields)
     gtid = body_of(event(E.GTID_TAGGED, body), "9.6.0")
     assert gtid == events.Gtid(UUID, 70_000, "batch", 1_739_270_369_410_361, 1_739_270_369_410_361, 215)
     assert isinstance(gtid, events.Gtid) and gtid.text == f"{UUID}:batch:70000"
+
+
+def test_a_tagged_gtid_of_a_server() -> None:
+    """MySQL 9.7.4 sent it."""
+    body = "0270000000029ea25102d503a5038822c50319027e04f10300000002040406087461673108000a040c7f8425210b2561061099041283120b"
+    gtid = body_of(event(E.GTID_TAGGED, bytes.fromhex(body)), "9.7.4")
+    assert isinstance(gtid, events.Gtid)
+    assert gtid.text == "4f5194f5-e944-11f1-863f-02fc00000001:tag1:1"
+    assert gtid.transaction_length == 294
 
 
 def test_numbers_of_the_tagged_form_are_those_of_the_servers_documentation() -> None:

@@ -43,7 +43,7 @@ CONTRACT_VERBS = {
         "coverage",
         "verify",
     ),
-    *("adopt", "ledger", "why", "quarantine", "owners", "approve", "bench", "cluster"),
+    *("adopt", "ledger", "why", "quarantine", "owners", "approve", "bench", "cluster", "changes"),
     *("help", "version", "completion"),
 }
 

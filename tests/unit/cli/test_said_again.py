@@ -188,7 +188,14 @@ SAID: dict[str, Prepare] = {
     "version": lambda edge: ["version"],
     "completion": lambda edge: ["completion", "bash"],
 }
-ELSEWHERE = {"up", "demo", "test", "bench", "help"}  # test_deployment.py; what hands over to other programs; no settings
+ELSEWHERE = {
+    "up",
+    "demo",
+    "test",
+    "bench",
+    "help",
+    "changes",
+}  # test_deployment.py; other programs; no settings; unit/changes
 ACT_AGAIN = {"ledger rebuild --replace"}  # by their very words
 
 

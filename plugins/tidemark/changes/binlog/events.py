@@ -188,7 +188,7 @@ def read_gtid(cursor: Cursor, *, is_anonymous: bool) -> Gtid:
 def read_tagged_gtid(cursor: Cursor) -> Gtid:
     """GTID_TAGGED: fields with numbers, in the order of their numbers; those that are left out have a default."""
     version, size, _ = cursor.read_varlen(), cursor.read_varlen(), cursor.read_varlen()
-    if version != 0 or size > cursor.end:
+    if version != 1 or size > cursor.end:
         raise cursor.error(f"fields of version {version} in {size} bytes")
     found: dict[int, int | bytes] = {}
     while cursor.bytes_left():

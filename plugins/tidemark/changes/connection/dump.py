@@ -130,9 +130,9 @@ class _ServerDump:
         try:
             for event in _read_events(self._read_packets(), self._peer, start and _place_to_ask(start)):
                 self.file = event.file
-                if start and event.file == start.file and _BEGIN < event.position < start.position and event.data:
-                    continue
-                yield event
+                is_before = start and event.file == start.file and _BEGIN < event.position < start.position
+                if (event.data and not is_before) or (self._follow and not event.data):
+                    yield event
         finally:
             self.close()  # of a dump that ended nothing more can be read
 

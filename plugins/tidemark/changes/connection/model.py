@@ -43,7 +43,7 @@ Start: TypeAlias = FilePosition | MysqlGtidSet | MariaGtidPosition
 class RawEvent(NamedTuple):
     """An event as it stands in the binary log `file` from byte `position`, with its checksum if the log has checksums.
 
-    Without `data` it is a heartbeat: the server lives, and has nothing new.
+    Without `data` it is a heartbeat, which comes to those who follow: the server lives, and has nothing new for them.
     """
 
     file: str

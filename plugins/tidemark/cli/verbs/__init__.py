@@ -4,6 +4,7 @@
     checkout  install what the tests need; run pytest, the demo or a benchmark
     prove     status, coverage, verify, why, read: show and prove what is where
     operate   approve, quarantine, owners, ledger: the operator's decisions
+    changes   capture changes of MySQL and MariaDB, and read them
     cluster   show, check and change a receiver's data nodes; its slots as bars
     setup     init, doctor, demo, test, bench, up, down
     look_up   help, version, completion

@@ -1,0 +1,14 @@
+"""Bring the changes of one source into its store: whole transactions, each once, whatever dies in between.
+
+Enter by `run.capture` with a `Job`. Events come from `changes.connection`, files and servers alike.
+
+    statements    what a statement is: a border, a definition, changes as text; pure
+    rows          rows of a log in the form of the store; pure
+    transactions  from events to whole transactions; what cannot be trusted is refused
+    parked        XA transactions between PREPARE and COMMIT
+    ahead         events read ahead, so that quiet moments are seen
+    identity      the names of the logs that a store is from
+    run           from the store's durable end on, up to the end of the events
+
+Imports `changes.binlog`, `changes.connection`, `changes.store`, `errors`, `progress`. Knows no settings and no ledger.
+"""

@@ -1,0 +1,93 @@
+"""What a statement of a binary log is: a border of a transaction, a definition, or changes that came as text. Pure."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+from tidemark.changes.binlog.events import Query, XaId
+
+
+class Sort(Enum):
+    """What a statement does."""
+
+    BEGIN = auto()
+    COMMIT = auto()
+    ROLLBACK = auto()
+    SAVEPOINT = auto()
+    ROLLBACK_TO_SAVEPOINT = auto()
+    XA_BEGIN = auto()
+    XA_END = auto()
+    XA_COMMIT = auto()
+    XA_ROLLBACK = auto()
+    DEFINITION = auto()
+    CHANGE = auto()
+
+
+_SKIPPED = re.compile(r"(?:\s+|/\*(?!M?!).*?\*/|/\*M?!\d*|--[ \t].*?(?:\n|$)|#.*?(?:\n|$))*", re.DOTALL)
+"""What may stand before the first word. A server runs what stands in `/*! … */`."""
+_WORDS = re.compile(r"[A-Za-z]+(?:\s+[A-Za-z]+)?")
+_BORDERS = {
+    "BEGIN": Sort.BEGIN,
+    "START TRANSACTION": Sort.BEGIN,
+    "COMMIT": Sort.COMMIT,
+    "ROLLBACK TO": Sort.ROLLBACK_TO_SAVEPOINT,
+    "ROLLBACK": Sort.ROLLBACK,
+    "SAVEPOINT": Sort.SAVEPOINT,
+    "RELEASE SAVEPOINT": Sort.SAVEPOINT,
+    "XA START": Sort.XA_BEGIN,
+    "XA BEGIN": Sort.XA_BEGIN,
+    "XA END": Sort.XA_END,
+    "XA COMMIT": Sort.XA_COMMIT,
+    "XA ROLLBACK": Sort.XA_ROLLBACK,
+}
+_CHANGES = {
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "REPLACE",
+    "LOAD",
+    "WITH",
+    "CALL",
+    "MERGE",
+    "EXECUTE",
+    "DO",
+    "SELECT",
+    "TABLE",
+    "VALUES",
+}
+
+
+def sort_statement(query: Query) -> Sort:
+    """What a statement does. One that is neither a border nor known to change rows counts as a definition."""
+    start = _SKIPPED.match(query.sql)
+    found = _WORDS.match(query.sql, start.end() if start else 0)
+    words = " ".join(found[0].upper().split()) if found else ""
+    first = words.partition(" ")[0]
+    if query.is_load or first in _CHANGES or not first:
+        return Sort.CHANGE
+    return _BORDERS.get(words) or _BORDERS.get(first) or Sort.DEFINITION
+
+
+_XA_PART = r"(?:[Xx]'([0-9A-Fa-f]*)'|0x([0-9A-Fa-f]*)|'([^']*)')"
+_XA = re.compile(rf"XA\s+\w+\s+{_XA_PART}(?:\s*,\s*{_XA_PART}(?:\s*,\s*(\d+))?)?", re.IGNORECASE)
+
+
+def find_xa(sql: str) -> XaId | None:
+    """The name of the XA transaction that an XA statement is on; None where it is not written as servers write it."""
+    found = _XA.match(sql.strip())
+    if found is None:
+        return None
+    parts = [
+        text.encode() if text is not None else bytes.fromhex(hex1 or hex2 or "")
+        for hex1, hex2, text in (found.group(1, 2, 3), found.group(4, 5, 6))
+    ]
+    return XaId(int(found[7] or 1), *parts)
+
+
+def name_xa(xa: XaId) -> str:
+    """An XA transaction's name as text: its first part where that says it all, else as servers write it."""
+    plain = xa.gtrid.decode("utf-8", "replace")
+    if xa.format_id == 1 and not xa.bqual and plain.isprintable() and plain.encode() == xa.gtrid and "'" not in plain:
+        return plain
+    return f"X'{xa.gtrid.hex()}',X'{xa.bqual.hex()}',{xa.format_id}"

@@ -1,0 +1,311 @@
+"""From the events of a log to whole transactions, in order. Touches nothing.
+
+`Transactions` is given raw events as files or a server hold them. It gives `Group`s: what is known of a transaction when it
+begins, and its records while they are read, so that a transaction may be larger than memory. A group whose end does not come
+raises `CutOff` out of its records.
+
+What cannot be trusted is refused with the sentence that mends it: changes that came as statements, an incident, rows of a
+table that the log does not describe. With `unsafe = "mark"` a record stands in the place of what is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tidemark.changes.binlog.events import Gtid, Incident, MariaGtid, Query, XaPrepare, Xid
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.binlog.layout import FormatDescription, Header
+from tidemark.changes.binlog.reader import Event, EventDecoder
+from tidemark.changes.binlog.rows import Rows
+from tidemark.changes.binlog.tables import Table
+from tidemark.changes.capture.rows import RowGatherer
+from tidemark.changes.capture.statements import Sort, find_xa, name_xa, sort_statement
+from tidemark.changes.connection.model import RawEvent
+from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Record, Transaction
+from tidemark.errors import CorruptionError, PermanentError, TidemarkError, UnsupportedError
+
+COMMIT, XA_PREPARE, XA_COMMIT, XA_ROLLBACK, UNPROVED = "commit", "xa_prepare", "xa_commit", "xa_rollback", "unproved"
+"""Words of the marks that stand in a transaction."""
+Gtids = MysqlGtidSet | MariaGtidPosition | None
+
+
+class CutOff(TidemarkError):
+    """The log ends inside of a transaction. Its end may still come."""
+
+
+@dataclass
+class Group:
+    """A transaction. `head` has no records; `records` is to be read once. `gtids`: the source's set with it.
+
+    `is_xa`: its records end in a mark that says what became of an XA transaction, or is in doubt.
+    """
+
+    head: Transaction
+    gtids: str
+    records: Iterator[Record]
+    is_xa: bool = False
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a capture takes. `wants(database, table)`; `stops`: whether what cannot be trusted ends it."""
+
+    wants: Callable[[str, str], bool]
+    change_id: int = 1
+    stops: bool = True
+
+
+class Transactions:
+    """The transactions of a stream of events. `gtids` is the set before the first one; None: the log says it."""
+
+    def __init__(self, events: Iterable[RawEvent], rules: Rules, gtids: Gtids = None, gtid_offset: int = 0) -> None:
+        self._events = self._decode(iter(events))
+        self._rules = rules
+        self._gtids = gtids
+        self._gtid_offset = gtid_offset
+        self._put_back: list[tuple[str, Event]] = []
+        self.description: FormatDescription | None = None
+
+    def __iter__(self) -> Iterator[Group]:
+        while found := self._next():
+            file, event = found
+            group = self._begin(file, event)
+            if group is None:
+                continue
+            yield group
+            try:
+                for _ in group.records:  # what the caller left
+                    pass
+            except CutOff:
+                if not self._put_back:
+                    return
+
+    def _next(self) -> tuple[str, Event] | None:
+        return self._put_back.pop() if self._put_back else next(self._events, None)
+
+    def _decode(self, events: Iterator[RawEvent]) -> Iterator[tuple[str, Event]]:
+        decoder = EventDecoder()
+        for raw in events:
+            if raw.data:
+                try:
+                    for event in decoder.decode(raw.data, raw.position, raw.end):
+                        yield raw.file, event
+                except TidemarkError as error:
+                    where = f"{raw.file}:{raw.position}"
+                    raise type(error)(f"{where}: {error.message}", hint=error.hint, subject=where) from error
+
+    # beginning
+
+    def _begin(self, file: str, event: Event) -> Group | None:
+        """The transaction that begins with an event outside of one, None where none does."""
+        body = event.body
+        if isinstance(body, FormatDescription):
+            self.description = body
+        elif isinstance(body, MysqlGtidSet | MariaGtidPosition):
+            if self._gtids is None or not _fits(self._gtids, body):
+                self._gtids = body
+        elif isinstance(body, Incident):
+            self._distrust(file, event.position, *_describe_incident(body))
+        elif isinstance(body, Gtid | MariaGtid):
+            return self._open(file, event, body)
+        elif isinstance(body, Query):
+            self._put_back.append((file, event))
+            return self._open(file, event, None)
+        elif isinstance(body, Table | Rows | Xid | XaPrepare):
+            raise UnsupportedError(
+                f"{file}:{event.position}: rows outside of a transaction",
+                hint="begin at the first byte of a log, of MySQL 5.5 or later",
+                subject=f"{file}:{event.position}",
+            )
+        return None
+
+    def _open(self, file: str, event: Event, gtid: Gtid | MariaGtid | None) -> Group:
+        after = _add_gtid(self._gtids, gtid)
+        offset = max(self._gtid_offset, after.count() if after is not None else 0)
+        info = BinlogInfo(
+            change_id=self._rules.change_id,
+            server_id=event.header.server_id,
+            file=number_of(file),
+            offset=event.position,
+            uuid=_uuid_of(gtid),
+            transaction_id=gtid.number if gtid else 0,
+            timestamp=_commit_time(event.header, gtid),
+        )
+        head = Transaction(info, gtid.text if gtid else "", offset)
+        is_xa = isinstance(gtid, MariaGtid) and (gtid.prepares_xa or gtid.completes_xa)
+        if not isinstance(gtid, MariaGtid):
+            is_xa = self._looks_like_xa()
+        group = Group(head, "" if after is None else str(after), iter(()), is_xa)
+        group.records = self._read_records(file, event.position, gtid, after, offset)
+        return group
+
+    def _looks_like_xa(self) -> bool:
+        """Whether the statement that comes first is on an XA transaction. MySQL says it nowhere else."""
+        found = self._next()
+        if found is None:
+            return False
+        self._put_back.append(found)
+        body = found[1].body
+        return isinstance(body, Query) and sort_statement(body) in (Sort.XA_BEGIN, Sort.XA_COMMIT, Sort.XA_ROLLBACK)
+
+    # reading
+
+    def _read_records(
+        self, file: str, position: int, gtid: Gtid | MariaGtid | None, after: Gtids, offset: int
+    ) -> Iterator[Record]:
+        state = _Open(self._rules, gtid, f"{file}:{position}")
+        while not state.is_whole:
+            found = self._next()
+            if found is None:
+                raise CutOff(f"{file}:{position}: the transaction has no end yet")
+            event = found[1]
+            if isinstance(event.body, FormatDescription):
+                self._put_back.append(found)
+                if self.description is not None and not self.description.in_use:
+                    raise CorruptionError(f"{file}:{position}: the log ends inside of a transaction, and was closed")
+                raise CutOff(f"{file}:{position}: its server died inside of a transaction")
+            if isinstance(event.body, Incident):
+                self._distrust(file, event.position, *_describe_incident(event.body))
+            yield from state.take(event)
+        self._gtids, self._gtid_offset = after, offset
+
+    def _distrust(self, file: str, position: int, what: str, hint: str) -> None:
+        if self._rules.stops:
+            raise PermanentError(f"{file}:{position}: {what}", hint=hint, subject=f"{file}:{position}")
+
+
+class _Open:
+    """A transaction while its events come."""
+
+    def __init__(self, rules: Rules, gtid: Gtid | MariaGtid | None, where: str) -> None:
+        self.rules, self.where = rules, where
+        self.xa = gtid.xa if isinstance(gtid, MariaGtid) else None
+        self.is_standalone = isinstance(gtid, MariaGtid) and gtid.is_standalone
+        self.has_begun = isinstance(gtid, MariaGtid) and not gtid.is_standalone
+        self.is_whole = False
+        self.has_rows = False
+        self.gathered = RowGatherer()
+
+    def take(self, event: Event) -> Iterator[Record]:
+        body = event.body
+        if isinstance(body, Rows):
+            yield from self._take_rows(body)
+        elif isinstance(body, Xid):
+            yield from self._end(Mark(COMMIT, "xid"))
+        elif isinstance(body, XaPrepare):
+            one_phase = Mark(COMMIT, "xa_one_phase")
+            yield from self._end(one_phase if body.is_one_phase else Mark(XA_PREPARE, name_xa(body.xa)))
+        elif isinstance(body, Query):
+            yield from self._take_statement(body)
+
+    def _take_rows(self, rows: Rows) -> Iterator[Record]:
+        table = rows.table
+        if not self.rules.wants(table.database, table.name):
+            return
+        if unknown := table.unknown():
+            name = f"{table.database}.{table.name}"
+            yield from self._distrust(
+                f"the log does not tell the {' and '.join(unknown)} of {name}",
+                "SET GLOBAL binlog_row_metadata = 'FULL' at the server, or leave the table out (exclude)",
+                name,
+            )
+            return
+        self.has_rows = True
+        yield from self.gathered.add(rows)
+
+    def _take_statement(self, query: Query) -> Iterator[Record]:
+        sort = sort_statement(query)
+        if sort in (Sort.BEGIN, Sort.XA_BEGIN):
+            self.has_begun = True
+        elif sort is Sort.COMMIT:
+            yield from self._end(Mark(COMMIT, "commit"))
+        elif sort in (Sort.XA_COMMIT, Sort.XA_ROLLBACK):
+            xa = self.xa or find_xa(query.sql)
+            if xa is None:
+                raise UnsupportedError(f"{self.where}: an XA statement that cannot be read: {query.sql}", subject=self.where)
+            yield from self._end(Mark(XA_COMMIT if sort is Sort.XA_COMMIT else XA_ROLLBACK, name_xa(xa)))
+        elif sort in (Sort.ROLLBACK, Sort.ROLLBACK_TO_SAVEPOINT):
+            if self.has_rows:
+                yield from self._distrust(
+                    "rows that were rolled back stand in the log, with others of tables that cannot be rolled back",
+                    "write to tables of MyISAM, Aria and MEMORY in transactions of their own",
+                )
+            if sort is Sort.ROLLBACK:
+                yield from self._end(Mark(COMMIT, "rollback"))
+        elif sort is Sort.DEFINITION:
+            yield from self.gathered.take()
+            yield Ddl(query.database, query.sql)
+            self.is_whole = self.is_standalone or not self.has_begun
+        elif sort is Sort.CHANGE:
+            yield from self._distrust(
+                f"changes came as a statement: {_shorten(query.sql)}",
+                "SET GLOBAL binlog_format = 'ROW' at the server; sessions that are connected keep their own",
+            )
+            self.is_whole = self.is_standalone or not self.has_begun
+
+    def _end(self, mark: Mark) -> Iterator[Record]:
+        yield from self.gathered.take()
+        yield mark
+        self.is_whole = True
+
+    def _distrust(self, what: str, hint: str, table: str = "") -> Iterator[Record]:
+        if self.rules.stops:
+            raise PermanentError(
+                f"{self.where}: {what}", hint=f'{hint}; unsafe = "mark" of the source goes on without', subject=self.where
+            )
+        yield from self.gathered.take()
+        yield Mark(UNPROVED, table or what)
+
+
+def number_of(file: str) -> int:
+    """The number at the end of a log's name."""
+    found = re.search(r"\.(\d+)$", file)
+    if found is None:
+        raise UnsupportedError(f"{file} has no number at its end, as a binary log has", subject=file)
+    return int(found[1])
+
+
+def _describe_incident(body: Incident) -> tuple[str, str]:
+    return (
+        f"the server lost changes ({body.message or f'incident {body.number}'})",
+        "read the tables anew: what was lost stands in no log",
+    )
+
+
+def _shorten(sql: str) -> str:
+    return sql if len(sql) <= 120 else sql[:119] + "…"
+
+
+def _fits(gtids: Gtids, logged: MysqlGtidSet | MariaGtidPosition) -> bool:
+    return type(gtids) is type(logged) and gtids >= logged  # type: ignore[operator]
+
+
+def _add_gtid(gtids: Gtids, gtid: Gtid | MariaGtid | None) -> Gtids:
+    """The set with one transaction more."""
+    if isinstance(gtid, MariaGtid):
+        last = gtids.last if isinstance(gtids, MariaGtidPosition) else {}
+        return MariaGtidPosition({**last, gtid.domain: (gtid.server_id, gtid.number)})
+    if isinstance(gtid, Gtid) and gtid.uuid:
+        one = MysqlGtidSet.of([(gtid.uuid, gtid.tag, [(gtid.number, gtid.number)])])
+        return gtids | one if isinstance(gtids, MysqlGtidSet) else one
+    return gtids
+
+
+def _uuid_of(gtid: Gtid | MariaGtid | None) -> bytes:
+    """What makes a GTID's number one of its own: a server's UUID, a domain of MariaDB."""
+    if isinstance(gtid, MariaGtid):
+        return gtid.domain.to_bytes(16, "big")
+    return bytes.fromhex(gtid.uuid.replace("-", "")) if gtid and gtid.uuid else bytes(16)
+
+
+def _commit_time(header: Header, gtid: Gtid | MariaGtid | None) -> int:
+    if isinstance(gtid, Gtid) and gtid.immediate_commit_us is not None:
+        return gtid.immediate_commit_us
+    return header.timestamp * 1_000_000
+
+
+def xa_of(records: Iterable[Record]) -> Mark | None:
+    """The mark that says what becomes of an XA transaction; None where it was committed in one phase."""
+    return next((r for r in records if isinstance(r, Mark) and r.word in (XA_PREPARE, XA_COMMIT, XA_ROLLBACK)), None)

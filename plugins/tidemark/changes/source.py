@@ -1,0 +1,241 @@
+"""One source as its commands see it: settings, store, lease. What `./tidemark changes …` does.
+
+A capture holds the lease `capture:<source>`. Its fence is the fence of the store's writer. It is above all fences that
+the store has seen, also where the ledger was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from tidemark.app import App
+from tidemark.changes import points
+from tidemark.changes.capture.identity import read_origin
+from tidemark.changes.capture.run import Captured, Job, OpenDump, Place, capture, open_log_files
+from tidemark.changes.capture.transactions import Rules
+from tidemark.changes.connection import model as connection
+from tidemark.changes.connection.dump import open_dump
+from tidemark.changes.connection.login import open_server
+from tidemark.changes.export import Exported, Query, Stream, export
+from tidemark.changes.store import retain as cleaning
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.holders import Fences
+from tidemark.changes.store.layout import State, hour_name
+from tidemark.changes.store.read import Found, Reader
+from tidemark.changes.store.verify import Verified, verify_store
+from tidemark.changes.store.view import walk
+from tidemark.errors import NotFoundError, UsageError
+from tidemark.ledger.leases import Leases
+from tidemark.progress import Progress, ignore_progress
+from tidemark.settings.model import SourceSettings
+from tidemark.settings.values import split_server_url
+
+Wants = Callable[[str, str], bool]
+
+
+@dataclass
+class Source:
+    """A source of the settings, with its store."""
+
+    app: App
+    settings: SourceSettings
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def disk(self) -> Disk:
+        return Disk(Path(self.settings.store.removeprefix("file://")))
+
+    def open_reader(self) -> Reader:
+        """The store as it is now. Raises NotFoundError where nothing was captured."""
+        reader = Reader(self.disk)
+        if not reader.view.end.seq:
+            raise NotFoundError(
+                f"source {self.name} has no changes yet", hint=f"./tidemark changes capture {self.name}", subject=self.name
+            )
+        return reader
+
+
+def find_source(app: App, name: str) -> Source:
+    found = app.settings.sources.get(name)
+    if found is None:
+        known = ", ".join(sorted(app.settings.sources)) or "none"
+        raise NotFoundError(
+            f"no source named {name!r}; the settings have: {known}",
+            hint="sources stand in the settings: [sources.NAME]",
+            subject=name,
+        )
+    return Source(app, found)
+
+
+def choose_tables(tables: Sequence[str], exclude: Sequence[str] = ()) -> Wants:
+    """Which tables patterns of `database.table` mean."""
+
+    def wants(database: str, table: str) -> bool:
+        name = f"{database}.{table}"
+        return any(fnmatchcase(name, p) for p in tables) and not any(fnmatchcase(name, p) for p in exclude)
+
+    return wants
+
+
+@dataclass(frozen=True)
+class Request:
+    """A capture as it is asked for. `files`: names or patterns of log files, instead of the server."""
+
+    files: Sequence[str] = ()
+    until: str = ""
+    follow: bool = False
+
+
+def capture_source(source: Source, request: Request, progress: Progress = ignore_progress) -> Captured:
+    """Capture into the store, as the holder of the source's lease."""
+    settings, disk = source.settings, source.disk
+    open_events = _open_files(request.files) if request.files else _open_server(source, follow=request.follow)
+    until = points.parse_point(request.until) if request.until else None
+    rules = Rules(choose_tables(settings.tables, settings.exclude), stops=settings.unsafe == "stop")
+    holder = f"capture-{datetime.fromtimestamp(source.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
+    leases = Leases(source.app.ledger, source.app.identity)
+    seen = Fences.of(disk.list_names("holders")).claim
+    with leases.hold_lease(f"capture:{source.name}", holder, above=seen) as lease:
+        return capture(Job(disk, lease.fence, rules, open_events, until, request.follow), progress)
+
+
+def _open_files(patterns: Sequence[str]) -> OpenDump:
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        names = sorted(glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+        if not names:
+            raise UsageError(f"--files {pattern}: there is no such file", subject=pattern)
+        found |= dict.fromkeys(map(Path, names))
+    return open_log_files(found)
+
+
+def _open_server(source: Source, *, follow: bool) -> OpenDump:
+    """The source's server, from a store's end on; a new store begins with the oldest log that the server has."""
+    settings = source.settings
+    if not settings.url:
+        raise UsageError(
+            f"source {source.name} has no server",
+            hint=f"set its url, or: ./tidemark changes capture {source.name} --files …",
+        )
+    user, addresses = split_server_url(settings.url)
+    login = connection.SourceSettings(
+        addresses,
+        user,
+        password_file=settings.password_file,
+        tls=settings.tls,
+        ca=settings.ca,
+        server_id=settings.server_id,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        name=source.name,
+    )
+
+    def open_events(end: Place | None) -> tuple[connection.Dump, bool]:
+        server = open_server(login)
+        try:
+            logs = [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")]
+        except BaseException:
+            server.close()
+            raise
+        if end is None:
+            return open_dump(server, connection.FilePosition(logs[0]), follow=follow), False
+        if end.gtids is not None and end.position.file not in logs:  # a log without anything new behind it may be purged
+            return open_dump(server, end.gtids, follow=follow), False
+        return open_dump(server, end.position, follow=follow), True
+
+    return open_events
+
+
+# reading
+
+
+def find_in_source(source: Source, point: str) -> Found | None:
+    """Where the first transaction at or after a POINT lies."""
+    return points.find_point(source.open_reader(), point)
+
+
+@dataclass(frozen=True)
+class Span:
+    """What to read: from `start` on, to before `end` (POINTs; "": all), of some tables."""
+
+    tables: Sequence[str] = ("**",)
+    start: str = ""
+    end: str = ""
+
+
+def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
+    """Write what the store holds."""
+    reader = source.open_reader()
+    first = points.number_of_point(reader, span.start) if span.start else reader.first
+    end = points.number_of_point(reader, span.end) if span.end else reader.view.end.seq + 1
+    return export(reader, read_origin(source.disk), Query(first, end, choose_tables(span.tables)), out)
+
+
+def verify_source(source: Source) -> Verified:
+    """Every checksum and every seam of the store."""
+    source.open_reader()
+    return verify_store(source.disk)
+
+
+def retain_source(source: Source) -> cleaning.Retained:
+    """One round of cleaning."""
+    rules = cleaning.Rules(hours=source.settings.retain_hours, most_bytes=source.settings.retain_bytes)
+    return cleaning.retain(source.disk, rules, source.app.clock())
+
+
+def show_source(source: Source) -> dict[str, Any]:
+    """What is known of a source, as the object of `changes show --json`."""
+    disk = source.disk
+    reader, origin = Reader(disk), read_origin(disk)
+    end = reader.view.end
+    held = {row.name for row in Leases(source.app.ledger, source.app.identity).list_busy()}
+    state = "capturing" if f"capture:{source.name}" in held else "idle" if end.seq else "new"
+    shown: dict[str, Any] = {"name": source.name, "state": state, "server": source.settings.url}
+    if not end.seq or origin is None:
+        return {**shown, "transactions": 0, "rows": 0, "bytes": 0}
+    rows, size = _count_rows(reader)
+    return {
+        **shown,
+        "change_id": end.info.change_id,
+        "position": f"{origin.name_log(end.info.file)}:{end.info.offset}",
+        "gtid_set": reader.view.gtids,
+        "lag_seconds": round(source.app.clock() - end.newest / 1e6, 1),
+        "oldest": f"seq:{reader.first}",
+        "newest": f"seq:{end.seq}",
+        "newest_time": _show_time(end),
+        "transactions": end.seq - reader.first + 1,
+        "rows": rows,
+        "bytes": size,
+    }
+
+
+def _count_rows(reader: Reader) -> tuple[int, int]:
+    """Rows and bytes of a store, by the headers of its blocks."""
+    rows = size = 0
+    for bucket in reader.view.buckets:
+        with suppress(FileNotFoundError), reader.disk.open_file(bucket.file.path) as file:  # retention took it meanwhile
+            end = file.size if bucket.length is None else bucket.length
+            rows += sum(header.rows for _, header in walk(file, bucket.file.id, 0, end))
+            size += end
+    rows += sum(group.header.rows for group in reader.view.tail)
+    return rows, size + sum(group.header.size for group in reader.view.tail)
+
+
+def _show_time(state: State) -> str:
+    return datetime.fromtimestamp(state.newest / 1e6, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def name_bucket(found: Found) -> str:
+    """The bucket of a place, as `hour/number`; "tail" where no block is closed yet."""
+    if found.position is None:
+        return "tail"
+    return f"{hour_name(found.position.bucket.hour)}/{found.position.bucket.number:05}"

@@ -1,0 +1,205 @@
+"""The verb `changes`: capture the changes of MySQL and MariaDB tables, and read what the store of a source holds."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemark.cli import progress
+from tidemark.cli.call import Answer, Call, Verb, add_action
+from tidemark.cli.screen import RowStream, Screen
+from tidemark.errors import DIFFERENCES_FOUND, UsageError
+from tidemark.progress import format_size
+
+if TYPE_CHECKING:
+    from tidemark.changes.source import Source
+
+POINT = "earliest, latest, now, ISO 8601, a GTID or set, FILE:POS, seq:N"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def add(name: str, told: str, example: str = "orders", *, optional: bool = False) -> argparse.ArgumentParser:
+        made = add_action(choices, name, told, f"./tidemark changes {name} {example}")
+        made.add_argument(
+            "source", metavar="SOURCE", nargs="?" if optional else None, help="a [sources.NAME] of the settings"
+        )
+        return made
+
+    captured = add("capture", "bring changes into the store, from its end on")
+    captured.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
+    captured.add_argument("--follow", action="store_true", help="go on until stopped")
+    captured.add_argument("--until", metavar="POINT", default="", help=f"to before the first transaction there: {POINT}")
+    add("show", "what is known of a source, or of all", optional=True)
+    found = add("find", "the first transaction at or after a point", "orders 2026-11-20T10:00Z")
+    found.add_argument("point", metavar="POINT", help=POINT)
+    read = add("read", "what the store holds, in order", "orders --from 2026-11-20T10:00Z --out changes.jsonl")
+    read.add_argument("--tables", nargs="+", metavar="P", default=["**"], help='patterns such as "shop.*"')
+    read.add_argument("--from", dest="since", metavar="POINT", default="", help=f"from there on: {POINT}")
+    read.add_argument("--to", dest="until", metavar="POINT", default="", help="to before the first transaction there")
+    read.add_argument("--out", required=True, metavar="F", help="FILE.jsonl or FILE.parquet; -: stdout, as JSON lines")
+    add("verify", "every checksum and every seam of the store")
+    add("retain", "remove what is older than retain_hours; one round")
+
+
+def _run_changes(call: Call) -> Answer:
+    return _ACTIONS[call.arguments.action](call)
+
+
+def _source(call: Call) -> Source:
+    from tidemark.changes.source import find_source
+
+    return find_source(call.app, call.arguments.source)
+
+
+def _run_capture(call: Call) -> Answer:
+    from tidemark.changes.source import Request, capture_source
+
+    asked = call.arguments
+    if asked.follow and asked.files:
+        raise UsageError("--follow and --files exclude each other: files have an end", hint="leave one of them out")
+    begun = time.monotonic()
+    with progress.show_progress(call.screen) as beat:
+        done = capture_source(_source(call), Request(asked.files, asked.until, asked.follow), beat)
+    found: dict[str, Any] = {
+        "state": "captured" if done.transactions else "nothing new",
+        "transactions": done.transactions,
+        "rows": done.rows,
+        "bytes": done.bytes,
+        "from": f"seq:{done.first.seq + 1}" if done.transactions else None,
+        "to": f"seq:{done.last.seq}" if done.transactions else None,
+        "bootstrapped": [],
+        "seconds": round(time.monotonic() - begun, 3),
+    }
+
+    def show(screen: Screen) -> None:
+        if not done.transactions:
+            screen.print_line("nothing new")
+            return
+        told = f"{done.transactions:,} transactions, {done.rows:,} rows, {format_size(done.bytes)}"
+        screen.print_line(f"{told}: {found['from']} to {found['to']}")
+
+    return Answer(found, show)
+
+
+def _run_show(call: Call) -> Answer:
+    from tidemark.changes.source import find_source, show_source
+
+    names = [call.arguments.source] if call.arguments.source else sorted(call.settings.sources)
+    sources = [show_source(find_source(call.app, name)) for name in names]
+
+    def show(screen: Screen) -> None:
+        if call.arguments.source:
+            screen.print_pairs((key.replace("_", " "), value) for key, value in sources[0].items())
+            return
+        keys = ("name", "state", "position", "newest_time", "transactions", "rows")
+        rows = [[one.get(key) for key in keys] for one in sources]
+        titles = ("source", "state", "position", "newest", "transactions>", "rows>")
+        screen.print_table(titles, rows, "the settings have no [sources.NAME]")
+
+    return Answer({"sources": sources, "tasks": []}, show)
+
+
+def _run_find(call: Call) -> Answer:
+    from tidemark.changes.source import find_in_source, name_bucket
+
+    source = _source(call)
+    begun = time.perf_counter()
+    place = find_in_source(source, call.arguments.point)
+    milliseconds = round((time.perf_counter() - begun) * 1000, 2)
+    found: dict[str, Any] = {
+        "point": f"seq:{place.seq}" if place else None,
+        "bucket": name_bucket(place) if place else None,
+        "offset": place.position.offset if place and place.position else None,
+        "ms": milliseconds,
+    }
+
+    def show(screen: Screen) -> None:
+        if place is None:
+            screen.print_line("the store ends before that")
+        else:
+            screen.print_pairs(found.items())
+
+    return Answer(found, show)
+
+
+def _run_read(call: Call) -> Answer:
+    from tidemark.changes.source import Span, read_source
+
+    asked = call.arguments
+    if asked.out == "-" and asked.json:
+        raise UsageError("--out - and --json exclude each other: both write to stdout", hint="without --json, or --out FILE")
+    out = RowStream() if asked.out == "-" else Path(asked.out).absolute()
+    done = read_source(_source(call), Span(asked.tables, asked.since, asked.until), out)
+    found = {"transactions": done.transactions, "rows": done.rows}
+
+    def show(screen: Screen) -> None:
+        say = screen.print_remark if asked.out == "-" else screen.print_line
+        where = "" if asked.out == "-" else f" in {asked.out}"
+        say(f"{done.rows:,} rows of {done.transactions:,} transactions{where}")
+
+    return Answer(found, show)
+
+
+def _run_verify(call: Call) -> Answer:
+    from tidemark.changes.source import verify_source
+
+    proof = verify_source(_source(call))
+    differences = [{"what": "damaged", "problem": problem} for problem in proof.problems]
+    found = {
+        "checked": proof.transactions,
+        "rows": proof.rows,
+        "blocks": proof.blocks,
+        "differences": differences,
+        "gaps": [],
+        "indexes": list(proof.indexes),
+    }
+
+    def show(screen: Screen) -> None:
+        screen.print_line(f"{proof.transactions:,} transactions, {proof.rows:,} rows, {proof.blocks:,} blocks")
+        for problem in proof.problems:
+            screen.print_line(f"  {problem}")
+        for index in proof.indexes:
+            screen.print_line(f"  {index} is not as it can be derived; nothing reads it")
+
+    return Answer(found, show, DIFFERENCES_FOUND if differences else 0)
+
+
+def _run_retain(call: Call) -> Answer:
+    from tidemark.changes.source import retain_source, show_source
+
+    source = _source(call)
+    done = retain_source(source)
+    oldest = show_source(source).get("oldest")
+    found = {"removed": [*done.retired], "deleted": [*done.removed], "compressed": [], "oldest": oldest}
+
+    def show(screen: Screen) -> None:
+        screen.print_line(
+            f"{len(done.retired)} hours out of sight, {len(done.removed)} off the disk; the oldest is {oldest}"
+        )
+
+    return Answer(found, show)
+
+
+_ACTIONS: dict[str, Callable[[Call], Answer]] = {
+    "capture": _run_capture,
+    "show": _run_show,
+    "find": _run_find,
+    "read": _run_read,
+    "verify": _run_verify,
+    "retain": _run_retain,
+}
+
+VERBS = (
+    Verb(
+        "changes",
+        "capture the changes of MySQL and MariaDB tables, and read them",
+        "./tidemark changes capture orders --files 'binlogs/mysql-bin.0*'",
+        _run_changes,
+        _add_arguments,
+    ),
+)

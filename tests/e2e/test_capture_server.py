@@ -1,0 +1,190 @@
+"""A real MariaDB captured over the line, by the commands that users type: killed, purged, restarted, followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemark
+from tests.commanded import Said, run_here
+from tests.services import mariadb
+from tests.services.mariadb import PASSWORD, USER, MariaDb
+
+pytestmark = pytest.mark.real("mariadb")
+
+
+@pytest.fixture
+def server() -> Iterator[MariaDb]:
+    found = mariadb.start({"max_binlog_size": "8192"})
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+class Orders:
+    """The source `orders` of a server, and what a reader sees of it."""
+
+    def __init__(self, folder: Path, server: MariaDb) -> None:
+        self.folder, self.server = folder, server
+        self.config = folder / "tidemark.toml"
+        (folder / "password").write_text(PASSWORD, encoding="utf-8")
+        self.config.write_text(
+            f'[sources.orders]\nstore = "store"\nurl = "mysql://{USER}@127.0.0.1:{server.port}"\n'
+            'password_file = "password"\ntls = "off"\ntables = ["shop.*"]\nheartbeat_seconds = 1\n'
+        )
+
+    def run(self, *words: str) -> Said:
+        return run_here(self.config, "changes", *words)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join([str(Path(tidemark.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [
+            sys.executable,
+            "-m",
+            "tidemark.cli",
+            "--config",
+            str(self.config),
+            "changes",
+            "capture",
+            "orders",
+            *words,
+        ]
+        return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.DEVNULL)
+
+    def read(self) -> list[dict[str, Any]]:
+        out = self.folder / "changes.jsonl"
+        said = self.run("read", "orders", "--out", str(out))
+        assert said.code == 0, said
+        return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
+    def fold(self) -> dict[int, list[Any]]:
+        """The table as its changes leave it."""
+        table: dict[int, list[Any]] = {}
+        for line in self.read():
+            if line["k"] == "row":
+                if line["before"]:
+                    assert table.pop(line["before"][0]) == line["before"]
+                if line["after"]:
+                    assert line["after"][0] not in table
+                    table[line["after"][0]] = line["after"]
+        return table
+
+    def select(self) -> dict[int, list[Any]]:
+        return {row[0]: list(row) for row in self.server.run("SELECT id, name, CAST(paid AS CHAR) FROM shop.orders")}
+
+    def change(self, choice: random.Random) -> None:
+        number = choice.randrange(40)
+        self.server.run(
+            choice.choice(
+                [
+                    f"INSERT IGNORE INTO shop.orders VALUES ({number}, 'ü{number}', {number}.25)",
+                    f"UPDATE shop.orders SET paid = paid + 1 WHERE id < {number}",
+                    f"UPDATE IGNORE shop.orders SET id = id + 40 WHERE id = {number}",
+                    f"DELETE FROM shop.orders WHERE id = {number}",
+                ]
+            )
+        )
+
+
+@pytest.fixture
+def orders(tmp_path: Path, server: MariaDb) -> Orders:
+    server.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DECIMAL(10,2))")
+    return Orders(tmp_path, server)
+
+
+def test_changes_folded_by_key_are_the_table(orders: Orders) -> None:
+    choice = random.Random(1)
+    for _ in range(3):
+        for _ in range(40):
+            orders.change(choice)
+        said = orders.run("capture", "orders")
+        assert said.code == 0, said
+        assert orders.fold() == orders.select()
+    [shown] = orders.run("show").json["sources"]
+    assert shown["gtid_set"] == orders.server.run("SELECT @@gtid_binlog_pos")[0][0]
+    assert orders.run("capture", "orders").json["state"] == "nothing new"
+
+
+def test_a_capture_that_is_killed_again_and_again(orders: Orders) -> None:
+    choice = random.Random(2)
+    for _ in range(6):
+        for _ in range(30):
+            orders.change(choice)
+        process = orders.start()
+        time.sleep(choice.uniform(0.2, 1.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    said = orders.run("capture", "orders")
+    assert said.code == 0, said
+    assert orders.fold() == orders.select()
+    assert orders.run("verify", "orders").json["differences"] == []
+
+
+def test_xa_rows_outlive_the_log_that_has_them(orders: Orders) -> None:
+    server = orders.server
+    server.run(
+        "XA START 'a','b',7", "INSERT INTO shop.orders VALUES (1, 'xa', 1)", "XA END 'a','b',7", "XA PREPARE 'a','b',7"
+    )
+    assert orders.run("capture", "orders").code == 0
+    assert orders.fold() == {}
+    server.stop()
+    server.restart()
+    await_purge(orders)
+    assert orders.run("capture", "orders").code == 0
+    server.run("XA COMMIT 'a','b',7")
+    assert orders.run("capture", "orders").code == 0
+    assert orders.fold() == {1: [1, "xa", "1.00"]}
+
+
+def test_a_log_that_was_purged_is_a_gap(orders: Orders) -> None:
+    assert orders.run("capture", "orders").code == 0
+    orders.change(random.Random(3))
+    orders.server.run("INSERT INTO shop.orders VALUES (99, 'x', 1)")
+    await_purge(orders)
+    orders.run("capture", "orders").refused(31)
+
+
+def test_following_outlives_the_server(orders: Orders) -> None:
+    process = orders.start("--follow")
+    try:
+        choice = random.Random(4)
+        for _ in range(2):
+            for _ in range(30):
+                orders.change(choice)
+            await_table(orders)
+            orders.server.stop()
+            orders.server.restart()
+        orders.change(choice)
+        await_table(orders)
+        orders.run("capture", "orders").refused(5, "capture:orders")
+    finally:
+        process.terminate()
+        assert process.wait() == 143
+
+
+def await_table(orders: Orders) -> None:
+    ends = time.monotonic() + 120
+    while orders.run("show").json["sources"][0]["transactions"] == 0 or orders.fold() != orders.select():
+        assert time.monotonic() < ends
+        time.sleep(0.2)
+
+
+def await_purge(orders: Orders) -> None:
+    """Purge all logs but the newest. The server keeps one while it believes that a replica reads it."""
+    orders.server.run("FLUSH BINARY LOGS")
+    ends = time.monotonic() + 60
+    while len(orders.server.logs) > 1:
+        orders.server.run(f"PURGE BINARY LOGS TO '{orders.server.logs[-1].name}'")
+        assert time.monotonic() < ends
+        time.sleep(0.1)

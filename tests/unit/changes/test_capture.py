@@ -1,0 +1,285 @@
+"""Binary logs captured into a store and read again, by the commands that users type."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commanded import Said, run_here
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "binlogs"
+NAMES = [f"mysql-bin.{number:06d}" for number in range(1, 14)]
+
+
+class World:
+    """A source `orders` without a server, and logs to give to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "tidemark.toml"
+        self.write_settings()
+
+    def write_settings(self, more: str = "") -> None:
+        self.config.write_text(f'[sources.orders]\nstore = "store"\n{more}\n')
+
+    def unpack(self, *paths: str) -> list[str]:
+        """Logs of the test data, by their names below `data/binlogs`."""
+        found = []
+        for path in paths:
+            place = self.folder / Path(path).name
+            place.write_bytes(lzma.decompress((DATA / f"{path}.xz").read_bytes()))
+            found.append(str(place))
+        return found
+
+    def put_log(self, path: str, name: str = "mysql-bin.000001") -> str:
+        """A log of the test data under a name that a server gives."""
+        [place] = self.unpack(path)
+        return str(Path(place).rename(self.folder / name))
+
+    def run(self, *words: str) -> Said:
+        return run_here(self.config, "changes", *words)
+
+    def capture(self, *words: str) -> dict[str, Any]:
+        said = self.run("capture", "orders", *words)
+        assert said.code == 0, said
+        return said.json
+
+    def read(self, *words: str) -> list[dict[str, Any]]:
+        out = self.folder / "changes.jsonl"
+        said = self.run("read", "orders", *words, "--out", str(out))
+        assert said.code == 0, said
+        lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        assert said.json["rows"] == sum(line["k"] == "row" for line in lines)
+        return lines
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def told(names: list[str]) -> Iterator[dict[str, Any]]:
+    """The workload's record as a reader of the store is to see it.
+
+    XA rows stand at their commit, or nowhere. A savepoint is no change. The log does not tell UUID and INET6 from BINARY.
+    """
+    parked: dict[str, list[dict[str, Any]]] = {}
+    rows: list[dict[str, Any]] = []
+    prepared = {"0-1-220": "x-two", "0-1-222": "x-back"}
+    with lzma.open(DATA / "workload" / "expected.jsonl.xz") as lines:
+        for line in map(json.loads, lines):
+            if line["k"] == "schema" or line["file"] not in names or line.get("sql", "").startswith("SAVEPOINT"):
+                continue
+            if line["k"] == "row":
+                rows.append(untyped(line))
+                continue
+            if line["k"] == "xa_prepare":
+                xid = prepared[line["gtid"]]
+                parked[xid], rows = rows, []
+                yield {"k": "xa_prepare", "xid": xid} | {key: line[key] for key in ("file", "txn_pos", "gtid")}
+                continue
+            if line["k"] == "xa_commit":
+                place = {key: line[key] for key in ("file", "txn_pos", "gtid")}
+                rows = [{**row, **place} for row in parked.pop(line["xid"])]
+            yield from rows
+            rows = []
+            yield line
+
+
+def untyped(row: dict[str, Any]) -> dict[str, Any]:
+    if row["table"] != "types":
+        return row
+    for side in ("before", "after"):
+        if row[side]:
+            row[side][-2:] = [as_hex(value) for value in row[side][-2:]]
+    return row
+
+
+def as_hex(text: str | None) -> dict[str, str] | None:
+    import ipaddress
+
+    if text is None:
+        return None
+    return {"hex": (ipaddress.IPv6Address(text).packed if text.count(":") > 1 else UUID(text).bytes).hex()}
+
+
+def bare(line: dict[str, Any]) -> dict[str, Any]:
+    """A line without what the record does not have."""
+    left = {key: value for key, value in line.items() if key not in ("seq", "ts")}
+    if left["k"] == "ddl":
+        del left["db"]
+    return left
+
+
+@pytest.mark.parametrize("logs", [NAMES[:12], pytest.param(NAMES, marks=pytest.mark.full)], ids=["small", "all"])
+def test_the_workload_is_read_as_it_happened(world: World, logs: list[str]) -> None:
+    files = world.unpack(*(f"workload/{name}" for name in logs))
+    done = world.capture("--files", *files)
+    lines = world.read()
+    shapes: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    expected = told(logs)
+    for line in lines:
+        if line["k"] == "schema":
+            shapes[line["db"], line["table"]] = line["columns"]
+            continue
+        assert bare(line) == next(expected)
+        if line["k"] == "row":
+            images = [image for image in (line["before"], line["after"]) if image is not None]
+            assert {len(image) for image in images} == {len(shapes[line["db"], line["table"]])}
+    assert next(expected, None) is None
+    assert [line["seq"] for line in lines] == sorted(line["seq"] for line in lines)
+    assert done["transactions"] == lines[-1]["seq"]
+
+
+def test_halves_are_the_same_as_the_whole(world: World, tmp_path: Path) -> None:
+    files = world.unpack(*(f"workload/{name}" for name in NAMES[1:12]))
+    parked = world.unpack("workload/mysql-bin.000013")[0]
+    (tmp_path / "other").mkdir()
+    other = World(tmp_path / "other")
+    other.capture("--files", *files, parked, "--until", "mysql-bin.000013:982")
+    for until in ("mysql-bin.000006:1", "0-1-180", "0-1-219", "0-1-221", "0-1-224", "0-1-225", "mysql-bin.000013:982"):
+        world.capture("--files", *files, parked, "--until", until)
+    assert world.run("capture", "orders", "--files", *files).json["state"] == "nothing new"
+    assert world.read() == other.read()
+    assert not list((tmp_path / "store" / "parked").iterdir())
+
+
+def test_a_stretch_is_read_from_any_point_to_any_other(world: World) -> None:
+    world.capture("--files", *world.unpack(*(f"workload/{name}" for name in NAMES[5:12])))
+    lines = world.read()
+    by_seq = {line["seq"]: line for line in lines}
+    last = max(by_seq)
+    points = {
+        f"seq:{last - 2}": last - 2,
+        by_seq[5]["gtid"]: 5,
+        f"{by_seq[5]['file']}:{by_seq[5]['txn_pos']}": 5,
+        f"{by_seq[5]['file']}:{by_seq[5]['txn_pos'] + 1}": 6,
+        "earliest": 1,
+        "latest": last,
+        "2001-01-01T00:00:00": 1,
+        by_seq[last]["ts"]: next(seq for seq in sorted(by_seq) if by_seq[seq]["ts"] >= by_seq[last]["ts"]),
+    }
+    for point, seq in points.items():
+        assert world.run("find", "orders", point).json["point"] == f"seq:{seq}", point
+    assert world.run("find", "orders", "now").json["point"] is None
+    some = [line for line in world.read("--from", "seq:3", "--to", "seq:6") if line["k"] != "schema"]
+    assert some == [line for line in lines if 3 <= line["seq"] < 6 and line["k"] != "schema"]
+    world.run("find", "orders", "the other day").refused(2, "the other day", "seq:N")
+
+
+def test_only_the_tables_that_are_wanted(world: World) -> None:
+    world.write_settings('tables = ["alpha.*", "beta.account"]\nexclude = ["*.wide*"]')
+    done = world.capture("--files", *world.unpack("workload/mysql-bin.000001"))
+    lines = world.read()
+    tables = {(line["db"], line["table"]) for line in lines if line["k"] == "row"}
+    assert {("alpha", "device"), ("beta", "account")} <= tables
+    assert all(database == "alpha" or table == "account" for database, table in tables)
+    assert done["transactions"] == max(line["seq"] for line in lines), "a transaction without rows moves the position"
+    one = world.read("--tables", "beta.account")
+    assert {(line["db"], line["table"]) for line in one if line["k"] == "row"} == {("beta", "account")}
+
+
+def test_parquet_says_the_same(world: World) -> None:
+    world.capture("--files", *world.unpack("workload/mysql-bin.000006"))
+    lines = world.read()
+    place = world.folder / "changes.parquet"
+    assert world.run("read", "orders", "--out", str(place)).code == 0
+    rows = pq.read_table(place).to_pylist()
+    assert [row["k"] for row in rows] == [line["k"] for line in lines]
+    for row, line in zip(rows, lines, strict=True):
+        if line["k"] == "row":
+            assert [json.loads(row[side] or "null") for side in ("before", "after")] == [line["before"], line["after"]]
+            assert [row[key] for key in ("seq", "file", "txn_pos", "gtid", "i", "db", "table", "op")] == [
+                line[key] for key in ("seq", "file", "txn_pos", "gtid", "i", "db", "table", "op")
+            ]
+
+
+@pytest.mark.parametrize(
+    ("variant", "says"),
+    [
+        ("statement_and_mixed", ("came as a statement", "INSERT")),
+        ("metadata_minimal", ("names of",)),
+        ("metadata_no_log", ("names",)),
+    ],
+)
+def test_what_cannot_be_trusted_stops(world: World, variant: str, says: tuple[str, ...]) -> None:
+    log = world.put_log(f"variants/{variant}.binlog")
+    said = world.run("capture", "orders", "--files", log)
+    said.refused(6, *says)
+    assert "SET GLOBAL" in said.json["hint"]
+    world.write_settings('unsafe = "mark"')
+    world.capture("--files", log)
+    assert [line for line in world.read() if line["k"] == "unproved"]
+
+
+@pytest.mark.parametrize("variant", ["plain", "log_bin_compress", "checksum_none", "unclean_end", "row_image_minimal"])
+def test_other_logs_have_the_rows_that_their_server_counted(world: World, variant: str) -> None:
+    world.capture("--files", world.put_log(f"variants/{variant}.binlog"))
+    rows = [line for line in world.read() if line["k"] == "row"]
+    assert [sum(row["op"] == op for row in rows) for op in "IUD"] == [30, 11, 5]
+    if variant == "row_image_minimal":
+        assert {"absent": True} in [value for row in rows if row["op"] == "U" for value in row["after"]]
+
+
+@pytest.mark.parametrize(
+    ("log", "gtids"),
+    [
+        ("binlog-invisible-columns.000001", "97c7af02-0f4a-11ed-9a9b-0242ac110002"),
+        ("mysql-enum-string-set.000001", "93e95066"),
+    ],
+)
+def test_logs_of_mysql(world: World, log: str, gtids: str) -> None:
+    world.capture("--files", world.put_log(f"real/{log}"))
+    shown = world.run("show", "orders").json["sources"][0]
+    assert gtids[:8] in shown["gtid_set"]
+    assert any(line["k"] == "row" for line in world.read())
+    assert world.capture("--files", str(world.folder / "mysql-bin.000001"))["state"] == "nothing new"
+
+
+def test_logs_of_another_server_are_not_appended(world: World) -> None:
+    world.capture("--files", world.put_log("variants/plain.binlog"))
+    before = world.read()
+    other = world.put_log("variants/checksum_none.binlog")
+    world.run("capture", "orders", "--files", other).refused(6, "of another server")
+    assert world.read() == before
+
+
+def test_a_lost_ledger_costs_no_capture(world: World) -> None:
+    [first, second] = world.unpack("workload/mysql-bin.000006", "workload/mysql-bin.000007")
+    world.capture("--files", first)
+    for place in (world.folder / "var").glob("ledger.db*"):
+        place.unlink()
+    assert world.capture("--files", first, second)["transactions"]
+    assert world.run("verify", "orders").json["differences"] == []
+
+
+def test_a_log_that_is_missing_in_between_is_named(world: World) -> None:
+    files = world.unpack("workload/mysql-bin.000006", "workload/mysql-bin.000008")
+    world.run("capture", "orders", "--files", *files).refused(2, "missing")
+    world.capture("--files", files[0])
+    world.run("capture", "orders", "--files", files[1]).refused(31, "mysql-bin.000006", "mysql-bin.000008")
+
+
+def test_verify_names_a_flipped_bit(world: World) -> None:
+    world.capture("--files", *world.unpack("workload/mysql-bin.000006"))
+    assert world.run("verify", "orders").json["checked"]
+    [bucket] = (world.folder / "store" / "data").glob("*/*.data")
+    data = bytearray(bucket.read_bytes())
+    data[len(data) // 2] ^= 1
+    bucket.write_bytes(data)
+    assert world.run("verify", "orders").code in (7, 20)
+
+
+def test_retention_takes_old_hours(world: World) -> None:
+    files = world.unpack(*(f"workload/{name}" for name in NAMES[5:12]))
+    world.capture("--files", *files)
+    done = world.run("retain", "orders").json
+    assert done["oldest"] == "seq:1", "the newest hour stays, however old"
+    world.run("retain", "others").refused(3, "others", "orders")

@@ -1,0 +1,55 @@
+"""Settings of sources of changes: what a `[sources.NAME]` may say, and what a mistake in it gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.errors import UsageError
+from tidemark.settings import model
+from tidemark.settings.load import load_settings
+from tidemark.settings.model import Settings
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    return tmp_path / "tidemark.toml"
+
+
+def load_text(path: Path, text: str) -> Settings:
+    path.write_text(text, encoding="utf-8")
+    return load_settings(path, {})
+
+
+def problems(path: Path, text: str) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        load_text(path, text)
+    lines = caught.value.message.splitlines()
+    return [line.replace(str(path), "tidemark.toml") for line in lines if not line.endswith("in the settings:")]
+
+
+def test_the_template_shows_a_source_that_loads(written: Path) -> None:
+    text = model.render_template().partition(model.SOURCES_HEAD)[2]
+    settings = load_text(written, "\n".join(line.removeprefix("# ") for line in text.splitlines()))
+    assert settings.sources["orders"] == model.SourceSettings("orders", f"file://{written.parent}/var/changes/orders")
+
+
+def test_what_a_source_may_be(written: Path) -> None:
+    source = '[sources.a]\nstore = "changes/a"\n'
+    assert load_text(written, f'{source}url = "mysql://me@db2,[::1]:3307"\n').sources["a"].url == "mysql://me@db2,[::1]:3307"
+    for line, says in {
+        'url = "mysql://me:secret@db2"': "must not hold a password",
+        'url = "postgres://me@db2"': 'must be "mysql://user@host:port"',
+        'url = "mysql://me@db2:0"': 'must be "mysql://user@host:port"',
+        'tables = ["shop"]': 'write "shop.*"',
+        'unsafe = "ignore"': '"stop", "mark"',
+    }.items():
+        [problem] = problems(written, f"{source}{line}\n")
+        assert says in problem
+        assert problem.startswith("tidemark.toml:3"), problem
+    [problem] = problems(written, f'{source}[sources.b]\nstore = "changes/a/b"\n[sources.c]\nstore = "sftp://u@h/x"\n')[-1:]
+    assert "must be a folder of this machine" in problem
+    assert "shares folders with the store of source a" in "".join(
+        problems(written, f'{source}[sources.b]\nstore = "changes/a/b"\n')
+    )
