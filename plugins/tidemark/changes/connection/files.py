@@ -18,10 +18,12 @@ _BEGIN = len(layout.MAGIC)
 def open_files(paths: Iterable[Path], start: FilePosition | None = None) -> Dump:
     """The events of binary logs, in the order of their numbers, from `start` or the first on.
 
-    UsageError: a number is missing between two of them, two have one name, `start` is in none, or one cannot be opened.
+    UsageError: none is given, a number between two is missing, two have one name, `start` is in none, or one is no file.
     CorruptionError and UnsupportedError come from `events()`: a log is damaged, cut off or encrypted.
     """
     logs = sorted(paths, key=lambda path: _split_name(path.name))
+    if not logs:
+        raise UsageError("no binary log is given")
     for before, after in pairwise(logs):
         base, number = _split_name(before.name)
         if _split_name(after.name) != (base, number + 1):
