@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import signal
@@ -118,6 +119,7 @@ def _find(name: str) -> str:
 def _make_template() -> Path:
     """An empty data folder with the administrator, made once and copied for each server."""
     folder = Path(tempfile.mkdtemp(prefix="tidemark-mariadb-empty-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     data = f"--datadir={folder}"
     own = ["--user=root"] if IS_ROOT else []
     install = [
