@@ -7,7 +7,7 @@ one block. Where an index is missing, the headers of blocks say the same.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.changes.store.block import Header, Heads, decode_gtids, decode_transactions
@@ -15,6 +15,7 @@ from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.index import L1_PATH, Index
 from tidemark.changes.store.layout import DataPosition, State
 from tidemark.changes.store.model import Transaction
+from tidemark.changes.store.recent import Recent
 from tidemark.changes.store.view import Bucket, View, damage, look, missing_error, read_first, read_gtids, read_rest, walk
 from tidemark.errors import NotFoundError
 
@@ -24,17 +25,18 @@ class Target:
     """What is looked for: the first transaction after which it is reached. Once reached it stays so.
 
     `by_state` judges the state after any transaction. Where no state tells, `by_set` judges GTID sets, and `by_gtid` single
-    GTIDs.
+    GTIDs. `seq`: its number, where that is what is looked for.
     """
 
     by_state: Callable[[State], bool] | None = None
     by_set: Callable[[str], bool] = bool
     by_gtid: Callable[[str], bool] = bool
+    seq: int | None = None
 
 
 def at_seq(seq: int) -> Target:
     """The transaction of this number."""
-    return Target(lambda state: state.seq >= seq)
+    return Target(lambda state: state.seq >= seq, seq=seq)
 
 
 def at_time(microseconds: int) -> Target:
@@ -82,11 +84,12 @@ class Piece:
 
 
 class Reader:
-    """What a view holds. It sees nothing newer: look again for that."""
+    """What a view holds. It sees nothing newer: look again for that. `recent`: blocks that need not be read."""
 
-    def __init__(self, disk: Disk, view: View | None = None) -> None:
+    def __init__(self, disk: Disk, view: View | None = None, *, recent: Recent | None = None) -> None:
         self.disk = disk
         self.view = look(disk) if view is None else view
+        self._recent = recent
         self._l1 = Index(disk.map_file(L1_PATH))
 
     @property
@@ -129,14 +132,15 @@ class Reader:
         last: Header | None = None
         path = ""
         for bucket, offset in self._buckets_from(found):
-            for _, header, body in self.read_blocks(bucket, offset):
+            for file, start, header in self._walk_blocks(bucket, offset):
                 _check_seam(last, path, header, bucket.file.path)
                 last, path = header, bucket.file.path
-                yield from _split_pieces(header, body, seq)
+                yield from _split_pieces(header, self._read_transactions(file, start, header), seq)
         for group in self.view.tail:
             _check_seam(last, path, group.header, group.path)
             last, path = group.header, group.path
-            yield from _split_pieces(group.header, group.rest[group.header.head_bytes :], seq)
+            transactions = decode_transactions(group.header, group.rest[group.header.head_bytes :])
+            yield from _split_pieces(group.header, transactions, seq)
         assert last is not None
         assert last.after == self.view.end
 
@@ -178,7 +182,9 @@ class Reader:
                 if not _is_reached(target, header.after, lambda o=offset, h=header: read_gtids(file, o, h)[1]):  # type: ignore[misc]
                     continue
                 seq: int | None = header.after.seq
-                if header.begins:  # else the last part of one transaction
+                if header.begins and target.seq is not None:
+                    seq = target.seq
+                elif header.begins:  # else the last part of one transaction
                     body = read_rest(file, offset, header)[header.head_bytes :]
                     seq = _find_in_block(target, Heads(header, body))
                 if seq is not None:
@@ -215,12 +221,20 @@ class Reader:
 
     def read_blocks(self, bucket: Bucket, offset: int = 0) -> Iterator[tuple[int, Header, bytes]]:
         """(offset, header, body) of each block of a bucket. Raises CorruptionError at the first that is not as written."""
+        for file, start, header in self._walk_blocks(bucket, offset):
+            yield start, header, read_rest(file, start, header)[header.head_bytes :]
+
+    def _read_transactions(self, file: OpenFile, offset: int, header: Header) -> Sequence[Transaction]:
+        kept = self._recent.get(header) if self._recent else None
+        return kept or decode_transactions(header, read_rest(file, offset, header)[header.head_bytes :])
+
+    def _walk_blocks(self, bucket: Bucket, offset: int) -> Iterator[tuple[OpenFile, int, Header]]:
         with self._open(bucket) as file:
             end = file.size if bucket.length is None else bucket.length
             for start, header in walk(file, bucket.file.id, offset, end):
                 if header.fence != bucket.file.fence:
                     raise damage(file.path, start)
-                yield start, header, read_rest(file, start, header)[header.head_bytes :]
+                yield file, start, header
                 offset = start + header.size
             if offset != end or not end:  # a bucket is never empty
                 raise damage(file.path, offset)
@@ -251,9 +265,9 @@ def _find_in_block(target: Target, heads: Heads) -> int | None:
     return heads.find(target.by_state) if target.by_state else heads.find_gtid(target.by_gtid)
 
 
-def _split_pieces(header: Header, body: bytes, seq: int) -> Iterator[Piece]:
+def _split_pieces(header: Header, transactions: Sequence[Transaction], seq: int) -> Iterator[Piece]:
     number = header.before.seq
-    for transaction in decode_transactions(header, body):
+    for transaction in transactions:
         number += 1
         if number >= seq:
             yield Piece(number, transaction, header.ends)
