@@ -89,7 +89,9 @@ def test_recorded_rows(name: str) -> None:
         assert_all_agree(rows)
 
 
-@pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "flips", [60, pytest.param(600, marks=pytest.mark.full), pytest.param(5000, marks=pytest.mark.soak)]
+)
 def test_damaged_rows(flips: int) -> None:
     dice = random.Random(3)
     found = [rows for name in LOGS for rows in rows_of(recorded(name)) if len(rows.data) < 3000]

@@ -30,6 +30,14 @@ from tidemark.errors import CorruptionError, TidemarkError
 CHECKED = "variants/plain.binlog", "variants/log_bin_compress.binlog", "real/json.binlog.000001"
 UNCHECKED = "variants/checksum_none.binlog", "real/canal-mysql-bin.000001"
 PACKED = "real/transaction_compression.000001"
+FLIPS = pytest.mark.parametrize(
+    "flips",
+    [
+        50,
+        pytest.param(500, marks=pytest.mark.full),
+        pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
 
 
 @pytest.fixture
@@ -59,7 +67,7 @@ def flip(made: bytes, dice: random.Random) -> bytes:
     return made[:at] + bytes([made[at] ^ 1 << dice.randrange(8)]) + made[at + 1 :]
 
 
-@pytest.mark.parametrize("flips", [50, pytest.param(500, marks=pytest.mark.full)])
+@FLIPS
 def test_a_flipped_bit_is_found_where_there_are_checksums(flips: int) -> None:
     dice = random.Random(1)
     for name in CHECKED:
@@ -72,7 +80,7 @@ def test_a_flipped_bit_is_found_where_there_are_checksums(flips: int) -> None:
                 changes_of(damaged, raw=True)
 
 
-@pytest.mark.parametrize("flips", [50, pytest.param(500, marks=pytest.mark.full)])
+@FLIPS
 def test_a_flipped_bit_without_a_checksum_is_an_error_of_ours_or_another_value(flips: int) -> None:
     dice = random.Random(2)
     packed = _strip_checksums(recorded(PACKED))
