@@ -78,9 +78,7 @@ def plan_catalog(options: Mapping[str, str]) -> tuple[ScanOptions, Survey]:
         with open_cluster(app, receiver) as cluster:
             recall_files(cluster, seen.files)
         unit = _choose_unit(parse_choice(given, "times", ("", "number", "instant")), seen, scan.cut.tall)
-        wanted = Wanted(
-            scan.wanted.model, "", scan.wanted.table, mixed=scan.cut.tall
-        )  # files of other databases are left out
+        wanted = replace(scan.wanted, database="", mixed=scan.cut.tall)  # files of other databases are left out already
         start, end = _find_bound(seen, seen.bounds.start), _find_bound(seen, seen.bounds.end)
         cut = replace(scan.cut, devices=(), start=start, end=end)
         return replace(scan, wanted=wanted, cut=cut, unit=unit), survey_seen(root, seen, wanted)

@@ -33,6 +33,7 @@ from tidemark.engines.java import java_home
 from tidemark.engines.spark import SparkEngine, close_sessions, session_at
 from tidemark.engines.task import Limits
 from tidemark.errors import RetryableError, TaskLimitError, UnreachableError, UsageError
+from tidemark.operations.doctor.spark import check_spark
 from tidemark.receiver.merge.merge import merge
 from tidemark.settings.model import SparkSettings
 
@@ -130,6 +131,13 @@ def test_a_cluster_loads_and_merges_a_real_folder(cluster: Cluster, tmp_path: Pa
     assert result.exit_code == 0 and result.groups > 4
     assert centre.rows() == SITE.rows()
     assert session_at("merge", cluster.address, java_home()).pid == first
+
+
+def test_the_doctor_knows_a_master_from_its_web_page(cluster: Cluster) -> None:
+    (right,) = check_spark(SparkSettings(cluster.address), {})
+    assert right.ok and "a master answers" in right.detail
+    (wrong,) = check_spark(SparkSettings(f"spark://127.0.0.1:{cluster.page}"), {})
+    assert not wrong.ok and "something else than a master" in wrong.detail
 
 
 def test_executors_that_do_not_see_the_receiver_go_over_sftp(cluster: Cluster, sshd: Sshd, tmp_path: Path) -> None:

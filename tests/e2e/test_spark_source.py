@@ -234,7 +234,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Centre:
 
 
 def test_a_catalog_in_spark_is_what_read_gives(spark: Any, catalog: Centre) -> None:
-    """Before and after merges, and after a file was dropped."""
+    """Before and after merges; nodes alone have the files when the planning begins."""
 
     def rows(**options: str) -> list[tuple[object, ...]]:
         reader = spark.read.format("tidemark").options(layout="tall", rowsPerTask="3000", **options)

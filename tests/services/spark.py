@@ -47,9 +47,10 @@ def session(folder: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running master at `address` with its workers, a process each."""
+    """A running master at `address` with its workers, a process each. `page`: the port of its web page."""
 
     address: str
+    page: int
     workers: tuple[subprocess.Popen[bytes], ...]
 
 
@@ -83,7 +84,7 @@ def cluster(java: Path, folder: Path) -> Iterator[Cluster]:
                 )
             sign = "New state: ALIVE" if number == 0 else "Successfully registered with master"
             wait_until(lambda log=log, sign=sign: sign in log.read_text(errors="replace"), running[-1], 60, command[0])
-        yield Cluster(address, tuple(running[1:]))
+        yield Cluster(address, page, tuple(running[1:]))
     finally:
         close_sessions()
         for process in reversed(running):

@@ -124,12 +124,14 @@ def test_files_of_other_databases_are_not_opened(centre: Centre) -> None:
     assert tall(centre, database="plant,root.sg") == centre.rows()
 
 
-def test_the_present_owners_points_win(centre: Centre) -> None:
-    centre.sender().land({source(9): d1((1, 10), (2, 20))})
-    centre.sender(SITE_B, name="plant2").land({source(1): d1((1, 99))})
-    centre.load()
-    owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant2")
-    assert tall(centre) == centre.rows() == rows((1, 99), (2, 20))
+def test_of_each_device_its_present_owners_points_win(centre: Centre) -> None:
+    """The same two files, of one device in the one order, of the other in the other."""
+    for sender, value in ((centre.sender(), 10), (centre.sender(SITE_B, name="plant2"), 99)):
+        sender.land({source(1): sealed({f"root.sg.d{n}": {"s": [(1, value)]} for n in (0, 1)})})
+        centre.load()
+    for device, site in (("root.sg.d0", "plant2"), ("root.sg.d1", "plant2"), ("root.sg.d0", "plant1")):
+        owners_transfer(centre.app, centre.receiver, device, site)
+    assert tall(centre) == centre.rows() == [("root.sg.d0", "s", 1, "INT64", "10"), *rows((1, 99))]
 
 
 def test_sites_with_different_units_are_read_in_numbers(centre: Centre) -> None:
