@@ -73,7 +73,7 @@ def _ask_master(host: str, port: int) -> None:
         answer = b""
         try:
             line.sendall(_QUESTION)
-            while len(answer) < 9 and (more := line.recv(9 - len(answer))):
+            while len(answer) < 9 and (more := line.recv(4096)):  # bytes left unread would make the master log a reset
                 answer += more
         except TimeoutError:
             raise UnreachableError(f"{host}:{port} accepts, and says nothing for {SECONDS:g} s") from None
