@@ -6,7 +6,7 @@ neither hides nor stops the other links. Airflow reads this file because it cont
 
 import os
 
-from tidemark.orchestration.dags.link import check_links
+from tidemark.orchestration.dags.link import check_dags
 from tidemark.orchestration.settings import read_settings
 
-check_links(read_settings(os.environ))
+check_dags(read_settings(os.environ))

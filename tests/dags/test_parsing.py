@@ -33,7 +33,8 @@ store = "n2"
 [nodes.n3]
 store = "n3"
 """
-FIXED = {"tidemark_load", "tidemark_verify", "tidemark_housekeep"}
+RECEIVERS = {"tidemark_load", "tidemark_verify", "tidemark_housekeep"}
+FIXED = RECEIVERS | {"tidemark_approve"}
 SECOND = """
 [sites.plant2]
 id = "b1f0c3de-2f64-4a0b-8d0b-6c2f9f0f7a02"
@@ -75,7 +76,7 @@ def test_no_link_is_no_error(dagbag: Callable[[], Any], centre: Centre) -> None:
     centre.config.write_text("")
     bag = dagbag()
     assert bag.import_errors == {}
-    assert set(bag.dags) == FIXED
+    assert set(bag.dags) == RECEIVERS, "nor anything to approve"
 
 
 def test_the_seven_steps_follow_each_other(dagbag: Callable[[], Any]) -> None:
@@ -150,13 +151,17 @@ pool = "sites"
 queue = "edge"
 default_args = {retries = 9, execution_timeout = 7200}
 """
-    centre.write(airflow, owner='"plant team"', queue='"plant"')
+    centre.write(CLUSTER + airflow, owner='"plant team"', queue='"plant"')
     dags = dagbag().dags
-    assert set(dags) == FIXED | {"tidemark_sync__plant1"}
+    approvals = [dags[dag_id].task_dict["approval"] for dag_id in ("tidemark_cluster_scale", "tidemark_approve")]
+    for approval in approvals:
+        assert (approval.execution_timeout, approval.response_timeout) == (None, None), "a person may take days"
     for dag_id, dag in dags.items():
         link = dag_id.startswith("tidemark_sync")
         assert dag.is_paused_upon_creation is True, dag_id
         for task in dag.tasks:
+            if task in approvals:
+                continue
             options = task.partial_kwargs if task.is_mapped else vars(task)
             expected = ("plant team", "sites", "plant") if link else ("data team", "sites", "edge")
             assert (options["owner"], options["pool"], options["queue"]) == expected, f"{dag_id}.{task.task_id}"
@@ -180,6 +185,12 @@ def test_the_trigger_form_is_typed_and_explained(dagbag: Callable[[], Any]) -> N
         with pytest.raises(ParamValidationError):
             params.get_param(name).resolve(wrong)
     assert params.get_param("only_paths").resolve(["data/sequence/**"]) == ["data/sequence/**"]
+
+
+def test_drops_are_approved_by_a_person_between_two_tasks(dagbag: Callable[[], Any]) -> None:
+    dag = dagbag().dags["tidemark_approve"]
+    assert [task.task_id for task in dag.topological_sort()] == ["find", "approval", "approve"]
+    assert dag.params.dump() == {"link": "plant1"} and dag.timetable.can_be_scheduled is False
 
 
 def test_only_a_cluster_has_the_dag_that_scales_it(dagbag: Callable[[], Any], centre: Centre) -> None:
@@ -206,7 +217,7 @@ def test_broken_settings_are_an_import_error_with_the_line(dagbag: Callable[[], 
     line = len(centre.config.read_text().splitlines()) + 1
     centre.config.write_text(centre.config.read_text() + "shedule = 1\n")
     bag = dagbag()
-    assert len(bag.import_errors) == 6, "settings that never were sound give no DAG"
+    assert len(bag.import_errors) == 7, "settings that never were sound give no DAG"
     assert all(f"tidemark.toml:{line}" in error for error in bag.import_errors.values())
 
 

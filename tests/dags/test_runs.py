@@ -346,3 +346,31 @@ def test_a_load_announces_the_catalog_once_with_databases_and_interval(centre: C
     victim.write_bytes(victim.read_bytes()[:-1])
     assert run("tidemark_load")["load"] == ["failed"]
     assert len(announced()) == 1, "a file in quarantine changes no catalog"
+
+
+def test_a_merge_changes_no_catalog_and_a_dropped_file_does(centre: Centre) -> None:
+    from tidemark.ledger.receiver.catalog import Mark, find_changes
+
+    def changes() -> list[Any]:
+        nonlocal mark
+        app = centre.app()
+        with app.ledger.read() as connection:
+            mark, found = find_changes(connection, "centre", mark)
+        app.ledger.close()
+        return found
+
+    mark = Mark()
+    centre.write(deletes='"apply"')
+    Dag("manual__1").whole()
+    receiver_tasks.load("centre")
+    assert sum(change.added for change in changes()) == len(centre.sealed())
+    assert receiver_tasks.merge("centre")["files_out"] > 0
+    assert changes() == []
+    dropped = centre.sealed()[0]
+    (centre.site / dropped).unlink()
+    (centre.site / f"{dropped}.resource").unlink()
+    Dag("manual__2").whole()
+    receiver_tasks.load("centre")
+    (change,) = changes()
+    assert (change.added, change.removed) == (0, 1) and change.first <= change.last
+    assert changes() == []

@@ -5,6 +5,7 @@ Whatever happens, every file is at the receiver once. All share one Airflow: to 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer
 PLANT1, PLANT2 = "tidemark_sync__plant1", "tidemark_sync__plant2"
 PATIENCE = 60_000  # milliseconds that a page is waited for
 SCALE = "tidemark_cluster_scale"
+APPROVE = "tidemark_approve"
 NODES = """
 [receivers.spread]
 store = "spread"
@@ -94,6 +96,9 @@ def test_a_triggered_sync_lands_every_file_and_its_news_start_a_load(
     wait(lambda: "success" in by_the_asset(), "the load that the asset starts", 120)
     assert all_loaded(deployment, "plant1")
     assert deployment.tidemark("verify", "--receiver", "centre_plant1")["differences"] == []
+    events = airflow.call("GET", "/api/v2/assets/events?source_dag_id=tidemark_load")["asset_events"]
+    (told,) = [event["extra"] for event in events if event["uri"] == "tidemark://centre_plant1/catalog"]
+    assert told["files"] == len(deployment.sealed("plant1")) and told["databases"] and told["from"] < told["to"]
 
 
 def test_a_run_without_news_starts_no_load(airflow: RunningAirflow, deployment: Deployment) -> None:
@@ -146,15 +151,18 @@ def test_clear_failed_only_continues_once_the_cause_is_mended(
     run = airflow.trigger(PLANT2)
     assert airflow.wait_for_run(PLANT2, run) == "failed"
     assert airflow.states(PLANT2, run)["recover"] == "failed", "another host key is nothing that trying again could heal"
-    said = airflow.log(PLANT2, run, "recover")
-    assert sshd.host_key in said
-    assert "Next: " in said
+    said = [line["event"] for line in json.loads(airflow.log(PLANT2, run, "recover"))["content"]]
+    last = [line for line in said if not line.startswith("::")][-1]
+    assert sshd.host_key in last and "Next: " in last, said
+    store = f"/api/v2/dags/{PLANT2}/dagRuns/{run}/taskInstances/recover/state-store"
+    assert airflow.call("GET", f"{store}/error")["value"] == last, "the task's page shows the same sentence"
     failed = link_of(deployment, "plant2", code=23)
     assert failed["state"] == "failed" and "recover, try 1 of 6" in failed["reason"] and sshd.host_key in failed["reason"]
     deployment.stores["plant2"] = f'{reached}host_key = "{sshd.host_key}"'
     deployment.write()
     airflow.clear(PLANT2, run, only_failed=True)
     assert airflow.wait_for_run(PLANT2, run) == "success"
+    assert "error" not in json.dumps(airflow.call("GET", store)), "nor does it go on showing it"
     assert deployment.landed("plant2") == deployment.sealed("plant2")
     assert link_of(deployment, "plant2")["state"] in ("landed", "idle")
 
@@ -251,7 +259,7 @@ def page(airflow: RunningAirflow) -> Iterator[Page]:
 
 def test_the_list_shows_a_dag_a_link_and_the_receivers_three(page: Page, airflow: RunningAirflow) -> None:
     page.goto(f"{airflow.ui}/dags")
-    for name in ("sync plant1", "sync plant2", "tidemark_load", "tidemark_verify", "tidemark_housekeep"):
+    for name in ("sync plant1", "sync plant2", "tidemark load", "tidemark verify", "tidemark housekeep"):
         expect(page.get_by_text(name, exact=True).first).to_be_visible(timeout=PATIENCE)
 
 
@@ -283,6 +291,28 @@ def test_the_trigger_form_has_typed_fields_and_starts_a_dry_run(page: Page, airf
     assert airflow.states(PLANT1, started["dag_run_id"])["finish"] == "skipped"
 
 
+def test_a_person_reads_what_waits_and_says_no(airflow: RunningAirflow, deployment: Deployment) -> None:
+    sync(airflow, PLANT2)
+    folder, away = deployment.site("plant2") / "data", deployment.site("plant2") / "unmounted"
+    count = len(deployment.sealed("plant2"))
+    folder.rename(away)
+    try:
+        red = airflow.trigger(PLANT2)
+        assert airflow.wait_for_run(PLANT2, red) == "failed"
+        run = airflow.trigger(APPROVE, link="plant2")
+        question = asked(airflow, run, APPROVE)
+        assert question["subject"] == "plant2: shall these files be dropped?"
+        assert f"{count} files are gone at the site" in question["body"] and "not mounted" in question["body"]
+        answer(airflow, run, "Reject", APPROVE)
+        assert airflow.wait_for_run(APPROVE, run) == "success"
+        assert airflow.states(APPROVE, run) == {"find": "success", "approval": "success", "approve": "skipped"}
+        assert link_of(deployment, "plant2")["state"] == "guard"
+    finally:
+        away.rename(folder)
+    sync(airflow, PLANT2)
+    assert link_of(deployment, "plant2")["state"] in ("landed", "idle")
+
+
 @pytest.fixture
 def spread(airflow: RunningAirflow) -> Iterator[Deployment]:
     """A receiver more, on three nodes; a folder for a fourth."""
@@ -296,24 +326,24 @@ def spread(airflow: RunningAirflow) -> Iterator[Deployment]:
     deployment.write()
 
 
-def asked(airflow: RunningAirflow, run: str) -> dict[str, Any]:
+def asked(airflow: RunningAirflow, run: str, dag: str = SCALE) -> dict[str, Any]:
     """What the person reads who is asked."""
-    wait(lambda: airflow.states(SCALE, run).get("approval") == "awaiting_input", "the question", 120)
-    return airflow.call("GET", f"/api/v2/dags/{SCALE}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails")
+    wait(lambda: airflow.states(dag, run).get("approval") == "awaiting_input", "the question", 120)
+    return airflow.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails")
 
 
-def answer(airflow: RunningAirflow, run: str, word: str) -> None:
+def answer(airflow: RunningAirflow, run: str, word: str, dag: str = SCALE) -> None:
     """An answer that comes while the question is still being put makes Airflow try the task again and ask once more (seen):
     a person would answer again."""
-    path = f"/api/v2/dags/{SCALE}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails"
+    path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails"
 
     def taken() -> bool:
         if (
-            airflow.states(SCALE, run).get("approval") == "awaiting_input"
+            airflow.states(dag, run).get("approval") == "awaiting_input"
             and not airflow.call("GET", path)["response_received"]
         ):
             airflow.call("PATCH", path, {"chosen_options": [word], "params_input": {}})
-        return airflow.states(SCALE, run).get("approval") == "success"
+        return airflow.states(dag, run).get("approval") == "success"
 
     wait(taken, f"the answer {word}", 120, 1.0)
 

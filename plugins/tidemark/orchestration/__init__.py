@@ -7,6 +7,7 @@
     deployment/   `up` and `down`: a whole Airflow next to the settings
     tasks/        the tasks: each opens an `App` and calls one function of a package below
     dags/         the DAGs, made from settings without a database
+    operators     a sync, and waiting for data, in DAGs that other people write
 
 Only this package and the checkout's `dags/` import Airflow. Imports every package below. Airflow decides when; the ledger
 says what is still to do. XCom carries ids and counts. Airflow's task state is for display only.

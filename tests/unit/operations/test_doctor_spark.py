@@ -75,15 +75,15 @@ def test_what_listens_is_no_master(
 @pytest.mark.parametrize(
     ("master", "words"),
     [
-        (f"spark://127.0.0.1:{free_port()}", "nothing listens there"),
+        ("spark://127.0.0.1:FREE", "nothing listens there"),
         ("spark://no-such-host.invalid:7077", "no such host"),
-        (f"k8s://https://127.0.0.1:{free_port()}", "nothing listens there"),
+        ("k8s://https://127.0.0.1:FREE", "nothing listens there"),
         ("yarn", "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"),
         ("spark://host:port", "port"),
     ],
 )
 def test_the_cause_is_named(tmp_path: Path, master: str, words: str) -> None:
-    (check,) = examine(tmp_path, master)
+    (check,) = examine(tmp_path, master.replace("FREE", str(free_port())))
     assert not check.ok and words in check.detail
 
 

@@ -142,6 +142,13 @@ def get_run(connection: Connection, run_id: str) -> RunRow | None:
     return None if row is None else RunRow(*row)
 
 
+def finished_since(connection: Connection, link: str, since: float) -> Sequence[RunRow]:
+    """Return the link's runs that began at `since` or later and ended without an error, the newest first."""
+    where = "link = :link AND state = 'finished' AND error IS NULL AND started >= :since"
+    query = sa.text(f"SELECT {_RUN} FROM run WHERE {where} ORDER BY started DESC, run_id DESC")
+    return [RunRow(*row) for row in connection.execute(query, {"link": link, "since": since})]
+
+
 def unfinished_run(connection: Connection, link: str) -> str | None:
     """Return the id of the link's run that has not ended; None if all have. A link has at most one."""
     sql = "SELECT run_id FROM run WHERE link = :link AND state <> 'finished' ORDER BY started, run_id LIMIT 1"

@@ -85,6 +85,7 @@ def _add_steps(receiver: str) -> None:
     planned = make_step("plan")(receiver=receiver)
     approval = Approval(
         task_id="approval",
+        execution_timeout=None,  # one of `default_args` would end the waiting for a person
         subject="{{ params.kind }} {{ params.node or '' }}: shall it begin?",
         body="{{ ti.xcom_pull(task_ids='plan')['said'] }}",
     )

@@ -27,7 +27,7 @@ something triggers `tidemark_load`.
 | `transfer_deletes` | tells of vanished files | the ledger or the receiver cannot be reached: it is retried, then clear it |
 | `transfer_files` | sends in batches, resumes within a file | disk full, permission: mend it there, then clear the task |
 | `finish` | closes the landing by its manifest | receiver unreachable: it is retried, then clear it |
-| `cleanup` | removes pins, ends the run | drops wait for `./tidemark approve RUN`, or files were left out: see its log |
+| `cleanup` | removes pins, ends the run | drops wait for the DAG `tidemark_approve`, or files were left out: see its log |
 
 Outside the link's window tasks are *skipped*, not red; the next run goes on. With "Dry run" only the plan is logged.
 {_describe_unverified(link)}{_RERUN}"""
@@ -79,6 +79,18 @@ HOUSEKEEP_DOC = f"""### Housekeep
 
 Lets merged files stand alone after `settle_days`, reclaims retired files after their grace, removes answered landings,
 trims old events. It removes nothing that is not proved elsewhere. Red: a disk or a permission, named in the log.
+{_RERUN}"""
+
+APPROVE_DOC = f"""### Approve drops
+
+Shows what waits at a link whose `cleanup` is red because more files are gone at its site than the limits allow. Triggered by
+hand, with the link. It is `./tidemark approve RUN` for people who have Airflow's pages only.
+
+| task | does | when it is red |
+|---|---|---|
+| `find` | looks up the run that waits, its numbers and paths; *skipped* if none waits | the ledger is away: it is retried |
+| `approval` | waits for a person (Required Actions); *Reject* skips the rest, and they go on waiting | never: it waits |
+| `approve` | lets the next run drop just those files | a newer run looked again: clear this DAG run, read it anew |
 {_RERUN}"""
 
 SCALE_DOC = f"""### Scale the cluster

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, Param, get_parsing_context, task
 from tidemark.errors import UsageError
 from tidemark.orchestration.dags.docs import link_doc
 from tidemark.orchestration.dags.frame import make_options
+from tidemark.orchestration.dags.notices import find_call
 from tidemark.orchestration.schedules import landed_alias, link_schedule
 from tidemark.orchestration.tasks import sync
 from tidemark.orchestration.tasks.perform import LINK_DAG
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def link_dags(settings: Settings) -> dict[str, DAG]:
-    """Return a DAG for each link, by its id. A link whose schedule Airflow rejects is left out; `check_links` names it.
+    """Return a DAG for each link, by its id. A link whose schedule Airflow rejects is left out; `check_dags` names it.
 
     A task reads this file for its own DAG alone, and gets no other: those of 200 links take more than a second to make.
     """
@@ -37,10 +38,16 @@ def link_dags(settings: Settings) -> dict[str, DAG]:
     return dags
 
 
-def check_links(settings: Settings) -> None:
-    """Raise UsageError for the first link that cannot have a DAG."""
+def check_dags(settings: Settings) -> None:
+    """Raise UsageError for the first link that cannot have a DAG, or the first of `notify` that is not installed."""
     for name in sorted(settings.links):
         link_schedule(settings.links[name])
+    for path in (dict(table)["call"] for table in settings.airflow.notify):
+        try:
+            find_call(path)
+        except ImportError as missing:
+            hint = "install its package for Airflow, or mend the name"
+            raise UsageError(f"airflow.notify: {path}: {missing}", hint=hint) from missing
 
 
 def link_dag(link: LinkSettings, airflow: AirflowSettings) -> DAG:

@@ -17,10 +17,11 @@ Context = Any  # Airflow's: a dictionary of what a task sees
 def make_callbacks(airflow: AirflowSettings) -> dict[str, list[Callable[[Context], None]]]:
     """Return the callbacks of every task. The log ends with the sentence: whoever is called may write into it before."""
     calls = [dict(table) for table in airflow.notify]
-    return {
+    found: dict[str, list[Callable[[Context], None]]] = {
         f"on_{event}_callback": [*(Call(one) for one in calls if one["on"] == event), report_failure]
         for event in ("failure", "retry")
     }
+    return found | {"on_success_callback": [forget_failure]}
 
 
 def report_failure(context: Context) -> None:
@@ -31,6 +32,15 @@ def report_failure(context: Context) -> None:
     except Exception as trouble:  # it is for display only
         log.debug("the task's page does not show it: %s", trouble)
     log.error("%s. Next: %s", told["cause"], told["next"])
+
+
+def forget_failure(context: Context) -> None:
+    """Take the sentence of an earlier try from the task's page."""
+    if context["ti"].try_number > 1:
+        try:
+            context["task_state_store"].delete("error")
+        except Exception as trouble:
+            log.debug("the task's page still shows it: %s", trouble)
 
 
 def describe_failure(context: Context) -> dict[str, str]:

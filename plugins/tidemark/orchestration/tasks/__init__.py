@@ -4,6 +4,7 @@
     perform     the frame of every task; the tries of a link's tasks, recorded in our own ledger; progress on Airflow's pages
     sync        the seven tasks of a link's DAG
     receivers   load, merge, announce, verify, housekeep
+    approval    drops that wait for a person
     cluster     plan, phase one, slots by batches, the end
 
 Imports the packages below, `orchestration.settings`, `orchestration.schedules`, `orchestration.retry_policy`. A task may run
