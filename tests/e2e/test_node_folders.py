@@ -94,7 +94,7 @@ class Cluster3:
     def __init__(self, folder: Path, servers: dict[str, Sshd]) -> None:
         self.places = {name: server.new_folder(name) for name, server in servers.items()}
         nodes = {
-            name: NodeSettings(name, server.url(self.places[name]), server.host_key, str(server.key))
+            name: NodeSettings(name, server.url(self.places[name]), server.host_key, key=str(server.key))
             for name, server in servers.items()
         }
         self.receiver = ReceiverSettings("centre", f"file://{folder}/centre")
