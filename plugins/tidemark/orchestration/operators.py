@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperator, BaseSensorOperator
 
 from tidemark.errors import UsageError
 from tidemark.orchestration.dags.notices import report_failure
-from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.orchestration.retry_policy import RETRY_ARGUMENTS
 from tidemark.orchestration.tasks.perform import make_progress, perform_step
 from tidemark.orchestration.tasks.receivers import judged
 from tidemark.visible_log import VisibleLog
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tidemark.app import App
 
 log = VisibleLog(__name__)
-_RETRIES = {"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()}
 _LAST_LINE = {"on_failure_callback": report_failure, "on_retry_callback": report_failure}
 
 
@@ -39,7 +38,7 @@ class TidemarkSyncOperator(BaseOperator):  # type: ignore[misc]
     template_fields: Sequence[str] = ("link", "only_paths")
 
     def __init__(self, *, link: str, only_paths: Sequence[str] = (), send_all_again: bool = False, **options: Any) -> None:
-        super().__init__(**{**_RETRIES, **_LAST_LINE, **options})
+        super().__init__(**{**RETRY_ARGUMENTS, **_LAST_LINE, **options})
         self.link = link
         self.only_paths = only_paths
         self.send_all_again = send_all_again
@@ -64,7 +63,7 @@ class TidemarkSensor(BaseSensorOperator):  # type: ignore[misc]
     template_fields: Sequence[str] = ("link", "since")
 
     def __init__(self, *, link: str, since: str | None = None, **options: Any) -> None:
-        super().__init__(**{"mode": "reschedule", **_RETRIES, **_LAST_LINE, **options})
+        super().__init__(**{"mode": "reschedule", **RETRY_ARGUMENTS, **_LAST_LINE, **options})
         self.link = link
         self.since = since
 

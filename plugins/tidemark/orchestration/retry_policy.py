@@ -6,9 +6,9 @@ Tidemark's is a defect: a retry would only hide it, except for network errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow.sdk import RetryDecision, RetryPolicy
 
@@ -35,6 +35,10 @@ class TidemarkRetryPolicy(RetryPolicy):  # type: ignore[misc]
         if isinstance(exception, (ConnectionError, TimeoutError)):
             return RetryDecision.retry(delay_after(try_number), reason=str(exception))
         return RetryDecision.fail(reason=f"{type(exception).__name__}: {exception}: a defect, trying again would not help")
+
+
+RETRY_ARGUMENTS: Mapping[str, Any] = {"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()}
+"""What an operator is given, to be retried by this policy."""
 
 
 def delay_after(try_number: int) -> timedelta:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, Param
 
 from tidemark.orchestration.dags.docs import APPROVE_DOC
-from tidemark.orchestration.dags.frame import make_options
+from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.tasks import approval as tasks_approval
 from tidemark.settings.model import Settings
 
@@ -28,13 +28,13 @@ def approve_dags(settings: Settings) -> dict[str, DAG]:
         params={"link": Param(links[0], enum=links, title="Link", description="Whose drops wait: its cleanup is red.")},
         **make_options(settings.airflow),
     ) as dag:
-        find = task(multiple_outputs=False, show_return_value_in_logs=False)(tasks_approval.find)()
+        find = make_task(tasks_approval.find)()
         approval = ApprovalOperator(
             task_id="approval",
             execution_timeout=None,  # one of `default_args` would end the waiting for a person
             subject="{{ params.link }}: shall these files be dropped?",
             body="{{ ti.xcom_pull(task_ids='find')['said'] }}",
         )
-        approved = task(multiple_outputs=False, show_return_value_in_logs=False)(tasks_approval.approve)(find)
+        approved = make_task(tasks_approval.approve)(find)
         find >> approval >> approved
     return {DAG_ID: dag}

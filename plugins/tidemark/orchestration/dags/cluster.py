@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.orchestration.dags.docs import SCALE_DOC
-from tidemark.orchestration.dags.frame import make_options
+from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.tasks import cluster
 from tidemark.settings.model import Settings
 
@@ -79,8 +79,7 @@ def make_form(known: list[str]) -> dict[str, Param]:
 
 def _add_steps(receiver: str) -> None:
     def make_step(name: str, **options: Any) -> Any:
-        # One XCom for each task: a key each would be a request each.
-        return task(task_id=name, multiple_outputs=False, show_return_value_in_logs=False, **options)(getattr(cluster, name))
+        return make_task(getattr(cluster, name), **options)
 
     planned = make_step("plan")(receiver=receiver)
     approval = Approval(

@@ -1,12 +1,15 @@
-"""What all DAGs have: owner, pool, queue, retries, and who is told, as `[airflow]` of the settings says."""
+"""What all DAGs have: owner, pool, queue, retries, and who is told, as `[airflow]` of the settings says. And their tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from airflow.sdk import task
+
 from tidemark.orchestration.dags.notices import make_callbacks
-from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.orchestration.retry_policy import RETRY_ARGUMENTS
 from tidemark.settings.model import AirflowSettings, LinkSettings
 
 _SECONDS = ("retry_delay", "max_retry_delay", "execution_timeout")
@@ -30,5 +33,10 @@ def make_default_args(airflow: AirflowSettings, link: LinkSettings | None) -> di
     if not found["queue"]:
         del found["queue"]  # Airflow has a setting for its own
     given = {key: timedelta(seconds=value) if key in _SECONDS else value for key, value in airflow.default_args}
-    retries = {"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()}
-    return {**found, **retries, **make_callbacks(airflow), **given}
+    return {**found, **RETRY_ARGUMENTS, **make_callbacks(airflow), **given}
+
+
+def make_task(function: Callable[..., Any], **options: Any) -> Any:
+    """Return the task that calls `function`; its id is the function's name. `options`: those of Airflow's `task`."""
+    # One XCom for each task: a key each would be a request each, about 15 ms of a short step.
+    return task(multiple_outputs=False, show_return_value_in_logs=False, **options)(function)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow.sdk import DAG, Param, get_parsing_context, task
+from airflow.sdk import DAG, Param, get_parsing_context
 
 from tidemark.errors import UsageError
 from tidemark.orchestration.dags.docs import link_doc
-from tidemark.orchestration.dags.frame import make_options
+from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.dags.notices import find_call
 from tidemark.orchestration.schedules import landed_alias, link_schedule
 from tidemark.orchestration.tasks import sync
@@ -94,8 +94,7 @@ def make_form() -> dict[str, Param]:
 
 def _add_steps(link: LinkSettings) -> None:
     def make_step(name: str, **options: Any) -> Any:
-        # One XCom for each task: a key each would be a request each, about 15 ms of a short step.
-        return task(task_id=name, multiple_outputs=False, show_return_value_in_logs=False, **options)(getattr(sync, name))
+        return make_task(getattr(sync, name), **options)
 
     news = [landed_alias(link.receiver)]
     run = make_step("recover", outlets=news)(link=link.name, receiver=link.receiver)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Param, task, task_group
+from airflow.sdk import DAG, Param, task_group
 
 from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
-from tidemark.orchestration.dags.frame import make_options
+from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.schedules import catalog_alias, catalog_asset, load_schedule, make_timetable
 from tidemark.orchestration.tasks import cluster
 from tidemark.orchestration.tasks import receivers as tasks_receivers
@@ -63,9 +63,7 @@ def verify_dag(settings: Settings) -> DAG:
         _make_task("verify").expand(receiver=local_receivers(settings))
         if settings.cluster is not None:
             of = settings.cluster.receiver or next(iter(settings.receivers))
-            task(task_id="cluster_check", multiple_outputs=False, show_return_value_in_logs=False)(cluster.check)(
-                receiver=of
-            )
+            make_task(cluster.check, task_id="cluster_check")(receiver=of)
     return dag
 
 
@@ -94,7 +92,4 @@ def _make_dag(
 
 def _make_task(name: str, **options: Any) -> Any:
     shown = "{{ task.op_kwargs['receiver'] }}"
-    # One XCom for each task: a key each would be a request each.
-    return task(task_id=name, multiple_outputs=False, show_return_value_in_logs=False, map_index_template=shown, **options)(
-        getattr(tasks_receivers, name)
-    )
+    return make_task(getattr(tasks_receivers, name), map_index_template=shown, **options)
