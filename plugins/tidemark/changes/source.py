@@ -218,6 +218,12 @@ def show_source(source: Source) -> dict[str, Any]:
     }
 
 
+def name_oldest(source: Source) -> str | None:
+    """The oldest transaction of the store as a POINT; None of an empty one."""
+    reader = Reader(source.disk)
+    return f"seq:{reader.first}" if reader.view.end.seq else None
+
+
 def _count_rows(reader: Reader) -> tuple[int, int]:
     """Rows and bytes of a store, by the headers of its blocks."""
     rows = size = 0

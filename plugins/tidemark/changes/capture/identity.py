@@ -28,10 +28,20 @@ class Origin:
 
 
 def origin_of(file: str) -> Origin:
+    base, digits = _split_name(file)
+    return Origin(base, len(digits))
+
+
+def number_of(file: str) -> int:
+    """The number at the end of a log's name."""
+    return int(_split_name(file)[1])
+
+
+def _split_name(file: str) -> tuple[str, str]:
     found = re.fullmatch(r"(.*)\.(\d+)", file)
     if found is None:
         raise UnsupportedError(f"{file} has no number at its end, as a binary log has", subject=file)
-    return Origin(found[1], len(found[2]))
+    return found[1], found[2]
 
 
 def read_origin(disk: Disk) -> Origin | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.capture.ahead import read_ahead
-from tidemark.changes.capture.identity import origin_of, read_origin, write_origin
+from tidemark.changes.capture.identity import number_of, origin_of, read_origin, write_origin
 from tidemark.changes.capture.parked import Parked
 from tidemark.changes.capture.transactions import (
     XA_COMMIT,
@@ -24,7 +24,6 @@ from tidemark.changes.capture.transactions import (
     Gtids,
     Rules,
     Transactions,
-    number_of,
     xa_of,
 )
 from tidemark.changes.connection.files import open_files

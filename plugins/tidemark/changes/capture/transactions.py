@@ -10,7 +10,6 @@ table that the log does not describe. With `unsafe = "mark"` a record stands in 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from tidemark.changes.binlog.layout import FormatDescription, Header
 from tidemark.changes.binlog.reader import Event, EventDecoder
 from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
+from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.rows import RowGatherer
 from tidemark.changes.capture.statements import Sort, find_xa, name_xa, sort_statement
 from tidemark.changes.connection.model import RawEvent
@@ -257,14 +257,6 @@ class _Open:
             )
         yield from self.gathered.take()
         yield Mark(UNPROVED, table or what)
-
-
-def number_of(file: str) -> int:
-    """The number at the end of a log's name."""
-    found = re.search(r"\.(\d+)$", file)
-    if found is None:
-        raise UnsupportedError(f"{file} has no number at its end, as a binary log has", subject=file)
-    return int(found[1])
 
 
 def _describe_incident(body: Incident) -> tuple[str, str]:

@@ -170,11 +170,11 @@ def _run_verify(call: Call) -> Answer:
 
 
 def _run_retain(call: Call) -> Answer:
-    from tidemark.changes.source import retain_source, show_source
+    from tidemark.changes.source import name_oldest, retain_source
 
     source = _source(call)
     done = retain_source(source)
-    oldest = show_source(source).get("oldest")
+    oldest = name_oldest(source)
     found = {"removed": [*done.retired], "deleted": [*done.removed], "compressed": [], "oldest": oldest}
 
     def show(screen: Screen) -> None:
