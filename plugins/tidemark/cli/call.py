@@ -89,12 +89,10 @@ class Call:
     def add_numbers(self, question: str, count: Callable[[App], str]) -> str:
         """Return the question with what `count` says in brackets. Without a ledger, or where it says nothing, the question
         alone: the action itself reports why. Makes no ledger."""
-        from sqlalchemy import make_url
+        from tidemark.ledger.database import is_unmade
 
         try:
-            url = make_url(self.settings.ledger.url)
-            there = not url.drivername.startswith("sqlite") or (self.settings.root / (url.database or "")).exists()
-            numbers = count(self.app) if there else ""
+            numbers = "" if is_unmade(self.settings.ledger.url, self.settings.root) else count(self.app)
         except Exception:  # a question is asked whatever is wrong
             numbers = ""
         self.close()  # a rebuild replaces the ledger

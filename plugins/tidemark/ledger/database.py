@@ -69,6 +69,12 @@ def database_time(connection: Connection) -> float:
     return float(connection.execute(sa.text(sql)).scalar_one())
 
 
+def is_unmade(url: str, root: Path) -> bool:
+    """Tell whether a ledger is an SQLite file that is not there. Relative paths are below `root`. Makes nothing."""
+    address = sa.make_url(url)
+    return address.drivername.startswith("sqlite") and not (root / (address.database or "")).exists()
+
+
 def _absolute_url(url: str, root: Path | None) -> str:
     parsed = sa.make_url(url)
     if parsed.drivername.startswith("sqlite") and parsed.database and parsed.database != ":memory:":

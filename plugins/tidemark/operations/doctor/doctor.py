@@ -117,14 +117,12 @@ def _check_ledger(settings: Settings) -> Check:
     from sqlalchemy.exc import ArgumentError
 
     from tidemark.app import require_current, require_unused
-    from tidemark.ledger.database import Ledger
+    from tidemark.ledger.database import Ledger, is_unmade
     from tidemark.ledger.migrations import known_migrations, schema_version
 
     try:
-        address = make_url(settings.ledger.url)
-        safe = address.render_as_string(hide_password=True)
-        file = settings.root / (address.database or "")
-        if address.drivername.startswith("sqlite") and not file.exists():
+        safe = make_url(settings.ledger.url).render_as_string(hide_password=True)
+        if is_unmade(settings.ledger.url, settings.root):
             require_unused(settings.receivers.values())
             return pass_check("ledger", f"{safe}: will be made by the first run")
         ledger = Ledger(settings.ledger.url, settings.root)

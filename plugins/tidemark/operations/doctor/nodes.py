@@ -10,15 +10,13 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import make_url
-
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import NodeClaim
 from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.tables import NodeRow
-from tidemark.ledger.database import Ledger
+from tidemark.ledger.database import Ledger, is_unmade
 from tidemark.ledger.migrations import known_migrations, schema_version
 from tidemark.operations.doctor.stores import Check, Clock, Opener, check_store, check_writable, fail_check, pass_check
 from tidemark.settings.model import ClusterSettings, ReceiverSettings, Settings
@@ -41,8 +39,7 @@ def known_cluster(settings: Settings) -> KnownCluster:
     if settings.cluster is None:
         return KnownCluster()
     receiver = settings.cluster.receiver or next(iter(settings.receivers), "")
-    address = make_url(settings.ledger.url)
-    if address.drivername.startswith("sqlite") and not (settings.root / (address.database or "")).exists():
+    if is_unmade(settings.ledger.url, settings.root):
         return KnownCluster()
     ledger = Ledger(settings.ledger.url, settings.root)
     try:
