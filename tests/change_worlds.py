@@ -39,9 +39,7 @@ ORDERS = Shape(
     ),
 )
 PEOPLE = Shape("häuser", "人", (Column("name", Kind.TEXT, "text", key=True),))
-SMALL = Limits(
-    bucket_bytes=5_500, block_bytes=3_000, index_bytes=1_000, block_seconds=1e9, group_bytes=1 << 30, group_seconds=1e9
-)
+SMALL = Limits(bucket_bytes=5_500, block_bytes=3_000, index_bytes=1_000, block_seconds=1e9, group_seconds=1e9)
 START = 1_790_000_000_000_000  # 2026-09-21, in microseconds
 HOUR = 3_600_000_000
 

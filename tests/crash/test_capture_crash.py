@@ -23,7 +23,7 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.write import Limits
 
-SMALL = Limits(block_bytes=4_000, block_seconds=1e9, group_bytes=1, group_seconds=1e9)
+SMALL = Limits(block_bytes=4_000, block_seconds=1e9, group_seconds=0)
 LOGS = ("mysql-bin.000011", "mysql-bin.000012", "mysql-bin.000013")
 END = "mysql-bin.000013:982"  # behind the XA commit and the XA rollback
 

@@ -1,11 +1,15 @@
-"""Rows by column, compiled or in numpy, are the rows one by one: sound, damaged and garbage alike."""
+"""Rows by column, compiled or in numpy, are the rows one by one: sound, damaged and garbage alike.
+
+So are rows in the form of a change store.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -33,6 +37,10 @@ from tidemark.changes.binlog.layout import EventType as E
 from tidemark.changes.binlog.rows import Change, Rows, decode_rows
 from tidemark.changes.binlog.scalars import decimal_groups, decimal_size
 from tidemark.changes.binlog.tables import ColumnType as T
+from tidemark.changes.capture.batches import convert_items, convert_stream
+from tidemark.changes.capture.rows import Item, convert_one_by_one
+from tidemark.changes.store.model import Mark, Record, Row, Shape
+from tidemark.changes.store.model import Rows as StoredRows
 from tidemark.errors import CorruptionError, TidemarkError, UnsupportedError
 
 LOGS = (
@@ -70,11 +78,37 @@ def by_column(*events: Rows) -> tuple[list[Change], list[dict[str, list[Any]]]] 
         return None
 
 
+Kept = list[tuple[Shape, Row]]
+
+
+def kept_by_row(rows: Rows) -> Kept | None:
+    """The rows in the form of a change store, each with its shape. None: refused."""
+    try:
+        return [(record.shape, row) for record in convert_one_by_one(rows) for row in record.rows()]
+    except TidemarkError:
+        return None
+
+
+def kept_by_column(rows: Rows) -> Kept | None:
+    try:
+        [records] = convert_items([[rows]])
+    except TidemarkError:
+        return None
+    return flatten(records)
+
+
+def flatten(records: Iterable[Record]) -> Kept:
+    return [(record.shape, row) for record in records if isinstance(record, StoredRows) for row in record.rows()]
+
+
 def assert_all_agree(rows: Rows) -> None:
+    kept = repr(kept_by_row(rows))
     with in_python():
         plain = by_column(rows)
+        assert repr(kept_by_column(rows)) == kept
     if kernels() is not None:
         assert repr(by_column(rows)) == repr(plain)
+        assert repr(kept_by_column(rows)) == kept
     expected = by_row(rows)
     assert repr(expected) == repr(plain and plain[0])  # repr: nan is not nan
 
@@ -176,6 +210,29 @@ def test_rows_of_many_events_are_one_batch_and_know_their_event() -> None:
             list(decode_batches([short, rest]))
     with pytest.raises(ValueError, match="several tables"):
         list(decode_batches([events[0], replace(events[1], operation="D")]))
+
+
+def test_transactions_that_are_decoded_together_keep_their_own_rows_in_the_order_of_the_log() -> None:
+    dice = random.Random(5)
+    found = [rows for name in ("workload/mysql-bin.000010", "variants/plain.binlog") for rows in rows_of(recorded(name))]
+    odd = rows_of(log(table_map([T.VARCHAR], b"\x09\0", charset(33)), rows_event(b"\0\x01a\0\x01\xff\0\x01b", 1)))
+    for _ in range(20):
+        events: list[Rows] = dice.choices([*found, *odd], k=dice.randrange(30))
+        together: list[list[Item]] = [[]]
+        for event in events:
+            together[-1].append(event)
+            if dice.random() < 0.4:
+                together[-1].append(Mark("commit", "xid"))
+                together.append([])
+        records = convert_items(together)
+        for items, own in zip(together, records, strict=True):
+            expected = [pair for item in items if isinstance(item, Rows) for pair in kept_by_row(item) or ()]
+            assert repr(flatten(own)) == repr(expected)
+            assert [item for item in own if isinstance(item, Mark)] == [item for item in items if isinstance(item, Mark)]
+            assert flatten(convert_stream(items)) == flatten(own)
+            for one, other in pairwise(own):
+                if isinstance(one, StoredRows) and isinstance(other, StoredRows):
+                    assert one.whole is not other.whole, "rows that follow each other are one record"
 
 
 def _first_row(rows: Rows) -> bytes:

@@ -1,9 +1,9 @@
 """Decode the rows of events on one table column by column, into Arrow arrays.
 
 Events of one row each are given in their hundreds: what a batch costs, it costs once.
-A walk finds where each value lies; then whole columns are loaded. Both are compiled if there is a C compiler
-(`kernels.c`), and the same in numpy and Python. Values are loaded in the form in which they are stored, which
-loses nothing and is cheap to turn into text later (`Batch.changes`):
+A walk (`walk_events`) finds where each value lies; then whole columns are loaded. Both are compiled if there is a C
+compiler (`kernels.c`), and the same in numpy and Python. Values are loaded in the form in which they are stored, which
+loses nothing (`decode_batches`), or decimals, dates and times as text (`Walked.print_column`). As they are stored:
 
     integers, FLOAT, DOUBLE   the Arrow type of their width
     DECIMAL                   decimal128, with more than 38 digits decimal256
@@ -13,7 +13,8 @@ loses nothing and is cheap to turn into text later (`Batch.changes`):
     all else                  uint64: the stored bytes as a number. Times of MySQL 5.6 and later order as their numbers do.
                               TIME of before is int64
 
-Partial updates are not decoded here: `rows.decode_rows` does.
+Partial updates are not decoded here: `rows.decode_rows` does. The module has more than 400 lines because each of its
+compiled functions stands beside the one in numpy that says the same.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tidemark.changes.binlog.charsets import find_codec
 from tidemark.changes.binlog.rows import Change, Rows, check_described
 from tidemark.changes.binlog.scalars import decimal_groups, decimal_size, fraction_size, read_decimal
 from tidemark.changes.binlog.tables import INTEGERS, Column, T, Table
-from tidemark.changes.binlog.values import ABSENT, Value, length_size, table_readers
+from tidemark.changes.binlog.values import ABSENT, Value, length_size, table_readers, value_reader
 from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.native import load_library
 
@@ -138,6 +139,47 @@ def decode_batches(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Bat
     Errors as `rows.decode_rows`.
     """
     first = events[0]
+    for walked in walk_events(events, raw=raw):
+        arrays = iter([walked.load_column(number) for number in range(len(walked.columns))])
+        before, after = [
+            None if image is None else {index: next(arrays) for index in image} for image in (first.before, first.after)
+        ]
+        yield Batch(first.table, walked.events, before, after)
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Where the values of rows are, for the columns of all images of a row: those before, then those after.
+
+    `starts`, `lengths`: arrays of (column, row), a length of -1 is NULL. `events` says for each row which of the given
+    events has it.
+    """
+
+    data: bytes
+    columns: Sequence[Column]
+    layouts: Sequence[Layout]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    events: NDArray[np.int64]
+
+    def load_column(self, number: int) -> pa.Array:
+        """The values in the form in which they are stored."""
+        return _load(self.data, self.columns[number], self.layouts[number], self.starts[number], self.lengths[number])
+
+    def print_column(self, number: int) -> pa.Array | None:
+        """Decimals, dates and times as text, as `scalars` has it; None for other columns, and without a C compiler."""
+        return _print(self.data, self.columns[number], self.starts[number], self.lengths[number])
+
+    def read_column(self, number: int) -> list[Value]:
+        """The values one by one, as `values` has them."""
+        prefix, read = self.layouts[number].prefix, value_reader(self.columns[number])
+        places = zip(self.starts[number].tolist(), self.lengths[number].tolist(), strict=True)
+        return [None if length < 0 else read(self.data, start - prefix)[0] for start, length in places]
+
+
+def walk_events(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Walked]:
+    """Where the values in events with one table, operation and set of columns are. Errors as `rows.decode_rows`."""
+    first = events[0]
     check_described(first, raw=raw)
     if first.is_partial:
         raise UnsupportedError("a partial update is not decoded by column")
@@ -153,18 +195,9 @@ def decode_batches(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Bat
         _check_borders(borders, found.ends, at)
         at = int(found.ends[-1])
         owners = np.searchsorted(borders, found.ends)
-        arrays = iter(
-            [
-                _load(data, column, layout, starts[: len(owners)], lengths[: len(owners)])
-                for column, layout, starts, lengths in zip(
-                    plan.columns, plan.layouts, found.starts, found.lengths, strict=True
-                )
-            ]
+        yield Walked(
+            data, plan.columns, plan.layouts, found.starts[:, : len(owners)], found.lengths[:, : len(owners)], owners
         )
-        before, after = [
-            None if image is None else {index: next(arrays) for index in image} for image in (first.before, first.after)
-        ]
-        yield Batch(first.table, owners, before, after)
 
 
 def _check_borders(borders: NDArray[np.int64], ends: NDArray[np.int64], at: int) -> None:
@@ -312,10 +345,7 @@ def _load_sized(data: bytes, column: Column, starts: NDArray[np.int64], lengths:
     else:
         within = np.arange(len(out)) - np.repeat(offsets[:-1].astype(np.int64), sizes)
         out[:] = np.frombuffer(data, np.uint8)[np.repeat(starts, sizes) + within]
-    nulls = lengths < 0
-    valid = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()) if nulls.any() else None
-    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
-    array = pa.Array.from_buffers(pa.binary(), len(starts), buffers)
+    array = _make_array(pa.binary(), lengths, offsets, out)
     if column.collation is None or column.type not in _PLAIN_TEXTS or not _is_plain(find_codec(column.collation), out):
         return array
     try:
@@ -346,9 +376,37 @@ def _load_decimals(data: bytes, column: Column, starts: NDArray[np.int64], lengt
                 text = read_decimal(data[start : start + length], column.size, column.scale)
                 number = int(text.replace(".", "")) & ((1 << 64 * limbs) - 1)
                 out[row] = np.frombuffer(number.to_bytes(8 * limbs, "little"), np.uint64)
+    return _make_array(kind(column.size, column.scale), lengths, out)
+
+
+def _make_array(kind: pa.DataType, lengths: NDArray[np.int64], *buffers: NDArray[Any]) -> pa.Array:
     nulls = lengths < 0
     valid = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()) if nulls.any() else None
-    return pa.Array.from_buffers(kind(column.size, column.scale), len(starts), [valid, pa.py_buffer(out)])
+    return pa.Array.from_buffers(kind, len(lengths), [valid, *map(pa.py_buffer, buffers)])
+
+
+_PRINTED = {T.DATE: 0, T.NEWDATE: 0, T.TIMESTAMP2: 1, T.DATETIME2: 2, T.TIME2: 3}
+"""As `tm_print_times` numbers them."""
+_TIME_BYTES, _DECIMAL_BYTES = 32, 70  # of the longest text
+
+
+def _print(data: bytes, column: Column, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Array | None:
+    library = kernels()
+    if library is None or (column.type not in _PRINTED and column.type != T.NEWDECIMAL):
+        return None
+    offsets = np.empty(len(starts) + 1, np.int32)
+    places = (starts.ctypes.data, lengths.ctypes.data, len(starts))
+    if column.type == T.NEWDECIMAL:
+        out = np.empty(len(starts) * _DECIMAL_BYTES, np.uint8)
+        digits = np.array(decimal_groups(column.size, column.scale), np.uint8)
+        groups = (digits.ctypes.data, len(digits), column.scale)
+        if library.tm_print_decimals(data, *places, *groups, out.ctypes.data, offsets.ctypes.data) < 0:
+            raise CorruptionError(f"a DECIMAL({column.size},{column.scale}) has a group of too many digits")
+    else:
+        out = np.empty(len(starts) * _TIME_BYTES, np.uint8)
+        digits_of_second = column.size if column.type not in (T.DATE, T.NEWDATE) else 0
+        library.tm_print_times(data, *places, _PRINTED[column.type], digits_of_second, out.ctypes.data, offsets.ctypes.data)
+    return _make_array(pa.string(), lengths, offsets, out[: offsets[-1]].copy())
 
 
 @lru_cache(maxsize=1)
@@ -365,4 +423,7 @@ def kernels() -> ctypes.CDLL | None:
     library.tm_gather.argtypes, library.tm_gather.restype = (*places, pointer), None
     library.tm_decimals.argtypes = (*places, pointer, u32, u32, pointer)
     library.tm_decimals.restype = ctypes.c_int64
+    library.tm_print_times.argtypes, library.tm_print_times.restype = (*places, u32, u32, pointer, pointer), None
+    library.tm_print_decimals.argtypes = (*places, pointer, u32, u32, pointer, pointer)
+    library.tm_print_decimals.restype = ctypes.c_int64
     return library

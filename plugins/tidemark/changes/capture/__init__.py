@@ -3,8 +3,9 @@
 Enter by `run.capture` with a `Job`. Events come from `changes.connection`, files and servers alike.
 
     statements    what a statement is: a border, a definition, changes as text; pure
-    rows          rows of a log in the form of the store; pure
+    rows          tables and rows of a log in the form of the store, one by one; pure
     transactions  from events to whole transactions; what cannot be trusted is refused
+    batches       the rows of many transactions in the form of the store, by column
     parked        XA transactions between PREPARE and COMMIT
     ahead         events read ahead, so that quiet moments are seen
     identity      the names of the logs that a store is from

@@ -1,14 +1,18 @@
-"""Tables and rows of a binary log in the form of the store. Pure.
+"""Tables and rows of a binary log in the form of the store: what a column becomes, and rows one by one. Pure.
 
-A column is stored as a number where it is one; all else is exact text, or bytes. Text that its charset does not have is
-bytes: such a row gets a shape of its own, in which the column is bytes.
+`batches` has whole columns of rows, with the same result. A column is stored as a number where it is one; all else is exact
+text, or bytes. Text that its charset does not have is bytes: such a row gets a shape of its own, in which the column is
+bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import TypeAlias
 
 from tidemark.changes.binlog import rows as logged
 from tidemark.changes.binlog.charsets import BINARY, find_codec
@@ -17,8 +21,10 @@ from tidemark.changes.binlog.values import ABSENT as LOG_ABSENT
 from tidemark.changes.store import model
 from tidemark.changes.store.model import ABSENT, Kind, Op, Row, Shape
 
-MOST_ROWS = 4096
+Item: TypeAlias = model.Record | logged.Rows
+"""What a transaction has while its rows are not decoded."""
 MOST_BYTES = 1 << 20
+"""Bytes of row events that are decoded together, roughly."""
 _TYPES = {
     T.TINY: "tinyint",
     T.SHORT: "smallint",
@@ -37,6 +43,11 @@ _STRINGS = {T.STRING: ("char", "binary"), T.VAR_STRING: ("varchar", "varbinary")
 _STRINGS |= {T.VARCHAR_COMPRESSED: ("varchar", "varbinary")}
 _BLOBS = (T.BLOB, T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB, T.BLOB_COMPRESSED)
 _BLOB_PREFIX = {1: "tiny", 2: "", 3: "medium", 4: "long"}
+
+
+def weigh(item: Item) -> int:
+    """What an item counts of `MOST_BYTES`."""
+    return len(item.data) if isinstance(item, logged.Rows) else 0
 
 
 @lru_cache(maxsize=1024)
@@ -89,8 +100,14 @@ def _describe(column: Column) -> str:
     return word + (" unsigned" if column.is_unsigned else "") + ("" if column.is_nullable else " not null")
 
 
-def convert_rows(rows: logged.Rows) -> Iterator[tuple[Shape, Row]]:
-    """The rows of an event, each with its shape."""
+def convert_one_by_one(rows: logged.Rows) -> Iterator[model.Rows]:
+    """The rows of an event. Those that follow each other and have one shape are one record."""
+    for shape, found in groupby(_convert_rows(rows), key=itemgetter(0)):
+        yield model.Rows.of(shape, [row for _, row in found])
+
+
+def _convert_rows(rows: logged.Rows) -> Iterator[tuple[Shape, Row]]:
+    """Each row with its shape."""
     shape = shape_of(rows.table)
     texts = tuple(index for index, column in enumerate(shape.columns) if column.kind is Kind.TEXT)
     op = Op(ord(rows.operation))
@@ -115,28 +132,3 @@ def _convert_image(image: logged.Image | None, odd: set[int]) -> tuple[model.Val
 def _with_bytes(shape: Shape, odd: frozenset[int]) -> Shape:
     columns = [replace(column, kind=Kind.BYTES) if index in odd else column for index, column in enumerate(shape.columns)]
     return replace(shape, columns=tuple(columns))
-
-
-class RowGatherer:
-    """Puts rows of one shape that follow each other into one record, so that a record is not a row."""
-
-    def __init__(self) -> None:
-        self._shape: Shape | None = None
-        self._rows: list[Row] = []
-        self._bytes = 0
-
-    def add(self, rows: logged.Rows) -> Iterator[model.Rows]:
-        """Take the rows of an event; give out the records that are full."""
-        self._bytes += len(rows.data)
-        for shape, row in convert_rows(rows):
-            if shape != self._shape or len(self._rows) >= MOST_ROWS:
-                yield from self.take()
-            self._shape = shape
-            self._rows.append(row)
-        if self._bytes >= MOST_BYTES:
-            yield from self.take()
-
-    def take(self) -> Sequence[model.Rows]:
-        """The rows that are left, as a record."""
-        found, self._rows, self._bytes = self._rows, [], 0
-        return [model.Rows.of(self._shape, found)] if found and self._shape else []

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.capture.ahead import read_ahead
 from tidemark.changes.capture.identity import number_of, origin_of, read_origin, write_origin
 from tidemark.changes.capture.parked import Parked
+from tidemark.changes.capture.rows import MOST_BYTES, Item, weigh
 from tidemark.changes.capture.transactions import (
     XA_COMMIT,
     XA_PREPARE,
@@ -33,10 +35,19 @@ from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import Mark, Record, Rows, Transaction
 from tidemark.changes.store.read import Target
 from tidemark.changes.store.write import Limits, Writer
-from tidemark.errors import BinlogGapError, CorruptionError, NotFoundError, PermanentError, UnreachableError
+from tidemark.errors import (
+    BinlogGapError,
+    CorruptionError,
+    NotFoundError,
+    PermanentError,
+    TidemarkError,
+    UnreachableError,
+)
 from tidemark.progress import Progress, Tick, ignore_progress
 
 PROGRESS_SECONDS = 0.2
+WAIT_SECONDS = 0.05
+"""How long a transaction waits for others to be decoded with."""
 LEAST_WAIT, MOST_WAIT = 1.0, 30.0
 """Seconds before a server that is away is asked again."""
 
@@ -116,6 +127,9 @@ class _Capture:
         self.job, self.writer, self.progress = job, writer, progress
         self.parked = Parked(job.disk, writer.state, job.fence)
         self.done = Captured(writer.state, writer.state)
+        self.waiting: list[tuple[Group, list[Item]]] = []  # whole transactions whose rows are not decoded yet
+        self.waiting_bytes = 0
+        self.waiting_since = 0.0
 
     def run(self) -> Captured:
         if not self.job.follow:
@@ -135,6 +149,7 @@ class _Capture:
                 time.sleep(wait)
 
     def _make_durable(self) -> Captured:
+        self._append_waiting()
         self.writer.sync()
         self.parked.forget(self.writer.durable)
         self.done.last = self.writer.durable
@@ -175,34 +190,91 @@ class _Capture:
             raise _other_logs(place, f"there is {group.head.gtid or 'one without GTID'} of {group.head.info}")
 
     def _append_all(self, groups: Iterator[Group], dump: Dump) -> None:
+        until, ahead = self.job.until, self.writer.state
         last = time.monotonic()
-        for group in groups:
-            if self.job.until is not None and _is_reached(self.job.until, self.writer.state, group.head):
-                return
-            if self.writer.state.seq == 0:
-                # CRASH WINDOW: the origin of a store without a transaction; the next capture writes its own.
-                write_origin(self.job.disk, origin_of(dump.file))
-            with suppress(CutOff):
-                self._append(group)
-            if (now := time.monotonic()) - last > PROGRESS_SECONDS:
-                last = now
-                self.progress(Tick("capture", done=self.writer.state.seq - self.done.first.seq, bytes_done=self.done.bytes))
+        try:
+            for group in groups:
+                if until is not None and _is_reached(until, ahead, group.head):
+                    return
+                if self.writer.state.seq == 0 and not self.waiting:
+                    # CRASH WINDOW: the origin of a store without a transaction; the next capture writes its own.
+                    write_origin(self.job.disk, origin_of(dump.file))
+                with suppress(CutOff):
+                    self._append(group)
+                    ahead = ahead.after(group.head) if until is not None else ahead
+                if (now := time.monotonic()) - last > PROGRESS_SECONDS:
+                    last = now
+                    done = self.writer.state.seq - self.done.first.seq
+                    self.progress(Tick("capture", done=done, bytes_done=self.done.bytes))
+        finally:
+            self._append_waiting()
 
     def _append(self, group: Group) -> None:
+        """Have a transaction wait for others, with which it is decoded, or append it. One that is cut off does neither."""
         if group.is_xa:
+            self._append_waiting()
             self._append_xa(group)
-        else:
-            self.writer.append_large(group.head, self._count(group.records), group.gtids)
+            return
+        items: list[Item] = []
+        size = 0
+        for item in group.items:
+            items.append(item)
+            size += weigh(item)
+            if size >= MOST_BYTES:
+                from tidemark.changes.capture.batches import convert_stream  # here and below: it imports Arrow
+
+                self._append_waiting()
+                self._append_large(group, convert_stream(chain(items, group.items)))
+                return
+        now = time.monotonic()
+        if not self.waiting:
+            self.waiting_since = now
+        self.waiting.append((group, items))
+        self.waiting_bytes += size
+        if self.waiting_bytes >= MOST_BYTES or now - self.waiting_since >= WAIT_SECONDS:
+            self._append_waiting()
+
+    def _append_waiting(self) -> None:
+        """Decode the transactions that wait, together, and append them."""
+        waiting, self.waiting, self.waiting_bytes = self.waiting, [], 0
+        if not waiting:
+            return
+        from tidemark.changes.capture.batches import convert_items
+
+        try:
+            found = convert_items([items for _, items in waiting])
+        except TidemarkError:
+            if len(waiting) == 1:
+                raise
+            for one in waiting:  # those before the one that cannot be read are appended
+                self.waiting = [one]
+                self._append_waiting()
+            raise
+        heads = [group.head for group, _ in waiting]
+        whole = [
+            Transaction(head.info, head.gtid, head.gtid_offset, tuple(records))
+            for head, records in zip(heads, found, strict=True)
+        ]
+        self.writer.append_all(zip(whole, [group.gtids for group, _ in waiting], strict=True))
+        batches = {id(record.whole): record.whole for records in found for record in records if isinstance(record, Rows)}
+        self.done.rows += sum(batch.num_rows for batch in batches.values())
+        self.done.bytes += sum(batch.nbytes for batch in batches.values())
+        self.parked.forget(self.writer.durable)
+
+    def _append_large(self, group: Group, records: Iterable[Record]) -> None:
+        self.writer.append_large(group.head, self._count(records), group.gtids)
         self.parked.forget(self.writer.durable)
 
     def _append_xa(self, group: Group) -> None:
-        records = tuple(group.records)
+        from tidemark.changes.capture.batches import convert_items
+
+        [records] = convert_items([list(group.items)])
         mark = xa_of(records)
         seq = self.writer.state.seq + 1
         if mark is not None and mark.word == XA_PREPARE:
             # CRASH WINDOW: parked, and its transaction is not in the store: it comes again, and is parked again.
-            self.parked.park(replace(group.head, records=records))
-            records = tuple(record for record in records if isinstance(record, Mark))
+            self.parked.park(replace(group.head, records=tuple(records)))
+            records = [record for record in records if isinstance(record, Mark)]
         elif mark is not None:
             rows = self.parked.take(mark.text, seq)
             if rows is None and mark.word == XA_COMMIT:
@@ -212,14 +284,14 @@ class _Capture:
                     hint="begin with a log from before it was prepared",
                     subject=mark.text,
                 )
-            records = (*(rows or ()), mark) if mark.word == XA_COMMIT else (mark,)
-        self.writer.append_large(group.head, self._count(records), group.gtids)
+            records = [*(rows or ()), mark] if mark.word == XA_COMMIT else [mark]
+        self._append_large(group, records)
 
     def _count(self, records: Iterable[Record]) -> Iterable[Record]:
         rows = size = 0
         for record in records:
             if isinstance(record, Rows):
-                rows += record.batch.num_rows
+                rows += record.count
                 size += record.batch.nbytes
             yield record
         self.done.rows += rows

@@ -1,8 +1,8 @@
 """From the events of a log to whole transactions, in order. Touches nothing.
 
 `Transactions` is given raw events as files or a server hold them. It gives `Group`s: what is known of a transaction when it
-begins, and its records while they are read, so that a transaction may be larger than memory. A group whose end does not come
-raises `CutOff` out of its records.
+begins, and its items while they are read, so that a transaction may be larger than memory. An item is a record, or an event
+with rows: these are decoded later, many together. A group whose end does not come raises `CutOff` out of its items.
 
 What cannot be trusted is refused with the sentence that mends it: changes that came as statements, an incident, rows of a
 table that the log does not describe. With `unsafe = "mark"` a record stands in the place of what is not known.
@@ -20,10 +20,10 @@ from tidemark.changes.binlog.reader import Event, EventDecoder
 from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
 from tidemark.changes.capture.identity import number_of
-from tidemark.changes.capture.rows import RowGatherer
+from tidemark.changes.capture.rows import Item
 from tidemark.changes.capture.statements import Sort, find_xa, name_xa, sort_statement
 from tidemark.changes.connection.model import RawEvent
-from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Record, Transaction
+from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Transaction
 from tidemark.errors import CorruptionError, PermanentError, TidemarkError, UnsupportedError
 
 COMMIT, XA_PREPARE, XA_COMMIT, XA_ROLLBACK, UNPROVED = "commit", "xa_prepare", "xa_commit", "xa_rollback", "unproved"
@@ -37,14 +37,14 @@ class CutOff(TidemarkError):
 
 @dataclass
 class Group:
-    """A transaction. `head` has no records; `records` is to be read once. `gtids`: the source's set with it.
+    """A transaction. `head` has no records; `items` is to be read once. `gtids`: the source's set with it, "": none.
 
-    `is_xa`: its records end in a mark that says what became of an XA transaction, or is in doubt.
+    `is_xa`: its items end in a mark that says what became of an XA transaction, or is in doubt.
     """
 
     head: Transaction
-    gtids: str
-    records: Iterator[Record]
+    gtids: MysqlGtidSet | MariaGtidPosition | str
+    items: Iterator[Item]
     is_xa: bool = False
 
 
@@ -76,7 +76,7 @@ class Transactions:
                 continue
             yield group
             try:
-                for _ in group.records:  # what the caller left
+                for _ in group.items:  # what the caller left
                     pass
             except CutOff:
                 if not self._put_back:
@@ -137,9 +137,9 @@ class Transactions:
         is_xa = isinstance(gtid, MariaGtid) and (gtid.prepares_xa or gtid.completes_xa)
         if not isinstance(gtid, MariaGtid):
             is_xa = self._looks_like_xa()
-        group = Group(head, "" if after is None else str(after), iter(()), is_xa)
-        group.records = self._read_records(file, event.position, gtid, after, offset)
-        return group
+        return Group(
+            head, "" if after is None else after, self._read_items(file, event.position, gtid, after, offset), is_xa
+        )
 
     def _looks_like_xa(self) -> bool:
         """Whether the statement that comes first is on an XA transaction. MySQL says it nowhere else."""
@@ -152,9 +152,9 @@ class Transactions:
 
     # reading
 
-    def _read_records(
+    def _read_items(
         self, file: str, position: int, gtid: Gtid | MariaGtid | None, after: Gtids, offset: int
-    ) -> Iterator[Record]:
+    ) -> Iterator[Item]:
         state = _Open(self._rules, gtid, f"{file}:{position}")
         while not state.is_whole:
             found = self._next()
@@ -186,9 +186,8 @@ class _Open:
         self.has_begun = isinstance(gtid, MariaGtid) and not gtid.is_standalone
         self.is_whole = False
         self.has_rows = False
-        self.gathered = RowGatherer()
 
-    def take(self, event: Event) -> Iterator[Record]:
+    def take(self, event: Event) -> Iterator[Item]:
         body = event.body
         if isinstance(body, Rows):
             yield from self._take_rows(body)
@@ -200,7 +199,7 @@ class _Open:
         elif isinstance(body, Query):
             yield from self._take_statement(body)
 
-    def _take_rows(self, rows: Rows) -> Iterator[Record]:
+    def _take_rows(self, rows: Rows) -> Iterator[Item]:
         table = rows.table
         if not self.rules.wants(table.database, table.name):
             return
@@ -213,9 +212,9 @@ class _Open:
             )
             return
         self.has_rows = True
-        yield from self.gathered.add(rows)
+        yield rows
 
-    def _take_statement(self, query: Query) -> Iterator[Record]:
+    def _take_statement(self, query: Query) -> Iterator[Item]:
         sort = sort_statement(query)
         if sort in (Sort.BEGIN, Sort.XA_BEGIN):
             self.has_begun = True
@@ -235,7 +234,6 @@ class _Open:
             if sort is Sort.ROLLBACK:
                 yield from self._end(Mark(COMMIT, "rollback"))
         elif sort is Sort.DEFINITION:
-            yield from self.gathered.take()
             yield Ddl(query.database, query.sql)
             self.is_whole = self.is_standalone or not self.has_begun
         elif sort is Sort.CHANGE:
@@ -245,17 +243,15 @@ class _Open:
             )
             self.is_whole = self.is_standalone or not self.has_begun
 
-    def _end(self, mark: Mark) -> Iterator[Record]:
-        yield from self.gathered.take()
+    def _end(self, mark: Mark) -> Iterator[Item]:
         yield mark
         self.is_whole = True
 
-    def _distrust(self, what: str, hint: str, table: str = "") -> Iterator[Record]:
+    def _distrust(self, what: str, hint: str, table: str = "") -> Iterator[Item]:
         if self.rules.stops:
             raise PermanentError(
                 f"{self.where}: {what}", hint=f'{hint}; unsafe = "mark" of the source goes on without', subject=self.where
             )
-        yield from self.gathered.take()
         yield Mark(UNPROVED, table or what)
 
 
@@ -298,6 +294,8 @@ def _commit_time(header: Header, gtid: Gtid | MariaGtid | None) -> int:
     return header.timestamp * 1_000_000
 
 
-def xa_of(records: Iterable[Record]) -> Mark | None:
+def xa_of(items: Iterable[Item]) -> Mark | None:
     """The mark that says what becomes of an XA transaction; None where it was committed in one phase."""
-    return next((r for r in records if isinstance(r, Mark) and r.word in (XA_PREPARE, XA_COMMIT, XA_ROLLBACK)), None)
+    return next(
+        (item for item in items if isinstance(item, Mark) and item.word in (XA_PREPARE, XA_COMMIT, XA_ROLLBACK)), None
+    )

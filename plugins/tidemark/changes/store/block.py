@@ -17,6 +17,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
@@ -113,7 +114,7 @@ def encode_block(draft: Draft, *, compress: bool) -> Encoded:
     """Encode transactions. Raises PermanentError where they take more than 4 GiB."""
     shapes = _ShapeSections()
     records = [_encode_record(record, shapes) for each in draft.transactions for record in each.records]
-    batches = [_encode_records(records), *(_join_batches(shape, batches) for shape, batches in shapes.found)]
+    batches = [_encode_records(records), *(_join_rows(shape, stretches) for shape, stretches in shapes.found)]
     sections = [_encode_transactions(draft.transactions, compress), *(_write_stream(each, compress) for each in batches)]
     body = b"".join(piece for section in sections for piece in (_LENGTH.pack(len(section)), section))
     head = json.dumps({"before": draft.gtids_before, "after": draft.gtids_after}).encode()
@@ -218,10 +219,13 @@ def decode_transactions(header: Header, body: bytes) -> list[Transaction]:
 
 
 class _ShapeSections:
-    """The batches of each shape. Shapes are looked up by identity first: hashing a wide one for each row is dear."""
+    """The rows of each shape, as stretches of the batches that they are in. Stretches that meet are one.
+
+    Shapes are looked up by identity first: hashing a wide one for each record is dear.
+    """
 
     def __init__(self) -> None:
-        self.found: list[tuple[Shape, list[Any]]] = []
+        self.found: list[tuple[Shape, list[Rows]]] = []
         self._by_shape: dict[Shape, int] = {}
         self._by_id: dict[int, int] = {}
 
@@ -232,19 +236,30 @@ class _ShapeSections:
             number = self._by_id[id(rows.shape)] = self._by_shape.setdefault(rows.shape, len(self.found))
             if number == len(self.found):
                 self.found.append((rows.shape, []))
-        self.found[number][1].append(rows.batch)
+        stretches = self.found[number][1]
+        last = stretches[-1] if stretches else None
+        if last is not None and last.whole is rows.whole and last.start + last.count == rows.start:
+            stretches[-1] = Rows(rows.shape, rows.whole, last.start, last.count + rows.count)
+        else:
+            stretches.append(rows)
         return number
 
 
 def _encode_record(record: Record, shapes: _ShapeSections) -> tuple[int, int, int, str]:
     """(kind, section, rows, text) of a record. Puts its rows into `shapes`."""
     if isinstance(record, Rows):
-        return _ROWS, shapes.add(record), record.batch.num_rows, ""
+        return _ROWS, shapes.add(record), record.count, ""
     if isinstance(record, SchemaChange):
         return _SCHEMA, 0, 0, record.shape.as_json()
     if isinstance(record, Ddl):
         return _DDL, 0, 0, json.dumps([record.database, record.sql])
-    return _MARK, 0, 0, json.dumps([record.word, record.text])
+    return _MARK, 0, 0, _encode_mark(record.word, record.text)
+
+
+@lru_cache(maxsize=256)
+def _encode_mark(word: str, text: str) -> str:
+    """Nearly all transactions end in the same few marks."""
+    return json.dumps([word, text])
 
 
 def _decode_records(records: Any, sections: Sequence[Any]) -> Iterable[Record]:
@@ -252,8 +267,10 @@ def _decode_records(records: Any, sections: Sequence[Any]) -> Iterable[Record]:
     starts = [0] * len(sections)
     for kind, section, rows, text in zip(*(column.to_pylist() for column in records.columns), strict=True):
         if kind == _ROWS:
-            yield Rows(shapes[section], sections[section].slice(starts[section], rows))
+            yield Rows(shapes[section], sections[section], starts[section], rows)
             starts[section] += rows
+            if starts[section] > sections[section].num_rows:
+                raise ValueError(f"section {section} has fewer rows than its records")
         elif kind == _SCHEMA:
             yield SchemaChange(Shape.from_json(text))
         elif kind == _DDL:
@@ -286,10 +303,12 @@ def _make_batch(rows: Sequence[tuple[Any, ...]], schema: Any) -> Any:
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
-def _join_batches(shape: Shape, batches: Sequence[Any]) -> Any:
+def _join_rows(shape: Shape, stretches: Sequence[Rows]) -> Any:
     import pyarrow as pa
 
-    return pa.concat_batches(batches).replace_schema_metadata({b"shape": shape.as_json().encode()})
+    return pa.concat_batches([rows.batch for rows in stretches]).replace_schema_metadata(
+        {b"shape": shape.as_json().encode()}
+    )
 
 
 def _write_stream(batch: Any, compress: bool) -> bytes:

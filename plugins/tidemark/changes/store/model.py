@@ -105,16 +105,40 @@ class Row:
     after: tuple[Value, ...] | None
 
 
-@dataclass(frozen=True)
 class Rows:
-    """Rows of one table in their order. `batch` has the schema `shape.arrow_schema()`."""
+    """Rows of one table in their order: `count` rows of the Arrow batch `whole` from `start` on, or all of them.
 
-    shape: Shape
-    batch: Any
+    `whole` has the schema `shape.arrow_schema()`. Neighbours may share it, so that rows of many transactions are decoded,
+    kept and encoded together.
+    """
+
+    __slots__ = ("count", "shape", "start", "whole")
+
+    def __init__(self, shape: Shape, whole: Any, start: int = 0, count: int | None = None) -> None:
+        self.shape = shape
+        self.whole = whole
+        self.start = start
+        self.count: int = whole.num_rows if count is None else count
+
+    @property
+    def batch(self) -> Any:
+        """These rows alone, as an Arrow batch."""
+        is_all = self.start == 0 and self.count == self.whole.num_rows
+        return self.whole if is_all else self.whole.slice(self.start, self.count)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rows):
+            return NotImplemented
+        return self.shape == other.shape and bool(self.batch == other.batch)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Rows({self.shape.database}.{self.shape.table}, {list(self.rows())})"
 
     @classmethod
     def of(cls, shape: Shape, rows: Sequence[Row]) -> Rows:
-        """Make a batch of rows. A capture that decodes into Arrow makes its batches without this."""
+        """Make a batch of rows that are given one by one."""
         import pyarrow as pa
 
         width = len(shape.columns)

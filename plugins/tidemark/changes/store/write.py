@@ -57,13 +57,13 @@ _RECORD_BYTES = 100  # what a record or a transaction takes beside its values, r
 
 @dataclass(frozen=True)
 class Limits:
-    """When what is closed. `block_bytes` of memory; `index_bytes` between entries of L2."""
+    """When what is closed. `block_bytes` of memory; `index_bytes` between entries of L2; `group_seconds` that a transaction
+    waits for others to be synced with. A full block is durable at once, so bytes close no group."""
 
     bucket_bytes: int = 1 << 30
     block_bytes: int = 4 << 20
     index_bytes: int = 64 << 10
     block_seconds: float = 60.0
-    group_bytes: int = 1 << 20
     group_seconds: float = 0.1
 
 
@@ -89,11 +89,11 @@ class Writer:
         self.clock = clock
         self._recent = recent
         self.state = self.durable = State()
-        self.gtids = ""
+        self._gtids: object = ""
         self._durable_gtids = ""
         self._closed, self._closed_gtids = State(), ""  # as of the last block
         self._waiting: list[Transaction] = []  # those that no block has; the first `_grouped` of them are in the tail
-        self._waiting_bytes = self._grouped = self._grouped_bytes = 0
+        self._waiting_bytes = self._grouped = 0
         self._block_since = self._group_since = clock()
         self._tail: TailFile | None = None
         self._tail_bytes = 0
@@ -102,34 +102,49 @@ class Writer:
         self._offset = 0
         self._entries: list[Entry] = []  # L1
         self._indexed = self._indexed_offset = 0  # entries of the bucket's L2, and where the last one points to
+        self._weighed: Any = None  # the batch whose rows have `_row_bytes` on the average: to ask it is dear
+        self._row_bytes = 0.0
         self._broken = False
         with self._unusable_on_error():
             self._take_over()
 
-    def append(self, transaction: Transaction, gtids: str) -> None:
-        """Append a transaction. `gtids`: the source's GTID set with it. Raises PermanentError where the source went back."""
-        state = self.state.after(transaction)
-        hour = hour_of(state.newest)
-        with self._unusable_on_error():
-            if hour > hour_of(self.state.newest):
-                self._close_block()
-            now = self.clock()
-            if not self._waiting:
-                self._block_since = now
-            if self._grouped == len(self._waiting):
-                self._group_since = now
-            self._waiting.append(transaction)
-            self._waiting_bytes += _size_of(transaction.records)
-            self.state, self.gtids = state, gtids
-            if self._waiting_bytes >= self.limits.block_bytes or now - self._block_since >= self.limits.block_seconds:
-                self._close_block()
-            elif (
-                self._waiting_bytes - self._grouped_bytes >= self.limits.group_bytes
-                or now - self._group_since >= self.limits.group_seconds
-            ):
-                self._write_group()
+    @property
+    def gtids(self) -> str:
+        return str(self._gtids)
 
-    def append_large(self, head: Transaction, records: Iterable[Record], gtids: str) -> None:
+    def append(self, transaction: Transaction, gtids: object) -> None:
+        """Append a transaction. `gtids`: the source's GTID set with it, as in `append_all`."""
+        self.append_all([(transaction, gtids)])
+
+    def append_all(self, transactions: Iterable[tuple[Transaction, object]]) -> None:
+        """Append transactions, each with the source's GTID set: anything whose text is that set, for the text may be long,
+        and is needed where a group or a block ends alone. Raises PermanentError where the source went back."""
+        self._check_usable()
+        for transaction, gtids in transactions:
+            self._append_one(transaction, gtids)
+
+    def _append_one(self, transaction: Transaction, gtids: object) -> None:
+        state = self.state.after(transaction)
+        if hour_of(state.newest) > hour_of(self.state.newest):
+            with self._unusable_on_error():
+                self._close_block()
+        now = self.clock()
+        if not self._waiting:
+            self._block_since = now
+        if self._grouped == len(self._waiting):
+            self._group_since = now
+        self._waiting.append(transaction)
+        self._waiting_bytes += self._weigh(transaction.records)
+        self.state, self._gtids = state, gtids
+        is_full = self._waiting_bytes >= self.limits.block_bytes or now - self._block_since >= self.limits.block_seconds
+        if is_full or now - self._group_since >= self.limits.group_seconds:
+            with self._unusable_on_error():
+                if is_full:
+                    self._close_block()
+                else:
+                    self._write_group()
+
+    def append_large(self, head: Transaction, records: Iterable[Record], gtids: object) -> None:
         """Append a transaction that memory may not hold: `head` with `records`. One larger than a block goes to the
         bucket in parts, which readers do not see before the last one. What `records` raises leaves the store as it was."""
         after = self.state.after(head)
@@ -137,7 +152,7 @@ class Writer:
         try:
             for record in records:
                 found.append(record)
-                size += _size_of((record,))
+                size += self._weigh((record,))
                 if size >= self.limits.block_bytes:
                     with self._unusable_on_error():
                         if start is None:
@@ -157,9 +172,9 @@ class Writer:
             self.append(last, gtids)
             return
         with self._unusable_on_error():
-            draft = replace(self._draft_part(last, begins=False), after=after, gtids_after=gtids, ends=True)
+            draft = replace(self._draft_part(last, begins=False), after=after, gtids_after=str(gtids), ends=True)
             self._place_block(encode_block(draft, compress=True), hour_of(after.newest))
-            self.state, self.gtids = after, gtids
+            self.state, self._gtids = after, gtids
             self._begin_tail()
 
     def sync(self) -> State:
@@ -198,7 +213,7 @@ class Writer:
         self._entries = self._read_entries(view)
         self._cut_torn_indexes(view)
         self.state = self.durable = view.end
-        self.gtids = view.gtids
+        self._gtids = view.gtids
         if view.tail:
             self._place_block(encode_block(_join_groups(view), compress=True), hour_of(view.end.newest))
             # CRASH WINDOW: a bucket whose holder has no record: nobody reads it, and the next holder seals the tail again.
@@ -245,7 +260,7 @@ class Writer:
         self.disk.append(self._tail.path, self._tail_bytes, data)
         self._check_held()  # a holder that claimed the store before may have read the tail before it had this group
         self._tail_bytes += len(data)
-        self._grouped, self._grouped_bytes = len(self._waiting), self._waiting_bytes
+        self._grouped = len(self._waiting)
         self.durable, self._durable_gtids = self.state, self.gtids
 
     def _close_block(self) -> None:
@@ -267,7 +282,7 @@ class Writer:
             self.disk.remove([former.path])
         self._tail_bytes = 0
         self._waiting = []
-        self._waiting_bytes = self._grouped = self._grouped_bytes = 0
+        self._waiting_bytes = self._grouped = 0
         self._closed = self.durable = self.state
         self._closed_gtids = self._durable_gtids = self.gtids
 
@@ -300,7 +315,7 @@ class Writer:
         header = decode_header(data[:HEADER_BYTES])
         assert header is not None
         # the list of those that wait is not changed once its block is closed
-        recent.keep(header, sum(_size_of(each.records) for each in transactions), transactions)
+        recent.keep(header, sum(self._weigh(each.records) for each in transactions), transactions)
 
     def _index_block(self, entry: Entry) -> None:
         assert self._bucket is not None
@@ -323,42 +338,39 @@ class Writer:
         self.disk.append(self._bucket.path, offset, data)
         self._offset = offset + len(data)
 
+    def _weigh(self, records: Iterable[Record]) -> int:
+        """The bytes that a transaction of these records takes in memory, roughly: of a batch, its share by rows."""
+        size = _RECORD_BYTES
+        for record in records:
+            size += _RECORD_BYTES
+            if isinstance(record, Rows):
+                if record.whole is not self._weighed:
+                    self._weighed, self._row_bytes = record.whole, record.whole.nbytes / max(1, record.whole.num_rows)
+                size += int(self._row_bytes * record.count)
+            elif isinstance(record, Ddl):
+                size += len(record.sql)
+            elif isinstance(record, Mark):
+                size += len(record.text)
+        return size
+
     # fences and failures
 
     def _check_held(self) -> None:
         """Raise LeaseLostError where somebody claimed the store. Comes before each effect: at most one is too late."""
         Fences.of(self.disk.list_names("holders")).check_held(self.fence)
 
-    @contextmanager
-    def _unusable_on_error(self) -> Iterator[None]:
+    def _check_usable(self) -> None:
         if self._broken:
             raise PermanentError("this writer of the change store has ended", hint="open a new one, with a fence of its own")
+
+    @contextmanager
+    def _unusable_on_error(self) -> Iterator[None]:
+        self._check_usable()
         try:
             yield
         except BaseException:
             self._broken = True
             raise
-
-
-def _size_of(records: Iterable[Record]) -> int:
-    """The bytes that a transaction of these records takes in memory, roughly."""
-    size = _RECORD_BYTES
-    for record in records:
-        size += _RECORD_BYTES
-        if isinstance(record, Rows):
-            size += _batch_bytes(record.batch)
-        elif isinstance(record, Ddl):
-            size += len(record.sql)
-        elif isinstance(record, Mark):
-            size += len(record.text)
-    return size
-
-
-def _batch_bytes(batch: Any) -> int:
-    """A batch's share of the buffers that it has with its neighbours, by rows: `nbytes` of each slice is dear. The first
-    column, `op`, has a byte a row."""
-    rows: int = batch.column(0).buffers()[1].size if batch.num_rows else 1
-    return int(batch.get_total_buffer_size()) * int(batch.num_rows) // rows
 
 
 def _join_groups(view: View) -> Draft:

@@ -1,0 +1,211 @@
+"""Row events of many transactions in the form of the store, column by column. Touches nothing.
+
+Events of one table and operation are decoded together, whichever transactions they are of, for what a batch costs, it costs
+once. The rows of each shape become one Arrow batch in the order of the log. A record of a transaction is a stretch of it.
+
+What is not decoded by column goes one by one (`rows`), with the same result: partial updates, and events with text that its
+charset does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.changes.binlog import rows as logged
+from tidemark.changes.binlog.batches import Walked, walk_events
+from tidemark.changes.binlog.charsets import BINARY
+from tidemark.changes.binlog.tables import INTEGERS, T, Table
+from tidemark.changes.binlog.values import value_reader
+from tidemark.changes.capture.rows import MOST_BYTES, Item, convert_one_by_one, shape_of, weigh
+from tidemark.changes.store.model import Kind, Record, Rows, Shape
+
+_PLAIN = {Kind.TEXT: pa.string(), Kind.BYTES: pa.binary()}
+_AS_STORED = (T.GEOMETRY, T.VECTOR)
+_STRINGS = (T.VARCHAR, T.VAR_STRING, T.STRING, T.BLOB, T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB)
+
+
+def convert_items(transactions: Sequence[Sequence[Item]]) -> list[list[Record]]:
+    """The records of transactions. Raises CorruptionError and UnsupportedError where a row of any of them cannot be read."""
+    found = _Decoded(item for items in transactions for item in items if isinstance(item, logged.Rows))
+    return [list(_join_records(found.records_of(item) if isinstance(item, logged.Rows) else [item] for item in items))
+            for items in transactions]  # fmt: skip
+
+
+def convert_stream(items: Iterable[Item]) -> Iterator[Record]:
+    """The records of one transaction, which memory may not hold."""
+    waiting: list[Item] = []
+    size = 0
+    for item in items:
+        waiting.append(item)
+        size += weigh(item)
+        if size >= MOST_BYTES:
+            yield from convert_items([waiting])[0]
+            waiting, size = [], 0
+    yield from convert_items([waiting])[0]
+
+
+def _join_records(parts: Iterable[Sequence[Record]]) -> Iterator[Record]:
+    """The records, with rows that follow each other in one batch as one record."""
+    last: Rows | None = None
+    for part in parts:
+        for record in part:
+            if not isinstance(record, Rows):
+                if last is not None:
+                    yield last
+                    last = None
+                yield record
+            elif last is not None and last.whole is record.whole and last.start + last.count == record.start:
+                last = Rows(last.shape, last.whole, last.start, last.count + record.count)
+            else:
+                if last is not None:
+                    yield last
+                last = record
+    if last is not None:
+        yield last
+
+
+class _Key(NamedTuple):
+    """What events that are decoded together have in common."""
+
+    table: Table
+    operation: str
+    before: tuple[int, ...] | None
+    after: tuple[int, ...] | None
+
+
+class _Decoded:
+    """Row events, decoded. Each is asked for once, in the order in which they were given."""
+
+    def __init__(self, events: Iterable[logged.Rows]) -> None:
+        groups: dict[_Key, list[tuple[int, logged.Rows]]] = {}
+        self._singly: set[int] = set()
+        for number, event in enumerate(events):
+            if event.is_partial:
+                self._singly.add(number)
+            else:
+                groups.setdefault(_Key(event.table, event.operation, event.before, event.after), []).append((number, event))
+        self._next = 0
+        self._at: dict[int, tuple[Shape, Any, int, int]] = {}  # number of an event → its rows
+        by_shape: dict[Shape, list[tuple[Any, list[int], Any]]] = {}
+        for key, members in groups.items():
+            numbers = [number for number, _ in members]
+            decoded = _decode_together(key, [event for _, event in members])
+            if decoded is None:
+                self._singly.update(numbers)
+            else:
+                batch, counts = decoded
+                by_shape.setdefault(shape_of(key.table), []).append((batch, numbers, counts))
+        for shape, parts in by_shape.items():
+            self._place(shape, parts)
+
+    def _place(self, shape: Shape, parts: list[tuple[Any, list[int], Any]]) -> None:
+        """Put the rows of a shape into the order of their events."""
+        whole = parts[0][0] if len(parts) == 1 else pa.concat_batches([batch for batch, _, _ in parts])
+        numbers = np.concatenate([numbers for _, numbers, _ in parts])
+        counts = np.concatenate([counts for _, _, counts in parts])
+        if len(parts) > 1:
+            begins = np.cumsum(counts) - counts
+            order = np.argsort(numbers)
+            numbers, counts, begins = numbers[order], counts[order], begins[order]
+            places = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+            whole = whole.take(pa.array(places))
+        starts = np.cumsum(counts) - counts
+        for number, start, count in zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            self._at[number] = (shape, whole, start, count)
+
+    def records_of(self, event: logged.Rows) -> Sequence[Rows]:
+        number, self._next = self._next, self._next + 1
+        if number in self._singly:
+            return list(convert_one_by_one(event))
+        place = self._at[number]
+        return [Rows(*place)] if place[3] else []
+
+
+def _decode_together(key: _Key, events: list[logged.Rows]) -> tuple[Any, Any] | None:
+    """(batch of the shape, rows of each event); None where a text is not of its charset."""
+    shape = shape_of(key.table)
+    parts, owners = [], []
+    for walked in walk_events(events):
+        batch = _make_batch(shape, key, walked)
+        if batch is None:
+            return None
+        parts.append(batch)
+        owners.append(walked.events)
+    if not parts:
+        return pa.RecordBatch.from_pylist([], shape.arrow_schema()), np.zeros(len(events), np.int64)
+    counts = np.bincount(np.concatenate(owners), minlength=len(events))
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts), counts
+
+
+def _make_batch(shape: Shape, key: _Key, walked: Walked) -> Any:
+    rows = len(walked.events)
+    schema = shape.arrow_schema()
+    types = schema.types
+    arrays: list[Any] = [pa.array(np.full(rows, ord(key.operation), np.uint8))]
+    arrays += [_absent_bits(image, len(shape.columns), rows) for image in (key.before, key.after)]
+    number = 0
+    for image in (key.before, key.after):
+        there: dict[int, Any] = {}
+        for index in image or ():
+            there[index] = _convert_column(walked, number, shape.columns[index].kind)
+            if there[index] is None:
+                return None
+            number += 1
+        for index in range(len(shape.columns)):
+            arrays.append(there[index] if index in there else pa.nulls(rows, types[len(arrays)]))
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _absent_bits(image: tuple[int, ...] | None, width: int, rows: int) -> Any:
+    """As the store says which columns an image does not have."""
+    if image is None or len(image) == width:
+        return pa.nulls(rows, pa.binary())
+    bits = (1 << width) - 1 - sum(1 << index for index in image)
+    return pa.repeat(pa.scalar(bits.to_bytes((width + 7) // 8, "little"), pa.binary()), rows)
+
+
+def _convert_column(walked: Walked, number: int, kind: Kind) -> Any:
+    """A column as the store keeps it; None where a text is not of its charset."""
+    column = walked.columns[number]
+    if column.type in INTEGERS:
+        return walked.load_column(number).cast(pa.int64() if kind is Kind.INT64 else pa.uint64())
+    if column.type in (T.FLOAT, T.DOUBLE):
+        return walked.load_column(number).cast(pa.float64())
+    if column.type == T.BIT:
+        return walked.load_column(number)
+    if column.type == T.YEAR:
+        years = walked.load_column(number).cast(pa.int64())
+        return pc.if_else(pc.equal(years, 0), years, pc.add(years, 1900))
+    if column.type in (T.ENUM, T.SET):
+        return _print_labels(walked, number)
+    if column.type in _AS_STORED:
+        return walked.load_column(number)
+    if column.type in _STRINGS and not column.declared:
+        found = walked.load_column(number)
+        if column.type == T.STRING and column.collation == BINARY:  # a log leaves the zeros at the end of BINARY out
+            return pc.ascii_rpad(found.view(pa.string()), column.size, "\0").view(pa.binary())
+        if found.type == _PLAIN[kind]:
+            return found
+    texts = walked.print_column(number)
+    return texts if texts is not None else _make_plain(walked.read_column(number), kind)
+
+
+def _print_labels(walked: Walked, number: int) -> Any:
+    """Labels of an ENUM or a SET: each number is read once."""
+    column = walked.columns[number]
+    found = walked.load_column(number).dictionary_encode()
+    read = value_reader(column)
+    labels = [read(value.to_bytes(column.size, "little"), 0)[0] for value in found.dictionary.to_pylist()]
+    texts = _make_plain(labels, Kind.TEXT)
+    return None if texts is None else texts.take(found.indices)
+
+
+def _make_plain(values: list[Any], kind: Kind) -> Any:
+    if kind is Kind.TEXT and any(isinstance(value, bytes) for value in values):
+        return None
+    return pa.array(values, _PLAIN[kind])
