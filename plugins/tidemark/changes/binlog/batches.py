@@ -166,6 +166,11 @@ class Walked:
         """The values in the form in which they are stored."""
         return _load(self.data, self.columns[number], self.layouts[number], self.starts[number], self.lengths[number])
 
+    def load_numbers(self, number: int) -> NDArray[Any]:
+        """The values of a column that is stored as numbers, in the type of their width; 0 for NULL."""
+        column, layout = self.columns[number], self.layouts[number]
+        return _load_typed(self.data, column, layout, self.starts[number], self.lengths[number])
+
     def print_column(self, number: int) -> pa.Array | None:
         """Decimals, dates and times as text, as `scalars` has it; None for other columns, and without a C compiler."""
         return _print(self.data, self.columns[number], self.starts[number], self.lengths[number])
@@ -287,12 +292,17 @@ def _walk_in_python(data: bytes, at: int, plan: _Plan, out: _Found) -> int:
 def _load(data: bytes, column: Column, layout: Layout, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Array:
     if layout.prefix:
         return _load_sized(data, column, starts, lengths)
-    nulls = lengths < 0
     if column.type == T.NEWDECIMAL:
         return _load_decimals(data, column, starts, lengths)
+    return pa.array(_load_typed(data, column, layout, starts, lengths), mask=lengths < 0)
+
+
+def _load_typed(
+    data: bytes, column: Column, layout: Layout, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[Any]:
     numbers = _load_numbers(data, layout, starts, lengths)
     _check_labels(column, numbers)
-    return pa.array(_give_type(column, layout, numbers), mask=nulls)
+    return _give_type(column, layout, numbers)
 
 
 def _load_numbers(data: bytes, layout: Layout, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -335,7 +345,8 @@ def _sign(numbers: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
         return (numbers ^ sign) - sign
 
 
-def _load_sized(data: bytes, column: Column, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Array:
+def gather_bytes(data: bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Array:
+    """Stretches of `data`, a length of -1 is null. Each must be inside."""
     sizes = np.maximum(lengths, 0)
     offsets = np.zeros(len(starts) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
@@ -345,18 +356,31 @@ def _load_sized(data: bytes, column: Column, starts: NDArray[np.int64], lengths:
     else:
         within = np.arange(len(out)) - np.repeat(offsets[:-1].astype(np.int64), sizes)
         out[:] = np.frombuffer(data, np.uint8)[np.repeat(starts, sizes) + within]
-    array = _make_array(pa.binary(), lengths, offsets, out)
-    if column.collation is None or column.type not in _PLAIN_TEXTS or not _is_plain(find_codec(column.collation), out):
+    return make_array(pa.binary(), lengths, offsets, out)
+
+
+def _load_sized(data: bytes, column: Column, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Array:
+    array = gather_bytes(data, starts, lengths)
+    if column.collation is None or column.type not in _PLAIN_TEXTS or not _is_plain(find_codec(column.collation), array):
         return array
+    return as_text(array) or array
+
+
+def as_text(array: pa.Array) -> pa.Array | None:
+    """Bytes as text; None where some are no UTF-8. Not by a cast: the module that casts is dear to import."""
+    text = pa.Array.from_buffers(pa.string(), len(array), array.buffers())
     try:
-        return array.cast(pa.string())
+        text.validate(full=True)
     except pa.ArrowInvalid:
-        return array
+        return None
+    return text
 
 
-def _is_plain(codec: str | None, text: NDArray[np.uint8]) -> bool:
+def _is_plain(codec: str | None, array: pa.Array) -> bool:
     """The text may be UTF-8 as it is stored."""
-    return codec == "utf_8" or (codec in ("ascii", "latin1") and not (text > 127).any())
+    if codec not in ("ascii", "latin1"):
+        return codec == "utf_8"
+    return not (np.frombuffer(array.buffers()[2], np.uint8) > 127).any()
 
 
 _PLAIN_TEXTS = (T.VARCHAR, T.STRING, T.VAR_STRING, T.BLOB, T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB)
@@ -376,10 +400,12 @@ def _load_decimals(data: bytes, column: Column, starts: NDArray[np.int64], lengt
                 text = read_decimal(data[start : start + length], column.size, column.scale)
                 number = int(text.replace(".", "")) & ((1 << 64 * limbs) - 1)
                 out[row] = np.frombuffer(number.to_bytes(8 * limbs, "little"), np.uint64)
-    return _make_array(kind(column.size, column.scale), lengths, out)
+    return make_array(kind(column.size, column.scale), lengths, out)
 
 
-def _make_array(kind: pa.DataType, lengths: NDArray[np.int64], *buffers: NDArray[Any]) -> pa.Array:
+def make_array(kind: pa.DataType, lengths: NDArray[np.int64], *buffers: NDArray[Any]) -> pa.Array:
+    """An array of its buffers, null where a length is -1. `pa.array` would import pandas, which takes longer than a capture
+    of some changes."""
     nulls = lengths < 0
     valid = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()) if nulls.any() else None
     return pa.Array.from_buffers(kind, len(lengths), [valid, *map(pa.py_buffer, buffers)])
@@ -406,7 +432,7 @@ def _print(data: bytes, column: Column, starts: NDArray[np.int64], lengths: NDAr
         out = np.empty(len(starts) * _TIME_BYTES, np.uint8)
         digits_of_second = column.size if column.type not in (T.DATE, T.NEWDATE) else 0
         library.tm_print_times(data, *places, _PRINTED[column.type], digits_of_second, out.ctypes.data, offsets.ctypes.data)
-    return _make_array(pa.string(), lengths, offsets, out[: offsets[-1]].copy())
+    return make_array(pa.string(), lengths, offsets, out[: offsets[-1]].copy())
 
 
 @lru_cache(maxsize=1)

@@ -17,13 +17,13 @@ _ZLIB_RATIO = 1032  # deflate cannot do better
 
 
 class Cursor:
-    """A position in `data`. `what` names the thing in errors."""
+    """A position in `data`, of which what begins at `end` is left out. `what` names the thing in errors."""
 
     __slots__ = ("data", "end", "position", "what")
 
-    def __init__(self, data: bytes, what: str, position: int = 0) -> None:
+    def __init__(self, data: bytes, what: str, position: int = 0, end: int | None = None) -> None:
         self.data = data
-        self.end = len(data)
+        self.end = len(data) if end is None else end
         self.position = position
         self.what = what
 

@@ -22,6 +22,9 @@ IN_USE = 0x0001
 IGNORABLE = 0x0080
 _CHECKSUM_BYTES = 4
 _HEADER = struct.Struct("<IBIIIH")
+_SOUND = 0x2144DF1C
+"""The CRC-32 of anything with its own CRC-32 behind it."""
+_make_tuple = tuple.__new__
 
 
 class EventType(IntEnum):
@@ -126,7 +129,7 @@ def read_header(data: bytes, at: int = 0) -> Header:
     """The header of the event that begins at byte `at`, whose size is checked against the limits."""
     if len(data) - at < HEADER_BYTES:
         raise CorruptionError(f"an event header of {len(data) - at} bytes")
-    header = Header._make(_HEADER.unpack_from(data, at))
+    header = _make_tuple(Header, _HEADER.unpack_from(data, at))  # `_make` is dear, and this is done for each event
     if not HEADER_BYTES <= header.size <= LARGEST:
         raise CorruptionError(f"an event of {header.size} bytes")
     return header
@@ -157,21 +160,20 @@ def read_format(event: bytes, header: Header) -> FormatDescription:
     return FormatDescription(server, created, has_checksums, sizes, bool(header.flags & IN_USE))
 
 
-def check_event(event: bytes, header: Header, description: FormatDescription) -> bytes:
-    """The event without its checksum, which is verified."""
+def check_event(event: bytes, header: Header, description: FormatDescription) -> int:
+    """Where the event ends without its checksum, which is verified."""
     if not description.has_checksums:
-        return event
+        return len(event)
     _check(event, header)
-    return event[:-_CHECKSUM_BYTES]
+    return len(event) - _CHECKSUM_BYTES
 
 
 def _check(event: bytes, header: Header) -> None:
     if len(event) < HEADER_BYTES + _CHECKSUM_BYTES:
         raise CorruptionError(f"an event of {len(event)} bytes has no room for its checksum")
-    body = event[:-_CHECKSUM_BYTES]
     if header.type == EventType.FORMAT_DESCRIPTION and header.flags & IN_USE:  # set and cleared in place
-        body = b"".join((body[:17], (header.flags & ~IN_USE).to_bytes(2, "little"), body[HEADER_BYTES:]))
-    if zlib.crc32(body) != int.from_bytes(event[-_CHECKSUM_BYTES:], "little"):
+        event = b"".join((event[:17], (header.flags & ~IN_USE).to_bytes(2, "little"), event[HEADER_BYTES:]))
+    if zlib.crc32(event) != _SOUND:
         raise CorruptionError(f"the checksum of a {name_type(header.type)} event is wrong")
 
 

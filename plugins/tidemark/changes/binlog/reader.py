@@ -17,11 +17,12 @@ from tidemark.changes.binlog import events, layout
 from tidemark.changes.binlog.cursor import Cursor
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.binlog.layout import HEADER_BYTES, EventType, FormatDescription, Header
-from tidemark.changes.binlog.rows import END_OF_STATEMENT, NO_TABLE, ROW_EVENTS, Rows, read_rows
+from tidemark.changes.binlog.rows import END_OF_STATEMENT, NO_TABLE, ROW_EVENTS, RowEvent, Rows, read_rows
 from tidemark.changes.binlog.tables import Table, read_table
 from tidemark.errors import CorruptionError, UnsupportedError
 
 E = EventType
+_TABLE_MAP, _MARIA_GTID = int(E.TABLE_MAP), int(E.MARIA_GTID)
 Body: TypeAlias = (
     FormatDescription
     | events.Gtid
@@ -140,16 +141,23 @@ class EventDecoder:
             if header.type == E.START_V3:
                 raise UnsupportedError("a binary log from a server before MySQL 5.0")
             if header.type == E.ROTATE and header.timestamp == 0:  # what a server sends first names the file
-                event = layout.check_event(event, header, self._before)
-                return (Event(position, end, header, events.read_rotate(_open(event, header))),)
+                cursor = _open(event, header, layout.check_event(event, header, self._before))
+                return (Event(position, end, header, events.read_rotate(cursor)),)
             raise CorruptionError(f"the log begins with a {layout.name_type(header.type)} event")
-        event = layout.check_event(event, header, self.description)
+        cursor = _open(event, header, layout.check_event(event, header, self.description))
         if header.type == E.TRANSACTION_PAYLOAD:
-            return self._decode_payload(_open(event, header), position, end)
-        return (Event(position, end, header, self._decode_body(event, header)),)
+            return self._decode_payload(cursor, position, end)
+        return (Event(position, end, header, self._decode_body(cursor, header)),)
 
-    def _decode_body(self, event: bytes, header: Header) -> Body:
-        cursor = _open(event, header)
+    def _decode_body(self, cursor: Cursor, header: Header) -> Body:
+        if (rows := ROW_EVENTS.get(header.type)) is not None:
+            return self._decode_rows(cursor, rows, header.type)
+        if header.type == _TABLE_MAP:
+            return self._decode_table(cursor)
+        if (read := _READERS.get(header.type)) is not None:
+            return read(cursor)
+        if header.type == _MARIA_GTID:
+            return events.read_maria_gtid(cursor, header.server_id)
         kind = layout.KNOWN.get(header.type)
         if kind is None:
             if header.flags & layout.IGNORABLE:
@@ -160,25 +168,18 @@ class EventDecoder:
             )
         if kind in _REFUSED:
             raise UnsupportedError(f"a {kind.name} event: {_REFUSED[kind]}")
-        if kind == E.TABLE_MAP:
-            return self._decode_table(cursor)
-        if kind in ROW_EVENTS:
-            return self._decode_rows(cursor, kind)
         if kind in (E.QUERY, E.EXECUTE_LOAD_QUERY, E.MARIA_QUERY_COMPRESSED):
             is_load = kind == E.EXECUTE_LOAD_QUERY
             post_header = self._post_header(kind, 26 if is_load else 13)
             return events.read_query(cursor, post_header, is_load=is_load, is_compressed=kind >= E.MARIA_ANNOTATE_ROWS)
-        if kind == E.MARIA_GTID:
-            return events.read_maria_gtid(cursor, header.server_id)
-        read = _READERS.get(kind)
-        return read(cursor) if read else events.Other(kind.name)
+        return events.Other(kind.name)
 
-    def _post_header(self, kind: EventType, default: int) -> int:
+    def _post_header(self, kind: int, default: int) -> int:
         assert self.description is not None
         return self.description.post_header_size(kind, default)
 
     def _decode_table(self, cursor: Cursor) -> Table:
-        table_id = cursor.read_uint(4 if self._post_header(E.TABLE_MAP, 8) == 6 else 6)
+        table_id = cursor.read_uint(4 if self._post_header(_TABLE_MAP, 8) == 6 else 6)
         body = cursor.read_rest()
         table = self._known.get(body)
         if table is None:
@@ -194,14 +195,14 @@ class EventDecoder:
         self._tables[table_id] = table
         return table
 
-    def _decode_rows(self, cursor: Cursor, kind: EventType) -> Body:
-        table_id = cursor.read_uint(4 if self._post_header(kind, 10) == 6 else 6)
+    def _decode_rows(self, cursor: Cursor, kind: RowEvent, number: int) -> Body:
+        table_id = cursor.read_uint(4 if self._post_header(number, 10) == 6 else 6)
         flags = cursor.read_uint(2)
         table = self._tables.get(table_id)
         if flags & END_OF_STATEMENT:
             self._tables, self._open_weight = {}, 0
         if table_id == NO_TABLE:
-            return events.Other(kind.name)
+            return events.Other(layout.name_type(number))
         if table is None:
             raise CorruptionError(
                 f"rows of the table with number {table_id}, which no event before them describes",
@@ -220,7 +221,7 @@ class EventDecoder:
         for inside, (header, event) in enumerate(split_events(source), 1):
             if header.type in (E.TRANSACTION_PAYLOAD, E.FORMAT_DESCRIPTION):
                 raise CorruptionError(f"a {layout.name_type(header.type)} event inside a compressed transaction")
-            yield Event(position, end, header, self._decode_body(event, header), inside)
+            yield Event(position, end, header, self._decode_body(_open(event, header, len(event)), header), inside)
         if source.missing:
             raise CorruptionError(f"a compressed transaction is {source.missing} bytes shorter than announced")
 
@@ -228,9 +229,9 @@ class EventDecoder:
 _WHAT = {code: f"a {layout.name_type(code)} event" for code in range(256)}
 
 
-def _open(event: bytes, header: Header) -> Cursor:
-    """A cursor behind the header."""
-    return Cursor(event, _WHAT[header.type], HEADER_BYTES)
+def _open(event: bytes, header: Header, end: int) -> Cursor:
+    """A cursor behind the header of an event that ends at `end`."""
+    return Cursor(event, _WHAT[header.type], HEADER_BYTES, end)
 
 
 def _weigh(table: Table, body: bytes) -> int:
@@ -277,16 +278,16 @@ _REFUSED = {
     **dict.fromkeys((E.START_V3, E.LOAD, E.CREATE_FILE, E.EXEC_LOAD, E.NEW_LOAD), "from a server before MySQL 5.0"),
     E.MARIA_START_ENCRYPTION: "the binary log is encrypted, read it from its server",
 }
-_READERS: dict[EventType, Callable[[Cursor], Body]] = {
-    E.XID: lambda cursor: events.Xid(cursor.read_uint(8)),
-    E.ROTATE: events.read_rotate,
-    E.INCIDENT: events.read_incident,
-    E.ROWS_QUERY: lambda cursor: events.read_statement(cursor, E.ROWS_QUERY),
-    E.MARIA_ANNOTATE_ROWS: lambda cursor: events.read_statement(cursor, E.MARIA_ANNOTATE_ROWS),
-    E.GTID: lambda cursor: events.read_gtid(cursor, is_anonymous=False),
-    E.ANONYMOUS_GTID: lambda cursor: events.read_gtid(cursor, is_anonymous=True),
-    E.GTID_TAGGED: events.read_tagged_gtid,
-    E.PREVIOUS_GTIDS: events.read_previous_gtids,
-    E.MARIA_GTID_LIST: events.read_maria_gtid_list,
-    E.XA_PREPARE: events.read_xa_prepare,
+_READERS: dict[int, Callable[[Cursor], Body]] = {
+    int(E.XID): lambda cursor: events.Xid(cursor.read_uint(8)),
+    int(E.ROTATE): events.read_rotate,
+    int(E.INCIDENT): events.read_incident,
+    int(E.ROWS_QUERY): lambda cursor: events.read_statement(cursor, E.ROWS_QUERY),
+    int(E.MARIA_ANNOTATE_ROWS): lambda cursor: events.read_statement(cursor, E.MARIA_ANNOTATE_ROWS),
+    int(E.GTID): lambda cursor: events.read_gtid(cursor, is_anonymous=False),
+    int(E.ANONYMOUS_GTID): lambda cursor: events.read_gtid(cursor, is_anonymous=True),
+    int(E.GTID_TAGGED): events.read_tagged_gtid,
+    int(E.PREVIOUS_GTIDS): events.read_previous_gtids,
+    int(E.MARIA_GTID_LIST): events.read_maria_gtid_list,
+    int(E.XA_PREPARE): events.read_xa_prepare,
 }

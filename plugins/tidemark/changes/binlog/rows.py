@@ -6,10 +6,10 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tidemark.changes.binlog.cursor import Cursor, inflate
 from tidemark.changes.binlog.json_values import apply_updates, print_document, read_document
@@ -36,7 +36,23 @@ _V2 = {
     *(E.WRITE_ROWS, E.UPDATE_ROWS, E.DELETE_ROWS, E.PARTIAL_UPDATE_ROWS),
     *(E.MARIA_WRITE_ROWS_COMPRESSED, E.MARIA_UPDATE_ROWS_COMPRESSED, E.MARIA_DELETE_ROWS_COMPRESSED),
 }
-ROW_EVENTS = frozenset(_INSERTS | _UPDATES | _DELETES)
+
+
+class RowEvent(NamedTuple):
+    """What a type of row events means."""
+
+    operation: str
+    has_extra: bool
+    is_compressed: bool
+    is_partial: bool
+
+
+ROW_EVENTS: Mapping[int, RowEvent] = {
+    int(kind): RowEvent(operation, kind in _V2, kind >= E.MARIA_WRITE_ROWS_COMPRESSED_V1, kind == E.PARTIAL_UPDATE_ROWS)
+    for operation, kinds in (("I", _INSERTS), ("U", _UPDATES), ("D", _DELETES))
+    for kind in kinds
+}
+"""By number: the hash of an enum's member is dear, and this is asked for each event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +68,20 @@ class Rows:
     ends_statement: bool
 
 
-def read_rows(kind: EventType, cursor: Cursor, table: Table, flags: int) -> Rows:
+def read_rows(kind: RowEvent, cursor: Cursor, table: Table, flags: int) -> Rows:
     """The rows of an event, from behind its flags."""
-    if kind in _V2:
+    if kind.has_extra:
         extra = cursor.read_uint(2)
         cursor.skip_bytes(extra - 2)
     width = cursor.read_lenenc()
     check_width(table, width)
-    operation = "I" if kind in _INSERTS else "U" if kind in _UPDATES else "D"
+    operation = kind.operation
     before = None if operation == "I" else _read_columns(cursor, width)
     after = None if operation == "D" else _read_columns(cursor, width)
     data = cursor.read_rest()
-    if kind >= E.MARIA_WRITE_ROWS_COMPRESSED_V1:
+    if kind.is_compressed:
         data = inflate(data, "a row event")
-    return Rows(table, operation, before, after, data, kind == E.PARTIAL_UPDATE_ROWS, bool(flags & END_OF_STATEMENT))
+    return Rows(table, operation, before, after, data, kind.is_partial, bool(flags & END_OF_STATEMENT))
 
 
 def _read_columns(cursor: Cursor, width: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 
 from tidemark.changes.binlog.charsets import BINARY, text_decoder
 from tidemark.changes.binlog.cursor import Cursor, decode_name
@@ -114,6 +115,7 @@ class Table:
     key: tuple[int, ...] = ()
     has_names: bool = False
 
+    @lru_cache(maxsize=1024)  # noqa: B019 (tables are few, and asked for each event)
     def unknown(self) -> tuple[str, ...]:
         """What the log does not tell of this table, sorted: charset, labels, names, signedness."""
         found = {column.unknown() for column in self.columns} | ({"names"} if not self.has_names else set())

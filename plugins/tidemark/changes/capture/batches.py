@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tidemark.changes.binlog import rows as logged
-from tidemark.changes.binlog.batches import Walked, walk_events
+from tidemark.changes.binlog.batches import Walked, as_text, gather_bytes, make_array, walk_events
 from tidemark.changes.binlog.charsets import BINARY
 from tidemark.changes.binlog.tables import INTEGERS, T, Table
 from tidemark.changes.binlog.values import value_reader
@@ -25,6 +25,14 @@ from tidemark.changes.capture.rows import MOST_BYTES, Item, convert_one_by_one, 
 from tidemark.changes.store.model import Kind, Record, Rows, Shape
 
 _PLAIN = {Kind.TEXT: pa.string(), Kind.BYTES: pa.binary()}
+_KEPT: dict[Kind, tuple[type[Any], pa.DataType]] = {
+    Kind.INT64: (np.int64, pa.int64()),
+    Kind.UINT64: (np.uint64, pa.uint64()),
+    Kind.FLOAT64: (np.float64, pa.float64()),
+}
+_NUMBERS = (*INTEGERS, T.FLOAT, T.DOUBLE, T.BIT, T.YEAR)
+_FEW = 100
+"""Stretches that are put into order one by one: for more, a module is worth its import."""
 _AS_STORED = (T.GEOMETRY, T.VECTOR)
 _STRINGS = (T.VARCHAR, T.VAR_STRING, T.STRING, T.BLOB, T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB)
 
@@ -111,9 +119,8 @@ class _Decoded:
         if len(parts) > 1:
             begins = np.cumsum(counts) - counts
             order = np.argsort(numbers)
-            numbers, counts, begins = numbers[order], counts[order], begins[order]
-            places = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-            whole = whole.take(pa.array(places))
+            numbers, counts = numbers[order], counts[order]
+            whole = _reorder(whole, begins[order], counts)
         starts = np.cumsum(counts) - counts
         for number, start, count in zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True):
             self._at[number] = (shape, whole, start, count)
@@ -124,6 +131,14 @@ class _Decoded:
             return list(convert_one_by_one(event))
         place = self._at[number]
         return [Rows(*place)] if place[3] else []
+
+
+def _reorder(whole: Any, begins: Any, counts: Any) -> Any:
+    """The rows in stretches, each `counts` rows from `begins` on."""
+    if len(begins) <= _FEW:
+        return pa.concat_batches([whole.slice(*one) for one in zip(begins.tolist(), counts.tolist(), strict=True)])
+    places = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+    return whole.take(make_array(pa.int64(), places, places))
 
 
 def _decode_together(key: _Key, events: list[logged.Rows]) -> tuple[Any, Any] | None:
@@ -146,7 +161,7 @@ def _make_batch(shape: Shape, key: _Key, walked: Walked) -> Any:
     rows = len(walked.events)
     schema = shape.arrow_schema()
     types = schema.types
-    arrays: list[Any] = [pa.array(np.full(rows, ord(key.operation), np.uint8))]
+    arrays: list[Any] = [make_array(pa.uint8(), np.zeros(rows, np.int64), np.full(rows, ord(key.operation), np.uint8))]
     arrays += [_absent_bits(image, len(shape.columns), rows) for image in (key.before, key.after)]
     number = 0
     for image in (key.before, key.after):
@@ -166,29 +181,29 @@ def _absent_bits(image: tuple[int, ...] | None, width: int, rows: int) -> Any:
     if image is None or len(image) == width:
         return pa.nulls(rows, pa.binary())
     bits = (1 << width) - 1 - sum(1 << index for index in image)
-    return pa.repeat(pa.scalar(bits.to_bytes((width + 7) // 8, "little"), pa.binary()), rows)
+    return _make_plain([bits.to_bytes((width + 7) // 8, "little")], Kind.BYTES, np.zeros(rows, np.int64))
 
 
 def _convert_column(walked: Walked, number: int, kind: Kind) -> Any:
     """A column as the store keeps it; None where a text is not of its charset."""
     column = walked.columns[number]
-    if column.type in INTEGERS:
-        return walked.load_column(number).cast(pa.int64() if kind is Kind.INT64 else pa.uint64())
-    if column.type in (T.FLOAT, T.DOUBLE):
-        return walked.load_column(number).cast(pa.float64())
-    if column.type == T.BIT:
-        return walked.load_column(number)
-    if column.type == T.YEAR:
-        years = walked.load_column(number).cast(pa.int64())
-        return pc.if_else(pc.equal(years, 0), years, pc.add(years, 1900))
     if column.type in (T.ENUM, T.SET):
         return _print_labels(walked, number)
+    if column.type in _NUMBERS:
+        values = walked.load_numbers(number)
+        if column.type == T.YEAR:
+            values = np.where(values == 0, 0, values + np.uint64(1900))
+        as_numpy, as_arrow = _KEPT[kind]
+        return make_array(as_arrow, walked.lengths[number], values.astype(as_numpy, copy=False))
     if column.type in _AS_STORED:
         return walked.load_column(number)
     if column.type in _STRINGS and not column.declared:
         found = walked.load_column(number)
         if column.type == T.STRING and column.collation == BINARY:  # a log leaves the zeros at the end of BINARY out
-            return pc.ascii_rpad(found.view(pa.string()), column.size, "\0").view(pa.binary())
+            lengths = walked.lengths[number]
+            if ((lengths >= 0) & (lengths != column.size)).any():
+                padded = [None if value is None else value.ljust(column.size, b"\0") for value in found.to_pylist()]
+                return _make_plain(padded, kind)
         if found.type == _PLAIN[kind]:
             return found
     texts = walked.print_column(number)
@@ -198,14 +213,22 @@ def _convert_column(walked: Walked, number: int, kind: Kind) -> Any:
 def _print_labels(walked: Walked, number: int) -> Any:
     """Labels of an ENUM or a SET: each number is read once."""
     column = walked.columns[number]
-    found = walked.load_column(number).dictionary_encode()
+    known, which = np.unique(walked.load_numbers(number), return_inverse=True)
     read = value_reader(column)
-    labels = [read(value.to_bytes(column.size, "little"), 0)[0] for value in found.dictionary.to_pylist()]
-    texts = _make_plain(labels, Kind.TEXT)
-    return None if texts is None else texts.take(found.indices)
+    labels = [read(value.to_bytes(column.size, "little"), 0)[0] for value in known.tolist()]
+    which[walked.lengths[number] < 0] = len(labels)
+    return _make_plain([*labels, None], Kind.TEXT, which)
 
 
-def _make_plain(values: list[Any], kind: Kind) -> Any:
+def _make_plain(values: list[Any], kind: Kind, which: NDArray[np.int64] | None = None) -> Any:
+    """Texts or bytes as an array, or, with `which`, those with these numbers; None where a text is bytes."""
     if kind is Kind.TEXT and any(isinstance(value, bytes) for value in values):
         return None
-    return pa.array(values, _PLAIN[kind])
+    stored = [value.encode() if isinstance(value, str) else value for value in values]
+    lengths = np.array([-1 if value is None else len(value) for value in stored], np.int64)
+    sizes = np.maximum(lengths, 0)
+    starts = np.cumsum(sizes) - sizes
+    if which is not None:
+        starts, lengths = starts[which], lengths[which]
+    found = gather_bytes(b"".join(value for value in stored if value), starts, lengths)
+    return as_text(found) if kind is Kind.TEXT else found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from tidemark.changes.store.disk import Disk
 from tidemark.errors import CorruptionError, UnsupportedError
@@ -32,6 +33,7 @@ def origin_of(file: str) -> Origin:
     return Origin(base, len(digits))
 
 
+@lru_cache(maxsize=64)
 def number_of(file: str) -> int:
     """The number at the end of a log's name."""
     return int(_split_name(file)[1])

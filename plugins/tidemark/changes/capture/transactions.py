@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tidemark.changes.binlog.events import Gtid, Incident, MariaGtid, Query, XaPrepare, Xid
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
@@ -29,6 +30,10 @@ from tidemark.errors import CorruptionError, PermanentError, TidemarkError, Unsu
 COMMIT, XA_PREPARE, XA_COMMIT, XA_ROLLBACK, UNPROVED = "commit", "xa_prepare", "xa_commit", "xa_rollback", "unproved"
 """Words of the marks that stand in a transaction."""
 Gtids = MysqlGtidSet | MariaGtidPosition | None
+_GTIDS, _GTID_SETS = (Gtid, MariaGtid), (MysqlGtidSet, MariaGtidPosition)
+
+
+IsWanted = Callable[[Table], bool]
 
 
 class CutOff(TidemarkError):
@@ -66,6 +71,7 @@ class Transactions:
         self._gtids = gtids
         self._gtid_offset = gtid_offset
         self._put_back: list[tuple[str, Event]] = []
+        self._is_wanted: IsWanted = lru_cache(1024)(lambda table: rules.wants(table.database, table.name))
         self.description: FormatDescription | None = None
 
     def __iter__(self) -> Iterator[Group]:
@@ -90,7 +96,7 @@ class Transactions:
         for raw in events:
             if raw.data:
                 try:
-                    for event in decoder.decode(raw.data, raw.position, raw.end):
+                    for event in decoder.decode_split(raw.header, raw.data, raw.position, raw.end):
                         yield raw.file, event
                 except TidemarkError as error:
                     where = f"{raw.file}:{raw.position}"
@@ -101,15 +107,15 @@ class Transactions:
     def _begin(self, file: str, event: Event) -> Group | None:
         """The transaction that begins with an event outside of one, None where none does."""
         body = event.body
+        if isinstance(body, _GTIDS):
+            return self._open(file, event, body)
         if isinstance(body, FormatDescription):
             self.description = body
-        elif isinstance(body, MysqlGtidSet | MariaGtidPosition):
+        elif isinstance(body, _GTID_SETS):
             if self._gtids is None or not _fits(self._gtids, body):
                 self._gtids = body
         elif isinstance(body, Incident):
             self._distrust(file, event.position, *_describe_incident(body))
-        elif isinstance(body, Gtid | MariaGtid):
-            return self._open(file, event, body)
         elif isinstance(body, Query):
             self._put_back.append((file, event))
             return self._open(file, event, None)
@@ -155,12 +161,15 @@ class Transactions:
     def _read_items(
         self, file: str, position: int, gtid: Gtid | MariaGtid | None, after: Gtids, offset: int
     ) -> Iterator[Item]:
-        state = _Open(self._rules, gtid, f"{file}:{position}")
+        state = _Open(self._rules, self._is_wanted, gtid, f"{file}:{position}")
         while not state.is_whole:
             found = self._next()
             if found is None:
                 raise CutOff(f"{file}:{position}: the transaction has no end yet")
             event = found[1]
+            if isinstance(event.body, Rows):
+                yield from state.take_rows(event.body)
+                continue
             if isinstance(event.body, FormatDescription):
                 self._put_back.append(found)
                 if self.description is not None and not self.description.in_use:
@@ -179,8 +188,8 @@ class Transactions:
 class _Open:
     """A transaction while its events come."""
 
-    def __init__(self, rules: Rules, gtid: Gtid | MariaGtid | None, where: str) -> None:
-        self.rules, self.where = rules, where
+    def __init__(self, rules: Rules, is_wanted: IsWanted, gtid: Gtid | MariaGtid | None, where: str) -> None:
+        self.rules, self.is_wanted, self.where = rules, is_wanted, where
         self.xa = gtid.xa if isinstance(gtid, MariaGtid) else None
         self.is_standalone = isinstance(gtid, MariaGtid) and gtid.is_standalone
         self.has_begun = isinstance(gtid, MariaGtid) and not gtid.is_standalone
@@ -188,10 +197,9 @@ class _Open:
         self.has_rows = False
 
     def take(self, event: Event) -> Iterator[Item]:
+        """What an event without rows means."""
         body = event.body
-        if isinstance(body, Rows):
-            yield from self._take_rows(body)
-        elif isinstance(body, Xid):
+        if isinstance(body, Xid):
             yield from self._end(Mark(COMMIT, "xid"))
         elif isinstance(body, XaPrepare):
             one_phase = Mark(COMMIT, "xa_one_phase")
@@ -199,9 +207,9 @@ class _Open:
         elif isinstance(body, Query):
             yield from self._take_statement(body)
 
-    def _take_rows(self, rows: Rows) -> Iterator[Item]:
+    def take_rows(self, rows: Rows) -> Iterator[Item]:
         table = rows.table
-        if not self.rules.wants(table.database, table.name):
+        if not self.is_wanted(table):
             return
         if unknown := table.unknown():
             name = f"{table.database}.{table.name}"

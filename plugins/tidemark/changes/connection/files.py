@@ -73,11 +73,11 @@ class _FileDump:
         start, self._start = max(self._start, _BEGIN), _BEGIN
         with path.open("rb") as log:
             layout.check_magic(log.read(_BEGIN))
-            at = _BEGIN
+            name, at = path.name, _BEGIN
             split = split_events(log)
             while found := next(split, None):
                 header, data = found
-                yield RawEvent(path.name, at, header, data)
+                yield RawEvent(name, at, header, data)
                 at += header.size
                 if at < start:
                     log.seek(start)

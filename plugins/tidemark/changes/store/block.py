@@ -290,17 +290,20 @@ def _encode_transactions(transactions: Sequence[Transaction], compress: bool) ->
 
 
 def _encode_records(records: Sequence[tuple[int, int, int, str]]) -> Any:
+    """The records by column. From buffers: `pa.array` would import pandas, which takes longer than a block."""
     import pyarrow as pa
 
     schema = pa.schema([("kind", pa.uint8()), ("section", pa.uint32()), ("rows", pa.uint64()), ("text", pa.string())])
-    return _make_batch(records, schema)
-
-
-def _make_batch(rows: Sequence[tuple[Any, ...]], schema: Any) -> Any:
-    import pyarrow as pa
-
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+    count = len(records)
+    *numbers, texts = list(zip(*records, strict=True)) or [()] * len(schema)
+    arrays = [
+        pa.Array.from_buffers(kind, count, [None, pa.py_buffer(struct.pack(f"<{count}{code}", *values))])
+        for kind, code, values in zip(schema.types, "BIQ", numbers, strict=False)
+    ]
+    stored = [text.encode() for text in texts]
+    offsets = struct.pack(f"<{count + 1}i", *accumulate(map(len, stored), initial=0))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(stored))]
+    return pa.record_batch([*arrays, pa.Array.from_buffers(pa.string(), count, buffers)], schema=schema)
 
 
 def _join_rows(shape: Shape, stretches: Sequence[Rows]) -> Any:
