@@ -94,13 +94,19 @@ def charset(collation: int) -> bytes:
 
 
 def rows_event(
-    images: bytes, width: int, *, kind: int = E.WRITE_ROWS, table_id: int = 7, present: int | None = None
+    images: bytes,
+    width: int,
+    *,
+    kind: int = E.WRITE_ROWS,
+    table_id: int = 7,
+    present: int | None = None,
+    ends: bool = True,
 ) -> bytes:
-    """A row event whose images have all columns, or those whose bits are in `present`."""
+    """A row event whose images have all columns, or those whose bits are in `present`. `ends`: its statement, too."""
     bitmap = (2**width - 1 if present is None else present).to_bytes((width + 7) // 8, "little")
     extra = uint(2, 2) if kind in (E.WRITE_ROWS, E.UPDATE_ROWS, E.DELETE_ROWS, E.PARTIAL_UPDATE_ROWS) else b""
     bitmap *= 2 if kind in (E.UPDATE_ROWS, E.UPDATE_ROWS_V1, E.PARTIAL_UPDATE_ROWS) else 1
-    return event(kind, uint(table_id, 6) + uint(1, 2) + extra + lenenc(width) + bitmap + images)
+    return event(kind, uint(table_id, 6) + uint(ends, 2) + extra + lenenc(width) + bitmap + images)
 
 
 def one_value(kind: int, meta: bytes, stored: bytes, *fields: bytes, server: str = "8.4.0") -> object:

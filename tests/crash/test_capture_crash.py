@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,20 +25,24 @@ from tidemark.changes.store.read import Reader
 from tidemark.changes.store.write import Limits
 
 SMALL = Limits(block_bytes=4_000, block_seconds=1e9, group_seconds=0)
+TINY = replace(SMALL, block_bytes=150)  # less than one of the XA transactions takes, which waits in a file for its end
+PARKED = ("after publish parked/", "after rename parked/", "after remove parked/")
 LOGS = ("mysql-bin.000011", "mysql-bin.000012", "mysql-bin.000013")
 END = "mysql-bin.000013:982"  # behind the XA commit and the XA rollback
 
 
 class CaptureWorld:
-    def __init__(self, root: Path, logs: Iterable[Path], choice: Random | None = None) -> None:
-        self.root, self.logs, self.choice = root, logs, choice
+    def __init__(self, root: Path, logs: Iterable[Path], limits: Limits = SMALL, choice: Random | None = None) -> None:
+        self.root, self.logs, self.limits, self.choice = root, logs, limits, choice
         self.fence = 0
         self.power = Power()
 
     def live(self, effects: Effects) -> None:
         self.fence += 1
         disk = DyingDisk(self.root, effects, self.power)
-        capture(Job(disk, self.fence, Rules(lambda *_: True), open_log_files(self.logs), parse_point(END), limits=SMALL))
+        capture(
+            Job(disk, self.fence, Rules(lambda *_: True), open_log_files(self.logs), parse_point(END), limits=self.limits)
+        )
 
     def lose_power(self) -> None:
         if self.choice:
@@ -75,13 +80,19 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return places
 
 
-def test_a_killed_capture(tmp_path: Path, logs: list[Path]) -> None:
-    explored = explore(lambda: CaptureWorld(tmp_path / "s", logs))
+@pytest.mark.parametrize(
+    ("limits", "effects"),
+    [(SMALL, PARKED), (TINY, (*PARKED, "after append parked/gathered.block", "after rename parked/gathered.block"))],
+    ids=["small", "tiny"],
+)
+def test_a_killed_capture(tmp_path: Path, logs: list[Path], limits: Limits, effects: tuple[str, ...]) -> None:
+    explored = explore(lambda: CaptureWorld(tmp_path / "s", logs, limits))
     assert explored.crashes == explored.points
-    for effect in ("after publish source.json", "after publish parked/", "after rename parked/", "after remove parked/"):
+    for effect in ("after publish source.json", *effects):
         assert any(name.startswith(effect) for name in explored.names), effect
 
 
 @pytest.mark.full
-def test_two_deaths_and_the_power_goes(tmp_path: Path, logs: list[Path]) -> None:
-    explore_double(lambda: CaptureWorld(tmp_path / "s", logs, Random(3)), 100)
+@pytest.mark.parametrize("limits", [SMALL, TINY], ids=["small", "tiny"])
+def test_two_deaths_and_the_power_goes(tmp_path: Path, logs: list[Path], limits: Limits) -> None:
+    explore_double(lambda: CaptureWorld(tmp_path / "s", logs, limits, Random(3)), 100)

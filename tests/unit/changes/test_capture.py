@@ -12,7 +12,10 @@ from uuid import UUID
 import pyarrow.parquet as pq
 import pytest
 
+from tests.binlog_maker import charset, event, field, log, rows_event, table_map, uint
 from tests.commanded import Said, run_here
+from tidemark.changes.binlog.layout import EventType as E
+from tidemark.changes.binlog.tables import ColumnType as T
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "binlogs"
 NAMES = [f"mysql-bin.{number:06d}" for number in range(1, 14)]
@@ -199,6 +202,38 @@ def test_parquet_says_the_same(world: World) -> None:
             assert [row[key] for key in ("seq", "file", "txn_pos", "gtid", "i", "db", "table", "op")] == [
                 line[key] for key in ("seq", "file", "txn_pos", "gtid", "i", "db", "table", "op")
             ]
+
+
+def make_xa_log(rows: int, *, one_phase: bool) -> bytes:
+    """An XA transaction of a table with one BLOB of 60,000 bytes, and, where it is only prepared, its commit."""
+    name = uint(1, 4) + uint(2, 4) + uint(0, 4)
+    table = table_map([T.BLOB], b"\x02", charset(63), field(4, b"\x01b"))
+    events = [event(E.MARIA_GTID, uint(1, 8) + uint(0, 4) + b"\x40" + uint(1, 4) + b"\x02\0xa"), table]
+    events += [
+        rows_event(b"\0" + uint(60_000, 2) + uint(number, 4) * 15_000, 1, kind=E.WRITE_ROWS_V1, ends=number == rows - 1)
+        for number in range(rows)
+    ]
+    events += [event(E.XA_PREPARE, bytes([one_phase]) + name + b"xa")]
+    if not one_phase:
+        commit = bytes(8) + b"\0" + bytes(4) + b"\0XA COMMIT X'7861',X'',1"
+        done = uint(2, 8) + uint(0, 4) + b"\x81" + uint(1, 4) + b"\x02\0xa"
+        events += [event(E.MARIA_GTID, done), event(E.QUERY, commit)]
+    return log(*events, server="10.11.9-MariaDB")
+
+
+@pytest.mark.parametrize("one_phase", [False, True])
+def test_an_xa_transaction_larger_than_a_block_waits_in_parts_on_the_disk(world: World, one_phase: bool) -> None:
+    place = world.folder / "mysql-bin.000001"
+    place.write_bytes(make_xa_log(150, one_phase=one_phase))
+    if not one_phase:
+        world.capture("--files", str(place), "--until", "0-1-2")
+        [parked] = (world.folder / "store" / "parked").iterdir()
+        assert parked.read_bytes().count(b"TMCB") >= 2
+        assert [line["k"] for line in world.read()] == ["xa_prepare"]
+    world.capture("--files", str(place))
+    rows = [line["after"] for line in world.read() if line["k"] == "row"]
+    assert rows == [[{"hex": (uint(number, 4) * 15_000).hex()}] for number in range(150)]
+    assert not list((world.folder / "store" / "parked").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -26,13 +26,12 @@ from tidemark.changes.capture.transactions import (
     Gtids,
     Rules,
     Transactions,
-    xa_of,
 )
 from tidemark.changes.connection.files import open_files
 from tidemark.changes.connection.model import Dump, FilePosition
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
-from tidemark.changes.store.model import Mark, Record, Rows, Transaction
+from tidemark.changes.store.model import Record, Rows, Transaction
 from tidemark.changes.store.read import Target
 from tidemark.changes.store.write import Limits, Writer
 from tidemark.errors import (
@@ -125,7 +124,7 @@ def capture(job: Job, progress: Progress = ignore_progress) -> Captured:
 class _Capture:
     def __init__(self, job: Job, writer: Writer, progress: Progress) -> None:
         self.job, self.writer, self.progress = job, writer, progress
-        self.parked = Parked(job.disk, writer.state, job.fence)
+        self.parked = Parked(job.disk, writer.state, job.fence, writer.limits.block_bytes)
         self.done = Captured(writer.state, writer.state)
         self.waiting: list[tuple[Group, list[Item]]] = []  # whole transactions whose rows are not decoded yet
         self.waiting_bytes = 0
@@ -266,16 +265,21 @@ class _Capture:
         self.parked.forget(self.writer.durable)
 
     def _append_xa(self, group: Group) -> None:
-        from tidemark.changes.capture.batches import convert_items
+        from tidemark.changes.capture.batches import convert_stream
 
-        [records] = convert_items([list(group.items)])
-        mark = xa_of(records)
+        gathered = self.parked.gather(group.head, convert_stream(group.items))
+        mark = gathered.xa
         seq = self.writer.state.seq + 1
-        if mark is not None and mark.word == XA_PREPARE:
+        records: Iterable[Record]
+        if mark is None:
+            self._append_large(group, self.parked.read(gathered))
+            self.parked.drop(gathered)
+            return
+        if mark.word == XA_PREPARE:
             # CRASH WINDOW: parked, and its transaction is not in the store: it comes again, and is parked again.
-            self.parked.park(replace(group.head, records=tuple(records)))
-            records = [record for record in records if isinstance(record, Mark)]
-        elif mark is not None:
+            self.parked.park(gathered, mark.text)
+            records = gathered.marks
+        else:
             rows = self.parked.take(mark.text, seq)
             if rows is None and mark.word == XA_COMMIT:
                 raise BinlogGapError(
@@ -284,7 +288,7 @@ class _Capture:
                     hint="begin with a log from before it was prepared",
                     subject=mark.text,
                 )
-            records = [*(rows or ()), mark] if mark.word == XA_COMMIT else [mark]
+            records = chain(rows or (), [mark]) if mark.word == XA_COMMIT else [mark]
         self._append_large(group, records)
 
     def _count(self, records: Iterable[Record]) -> Iterable[Record]:
