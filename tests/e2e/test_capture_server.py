@@ -147,6 +147,18 @@ def test_xa_rows_outlive_the_log_that_has_them(orders: Orders) -> None:
     assert orders.fold() == {1: [1, "xa", "1.00"]}
 
 
+def test_rows_that_a_session_took_back_to_a_savepoint(orders: Orders) -> None:
+    orders.server.run(
+        *("CREATE TABLE shop.notes (id INT PRIMARY KEY) ENGINE=MyISAM", "BEGIN"),
+        *("INSERT INTO shop.orders VALUES (1, 'a', 1)", "SAVEPOINT s", "INSERT INTO shop.orders VALUES (2, 'b', 2)"),
+        *("INSERT INTO shop.notes VALUES (7)", "ROLLBACK TO s", "INSERT INTO shop.orders VALUES (3, 'c', 3)", "COMMIT"),
+    )
+    said = orders.run("capture", "orders")
+    assert said.code == 0, said
+    rows = [(line["table"], line["after"][0]) for line in orders.read() if line["k"] == "row"]
+    assert rows == [("notes", 7), ("orders", 1), ("orders", 3)]
+
+
 def test_a_log_that_was_purged_is_a_gap(orders: Orders) -> None:
     assert orders.run("capture", "orders").code == 0
     orders.change(random.Random(3))

@@ -12,7 +12,7 @@ from uuid import UUID
 import pyarrow.parquet as pq
 import pytest
 
-from tests.binlog_maker import charset, event, field, log, rows_event, table_map, uint
+from tests.binlog_maker import SIGNED, charset, event, field, log, rows_event, table_map, uint
 from tests.commanded import Said, run_here
 from tidemark.changes.binlog.layout import EventType as E
 from tidemark.changes.binlog.tables import ColumnType as T
@@ -234,6 +234,47 @@ def test_an_xa_transaction_larger_than_a_block_waits_in_parts_on_the_disk(world:
     rows = [line["after"] for line in world.read() if line["k"] == "row"]
     assert rows == [[{"hex": (uint(number, 4) * 15_000).hex()}] for number in range(150)]
     assert not list((world.folder / "store" / "parked").iterdir())
+
+
+def make_log_of(*steps: int | str) -> bytes:
+    """A transaction of MariaDB: numbers are rows that are inserted, texts are statements."""
+    table = table_map([T.LONG], b"", SIGNED, field(4, b"\x01a"))
+    events = [event(E.MARIA_GTID, uint(1, 8) + uint(0, 4) + bytes(7))]
+    for step in steps:
+        if isinstance(step, int):
+            events += [table, rows_event(b"\0" + uint(step, 4), 1, kind=E.WRITE_ROWS_V1)]
+        else:
+            events.append(event(E.QUERY, bytes(8) + b"\0" + bytes(4) + b"\0" + step.encode()))
+    return log(*events, event(E.XID, uint(9, 8)), server="10.11.9-MariaDB")
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        ((1, "SAVEPOINT `s`", 2, "ROLLBACK TO `s`", 3), [1, 3]),
+        ((1, "SAVEPOINT `s`", "ROLLBACK TO `s`"), [1]),
+        (("SAVEPOINT `A b`", 1, "SAVEPOINT t", 2, "ROLLBACK TO SAVEPOINT `a B`", 3), [3]),
+        ((1, "SAVEPOINT s", 2, "SAVEPOINT t", 3, "ROLLBACK TO t", 4, "ROLLBACK TO s", 5), [1, 5]),
+        ((1, "SAVEPOINT s", 2, "SAVEPOINT s", 3, "ROLLBACK TO s", 4), [1, 2, 4]),
+        ((1, 'SAVEPOINT "s""t"', 2, 'ROLLBACK TO "s""t"', 'ROLLBACK TO `s"t`', 3), [1, 3]),
+        ((1, "SAVEPOINT s", 2, "RELEASE SAVEPOINT s", 3), [1, 2, 3]),
+    ],
+)
+def test_rows_behind_a_savepoint_that_was_gone_back_to_never_were(
+    world: World, steps: tuple[int | str, ...], left: list[int]
+) -> None:
+    place = world.folder / "mysql-bin.000001"
+    place.write_bytes(make_log_of(*steps))
+    world.capture("--files", str(place))
+    lines = world.read()
+    assert [line["after"][0] for line in lines if line["k"] == "row"] == left
+    assert lines[-1]["k"] == "commit"
+
+
+def test_a_savepoint_that_is_not_known_stops(world: World) -> None:
+    place = world.folder / "mysql-bin.000001"
+    place.write_bytes(make_log_of(1, "SAVEPOINT s", 2, "ROLLBACK TO t"))
+    world.run("capture", "orders", "--files", str(place)).refused(6, "rolled back")
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,19 @@ def sort_statement(query: Query) -> Sort:
     return _BORDERS.get(words) or _BORDERS.get(first) or Sort.DEFINITION
 
 
+_SAVEPOINT = re.compile(r"(?:SAVEPOINT|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s+(?:([`\"])(.+)\1|(\S+))", re.IGNORECASE | re.DOTALL)
+
+
+def find_savepoint(sql: str) -> str:
+    """The name of the savepoint that a statement sets or goes back to, in lower case, as servers compare it; "" if none."""
+    start = _SKIPPED.match(sql)
+    found = _SAVEPOINT.match(sql, start.end() if start else 0)
+    if found is None:
+        return ""
+    name = found[2].replace(found[1] * 2, found[1]) if found[1] else found[3]
+    return name.casefold()
+
+
 _XA_PART = r"(?:[Xx]'([0-9A-Fa-f]*)'|0x([0-9A-Fa-f]*)|'([^']*)')"
 _XA = re.compile(rf"XA\s+\w+\s+{_XA_PART}(?:\s*,\s*{_XA_PART}(?:\s*,\s*(\d+))?)?", re.IGNORECASE)
 

@@ -21,8 +21,8 @@ from tidemark.changes.binlog.reader import Event, EventDecoder
 from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
 from tidemark.changes.capture.identity import number_of
-from tidemark.changes.capture.rows import Item
-from tidemark.changes.capture.statements import Sort, find_xa, name_xa, sort_statement
+from tidemark.changes.capture.rows import Item, weigh
+from tidemark.changes.capture.statements import Sort, find_savepoint, find_xa, name_xa, sort_statement
 from tidemark.changes.connection.model import RawEvent
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Transaction
 from tidemark.errors import CorruptionError, PermanentError, TidemarkError, UnsupportedError
@@ -30,6 +30,8 @@ from tidemark.errors import CorruptionError, PermanentError, TidemarkError, Unsu
 COMMIT, XA_PREPARE, XA_COMMIT, XA_ROLLBACK, UNPROVED = "commit", "xa_prepare", "xa_commit", "xa_rollback", "unproved"
 """Words of the marks that stand in a transaction."""
 Gtids = MysqlGtidSet | MariaGtidPosition | None
+MOST_HELD = 64 << 20
+"""Bytes of rows that are held back behind a savepoint."""
 _GTIDS, _GTID_SETS = (Gtid, MariaGtid), (MysqlGtidSet, MariaGtidPosition)
 
 
@@ -168,21 +170,66 @@ class Transactions:
                 raise CutOff(f"{file}:{position}: the transaction has no end yet")
             event = found[1]
             if isinstance(event.body, Rows):
-                yield from state.take_rows(event.body)
-                continue
-            if isinstance(event.body, FormatDescription):
+                items = state.take_rows(event.body)
+            elif isinstance(event.body, FormatDescription):
                 self._put_back.append(found)
                 if self.description is not None and not self.description.in_use:
                     raise CorruptionError(f"{file}:{position}: the log ends inside of a transaction, and was closed")
                 raise CutOff(f"{file}:{position}: its server died inside of a transaction")
-            if isinstance(event.body, Incident):
-                self._distrust(file, event.position, *_describe_incident(event.body))
-            yield from state.take(event)
+            else:
+                if isinstance(event.body, Incident):
+                    self._distrust(file, event.position, *_describe_incident(event.body))
+                items = state.take(event)
+            for item in items:
+                if state.savepoints.known:
+                    yield from state.savepoints.hold(item)
+                else:
+                    yield item
+        yield from state.savepoints.take_all()
         self._gtids, self._gtid_offset = after, offset
 
     def _distrust(self, file: str, position: int, what: str, hint: str) -> None:
         if self._rules.stops:
             raise PermanentError(f"{file}:{position}: {what}", hint=hint, subject=f"{file}:{position}")
+
+
+class _Savepoints:
+    """The savepoints of a transaction. Rows since one to which the session goes back never were.
+
+    A log has ROLLBACK TO only where the session wrote to tables that cannot be rolled back, too; else the server takes the
+    rows out of it. Rows of such tables are a transaction of their own in the log. So all rows behind the savepoint were
+    rolled back. Seen with MariaDB 10.11; `binlog_savepoint_rollback` and `use_trans_cache` in the servers' source.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}  # in their order: name → where it stands in `_held`
+        self._held: list[Item] = []
+        self._bytes = 0
+
+    def put(self, name: str) -> None:
+        self.known.pop(name, None)
+        self.known[name] = len(self._held)
+
+    def hold(self, item: Item) -> list[Item]:
+        """Keep an item until nobody can go back. Where that takes too much, all is given out, and no savepoint is known."""
+        self._held.append(item)
+        self._bytes += weigh(item)
+        return self.take_all() if self._bytes > MOST_HELD else []
+
+    def go_back(self, name: str) -> bool:
+        """Drop the rows since a savepoint. False: it is not known."""
+        if name not in self.known:
+            return False
+        place = self.known[name]
+        names = list(self.known)
+        self.known = {other: self.known[other] for other in names[: names.index(name) + 1]}
+        self._held[place:] = [item for item in self._held[place:] if not isinstance(item, Rows)]
+        return True
+
+    def take_all(self) -> list[Item]:
+        found, self._held = self._held, []
+        self.known, self._bytes = {}, 0
+        return found
 
 
 class _Open:
@@ -195,6 +242,7 @@ class _Open:
         self.has_begun = isinstance(gtid, MariaGtid) and not gtid.is_standalone
         self.is_whole = False
         self.has_rows = False
+        self.savepoints = _Savepoints()
 
     def take(self, event: Event) -> Iterator[Item]:
         """What an event without rows means."""
@@ -233,8 +281,12 @@ class _Open:
             if xa is None:
                 raise UnsupportedError(f"{self.where}: an XA statement that cannot be read: {query.sql}", subject=self.where)
             yield from self._end(Mark(XA_COMMIT if sort is Sort.XA_COMMIT else XA_ROLLBACK, name_xa(xa)))
+        elif sort is Sort.SAVEPOINT:
+            if name := find_savepoint(query.sql):
+                self.savepoints.put(name)
         elif sort in (Sort.ROLLBACK, Sort.ROLLBACK_TO_SAVEPOINT):
-            if self.has_rows:
+            name = find_savepoint(query.sql) if sort is Sort.ROLLBACK_TO_SAVEPOINT else ""
+            if not self.savepoints.go_back(name) and self.has_rows:
                 yield from self._distrust(
                     "rows that were rolled back stand in the log, with others of tables that cannot be rolled back",
                     "write to tables of MyISAM, Aria and MEMORY in transactions of their own",
