@@ -116,7 +116,9 @@ class Job:
 
 def capture(job: Job, progress: Progress = ignore_progress) -> Captured:
     """Capture from the store's durable end to the end of the events, or to `until`."""
-    writer = Writer(job.disk, job.fence, job.limits)
+    # Who follows is waited for; on the way to an end, a group each second spares encoding most transactions twice.
+    limits = job.limits or (Limits() if job.follow else Limits(group_seconds=1.0))
+    writer = Writer(job.disk, job.fence, limits)
     with writer:
         return _Capture(job, writer, progress).run()
 
