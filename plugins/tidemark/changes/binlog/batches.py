@@ -182,6 +182,20 @@ class Walked:
         return [None if length < 0 else read(self.data, start - prefix)[0] for start, length in places]
 
 
+def scan_events(data: bytes, sizes: Sequence[int], checksum: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Plain transactions at the beginning of events that stand one behind the other, and their row events, as `tm_scan` has
+    them. None without a C compiler: whoever asks decodes event by event then."""
+    library = kernels()
+    if library is None:
+        return [], []
+    begins = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=begins[1:])
+    transactions, rows = np.empty((len(sizes), 3), np.int64), np.empty((len(sizes), 7), np.int64)
+    places = (transactions.ctypes.data, rows.ctypes.data)
+    count = library.tm_scan(data, begins.ctypes.data, len(sizes), checksum, *places)
+    return transactions[:count].tolist(), rows[: transactions[count - 1, 2] if count else 0].tolist()
+
+
 def walk_events(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Walked]:
     """Where the values in events with one table, operation and set of columns are. Errors as `rows.decode_rows`."""
     first = events[0]
@@ -449,6 +463,10 @@ def kernels() -> ctypes.CDLL | None:
     library.tm_gather.argtypes, library.tm_gather.restype = (*places, pointer), None
     library.tm_decimals.argtypes = (*places, pointer, u32, u32, pointer)
     library.tm_decimals.restype = ctypes.c_int64
+    library.tm_scan.argtypes, library.tm_scan.restype = (
+        (ctypes.c_char_p, pointer, u64, u32, pointer, pointer),
+        ctypes.c_int64,
+    )
     library.tm_print_times.argtypes, library.tm_print_times.restype = (*places, u32, u32, pointer, pointer), None
     library.tm_print_decimals.argtypes = (*places, pointer, u32, u32, pointer, pointer)
     library.tm_print_decimals.restype = ctypes.c_int64

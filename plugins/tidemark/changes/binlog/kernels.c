@@ -1,6 +1,6 @@
 /* Find and load the values of row events, for speed alone. C11 of gcc and clang; includes only headers of the C library.
  *
- * `tm_walk` finds where each value of each row begins and how long it is. The others load the values that it found, as they
+ * `tm_scan` finds transactions in events. `tm_walk` finds where each value of each row begins and how long it is. The others load the values that it found, as they
  * are or as text. None reads beyond `data + size`. The same functions in numpy and Python are in batches.py and scalars.py;
  * batches.py builds this file.
  */
@@ -167,6 +167,14 @@ static char *put_day(char *out, uint32_t days) {
 
 enum { DATE, TIMESTAMP2, DATETIME2, TIME2 };
 
+static uint64_t read_little64(const uint8_t *p, uint32_t bytes) {
+    uint64_t value = 0;
+    for (uint32_t k = 0; k < bytes; k++) value |= (uint64_t)p[k] << (8 * k);
+    return value;
+}
+
+static uint32_t read_little(const uint8_t *p, uint32_t bytes) { return (uint32_t)read_little64(p, bytes); }
+
 static uint64_t read_big(const uint8_t *p, uint32_t bytes) {
     uint64_t value = 0;
     for (uint32_t k = 0; k < bytes; k++) value = value << 8 | p[k];
@@ -251,4 +259,137 @@ EXPORT int64_t tm_print_decimals(const uint8_t *data, const int64_t *starts, con
     }
     offsets[rows] = (int32_t)(out - begin);
     return 0;
+}
+
+/* CRC-32 as zlib has it, eight bytes at a time. */
+static uint32_t crc_tables[8][256];
+
+static void make_crc_tables(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++) value = value >> 1 ^ (value & 1 ? 0xEDB88320u : 0);
+        crc_tables[0][byte] = value;
+    }
+    for (uint32_t byte = 0; byte < 256; byte++)
+        for (int k = 1; k < 8; k++)
+            crc_tables[k][byte] = crc_tables[k - 1][byte] >> 8 ^ crc_tables[0][crc_tables[k - 1][byte] & 255];
+}
+
+static uint32_t crc_of(const uint8_t *p, uint64_t size) {
+    uint32_t value = ~0u;
+    for (; size >= 8; size -= 8, p += 8) {
+        value ^= read_little(p, 4);
+        value = crc_tables[7][value & 255] ^ crc_tables[6][value >> 8 & 255] ^ crc_tables[5][value >> 16 & 255] ^
+                crc_tables[4][value >> 24] ^ crc_tables[3][p[4]] ^ crc_tables[2][p[5]] ^ crc_tables[1][p[6]] ^
+                crc_tables[0][p[7]];
+    }
+    while (size--) value = value >> 8 ^ crc_tables[0][(value ^ *p++) & 255];
+    return ~value;
+}
+
+enum { HEADER = 19, QUERY = 2, XID = 16, TABLE_MAP = 19, WRITE_1 = 23, UPDATE_1, DELETE_1, ROWS_QUERY = 29, WRITE_2, UPDATE_2,
+       DELETE_2, GTID, ANONYMOUS_GTID, ANNOTATE = 160, MARIA_GTID = 162, MOST_TABLES = 8 };
+
+typedef struct { const uint8_t *data; const int64_t *begins; uint64_t events, checksum; } Log;
+
+/* Where an event ends without its checksum; 0 if that is wrong, or the event too short for `least` bytes behind its header. */
+static int64_t end_of(const Log *log, uint64_t event, int64_t least) {
+    const int64_t begin = log->begins[event], size = log->begins[event + 1] - begin, own = size - (int64_t)log->checksum;
+    if (own < HEADER + least) return 0;
+    if (log->checksum && crc_of(log->data + begin, (uint64_t)own) != read_little(log->data + begin + own, 4)) return 0;
+    return begin + own;
+}
+
+static int is_begin(const Log *log, uint64_t event) {
+    const int64_t end = end_of(log, event, 13);
+    if (!end || log->data[log->begins[event] + 4] != QUERY) return 0;
+    const uint8_t *post = log->data + log->begins[event] + HEADER;
+    const int64_t sql = log->begins[event] + HEADER + 13 + read_little(post + 11, 2) + post[8] + 1;
+    return sql + 5 == end && !memcmp(log->data + sql, "BEGIN", 5);
+}
+
+/* A row event: where its bitmaps and its rows begin, its width and flags. Returns 0 if it is not as expected. */
+static int read_rows(const Log *log, uint64_t event, unsigned kind, int64_t *row) {
+    const int64_t end = end_of(log, event, 8);
+    if (!end) return 0;
+    int64_t p = log->begins[event] + HEADER + 8;
+    row[2] = read_little(log->data + p - 2, 2);
+    if (kind >= WRITE_2) {
+        if (end - p < 2) return 0;
+        const int64_t extra = read_little(log->data + p, 2);
+        if (extra < 2 || extra > end - p) return 0;
+        p += extra;
+    }
+    if (end - p < 3 || log->data[p] == 251 || log->data[p] > 252) return 0;
+    const int is_long = log->data[p] == 252;
+    row[3] = is_long ? read_little(log->data + p + 1, 2) : log->data[p];
+    p += is_long ? 3 : 1;
+    const int64_t bitmaps = (row[3] + 7) / 8 * (kind == UPDATE_1 || kind == UPDATE_2 ? 2 : 1);
+    if (bitmaps > end - p) return 0;
+    row[4] = p;
+    row[5] = p + bitmaps;
+    row[6] = end;
+    return 1;
+}
+
+/* The transaction that begins with an event, if it is plain. Returns the event behind it, or 0. */
+static uint64_t scan_one(const Log *log, uint64_t event, int64_t *rows, int64_t *count) {
+    uint8_t kind = log->data[log->begins[event] + 4];
+    if (kind == MARIA_GTID) {
+        if (!end_of(log, event, 13) || log->data[log->begins[event] + HEADER + 12] & 0xC1) return 0;
+    } else if (kind == GTID || kind == ANONYMOUS_GTID) {
+        if (!end_of(log, event, 25) || ++event >= log->events || !is_begin(log, event)) return 0;
+    } else {
+        return 0;
+    }
+    uint64_t tables[MOST_TABLES];
+    int64_t ids[MOST_TABLES], known = 0;
+    while (++event < log->events) {
+        const uint8_t *begin = log->data + log->begins[event];
+        kind = begin[4];
+        if (kind == XID) return end_of(log, event, 8) ? event + 1 : 0;
+        if (kind == TABLE_MAP) {
+            if (known == MOST_TABLES || !end_of(log, event, 8)) return 0;
+            ids[known] = (int64_t)read_little64(begin + HEADER, 6);
+            tables[known++] = event;
+        } else if ((kind >= WRITE_1 && kind <= DELETE_1) || (kind >= WRITE_2 && kind <= DELETE_2)) {
+            int64_t *row = rows + 7 * *count, at = known;
+            if (!read_rows(log, event, kind, row)) return 0;
+            const int64_t id = (int64_t)read_little64(begin + HEADER, 6);
+            while (at > 0 && ids[at - 1] != id) at--;
+            if (!at) return 0;
+            row[0] = (int64_t)tables[at - 1];
+            row[1] = kind;
+            ++*count;
+            if (row[2] & 1) known = 0;
+        } else if (kind != ANNOTATE && kind != ROWS_QUERY) {
+            return 0;
+        } else if (!end_of(log, event, 0)) {
+            return 0;
+        }
+    }
+    return 0;
+}
+
+/* The transactions at the beginning of events that stand one behind the other, as long as they are plain: a GTID (and BEGIN),
+ * tables, rows, XID, all checksums right. Event e is data[begins[e]] to data[begins[e + 1]], with a header at least; `checksum`
+ * is the size of its checksum, 0 or 4. Writes three numbers a transaction: its first event, the event behind it, the row
+ * events so far. And seven a row event: the event of its table, its type, its flags, its width, where its bitmaps begin, where
+ * its rows begin and end. Both have room for each event. Returns the number of transactions.
+ */
+EXPORT int64_t tm_scan(const uint8_t *data, const int64_t *begins, uint64_t events, uint32_t checksum, int64_t *transactions,
+                       int64_t *rows) {
+    const Log log = {data, begins, events, checksum};
+    uint64_t event = 0, next;
+    int64_t found = 0, count = 0;
+    if (!crc_tables[0][1]) make_crc_tables();
+    for (; event < events; event = next, found++) {
+        int64_t own = count;
+        if (!(next = scan_one(&log, event, rows, &own))) break;
+        count = own;
+        transactions[3 * found] = (int64_t)event;
+        transactions[3 * found + 1] = (int64_t)next;
+        transactions[3 * found + 2] = count;
+    }
+    return found;
 }

@@ -20,7 +20,7 @@ HEADER_BYTES = 19
 IN_USE = 0x0001
 """Flag of a format description: its server has not closed the log, or died."""
 IGNORABLE = 0x0080
-_CHECKSUM_BYTES = 4
+CHECKSUM_BYTES = 4
 _HEADER = struct.Struct("<IBIIIH")
 _SOUND = 0x2144DF1C
 """The CRC-32 of anything with its own CRC-32 behind it."""
@@ -149,9 +149,9 @@ def read_format(event: bytes, header: Header) -> FormatDescription:
     sizes = cursor.read_rest()
     has_checksums = False
     if _knows_checksums(server):
-        if len(sizes) < 1 + _CHECKSUM_BYTES:
+        if len(sizes) < 1 + CHECKSUM_BYTES:
             raise cursor.error("no room for the checksum")
-        algorithm, sizes = sizes[-1 - _CHECKSUM_BYTES], sizes[: -1 - _CHECKSUM_BYTES]
+        algorithm, sizes = sizes[-1 - CHECKSUM_BYTES], sizes[: -1 - CHECKSUM_BYTES]
         if algorithm not in (0, 1):
             raise UnsupportedError(f"checksums of the unknown kind {algorithm}")
         has_checksums = algorithm == 1
@@ -165,11 +165,11 @@ def check_event(event: bytes, header: Header, description: FormatDescription) ->
     if not description.has_checksums:
         return len(event)
     _check(event, header)
-    return len(event) - _CHECKSUM_BYTES
+    return len(event) - CHECKSUM_BYTES
 
 
 def _check(event: bytes, header: Header) -> None:
-    if len(event) < HEADER_BYTES + _CHECKSUM_BYTES:
+    if len(event) < HEADER_BYTES + CHECKSUM_BYTES:
         raise CorruptionError(f"an event of {len(event)} bytes has no room for its checksum")
     if header.type == EventType.FORMAT_DESCRIPTION and header.flags & IN_USE:  # set and cleared in place
         event = b"".join((event[:17], (header.flags & ~IN_USE).to_bytes(2, "little"), event[HEADER_BYTES:]))

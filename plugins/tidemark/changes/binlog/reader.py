@@ -2,7 +2,8 @@
 
 `read_events` reads an open file. `EventDecoder` is given one event after the other, as a server sends them. It remembers
 what later events need: the format description, and the tables since the last statement ended. A transaction that was
-compressed as a whole is unpacked piece by piece, so that it may be larger than memory.
+compressed as a whole is unpacked piece by piece, so that it may be larger than memory. Plain transactions are decoded many
+at a time (`EventDecoder.decode_plain`), for an event costs more than its row.
 
 A transaction that is cut off raises a CorruptionError like any other damage. Events before it were given out already:
 the caller believes a transaction when its end has come.
@@ -10,19 +11,22 @@ the caller believes a transaction when its end has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 from tidemark.changes.binlog import events, layout
 from tidemark.changes.binlog.cursor import Cursor
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.binlog.layout import HEADER_BYTES, EventType, FormatDescription, Header
-from tidemark.changes.binlog.rows import END_OF_STATEMENT, NO_TABLE, ROW_EVENTS, RowEvent, Rows, read_rows
+from tidemark.changes.binlog.rows import END_OF_STATEMENT, NO_TABLE, ROW_EVENTS, RowEvent, Rows, make_rows, read_rows
 from tidemark.changes.binlog.tables import Table, read_table
 from tidemark.errors import CorruptionError, UnsupportedError
 
 E = EventType
 _TABLE_MAP, _MARIA_GTID = int(E.TABLE_MAP), int(E.MARIA_GTID)
+_OLD_IDS = (_TABLE_MAP, *map(int, (E.WRITE_ROWS_V1, E.UPDATE_ROWS_V1, E.DELETE_ROWS_V1)))
+"""Events whose tables have numbers of four bytes where their fixed part has six: of MySQL 5.1.4 and before."""
 Body: TypeAlias = (
     FormatDescription
     | events.Gtid
@@ -59,6 +63,15 @@ class Event(NamedTuple):
     header: Header
     body: Body
     inside: int = 0
+
+
+class Plain(NamedTuple):
+    """A transaction that is rows alone, and XID: which of the given events it is, the rows of its row events."""
+
+    first: int
+    behind: int
+    gtid: events.Gtid | events.MariaGtid
+    rows: list[Rows]
 
 
 class Readable(Protocol):
@@ -149,6 +162,37 @@ class EventDecoder:
             return self._decode_payload(cursor, position, end)
         return (Event(position, end, header, self._decode_body(cursor, header)),)
 
+    def decode_plain(self, found: Sequence[tuple[Header, bytes]]) -> list[Plain]:
+        """The transactions at the beginning of events that follow each other, as long as they are plain: a GTID, rows that
+        are not compressed, XID. Checksums are verified. What is not plain, or wrong, is left for `decode_split`.
+
+        To decode an event of its own is dear: transactions of one row are read twice as fast so.
+        """
+        from tidemark.changes.binlog.batches import scan_events  # it imports Arrow
+
+        description = self.description
+        if description is None or any(description.post_header_size(kind, 8) == 6 for kind in _OLD_IDS):
+            return []
+        checksum = layout.CHECKSUM_BYTES if description.has_checksums else 0
+        data = b"".join([event for _, event in found])
+        transactions, rows = scan_events(data, [len(event) for _, event in found], checksum)
+        plain, at = [], 0
+        with suppress(CorruptionError, UnsupportedError):
+            for first, behind, end in transactions:
+                header, event = found[first]
+                gtid = self._decode_body(_open(event, header, len(event) - checksum), header)
+                assert isinstance(gtid, events.Gtid | events.MariaGtid)
+                own = []
+                for described, kind, flags, width, bitmaps, start, stop in rows[at:end]:
+                    body = found[described][1]
+                    table = self._find_table(body[HEADER_BYTES + 6 : len(body) - checksum])
+                    own.append(make_rows(ROW_EVENTS[kind], table, width, data[bitmaps:start], data[start:stop], flags=flags))
+                plain.append(Plain(first, behind, gtid, own))
+                at = end
+        if plain:
+            self._tables, self._open_weight = {}, 0
+        return plain
+
     def _decode_body(self, cursor: Cursor, header: Header) -> Body:
         if (rows := ROW_EVENTS.get(header.type)) is not None:
             return self._decode_rows(cursor, rows, header.type)
@@ -181,18 +225,22 @@ class EventDecoder:
     def _decode_table(self, cursor: Cursor) -> Table:
         table_id = cursor.read_uint(4 if self._post_header(_TABLE_MAP, 8) == 6 else 6)
         body = cursor.read_rest()
-        table = self._known.get(body)
-        if table is None:
-            table = read_table(body, cursor.what)
-            self._known_weight += _weigh(table, body)
-            if self._known_weight > _MOST_DESCRIBED:
-                self._known, self._known_weight = {}, _weigh(table, body)
-            self._known[body] = table
+        table = self._find_table(body)
         if table_id not in self._tables:
             self._open_weight += _weigh(table, body)
             if self._open_weight > _MOST_DESCRIBED:
                 raise cursor.error(f"a statement on more than {len(self._tables)} tables")
         self._tables[table_id] = table
+        return table
+
+    def _find_table(self, body: bytes) -> Table:
+        table = self._known.get(body)
+        if table is None:
+            table = read_table(body, _WHAT[_TABLE_MAP])
+            self._known_weight += _weigh(table, body)
+            if self._known_weight > _MOST_DESCRIBED:
+                self._known, self._known_weight = {}, _weigh(table, body)
+            self._known[body] = table
         return table
 
     def _decode_rows(self, cursor: Cursor, kind: RowEvent, number: int) -> Body:

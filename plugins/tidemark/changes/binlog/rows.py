@@ -84,6 +84,16 @@ def read_rows(kind: RowEvent, cursor: Cursor, table: Table, flags: int) -> Rows:
     return Rows(table, operation, before, after, data, kind.is_partial, bool(flags & END_OF_STATEMENT))
 
 
+def make_rows(kind: RowEvent, table: Table, width: int, bitmaps: bytes, data: bytes, *, flags: int) -> Rows:
+    """The rows of an event whose parts are found. It is neither compressed nor partial."""
+    check_width(table, width)
+    size = (width + 7) // 8
+    images = [_find_columns(int.from_bytes(bitmaps[at : at + size], "little"), width) for at in range(0, len(bitmaps), size)]
+    before = None if kind.operation == "I" else images[0]
+    after = None if kind.operation == "D" else images[-1]
+    return Rows(table, kind.operation, before, after, data, is_partial=False, ends_statement=bool(flags & END_OF_STATEMENT))
+
+
 def _read_columns(cursor: Cursor, width: int) -> tuple[int, ...]:
     return _find_columns(cursor.read_uint((width + 7) // 8), width)
 

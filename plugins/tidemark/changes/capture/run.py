@@ -171,7 +171,7 @@ class _Capture:
             return
         events = read_ahead(dump, self._make_durable) if self.job.follow else dump.events()
         try:
-            groups = iter(Transactions(events, self.job.rules, gtids, state.gtid_offset))
+            groups = iter(Transactions(events, self.job.rules, gtids, state.gtid_offset, ahead=not self.job.follow))
             if end is not None and comes_again:
                 self._pass_known(groups, end.position)
             self._append_all(groups, dump)

@@ -10,14 +10,14 @@ table that the log does not describe. With `unsafe = "mark"` a record stands in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tidemark.changes.binlog.events import Gtid, Incident, MariaGtid, Query, XaPrepare, Xid
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.binlog.layout import FormatDescription, Header
-from tidemark.changes.binlog.reader import Event, EventDecoder
+from tidemark.changes.binlog.reader import Event, EventDecoder, Plain
 from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
 from tidemark.changes.capture.identity import number_of
@@ -32,6 +32,10 @@ COMMIT, XA_PREPARE, XA_COMMIT, XA_ROLLBACK, UNPROVED = "commit", "xa_prepare", "
 Gtids = MysqlGtidSet | MariaGtidPosition | None
 MOST_HELD = 64 << 20
 """Bytes of rows that are held back behind a savepoint."""
+MOST_AHEAD, LARGE = 1024, 1000
+"""Events that are looked at before they are decoded, and the bytes from which on that does not pay."""
+MOST_MISSES = 8
+_XID = Mark(COMMIT, "xid")
 _GTIDS, _GTID_SETS = (Gtid, MariaGtid), (MysqlGtidSet, MariaGtidPosition)
 
 
@@ -65,19 +69,34 @@ class Rules:
 
 
 class Transactions:
-    """The transactions of a stream of events. `gtids` is the set before the first one; None: the log says it."""
+    """The transactions of a stream of events. `gtids` is the set before the first one; None: the log says it.
 
-    def __init__(self, events: Iterable[RawEvent], rules: Rules, gtids: Gtids = None, gtid_offset: int = 0) -> None:
-        self._events = self._decode(iter(events))
+    `ahead`: some events may be waited for before the first of them is decoded, which is faster.
+    """
+
+    def __init__(
+        self, events: Iterable[RawEvent], rules: Rules, gtids: Gtids = None, gtid_offset: int = 0, *, ahead: bool = False
+    ) -> None:
+        self._feed = _Feed(iter(events))
+        self._decoder = EventDecoder()
+        self._events = self._decode()
         self._rules = rules
         self._gtids = gtids
         self._gtid_offset = gtid_offset
         self._put_back: list[tuple[str, Event]] = []
         self._is_wanted: IsWanted = lru_cache(1024)(lambda table: rules.wants(table.database, table.name))
+        self._is_between = ahead  # no event that is decoded waits
+        self._ahead = ahead
+        self._patience = self._misses = 0
         self.description: FormatDescription | None = None
 
     def __iter__(self) -> Iterator[Group]:
-        while found := self._next():
+        while True:
+            if self._ahead:
+                yield from self._read_plain()
+            found = self._next()
+            if found is None:
+                return
             file, event = found
             group = self._begin(file, event)
             if group is None:
@@ -93,16 +112,43 @@ class Transactions:
     def _next(self) -> tuple[str, Event] | None:
         return self._put_back.pop() if self._put_back else next(self._events, None)
 
-    def _decode(self, events: Iterator[RawEvent]) -> Iterator[tuple[str, Event]]:
-        decoder = EventDecoder()
-        for raw in events:
+    def _decode(self) -> Iterator[tuple[str, Event]]:
+        for raw in self._feed:
             if raw.data:
                 try:
-                    for event in decoder.decode_split(raw.header, raw.data, raw.position, raw.end):
+                    found = self._decoder.decode_split(raw.header, raw.data, raw.position, raw.end)
+                    self._is_between = isinstance(found, tuple)
+                    for event in found:
                         yield raw.file, event
                 except TidemarkError as error:
                     where = f"{raw.file}:{raw.position}"
                     raise type(error)(f"{where}: {error.message}", hint=error.hint, subject=where) from error
+
+    def _read_plain(self) -> Iterator[Group]:
+        """The transactions that come next, as long as they are plain. What is not is asked for ever more seldom."""
+        while self._is_between and not self._put_back:
+            if self._patience:
+                self._patience -= 1
+                return
+            ahead = self._feed.look_ahead()
+            plain = self._decoder.decode_plain([(raw.header, raw.data) for raw in ahead]) if ahead else []
+            for one in plain:
+                raw = ahead[one.first]
+                head, after, offset = self._make_head(raw.file, raw.position, raw.header, one.gtid)
+                yield Group(head, "" if after is None else after, self._take_plain(one, f"{raw.file}:{raw.position}"))
+                self._gtids, self._gtid_offset = after, offset
+            if not plain:
+                self._misses = min(self._misses + 1, MOST_MISSES)
+                self._patience = 1 << self._misses
+                return
+            self._misses = 0
+            self._feed.skip(plain[-1].behind)
+
+    def _take_plain(self, plain: Plain, where: str) -> Iterator[Item]:
+        state = _Open(self._rules, self._is_wanted, plain.gtid, where)
+        for rows in plain.rows:
+            yield from state.take_rows(rows)
+        yield _XID
 
     # beginning
 
@@ -129,19 +175,25 @@ class Transactions:
             )
         return None
 
-    def _open(self, file: str, event: Event, gtid: Gtid | MariaGtid | None) -> Group:
+    def _make_head(
+        self, file: str, position: int, header: Header, gtid: Gtid | MariaGtid | None
+    ) -> tuple[Transaction, Gtids, int]:
+        """What is known of a transaction, and GTID set and offset with it."""
         after = _add_gtid(self._gtids, gtid)
         offset = max(self._gtid_offset, after.count() if after is not None else 0)
         info = BinlogInfo(
             change_id=self._rules.change_id,
-            server_id=event.header.server_id,
+            server_id=header.server_id,
             file=number_of(file),
-            offset=event.position,
+            offset=position,
             uuid=_uuid_of(gtid),
             transaction_id=gtid.number if gtid else 0,
-            timestamp=_commit_time(event.header, gtid),
+            timestamp=_commit_time(header, gtid),
         )
-        head = Transaction(info, gtid.text if gtid else "", offset)
+        return Transaction(info, gtid.text if gtid else "", offset), after, offset
+
+    def _open(self, file: str, event: Event, gtid: Gtid | MariaGtid | None) -> Group:
+        head, after, offset = self._make_head(file, event.position, event.header, gtid)
         is_xa = isinstance(gtid, MariaGtid) and (gtid.prepares_xa or gtid.completes_xa)
         if not isinstance(gtid, MariaGtid):
             is_xa = self._looks_like_xa()
@@ -191,6 +243,43 @@ class Transactions:
     def _distrust(self, file: str, position: int, what: str, hint: str) -> None:
         if self._rules.stops:
             raise PermanentError(f"{file}:{position}: {what}", hint=hint, subject=f"{file}:{position}")
+
+
+class _Feed:
+    """Raw events, of which those that come next can be seen before they are taken."""
+
+    def __init__(self, events: Iterator[RawEvent]) -> None:
+        self._events = events
+        self._ahead: list[RawEvent] = []
+        self._at = 0
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> RawEvent:
+        if self._at < len(self._ahead):
+            self._at += 1
+            return self._ahead[self._at - 1]
+        if self._error is not None:
+            raise self._error
+        return next(self._events)
+
+    def look_ahead(self) -> Sequence[RawEvent]:
+        """Some of the events that come next; none where they are large: what an event costs is little there."""
+        del self._ahead[: self._at]
+        self._at = 0
+        size = sum(len(raw.data) for raw in self._ahead)
+        try:
+            while self._error is None and len(self._ahead) < MOST_AHEAD and size < MOST_AHEAD * LARGE:
+                self._ahead.append(next(self._events))
+                size += len(self._ahead[-1].data)
+        except BaseException as error:  # it is raised where its place is, StopIteration too
+            self._error = error
+        return self._ahead if size < len(self._ahead) * LARGE else ()
+
+    def skip(self, count: int) -> None:
+        self._at = count
 
 
 class _Savepoints:
@@ -248,7 +337,7 @@ class _Open:
         """What an event without rows means."""
         body = event.body
         if isinstance(body, Xid):
-            yield from self._end(Mark(COMMIT, "xid"))
+            yield from self._end(_XID)
         elif isinstance(body, XaPrepare):
             one_phase = Mark(COMMIT, "xa_one_phase")
             yield from self._end(one_phase if body.is_one_phase else Mark(XA_PREPARE, name_xa(body.xa)))
