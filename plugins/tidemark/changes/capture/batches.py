@@ -40,8 +40,7 @@ _STRINGS = (T.VARCHAR, T.VAR_STRING, T.STRING, T.BLOB, T.TINY_BLOB, T.MEDIUM_BLO
 def convert_items(transactions: Sequence[Sequence[Item]]) -> list[list[Record]]:
     """The records of transactions. Raises CorruptionError and UnsupportedError where a row of any of them cannot be read."""
     found = _Decoded(item for items in transactions for item in items if isinstance(item, logged.Rows))
-    return [list(_join_records(found.records_of(item) if isinstance(item, logged.Rows) else [item] for item in items))
-            for items in transactions]  # fmt: skip
+    return [found.make_records(items) for items in transactions]
 
 
 def convert_stream(items: Iterable[Item]) -> Iterator[Record]:
@@ -55,26 +54,6 @@ def convert_stream(items: Iterable[Item]) -> Iterator[Record]:
             yield from convert_items([waiting])[0]
             waiting, size = [], 0
     yield from convert_items([waiting])[0]
-
-
-def _join_records(parts: Iterable[Sequence[Record]]) -> Iterator[Record]:
-    """The records, with rows that follow each other in one batch as one record."""
-    last: Rows | None = None
-    for part in parts:
-        for record in part:
-            if not isinstance(record, Rows):
-                if last is not None:
-                    yield last
-                    last = None
-                yield record
-            elif last is not None and last.whole is record.whole and last.start + last.count == record.start:
-                last = Rows(last.shape, last.whole, last.start, last.count + record.count)
-            else:
-                if last is not None:
-                    yield last
-                last = record
-    if last is not None:
-        yield last
 
 
 class _Key(NamedTuple):
@@ -125,12 +104,27 @@ class _Decoded:
         for number, start, count in zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True):
             self._at[number] = (shape, whole, start, count)
 
-    def records_of(self, event: logged.Rows) -> Sequence[Rows]:
-        number, self._next = self._next, self._next + 1
-        if number in self._singly:
-            return list(convert_one_by_one(event))
-        place = self._at[number]
-        return [Rows(*place)] if place[3] else []
+    def make_records(self, items: Sequence[Item]) -> list[Record]:
+        """The records of a transaction. Rows that follow each other in one batch are one record."""
+        records: list[Record] = []
+        last: Rows | None = None
+        for item in items:
+            if not isinstance(item, logged.Rows):
+                records.append(item)
+                last = None
+                continue
+            number, self._next = self._next, self._next + 1
+            if number in self._singly:
+                records += convert_one_by_one(item)
+                last = None
+                continue
+            shape, whole, start, count = self._at[number]
+            if last is not None and last.whole is whole and last.start + last.count == start:
+                last = records[-1] = Rows(shape, whole, last.start, last.count + count)
+            elif count:
+                last = Rows(shape, whole, start, count)
+                records.append(last)
+        return records
 
 
 def _reorder(whole: Any, begins: Any, counts: Any) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from tidemark.changes.binlog.events import Gtid, Incident, MariaGtid, Query, XaPrepare, Xid
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
@@ -145,10 +146,10 @@ class Transactions:
             self._feed.skip(plain[-1].behind)
 
     def _take_plain(self, plain: Plain, where: str) -> Iterator[Item]:
-        state = _Open(self._rules, self._is_wanted, plain.gtid, where)
-        for rows in plain.rows:
-            yield from state.take_rows(rows)
-        yield _XID
+        if any(rows.table.unknown() for rows in plain.rows):
+            state = _Open(self._rules, self._is_wanted, plain.gtid, where)
+            return chain(chain.from_iterable(map(state.take_rows, plain.rows)), [_XID])
+        return iter([*(rows for rows in plain.rows if self._is_wanted(rows.table)), _XID])
 
     # beginning
 
