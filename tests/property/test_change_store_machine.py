@@ -29,7 +29,6 @@ from tidemark.changes.store import read
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Transaction
 from tidemark.changes.store.read import Reader
-from tidemark.changes.store.recent import Recent
 from tidemark.changes.store.verify import verify_store
 from tidemark.changes.store.write import Writer
 from tidemark.errors import LeaseLostError, PermanentError
@@ -45,7 +44,6 @@ class ChangeStores(RuleBasedStateMachine):
         self.fence = self.told = self.seen = 0
         self.zombies: list[Writer] = []
         self.power = Power()
-        self.recent = Recent(10_000)  # some blocks, and less than there are; of all holders
         self.now = START
 
     @initialize()
@@ -67,7 +65,7 @@ class ChangeStores(RuleBasedStateMachine):
         self.fence += 1
         self.effects = Effects()
         disk = DyingDisk(self.root, self.effects, self.power)
-        self.writer = Writer(disk, self.fence, SMALL, recent=self.recent)
+        self.writer = Writer(disk, self.fence, SMALL)
         assert self.writer.state.seq >= self.told
         assert self.writer.gtids == gtids_at(self.writer.state.seq)
 
@@ -156,7 +154,6 @@ class ChangeStores(RuleBasedStateMachine):
             found = read_all(Disk(self.root))
             assert found == self.source[: len(found)]
             assert len(found) >= max(self.told, self.seen)
-            assert [t for _, t in Reader(Disk(self.root), recent=self.recent).read_whole()] == found
             self.seen = len(found)
 
     @precondition(lambda self: self.seen)
@@ -183,7 +180,7 @@ class ChangeStores(RuleBasedStateMachine):
             found = reader.find(target)
             assert found is not None
             assert found.seq == seq
-        reader = Reader(Disk(self.root), recent=self.recent)
+        reader = Reader(Disk(self.root))
         assert [t for _, t in reader.read_whole(number)] == self.source[number - 1 : self.seen]
         assert reader.find(read.at_seq(self.seen + 1)) is None
 

@@ -10,7 +10,6 @@ Enter by `write.Writer` (one at a time, by a fence), `read.Reader` (any number, 
     disk       all effects on files, and all openings
     index      L1 and L2: sparse, sorted, derived from the blocks
     view       what is durable and whole at one moment: sealed buckets, the open bucket, the tail
-    recent     the blocks closed last, decoded, in memory
     write      take over, append, make durable, close blocks, begin buckets
     read       transactions from a place on; bisection
     verify     every checksum and every seam

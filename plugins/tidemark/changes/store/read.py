@@ -15,7 +15,6 @@ from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.index import L1_PATH, Index
 from tidemark.changes.store.layout import DataPosition, State
 from tidemark.changes.store.model import Transaction
-from tidemark.changes.store.recent import Recent
 from tidemark.changes.store.view import Bucket, View, damage, look, missing_error, read_first, read_gtids, read_rest, walk
 from tidemark.errors import NotFoundError
 
@@ -84,12 +83,11 @@ class Piece:
 
 
 class Reader:
-    """What a view holds. It sees nothing newer: look again for that. `recent`: blocks that need not be read."""
+    """What a view holds. It sees nothing newer: look again for that."""
 
-    def __init__(self, disk: Disk, view: View | None = None, *, recent: Recent | None = None) -> None:
+    def __init__(self, disk: Disk, view: View | None = None) -> None:
         self.disk = disk
         self.view = look(disk) if view is None else view
-        self._recent = recent
         self._l1 = Index(disk.map_file(L1_PATH))
 
     @property
@@ -135,7 +133,8 @@ class Reader:
             for file, start, header in self._walk_blocks(bucket, offset):
                 _check_seam(last, path, header, bucket.file.path)
                 last, path = header, bucket.file.path
-                yield from _split_pieces(header, self._read_transactions(file, start, header), seq)
+                transactions = decode_transactions(header, read_rest(file, start, header)[header.head_bytes :])
+                yield from _split_pieces(header, transactions, seq)
         for group in self.view.tail:
             _check_seam(last, path, group.header, group.path)
             last, path = group.header, group.path
@@ -223,10 +222,6 @@ class Reader:
         """(offset, header, body) of each block of a bucket. Raises CorruptionError at the first that is not as written."""
         for file, start, header in self._walk_blocks(bucket, offset):
             yield start, header, read_rest(file, start, header)[header.head_bytes :]
-
-    def _read_transactions(self, file: OpenFile, offset: int, header: Header) -> Sequence[Transaction]:
-        kept = self._recent.get(header) if self._recent else None
-        return kept or decode_transactions(header, read_rest(file, offset, header)[header.head_bytes :])
 
     def _walk_blocks(self, bucket: Bucket, offset: int) -> Iterator[tuple[OpenFile, int, Header]]:
         with self._open(bucket) as file:

@@ -10,18 +10,16 @@ A call that fails leaves the writer unusable: what the disk has is known only to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
 from tidemark.changes.store.block import (
-    HEADER_BYTES,
     Draft,
     Encoded,
     decode_gtids,
-    decode_header,
     decode_transactions,
     encode_block,
 )
@@ -48,7 +46,6 @@ from tidemark.changes.store.layout import (
     parse_tail,
 )
 from tidemark.changes.store.model import Ddl, Mark, Record, Rows, Transaction
-from tidemark.changes.store.recent import Recent
 from tidemark.changes.store.view import TAIL, Group, View, look, read_first
 from tidemark.errors import LeaseLostError, PermanentError
 
@@ -71,7 +68,7 @@ class Writer:
     """The holder of a store. `fence` comes from the lease: it is higher than that of any holder before.
 
     `state` and `gtids` are as of the last transaction appended, `durable` as of the last one that readers see. A capture
-    resumes at `state` of a new writer, and tells nobody of a transaction before it is durable. `recent` gets each block.
+    resumes at `state` of a new writer, and tells nobody of a transaction before it is durable.
     """
 
     def __init__(
@@ -80,14 +77,11 @@ class Writer:
         fence: int,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        recent: Recent | None = None,
     ) -> None:
         self.disk = disk
         self.fence = fence
         self.limits = limits or Limits()
         self.clock = clock
-        self._recent = recent
         self.state = self.durable = State()
         self._gtids: object = ""
         self._durable_gtids = ""
@@ -304,18 +298,10 @@ class Writer:
         self.disk.append(self._bucket.path, self._offset, data)
         # CRASH WINDOW: a block that no index tells of; readers walk on from the last one that is told.
         self._check_held()
-        if self._recent is not None:
-            self._keep_recent(self._recent, block.draft.transactions, data)
         if block.draft.begins:
             self._index_block(Entry(block.draft.before, position, self.fence))
         self._offset += len(data)
         return position.offset
-
-    def _keep_recent(self, recent: Recent, transactions: Sequence[Transaction], data: bytes) -> None:
-        header = decode_header(data[:HEADER_BYTES])
-        assert header is not None
-        # the list of those that wait is not changed once its block is closed
-        recent.keep(header, sum(self._weigh(each.records) for each in transactions), transactions)
 
     def _index_block(self, entry: Entry) -> None:
         assert self._bucket is not None

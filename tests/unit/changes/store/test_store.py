@@ -25,10 +25,9 @@ from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.layout import BucketId, DataPosition, State, hour_name, next_bucket, parse_hour
 from tidemark.changes.store.model import ABSENT, BinlogInfo, Op, Row, Rows, Shape, Transaction
 from tidemark.changes.store.read import Reader
-from tidemark.changes.store.recent import Recent
 from tidemark.changes.store.retain import Hour, Rules, choose_retired, retain
 from tidemark.changes.store.write import Limits, Writer
-from tidemark.errors import CorruptionError, NotFoundError, PermanentError
+from tidemark.errors import NotFoundError, PermanentError
 
 
 @pytest.fixture
@@ -249,30 +248,6 @@ class TestFinding:
             fill(writer, [make_transaction(number, time) for number, time in enumerate(times, 1)])
         found = [Reader(disk).find(read.at_time(START + offset)) for offset in (1, 5, 6, 9, 10, 13)]
         assert [place and place.seq for place in found] == [1, 1, 3, 3, 6, None]
-
-
-class TestRecentBlocks:
-    def test_they_are_not_read_from_the_disk_and_older_ones_are(self, disk: Disk) -> None:
-        recent = Recent(20_000)
-        with Writer(disk, 1, SMALL, recent=recent) as writer:
-            source = fill(writer, [make_transaction(number) for number in range(1, 100)])
-        for bucket in disk.root.glob("data/*/*.data"):  # all but the end, which proves the store's: a bit of each first body
-            if bucket.name != max(disk.root.glob("data/*/*.data")).name:
-                data = bytearray(bucket.read_bytes())
-                data[600] ^= 1
-                bucket.write_bytes(data)
-        with pytest.raises(CorruptionError):
-            read_all(disk)
-        whole = Reader(disk, recent=recent)
-        with pytest.raises(CorruptionError):
-            list(whole.read())
-        assert [transaction for _, transaction in whole.read_whole(85)] == source[84:]
-
-    def test_a_block_larger_than_the_limit_is_read(self, disk: Disk) -> None:
-        recent = Recent(1)
-        with Writer(disk, 1, recent=recent) as writer:
-            source = fill(writer, [make_transaction(number) for number in range(1, 9)])
-        assert [transaction for _, transaction in Reader(disk, recent=recent).read_whole()] == source
 
 
 class TestRetention:
