@@ -1,4 +1,4 @@
-"""Run the command: `python -m tidemark.cli`, which the launcher starts."""
+"""Run the command: `python -m tidemark.cli`, which the launcher starts, and the `tidemark` of an installed wheel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 
-if __name__ == "__main__":
+
+def run() -> int:
+    """Run the command line of this process; returns the exit code."""
     for number in (0, 1, 2):  # if one is closed, the next opened file (the ledger) would have its number and receive prints
         try:
             os.fstat(number)
@@ -24,4 +26,8 @@ if __name__ == "__main__":
     collect_seldom()
     code = main()
     gc.freeze()  # spares the garbage collection at exit
-    sys.exit(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from tidemark.app import App
 
 
-ROOT = Path(__file__).resolve().parents[3]  # of the checkout: the launcher, sql/, tests/, bench/, demo/
-
-
 @dataclass
 class Call:
     arguments: argparse.Namespace

@@ -24,6 +24,7 @@ from tidemark.errors import (
     TidemarkError,
     limit_met,
 )
+from tidemark.installation import describe_absent
 from tidemark.visible import escape_invisible
 
 MEANING = {  # the error text of a result that has none of its own
@@ -46,6 +47,8 @@ def describe_error(call: Call | None, error: Exception) -> dict[str, Any]:
         return {**error.as_json(), "hint": error.hint or _suggest_next(call)}
     if limit := limit_met(error):
         return limit.as_json()
+    if isinstance(error, ModuleNotFoundError) and (absent := describe_absent(error)):
+        return absent.as_json()
     if isinstance(error, OSError) and error.filename:
         return _describe_os_error(call, error)
     return _describe_defect(call, error)

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidemark.errors import PermanentError, UsageError
+from tidemark.installation import ROOT
 
 OLDEST = 17
-LAUNCHER = Path(__file__).resolve().parents[3] / "tidemark"
+LAUNCHER = ROOT / "tidemark"
 ABSENT = "--add-modules=jdk.incubator.vector"
 """Spark asks for this module; the wheel's Java is without it, and Spark goes on without it."""
 

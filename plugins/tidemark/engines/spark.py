@@ -30,6 +30,7 @@ from tidemark.engines.java import ensure_java
 from tidemark.engines.pool import package_root, run_in_kept_child
 from tidemark.engines.task import KINDS, LIMITS, PLACE_FAR, Limits, Outcome
 from tidemark.errors import RetryableError, UsageError
+from tidemark.installation import ROOT
 from tidemark.settings.model import SparkSettings
 from tidemark.stores.protocol import StoreAddress
 
@@ -97,7 +98,7 @@ def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]])
         yield Outcome(mine[outcome.index][0], outcome.value, outcome.error)
 
 
-JOBS = Path(__file__).parents[3] / "spark_jobs"
+JOBS = ROOT / "spark_jobs"
 PACKAGE = "tidemark.zip"
 DONE, WORKS = "done", "works"  # replies: at the end of a job; every BEAT_SECONDS while executors run its tasks
 BEAT_SECONDS = 10.0
@@ -112,7 +113,7 @@ class Session:
     def __init__(self, kind: str, master: str, java: Path) -> None:
         job = JOBS / f"{kind}.py"
         if not job.exists():
-            raise UsageError(f"the Spark job {job} is missing", hint="run Tidemark from its own folder", subject=kind)
+            raise UsageError(f"the Spark job {job} is missing", hint="install Tidemark again", subject=kind)
         self.master = master
         self.folder = Path(tempfile.mkdtemp(prefix="tidemark-spark-"))
         zip_package(self.folder / PACKAGE)

@@ -18,9 +18,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import PermanentError, SchemaTooNewError
+from tidemark.installation import ROOT
 from tidemark.ledger.database import Ledger, database_time
 
-FOLDER = Path(__file__).resolve().parents[3] / "sql"
+FOLDER = ROOT / "sql"
 _LOCK = 0x7469_6465  # "tide": the key of PostgreSQL's advisory lock
 SERIAL = {
     "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",

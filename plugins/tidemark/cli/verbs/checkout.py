@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tidemark.cli.call import ROOT, Answer, Call
+from tidemark.cli.call import Answer, Call
 from tidemark.cli.screen import Screen
 from tidemark.errors import PermanentError
+from tidemark.installation import ROOT
 
 PACKAGES = (  # (a program, its Debian package, only with --all)
     ("sshd", "openssh-server", False),

@@ -7,9 +7,10 @@ import platform
 from collections.abc import Sequence
 
 from tidemark import __version__
-from tidemark.cli.call import ROOT, Answer, Call, Verb
+from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.guide import SCRIPTS, render_man, suggest_words
 from tidemark.errors import UsageError
+from tidemark.installation import ROOT
 
 
 def _help_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,7 @@ def _run_version(_call: Call) -> Answer:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "place": str(ROOT),
+        "dags": str(ROOT / "dags"),
     }
     told = f"tidemark {__version__} (Python {found['python']}, {found['system']}, {ROOT})"
     return Answer(found, lambda screen: screen.print_line(told))

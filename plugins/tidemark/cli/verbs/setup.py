@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemark.cli.call import ROOT, Answer, Call, Verb
+from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen
 from tidemark.cli.verbs.checkout import hand_over
 from tidemark.errors import NotFoundError
+from tidemark.installation import ROOT, require_checkout
 from tidemark.settings.load import DEFAULT
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_demo(call: Call) -> Answer:
+    require_checkout("demo")
     asked = call.arguments
     words = ["--dir", str(Path(asked.dir).resolve()), *(["--no-ui"] if asked.no_ui else [])]
     return hand_over(call, "demo", [*words, *_json_flag(call)])
@@ -139,6 +141,7 @@ def _test_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_test(call: Call) -> Answer:
+    require_checkout("test")
     from tidemark.cli.verbs import checkout
 
     asked = call.arguments
@@ -158,6 +161,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_bench(call: Call) -> Answer:
+    require_checkout("bench")
     from tidemark.cli.verbs import checkout
 
     name = call.arguments.name

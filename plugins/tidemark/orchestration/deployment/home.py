@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.installation import CODE, IS_INSTALLED, ROOT
 from tidemark.settings.model import Settings
 
-REPOSITORY = Path(__file__).resolve().parents[4]
 ADMIN = "admin"
 
 TUNED: Mapping[str, str] = {
@@ -112,8 +112,8 @@ def make_environment(settings: Settings, ports: Ports, inherited: Mapping[str, s
     }
     fixed = {
         "AIRFLOW_HOME": str(home.folder),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(home.folder / "plugins" if IS_INSTALLED else CODE),  # a wheel names its plugin
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home.passwords),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{ports.tasks}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
@@ -132,7 +132,7 @@ def make_environment(settings: Settings, ports: Ports, inherited: Mapping[str, s
 
 def own_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which any process of ours finds its code and these settings."""
-    folders = (str(REPOSITORY / "plugins"), inherited.get("PYTHONPATH", ""))
+    folders = (str(CODE), inherited.get("PYTHONPATH", ""))
     return {"TIDEMARK_CONFIG": str(settings.path.resolve()), "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 

@@ -2,6 +2,7 @@
 
 Enter by `pages.ChunkReader`.
 
+    codecs       LZ4, Snappy and ZSTD from pyarrow or cramjam
     compression  decompress pages to exactly the announced size; which types, encodings and compressions are read
     integers     bit-packed integers, TS_2DIFF and ZIGZAG, RLE and DICTIONARY
     xor          GORILLA, CHIMP, GORILLA_V1

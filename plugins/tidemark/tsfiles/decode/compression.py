@@ -12,10 +12,10 @@ from __future__ import annotations
 import lzma
 import zlib
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
 from tidemark.errors import CorruptionError
+from tidemark.tsfiles.decode.codecs import LZ4, SNAPPY, ZSTD, load_codec
 from tidemark.tsfiles.layout.bytes import Cursor
 from tidemark.tsfiles.points.codes import BINARY_TYPES, BadPageError, Compression, DataType, Encoding
 
@@ -55,19 +55,11 @@ def _decompress_lzma2(data: bytes, size: int) -> bytes:
         raise BadPageError(f"LZMA2: {error}") from error
 
 
-@cache
-def _load_codec(name: str) -> Any:
-    import pyarrow as pa
-
-    return pa.Codec(name)
-
-
-def _decompress_with_arrow(codec: str, data: bytes, size: int) -> bytes:
+def _decompress_with_codec(codec: str, data: bytes, size: int) -> bytes:
     try:
-        result: bytes = _load_codec(codec).decompress(data, size, asbytes=True)
+        return load_codec(codec).decompress(data, size)
     except (OSError, ValueError) as error:
         raise BadPageError(f"{codec}: {error}") from error
-    return result
 
 
 def _decompress_lz4(data: bytes, size: int) -> bytes:
@@ -77,17 +69,17 @@ def _decompress_lz4(data: bytes, size: int) -> bytes:
     """
     from tidemark.tsfiles.points.kernels import kernels
 
-    result = _decompress_with_arrow("lz4_raw", data, size)
+    result = _decompress_with_codec(LZ4, data, size)
     if (compiled := kernels()) is not None:
         compiled.require_lz4(data, size)
-    elif size and _fits_size("lz4_raw", data, size - 1):
+    elif size and _fits_size(LZ4, data, size - 1):
         raise BadPageError(f"LZ4: a block of less than {size} bytes")
     return result
 
 
 def _fits_size(codec: str, data: bytes, size: int) -> bool:
     try:
-        _decompress_with_arrow(codec, data, size)
+        _decompress_with_codec(codec, data, size)
     except BadPageError:
         return False
     return True
@@ -101,7 +93,7 @@ def _decompress_snappy(data: bytes, size: int) -> bytes:
         raise BadPageError(cut.message) from cut
     if told != size:
         raise BadPageError(f"SNAPPY: a block of {told} bytes, not {size}")
-    return _decompress_with_arrow("snappy", data, size)
+    return _decompress_with_codec(SNAPPY, data, size)
 
 
 _DECOMPRESSORS: dict[Compression, Callable[[bytes, int], bytes]] = {
@@ -109,7 +101,7 @@ _DECOMPRESSORS: dict[Compression, Callable[[bytes, int], bytes]] = {
     Compression.SNAPPY: _decompress_snappy,
     Compression.GZIP: _decompress_gzip,
     Compression.LZ4: _decompress_lz4,
-    Compression.ZSTD: partial(_decompress_with_arrow, "zstd"),
+    Compression.ZSTD: partial(_decompress_with_codec, ZSTD),
     Compression.LZMA2: _decompress_lzma2,
 }
 

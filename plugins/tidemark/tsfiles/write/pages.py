@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tidemark.tsfiles.decode.codecs import LZ4, SNAPPY, ZSTD, load_codec
 from tidemark.tsfiles.layout.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, Statistics
 from tidemark.tsfiles.points.codes import BINARY_TYPES, Compression, DataType
 from tidemark.tsfiles.points.column import Column, overlay_times, same_times
@@ -49,10 +50,7 @@ def make_compressor(kind: Compression) -> Compressor:
     """The function that compresses a page: UNCOMPRESSED, SNAPPY, LZ4 or ZSTD."""
     if kind == Compression.UNCOMPRESSED:
         return bytes
-    import pyarrow as pa
-
-    codec = pa.Codec({Compression.SNAPPY: "snappy", Compression.LZ4: "lz4_raw", Compression.ZSTD: "zstd"}[kind])
-    return lambda data: codec.compress(data, asbytes=True)
+    return load_codec({Compression.SNAPPY: SNAPPY, Compression.LZ4: LZ4, Compression.ZSTD: ZSTD}[kind]).compress
 
 
 def page_cuts(rows: int, sizes: NDArray[np.int64] | None) -> list[int]:
