@@ -12,54 +12,21 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import run_here
+from tests.services.installed_wheel import ROOT, Installed, build_wheel, run_uv
+from tests.services.processes import PartMissing
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "iotdb"
 SITES = {"north": "2.0.1-beta/data", "south": "0.12.0-renamed/data"}
-UV = shutil.which("uv") or str(ROOT / ".venv" / ".uv" / "bin" / "uv")
 
 pytestmark = [pytest.mark.full, pytest.mark.real("uv"), pytest.mark.timeout(600)]
 
 
-def uv(*words: object) -> None:
-    if not Path(UV).exists():
-        pytest.skip("no uv on this machine: ./tidemark --ensure run fetches it")
-    done = subprocess.run([UV, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def built(folder: Path) -> Path:
-    uv("build", "--wheel", "--quiet", "--out-dir", folder)
-    [wheel] = folder.glob("*.whl")
-    return wheel
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("wheel"))
-
-
-class Installed:
-    """The wheel in a fresh environment: nothing of this checkout is found from there."""
-
-    def __init__(self, wheel: Path, folder: Path) -> None:
-        self.wheel, self.folder, self.home = wheel, folder / "venv", folder / "home"
-        self.home.mkdir()
-        uv("venv", "--quiet", self.folder)
-        self.add(str(wheel))
-
-    def add(self, what: str) -> None:
-        uv("pip", "install", "--quiet", "--python", self.folder / "bin" / "python", what)
-
-    def run(self, *words: str) -> tuple[int, str, str]:
-        # Without a compiler on PATH the functions in Python do all the work, as on a machine that has none.
-        env = {"PATH": str(self.folder / "bin"), "HOME": str(self.home), "LC_ALL": "C.UTF-8"}
-        command = [str(self.folder / "bin" / "tidemark"), *words]
-        done = subprocess.run(command, cwd=self.home, env=env, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
-
-    def size(self) -> int:
-        return sum(path.lstat().st_size for path in self.folder.rglob("*") if not path.is_dir())
+    try:
+        return build_wheel(tmp_path_factory.mktemp("wheel"))
+    except PartMissing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +35,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_it_has_the_same_bytes_whenever_it_is_built(wheel: Path, tmp_path: Path) -> None:
-    assert built(tmp_path).read_bytes() == wheel.read_bytes()
+    assert build_wheel(tmp_path).read_bytes() == wheel.read_bytes()
 
 
 def test_it_holds_whatever_the_package_reads(wheel: Path) -> None:
@@ -122,3 +89,16 @@ def test_compiled_code_goes_to_the_users_cache_and_without_one_python_does_the_w
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout.strip()) == (0, str(compiled)), done.stderr
     assert sorted(path for path in bare.folder.rglob("*") if path.suffix == ".so") == before
+
+
+def test_the_offline_set_installs_without_an_index(tmp_path: Path) -> None:
+    collected, venv = tmp_path / "set", tmp_path / "venv"
+    subprocess.run([ROOT / "docker" / "offline_set", collected], check=True, capture_output=True)
+    assert (collected / "docs" / "production.md").exists()
+    run_uv("venv", "--quiet", "--seed", venv)
+    words = ["install", "--quiet", "--no-index", "--require-hashes", "--find-links", collected / "wheels"]
+    environment = {"PATH": str(venv / "bin"), "HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    command = [venv / "bin" / "pip", *words, "-r", collected / "requirements.txt"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([venv / "bin" / "tidemark", "version"], env=environment, check=False).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,19 @@ from pathlib import Path
 import pytest
 
 from docs.make import pictures, settings_page, verb_pages
-from tidemark.cli.main import VERBS
+from tidemark.cli.main import VERBS, parse_words
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:\./|/opt/tidemark/bin/)?tidemark ")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 ELSEWHERE = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//""")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +90,25 @@ def test_links_of_pages_outside_of_the_site_lead_somewhere(name: str) -> None:
     assert not [link for link in found if link and not (page.parent / link).exists()]
 
 
+def commands_of(block: str) -> list[list[str]]:
+    """The command lines of ours in a block for a shell, as words."""
+    lines = block.replace("\\\n", " ").splitlines()
+    found = [shlex.split(line, comments=True) for line in lines if COMMAND.match(line)]
+    return [
+        words[1 : min([at for at, word in enumerate(words) if word in ("|", "&&", ">")], default=None)] for words in found
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(_text(page))], ids=lambda page: page.name)
+def test_every_block_for_a_shell_is_valid(page: Path) -> None:
+    for block in BLOCK.findall(_text(page)):
+        said = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
+        assert said.returncode == 0, f"{block}\n{said.stderr}"
+        for words in commands_of(block):
+            if "--ensure" not in words:
+                parse_words(words)
+
+
 def test_what_pages_and_messages_name_is_there() -> None:
     """Files of the checkout that pages name in backquotes, and pages that the code names in hints and docstrings."""
     named = {path: re.findall(r"`((?:tests|bench|demo|docs|sql)/[\w/.-]+\.\w+)`", _text(path)) for path in PAGES}
@@ -104,10 +130,6 @@ def test_only_the_architecture_names_modules() -> None:
             names = re.findall(r"`(?:tidemark[./])?([a-z_]+(?:[./][a-z_]+)+?)(?:\.py)?`", _text(page))
             found += [f"{page.name}: {name}" for name in names if name.replace(".", "/") in modules]
     assert not found
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
 
 
 def test_modules_that_the_architecture_names_are_there() -> None:

@@ -23,7 +23,11 @@ def _run_help(call: Call) -> Answer:
     return Answer({"man": page}, lambda screen: screen.print_text(page))
 
 
-def _run_version(_call: Call) -> Answer:
+def _version_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dags", action="store_true", help="only the folder of the DAGs, for a bundle of your own Airflow")
+
+
+def _run_version(call: Call) -> Answer:
     found = {
         "version": __version__,
         "python": platform.python_version(),
@@ -32,7 +36,7 @@ def _run_version(_call: Call) -> Answer:
         "dags": str(ROOT / "dags"),
     }
     told = f"tidemark {__version__} (Python {found['python']}, {found['system']}, {ROOT})"
-    return Answer(found, lambda screen: screen.print_line(told))
+    return Answer(found, lambda screen: screen.print_line(found["dags"] if call.arguments.dags else told))
 
 
 def _completion_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +67,7 @@ def _run_completion(call: Call) -> Answer:
 
 VERBS = (
     Verb("help", "help of a verb, or the man page", "./tidemark help cluster add", _run_help, _help_arguments),
-    Verb("version", "which Tidemark, Python and system this is", "./tidemark version", _run_version),
+    Verb("version", "which Tidemark, Python and system this is", "./tidemark version", _run_version, _version_arguments),
     Verb(
         "completion",
         "the script that completes words in bash, zsh or fish",
