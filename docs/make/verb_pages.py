@@ -34,6 +34,7 @@ is for, what it prints, and its options.
 - `--log-file F` appends a log of the command to a file that you can send along: what each step did, tries that failed, the
   traceback of an error, how long it took. `-v` shows it on stderr. With `--log-json` a line is a JSON object: `time`,
   `level`, `from`, `message`, at times `thread` and `traceback`. Passwords do not get into it. `test` hands `-v` to pytest.
+- Hints name commands as you called this one, with your `--config` and `--receiver`: each can be pasted as it is.
 - A verb that destroys or decides asks first, and says what it would do in numbers. Off a terminal it needs `--yes`.
 - With several receivers `coverage`, `verify`, `load`, `merge`, `quarantine list` and `owners list` run for each, and
   `--json` has an object for each in `receivers`. `--receiver R` chooses one. The other verbs need it.

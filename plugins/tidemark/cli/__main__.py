@@ -20,11 +20,13 @@ def run() -> int:
     if ctrl_c is not signal.SIG_IGN:  # during the imports nothing is open: Ctrl-C ends the process without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tidemark.cli.main import main
+    from tidemark.cli.spelling import find_program
     from tidemark.native import collect_seldom
 
     signal.signal(signal.SIGINT, ctrl_c)
     collect_seldom()
-    code = main()
+    called = os.environ.pop("TIDEMARK_CALLED", "") or sys.argv[0]  # the launcher tells how it was called
+    code = main(program="" if called.endswith(".py") else find_program(called))
     gc.freeze()  # spares the garbage collection at exit
     return code
 

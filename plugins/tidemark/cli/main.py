@@ -18,6 +18,7 @@ from tidemark import __version__, connections
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.failure import MEANING, describe_error, encode_failure
 from tidemark.cli.screen import INFO, OutputClosed, Screen, guard_stdout
+from tidemark.cli.spelling import PROGRAM, Spelling
 from tidemark.cli.verbs import changes, cluster, look_up, operate, prove, setup, transfer
 from tidemark.errors import (
     PermanentError,
@@ -46,10 +47,14 @@ goes on from there), 141 nobody reads the result any more"""
 
 ALONE = ("--json", "--quiet", "--yes", "--verbose", "-v", "--log-json")  # common options without a value
 WITH_VALUE = ("--config", "--log-file")
+AS_GIVEN = Spelling()  # commands stay as the code writes them
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError on wrong usage, so that `--json` reports it as JSON."""
+    """An argument parser that raises UsageError on wrong usage, so that `--json` reports it as JSON. Its help names the
+    program as the user calls it."""
+
+    spelling = Spelling()
 
     def error(self, message: str) -> NoReturn:
         hint = "./tidemark plan LINK says what a sync would do" if "--dry-run" in message else f"{self.prog} --help"
@@ -58,18 +63,19 @@ class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, _file: object = None) -> None:
         """Print help or version. argparse itself ignores write errors; this raises OutputClosed."""
         with guard_stdout():
-            sys.stdout.write(message)
+            sys.stdout.write(self.spelling.spell(message))
             sys.stdout.flush()
 
 
-def parse_words(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse_words(words: Sequence[str], spelling: Spelling = AS_GIVEN) -> tuple[argparse.Namespace, list[str]]:
     """Parse the words: (arguments with `.verb`, words for another program). Raises UsageError, and SystemExit for help."""
     _require_utf8(words)
     wanted = _verb_of(words)
     if wanted == "help" and not any(word in ("--man", "--help", "-h") for word in words):
         named = [word for word in words[list(words).index("help") + 1 :] if not word.startswith("-")]
-        return parse_words([*named, "--help"])
+        return parse_words([*named, "--help"], spelling)
     parser = _make_parser([VERBS[wanted]] if wanted else VERBS.values())
+    _Parser.spelling = spelling
     ours, rest = _split_words(words, VERBS[wanted]) if wanted else (list(words), [])
     arguments = parser.parse_args(ours)
     if arguments.verb is None:
@@ -201,11 +207,14 @@ class Stopped(BaseException):
         self.code = 128 + number  # a shell's exit code for a signal
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line `words` (default: sys.argv); returns the exit code. Help raises SystemExit(0), as in argparse."""
+def main(words: Sequence[str] | None = None, program: str = "") -> int:
+    """Run the command line `words` (default: sys.argv); returns the exit code. Help raises SystemExit(0), as in argparse.
+
+    `program`: how the user calls the command. What is said names commands in that way, with options of `words` that they
+    need. Without it commands stay as the code writes them."""
     try:
         try:
-            return _run_verb(sys.argv[1:] if words is None else words)
+            return _run_verb(sys.argv[1:] if words is None else words, program)
         finally:
             with guard_stdout():
                 sys.stdout.flush()
@@ -223,20 +232,23 @@ def _report_lost_output(number: int) -> int:
     return PermanentError.kind
 
 
-def _run_verb(words: Sequence[str]) -> int:
+def _run_verb(words: Sequence[str], program: str) -> int:
     screen = Screen(as_json=has_option("json", words), quiet=has_option("quiet", words))
+    screen.spelling = Spelling(program or PROGRAM)
     began = time.monotonic()
     with ExitStack() as log:
-        code = _run_logged(words, screen, log)
+        code = _run_logged(words, program, screen, log)
         screen.record(INFO, f"ended with {code} after {time.monotonic() - began:.3f} s")
     return code
 
 
-def _run_logged(words: Sequence[str], screen: Screen, log: ExitStack) -> int:
+def _run_logged(words: Sequence[str], program: str, screen: Screen, log: ExitStack) -> int:
     call: Call | None = None
     try:
         with _signals_stop():
-            arguments, rest = parse_words(words)
+            arguments, rest = parse_words(words, screen.spelling)
+            if program:
+                screen.spelling = Spelling(program, arguments.config or "", getattr(arguments, "receiver", None) or "")
             if arguments.verbose or arguments.log_file or arguments.log_json:
                 from tidemark.cli.log import keep_log
 

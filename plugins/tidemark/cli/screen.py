@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tidemark.cli.spelling import Spelling
 from tidemark.errors import limits_named
 from tidemark.visible import escape_invisible, plain_json
 
@@ -79,12 +80,14 @@ class Screen:
     """Prints all text for people. Every text goes through `escape_invisible`, also into a pipe.
 
     Characters that stdout's encoding lacks (`LC_ALL`, `PYTHONIOENCODING`) are escaped as on stderr. `record(level, text,
-    error)` keeps in a log what is said on stderr, and how the command goes (`cli.log`)."""
+    error)` keeps in a log what is said on stderr, and how the command goes (`cli.log`). `spelling` has the commands in it as
+    this user would type them."""
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.record: Callable[..., None] = ignore_record
+        self.spelling = Spelling()
         self.shows_log = False  # on stderr; then no bar is drawn
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -107,12 +110,12 @@ class Screen:
     def _say(self, text: str) -> None:
         if sys.stderr is not None:
             with suppress(OSError):  # stderr is closed: there is no place left to report it
-                print(escape_invisible(text), file=sys.stderr, flush=True)
+                print(escape_invisible(self.spelling.spell(text)), file=sys.stderr, flush=True)
 
     def print_line(self, text: str) -> None:
         """Print a line of the result."""
         with guard_stdout():
-            print(escape_invisible(text))
+            print(escape_invisible(self.spelling.spell(text)))
 
     def print_text(self, text: str) -> None:
         """Print lines of the result."""
@@ -131,7 +134,7 @@ class Screen:
         If the table is too wide for the terminal, empty columns are left out, then the last column is folded between words.
         If that is not enough, each row is printed as lines of names and values: nothing is broken in mid-word.
         """
-        shown = [[escape_invisible(format_value(cell)) for cell in row] for row in rows]
+        shown = [[escape_invisible(self.spelling.spell(format_value(cell))) for cell in row] for row in rows]
         if not shown:
             if empty:
                 self.print_line(empty)
@@ -162,6 +165,8 @@ class Screen:
 
     def print_json(self, answer: dict[str, Any]) -> None:
         """Print the object of `--json`. Characters that stdout's encoding lacks are escaped as JSON does."""
+        if self.spelling != Spelling():
+            answer = self.spelling.spell_answer(answer)
         told = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
         with guard_stdout():
             try:
