@@ -6,9 +6,11 @@ Enter by `source`: what `./tidemark changes …` does with a source of the setti
     connection  the events of a server, or of log files
     store       the indexed change store: append, recover, find, read, retain
     capture     events into the store: whole transactions, each once
+    trust       may a server be trusted, and how long it keeps what is not captured
     points      POINTs as users write them, found in a store
     export      what a store holds as JSON lines or Parquet
     source      a source as its commands see it: settings, store, lease
+    doctor      a source examined: its server, its store
 
-Only `source` knows settings and ledger. Below it: `errors`, `native`, `progress` and `stores.agent.durable`.
+Only `source` and `doctor` know settings and ledger. Below it: `errors`, `native`, `progress` and `stores.agent.durable`.
 """

@@ -18,7 +18,7 @@ from typing import Any
 from tidemark.app import App
 from tidemark.changes import points
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.capture.run import Captured, Job, OpenDump, Place, capture, open_log_files
+from tidemark.changes.capture.run import Captured, Job, OpenDump, Place, capture, open_log_files, parse_gtids
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.dump import open_dump
@@ -31,10 +31,11 @@ from tidemark.changes.store.layout import State, hour_name
 from tidemark.changes.store.read import Found, Reader
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.view import walk
+from tidemark.changes.trust.answers import StoreEnd
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.ledger.leases import Leases
 from tidemark.progress import Progress, ignore_progress
-from tidemark.settings.model import SourceSettings
+from tidemark.settings.model import Settings, SourceSettings
 from tidemark.settings.values import split_server_url
 
 Wants = Callable[[str, str], bool]
@@ -53,7 +54,7 @@ class Source:
 
     @property
     def disk(self) -> Disk:
-        return Disk(Path(self.settings.store.removeprefix("file://")))
+        return disk_of(self.settings)
 
     def open_reader(self) -> Reader:
         """The store as it is now. Raises NotFoundError where nothing was captured."""
@@ -65,16 +66,57 @@ class Source:
         return reader
 
 
-def find_source(app: App, name: str) -> Source:
-    found = app.settings.sources.get(name)
+def settings_of(settings: Settings, name: str) -> SourceSettings:
+    found = settings.sources.get(name)
     if found is None:
-        known = ", ".join(sorted(app.settings.sources)) or "none"
+        known = ", ".join(sorted(settings.sources)) or "none"
         raise NotFoundError(
             f"no source named {name!r}; the settings have: {known}",
             hint="sources stand in the settings: [sources.NAME]",
             subject=name,
         )
-    return Source(app, found)
+    return found
+
+
+def find_source(app: App, name: str) -> Source:
+    return Source(app, settings_of(app.settings, name))
+
+
+def disk_of(settings: SourceSettings) -> Disk:
+    return Disk(Path(settings.store.removeprefix("file://")))
+
+
+def wants_of(settings: SourceSettings) -> Wants:
+    return choose_tables(settings.tables, settings.exclude)
+
+
+def login_of(settings: SourceSettings) -> connection.SourceSettings:
+    """The login at the source's server. Raises UsageError where it has none."""
+    if not settings.url:
+        raise UsageError(
+            f"source {settings.name} has no server",
+            hint=f"set its url, or: ./tidemark changes capture {settings.name} --files …",
+        )
+    user, addresses = split_server_url(settings.url)
+    return connection.SourceSettings(
+        addresses,
+        user,
+        password_file=settings.password_file,
+        tls=settings.tls,
+        ca=settings.ca,
+        server_id=settings.server_id,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        name=settings.name,
+    )
+
+
+def find_end(disk: Disk) -> StoreEnd | None:
+    """Where a store ends; None of an empty one."""
+    view, origin = Reader(disk).view, read_origin(disk)
+    if not view.end.seq or origin is None:
+        return None
+    info = view.end.info
+    return StoreEnd(connection.FilePosition(origin.name_log(info.file), info.offset), parse_gtids(view.gtids))
 
 
 def choose_tables(tables: Sequence[str], exclude: Sequence[str] = ()) -> Wants:
@@ -101,7 +143,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     settings, disk = source.settings, source.disk
     open_events = _open_files(request.files) if request.files else _open_server(source, follow=request.follow)
     until = points.parse_point(request.until) if request.until else None
-    rules = Rules(choose_tables(settings.tables, settings.exclude), stops=settings.unsafe == "stop")
+    rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
     holder = f"capture-{datetime.fromtimestamp(source.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
     leases = Leases(source.app.ledger, source.app.identity)
     seen = Fences.of(disk.list_names("holders")).claim
@@ -121,23 +163,7 @@ def _open_files(patterns: Sequence[str]) -> OpenDump:
 
 def _open_server(source: Source, *, follow: bool) -> OpenDump:
     """The source's server, from a store's end on; a new store begins with the oldest log that the server has."""
-    settings = source.settings
-    if not settings.url:
-        raise UsageError(
-            f"source {source.name} has no server",
-            hint=f"set its url, or: ./tidemark changes capture {source.name} --files …",
-        )
-    user, addresses = split_server_url(settings.url)
-    login = connection.SourceSettings(
-        addresses,
-        user,
-        password_file=settings.password_file,
-        tls=settings.tls,
-        ca=settings.ca,
-        server_id=settings.server_id,
-        heartbeat_seconds=settings.heartbeat_seconds,
-        name=source.name,
-    )
+    login = login_of(source.settings)
 
     def open_events(end: Place | None) -> tuple[connection.Dump, bool]:
         server = open_server(login)

@@ -30,6 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         return made
 
+    add("doctor", "may the server be trusted, the SQL that mends it, hours of binary log that are left")
     captured = add("capture", "bring changes into the store, from its end on")
     captured.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
     captured.add_argument("--follow", action="store_true", help="go on until stopped")
@@ -54,6 +55,26 @@ def _source(call: Call) -> Source:
     from tidemark.changes.source import find_source
 
     return find_source(call.app, call.arguments.source)
+
+
+def _run_doctor(call: Call) -> Answer:
+    from tidemark.changes.doctor import examine
+    from tidemark.changes.source import settings_of
+
+    found = examine(settings_of(call.settings, call.arguments.source), time.time)
+    checks = [{"name": one.subject, "ok": one.ok, "detail": one.detail, "hint": one.hint} for one in found.findings]
+    told: dict[str, Any] = {"ok": found.exit_code == 0, "checks": checks, "headroom_hours": found.headroom.hours}
+    if failed := [one for one in found.findings if not one.ok]:
+        names = ", ".join(one.subject for one in failed)
+        told |= {"error": f"not as it should be: {names}", "hint": failed[0].hint or failed[0].detail}
+
+    def show(screen: Screen) -> None:
+        screen.print_table(["", "check", "found"], [("ok" if f.ok else "BAD", f.subject, f.detail) for f in found.findings])
+        for one in failed:
+            if one.hint:
+                screen.print_line(f"  {one.subject}: {one.hint}")
+
+    return Answer(told, show, found.exit_code)
 
 
 def _run_capture(call: Call) -> Answer:
@@ -186,6 +207,7 @@ def _run_retain(call: Call) -> Answer:
 
 
 _ACTIONS: dict[str, Callable[[Call], Answer]] = {
+    "doctor": _run_doctor,
     "capture": _run_capture,
     "show": _run_show,
     "find": _run_find,

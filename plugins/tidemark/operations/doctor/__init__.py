@@ -5,9 +5,10 @@ Enter by `doctor.doctor(config, environ)`. Each finding has a subject, whether i
     stores   a store: login, host key, tools, folders, right to write, links, clock, space; the class of findings
     nodes    a data node, and the IoTDB of a receiver
     spark    the master of Spark, where it is another machine
-    doctor   the command: settings, ledger, Java, stores, nodes, servers
+    sources  a source of changes
+    doctor   the command: settings, ledger, Java, stores, nodes, sources, servers
 
-Imports `cluster`, `receiver.iotdb`, `engines.java`, `ledger`, `settings`, `stores`, `sync.notes`. It never raises what it
-finds, and it repairs nothing. It changes nothing but a small file that it writes and removes wherever Tidemark must be able
-to write.
+Imports `changes.doctor`, `cluster`, `receiver.iotdb`, `engines.java`, `ledger`, `settings`, `stores`, `sync.notes`. It
+never raises what it finds, and it repairs nothing. It changes nothing but a small file that it writes and removes wherever
+Tidemark must be able to write.
 """

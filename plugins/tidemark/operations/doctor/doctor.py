@@ -16,6 +16,7 @@ from typing import Any
 
 from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
 from tidemark.operations.doctor.nodes import check_iotdb
+from tidemark.operations.doctor.sources import check_source
 from tidemark.operations.doctor.spark import check_spark
 from tidemark.operations.doctor.stores import Check, check_receiver, check_site, fail_check, pass_check
 from tidemark.settings.load import load_settings
@@ -72,6 +73,7 @@ def doctor(
     for site in settings.sites.values():
         jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
     jobs += _list_node_checks(settings, opener, clock)
+    jobs += [lambda found=found: check_source(found, clock) for found in settings.sources.values()]  # type: ignore[misc]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(lambda job: job(), jobs):
             checks += found

@@ -1,0 +1,72 @@
+"""A source examined: may its server be trusted, and is there room for what it sends. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.changes.source import disk_of, find_end, login_of, wants_of
+from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
+from tidemark.changes.trust.headroom import Headroom, measure_headroom
+from tidemark.changes.trust.rules import Finding, Wanted, judge
+from tidemark.errors import DiskFullError, PermissionDeniedError, TidemarkError
+from tidemark.settings.model import SourceSettings
+
+LOW_BYTES = 1_000_000_000
+UNKNOWN = Headroom(None, None)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found, the store first. The exit code is that of the first finding that is not right."""
+
+    findings: tuple[Finding, ...]
+    headroom: Headroom = UNKNOWN
+
+    @property
+    def exit_code(self) -> int:
+        return next((finding.kind for finding in self.findings if not finding.ok), 0)
+
+
+def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
+    """Examine a source. Raises nothing that it finds: every trouble is a finding."""
+    found = [_look_at_folder(disk_of(settings).root)]
+    end: StoreEnd | None = None
+    try:
+        end = find_end(disk_of(settings))
+    except TidemarkError as trouble:
+        found.append(_of_error("store", trouble))
+    if not settings.url:
+        return Examined((*found, Finding("server", "none: binary log files are given")))
+    try:
+        answers = ask_server(login_of(settings), wants_of(settings), end, clock)
+    except TidemarkError as trouble:
+        return Examined((*found, _of_error("server", trouble)))
+    wanted = Wanted(settings.name, settings.server_id, settings.unsafe == "stop", end)
+    found += [Finding("server", _describe(answers)), *judge(answers, wanted)]
+    return Examined(tuple(found), measure_headroom(answers, end.position.file if end else None))
+
+
+def _of_error(subject: str, trouble: TidemarkError) -> Finding:
+    return Finding(subject, trouble.message, trouble.hint, trouble.kind)
+
+
+def _describe(answers: Answers) -> str:
+    facts = answers.facts
+    kind = "" if facts.is_maria else "MySQL "
+    ids = f"server id {facts.server_id}" + (f", {facts.server_uuid}" if facts.server_uuid else "")
+    return f"{answers.address}: {kind}{facts.version}, {ids}"
+
+
+def _look_at_folder(root: Path) -> Finding:
+    there = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return _of_error("store", PermissionDeniedError(f"{there} may not be written", hint="give this user the right"))
+    free = shutil.disk_usage(there).free
+    told = f"{root}: {free / 1e9:,.1f} GB free"
+    if free < LOW_BYTES:
+        return _of_error("store", DiskFullError(f"{told}: too little", hint="free space there, or lower retain_hours"))
+    return Finding("store", told)

@@ -1,0 +1,12 @@
+"""May a server be trusted with the changes of its tables, and for how many hours does it still hold them?
+
+Enter by `answers.ask_server`, then `rules.judge` and `headroom.measure_headroom`. Answers are asked for once, as one frozen
+value; what they mean is decided without a server.
+
+    answers   what a server and its tables say, as one value
+    headroom  the hours until the server purges what the store does not have; pure
+    rules     what is wrong, and the SQL that mends it; pure
+
+Imports `changes.binlog`, `changes.connection`, `errors`. Knows no settings, no ledger and no store. Changes nothing at a
+server.
+"""

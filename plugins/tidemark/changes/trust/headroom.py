@@ -1,0 +1,47 @@
+"""How many hours are left until a server purges what a store does not have yet. Pure.
+
+A server removes a log by its age (since it was closed), or once all logs together are above a limit. MariaDB does it when
+a log is begun, so a log may live longer than is told here, and never shorter: unless somebody purges by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.changes.trust.answers import Answers
+
+RED_SHARE = 0.5
+"""Below this share of the purge time somebody has to be told."""
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """`hours` until what comes next is purged; `purge_hours`: how long the server keeps a log. None: it keeps all."""
+
+    hours: float | None
+    purge_hours: float | None
+
+    @property
+    def is_red(self) -> bool:
+        return self.hours is not None and self.purge_hours is not None and self.hours < RED_SHARE * self.purge_hours
+
+
+def measure_headroom(answers: Answers, file: str | None) -> Headroom:
+    """The headroom of a store that ends in log `file`; None: of one that has everything up to now."""
+    facts = answers.facts
+    now, names = facts.time, [name for name, _ in facts.logs]
+    index = names.index(file) if file in names else len(names) - 1
+    closed = answers.following.time if answers.following is not None and answers.following.time else now
+    told: list[tuple[float, float]] = []
+    if facts.expire_seconds:
+        told.append(((facts.expire_seconds - max(0.0, now - closed)) / _HOUR, facts.expire_seconds / _HOUR))
+    total = sum(size for _, size in facts.logs)
+    if facts.space_limit and total and answers.oldest is not None and now > answers.oldest.time > 0:
+        an_hour = total / (now - answers.oldest.time) * _HOUR
+        needed = sum(size for _, size in facts.logs[index:])
+        told.append(((facts.space_limit - needed) / an_hour, facts.space_limit / an_hour))
+    if not told:
+        return Headroom(None, None)
+    hours, purge_hours = min(told)
+    return Headroom(round(max(0.0, hours), 2), round(purge_hours, 2))

@@ -1,0 +1,335 @@
+"""What is wrong with a server as a source of changes, and the SQL that mends it. Pure.
+
+Each rule looks at one thing. A warning is a finding that is right: nothing is lost by it. With `unsafe = "mark"` what makes
+single rows uncertain is a warning, too. Sources: cdc.md §3.6; the manuals of MySQL 8.4 and MariaDB 10.11 on binary logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.trust.answers import Answers, StoreEnd
+from tidemark.changes.trust.headroom import RED_SHARE, measure_headroom
+from tidemark.errors import BinlogGapError, PermanentError
+
+CLOCK_SECONDS, CLOCK_WRONG_SECONDS = 5.0, 60.0
+SHORT_PURGE_SECONDS = 86_400
+WEEK_SECONDS = 604_800
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding. `hint`: the SQL or the next command. `kind`: the exit code if it is not right."""
+
+    subject: str
+    detail: str
+    hint: str = ""
+    kind: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.kind == 0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the source's settings and its store say. `replica_name`: the name under which our dumps are connected."""
+
+    name: str
+    server_id: int = 0
+    stops: bool = True
+    end: StoreEnd | None = None
+
+    @property
+    def replica_name(self) -> str:
+        return f"tidemark-{self.name}"
+
+
+def judge(answers: Answers, wanted: Wanted) -> tuple[Finding, ...]:
+    """All findings, in the order of the rules. Without a binary log nothing else is judged."""
+    if not answers.facts.log_bin:
+        return (_bad("log_bin", "the server writes no binary log", _option("log_bin = binlog")),)
+    return tuple(finding for rule in RULES for finding in rule(answers, wanted))
+
+
+Rule = Callable[[Answers, Wanted], Iterator[Finding]]
+
+
+def _bad(subject: str, detail: str, hint: str) -> Finding:
+    return Finding(subject, detail, hint, PermanentError.kind)
+
+
+def _warn(subject: str, detail: str, hint: str = "") -> Finding:
+    return Finding(subject, f"warning: {detail}" + (f": {hint}" if hint else ""))
+
+
+def _doubt(wanted: Wanted, subject: str, detail: str, hint: str) -> Finding:
+    return _bad(subject, detail, hint) if wanted.stops else _warn(subject, detail, hint)
+
+
+def _option(line: str) -> str:
+    return f"write `{line}` under [mysqld] in the server's option file, and start it again"
+
+
+def _name(names: Sequence[str]) -> str:
+    left = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {left} more" if left > 0 else "")
+
+
+def _quote(table: str) -> str:
+    return ".".join(f"`{part.replace('`', '``')}`" for part in table.split(".", 1))
+
+
+# what the log holds
+
+
+def check_format(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    found = answers.facts.binlog_format
+    if found == "ROW":
+        yield Finding("binlog_format", "ROW")
+    else:
+        mend = "SET GLOBAL binlog_format = 'ROW'; sessions that are connected keep their own"
+        yield _doubt(wanted, "binlog_format", f"{found}: changes come as statements", mend)
+
+
+def check_image(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    found = answers.facts.row_image
+    if found in ("FULL", ""):  # servers before the variable log whole rows
+        yield Finding("binlog_row_image", found or "FULL")
+    else:
+        mend = "SET GLOBAL binlog_row_image = 'FULL'; sessions that are connected keep their own"
+        yield _doubt(wanted, "binlog_row_image", f"{found}: columns that a statement leaves alone are absent", mend)
+
+
+def check_metadata(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    found = answers.facts.row_metadata
+    if found == "FULL":
+        yield Finding("binlog_row_metadata", "FULL")
+    elif found:
+        mend = "SET GLOBAL binlog_row_metadata = 'FULL'"
+        yield _doubt(wanted, "binlog_row_metadata", f"{found}: the log has no names of columns", mend)
+    else:
+        version = answers.facts.version
+        mend = "MySQL 8.0.1 and MariaDB 10.5 have binlog_row_metadata: upgrade"
+        yield _doubt(wanted, "binlog_row_metadata", f"{version} does not log the names of columns", mend)
+
+
+def check_filters(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    del wanted
+    facts = answers.facts
+    databases = sorted({table.partition(".")[0] for table in answers.tables})
+    logged, left_out = (set(filter(None, text.split(","))) for text in (facts.do_db, facts.ignore_db))
+    lost = [name for name in databases if (logged and name not in logged) or name in left_out]
+    if lost:
+        yield _bad(
+            "binlog filters",
+            f"changes of {_name(lost)} are not logged",
+            "take binlog_do_db and binlog_ignore_db out of the server's option file, and start it again",
+        )
+    elif logged or left_out:
+        yield _warn("binlog filters", "the server has some; they leave out no table of this source that is there now")
+    else:
+        yield Finding("binlog filters", "none")
+
+
+def check_replica(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    del wanted
+    facts = answers.facts
+    if facts.is_replica and not facts.log_replica_updates:
+        new = not facts.is_maria and facts.version_numbers >= (8, 0, 26)
+        line = "log_replica_updates = ON" if new else "log_slave_updates = ON"
+        yield _bad("replica", "it does not log the changes that it replicates", _option(line))
+    elif facts.is_replica is None:
+        yield _warn("replica", "the login may not ask whether it is one")
+    else:
+        yield Finding("replica", "it logs what it replicates" if facts.is_replica else "it is none")
+
+
+def check_checksum(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    del wanted
+    if answers.facts.checksum in ("NONE", ""):
+        mend = "SET GLOBAL binlog_checksum = 'CRC32'"
+        yield _warn("binlog_checksum", "the log has none, so a flipped bit may go unseen", mend)
+    else:
+        yield Finding("binlog_checksum", answers.facts.checksum)
+
+
+# tables
+
+
+def check_cascades(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    facts = answers.facts
+    if not answers.cascades:
+        yield Finding("foreign keys", "none changes rows on its own")
+    elif not facts.is_maria and facts.version_numbers >= (9, 6):
+        yield Finding("foreign keys", f"{len(answers.cascades)} change rows on their own, and the server logs that")
+    else:
+        told = _name([f"{one.table} {one.rule}" for one in answers.cascades])
+        first = answers.cascades[0]
+        mend = (
+            f"ALTER TABLE {_quote(first.table)} DROP FOREIGN KEY {_quote(first.name)}, and add it again with RESTRICT;"
+            ' or leave the table out (exclude); or unsafe = "mark"'
+        )
+        yield _doubt(wanted, "foreign keys", f"rows that they change stand in no log: {told}", mend)
+
+
+def check_keys(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    del wanted
+    if not answers.tables:
+        yield _warn("tables", "none is seen that the patterns of the source mean, or SELECT is missing")
+        return
+    count = f"{len(answers.tables)} table{'' if len(answers.tables) == 1 else 's'}"
+    if answers.without_key:
+        mend = f"ALTER TABLE {_quote(answers.without_key[0])} ADD PRIMARY KEY (…)"
+        yield _warn("tables", f"{count}; without a key, so that no row can be told from another like it:"
+                    f" {_name(answers.without_key)}", mend)  # fmt: skip
+    else:
+        yield Finding("tables", f"{count}, each with a key")
+
+
+# rights
+
+_GRANT = re.compile(r"GRANT (?P<rights>.+?) ON (?P<scope>\S+|`.*`\.\S+) TO (?P<user>.+?)(?: WITH .*)?", re.DOTALL)
+_EVERYTHING = {"ALL PRIVILEGES", "ALL", "SUPER"}
+_NEEDED = (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
+
+
+def check_rights(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    del wanted
+    everywhere, somewhere, user, has_role = set[str](), set[str](), "…", False
+    for grant in answers.facts.grants:
+        found = _GRANT.fullmatch(grant)
+        if found is None:
+            has_role = True
+            continue
+        user = found["user"]
+        rights = {right.strip().upper() for right in found["rights"].split(",")}
+        somewhere |= {right.partition(" (")[0] for right in rights}
+        everywhere |= rights if found["scope"] == "*.*" else set()
+    missing = [names[0] for names in _NEEDED if not everywhere & {*names, *_EVERYTHING}]
+    mend = [f"GRANT {', '.join(missing)} ON *.* TO {user}"] if missing else []
+    if not somewhere & {"SELECT", "ALL PRIVILEGES", "ALL"}:
+        missing.append("SELECT")
+        mend.append(f"GRANT SELECT ON the databases TO {user}" if not answers.tables else f"GRANT SELECT ON *.* TO {user}")
+    if missing and has_role:
+        yield _warn("rights", f"a role may give {', '.join(missing)}: what it gives is not told")
+    elif missing:
+        yield _bad("rights", f"missing: {', '.join(missing)}", "; ".join(mend))
+    else:
+        yield Finding("rights", "REPLICATION SLAVE, REPLICATION CLIENT, SELECT")
+
+
+def check_server_id(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    facts = answers.facts
+    if not facts.server_id:
+        yield _bad("server_id", "the server's own is 0, with which it serves no replica", "SET GLOBAL server_id = 1")
+        return
+    others = {each.server_id: each.host for each in facts.replicas or () if each.host != wanted.replica_name}
+    if wanted.server_id == facts.server_id or wanted.server_id in others:
+        whose = others.get(wanted.server_id) or "the server itself"
+        yield _bad(
+            "server_id",
+            f"{wanted.server_id} is in use by {whose}",
+            f"let [sources.{wanted.name}] have server_id = 0, or another one",
+        )
+    elif facts.replicas is None and wanted.server_id:
+        right = "REPLICATION MASTER ADMIN" if facts.is_maria else "REPLICATION SLAVE"
+        yield _warn("server_id", f"who else replicates may not be asked ({right}); with server_id = 0 nobody has ours")
+    else:
+        yield Finding(
+            "server_id", f"{wanted.server_id} is free" if wanted.server_id else "one that nobody there uses is taken"
+        )
+
+
+# time
+
+
+def check_clock(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    del wanted
+    ahead = answers.facts.time - answers.time
+    told = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} ours"
+    if abs(ahead) > CLOCK_WRONG_SECONDS:
+        yield _bad("clock", told, "set both clocks by NTP")
+    elif abs(ahead) > CLOCK_SECONDS:
+        yield _warn("clock", told, "set both clocks by NTP")
+    else:
+        yield Finding("clock", "agrees with ours")
+
+
+def check_purge(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    del wanted
+    facts = answers.facts
+    reach = ""
+    if answers.oldest is not None and answers.oldest.time:
+        reach = f"; the oldest log begins {(facts.time - answers.oldest.time) / 3600:,.1f} hours ago"
+    if facts.expire_seconds:
+        told = f"logs go {facts.expire_seconds / 3600:,.1f} hours after they are closed{reach}"
+        if facts.expire_seconds < SHORT_PURGE_SECONDS:
+            yield _warn("purge", told, f"SET GLOBAL {_expire_statement(answers)}")
+        else:
+            yield Finding("purge", told)
+    elif facts.space_limit:
+        yield Finding("purge", f"the oldest log goes above {facts.space_limit:,} bytes of all{reach}")
+    else:
+        yield _warn("purge", f"logs go only by hand{reach}: is its disk watched?")
+
+
+def _expire_statement(answers: Answers) -> str:
+    facts = answers.facts
+    if facts.is_maria and facts.version_numbers < (10, 6):
+        return f"expire_logs_days = {WEEK_SECONDS // 86_400}"
+    return f"binlog_expire_logs_seconds = {WEEK_SECONDS}"
+
+
+def check_position(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    """Whether the server still has what follows the store."""
+    end = wanted.end
+    if end is None:
+        yield Finding("position", "nothing is captured yet")
+        return
+    place = f"{end.position.file}:{end.position.position}"
+    if any(name == end.position.file for name, _ in answers.facts.logs):
+        yield Finding("position", f"the server has what follows {place}")
+    elif has_rest(answers, end):
+        yield Finding("position", f"{end.position.file} is purged; by GTID the server has what follows {end.gtids}")
+    else:
+        first = answers.facts.logs[0][0] if answers.facts.logs else "none"
+        yield Finding(
+            "position",
+            f"what follows {place} is purged: the oldest log of the server is {first}",
+            "what is lost stands in no log: the tables have to be read anew",
+            BinlogGapError.kind,
+        )
+
+
+def has_rest(answers: Answers, end: StoreEnd) -> bool:
+    """Whether the logs of a server that purged a store's last one hold everything that the store does not, by GTID."""
+    if isinstance(end.gtids, MysqlGtidSet):
+        return bool(end.gtids.intervals) and end.gtids >= answers.facts.purged
+    oldest = answers.oldest.gtids if answers.oldest is not None else None
+    return isinstance(end.gtids, MariaGtidPosition) and isinstance(oldest, MariaGtidPosition) and end.gtids >= oldest
+
+
+def check_headroom(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    room = measure_headroom(answers, wanted.end.position.file if wanted.end else None)
+    if room.hours is None:
+        yield Finding("headroom", "the server removes no log on its own")
+    elif room.is_red:
+        yield Finding(
+            "headroom",
+            f"{room.hours:,.1f} hours until what comes next is purged, less than {RED_SHARE:.0%} of {room.purge_hours:,.1f}",
+            f"./tidemark changes capture {wanted.name}; and SET GLOBAL {_expire_statement(answers)}",
+            PermanentError.kind,
+        )
+    else:
+        yield Finding("headroom", f"{room.hours:,.1f} hours until what comes next is purged")
+
+
+RULES: tuple[Rule, ...] = (
+    *(check_format, check_image, check_metadata, check_filters, check_replica, check_checksum),
+    *(check_cascades, check_keys, check_rights, check_server_id, check_clock, check_purge, check_position, check_headroom),
+)
