@@ -21,6 +21,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
+from tests.crash import explorer
 from tests.services import postgres as postgres_service
 from tests.services import sshd as sshd_service
 from tests.services.processes import PartMissing
@@ -53,7 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    profile = "soak" if config.getoption("--soak") else "ci" if IN_CI else "dev"
+    everything = config.getoption("--all") or config.getoption("--soak")
+    explorer.STRIDE = 1 if everything else explorer.STRIDE
+    profile = "soak" if config.getoption("--soak") else "ci" if everything else "dev"
     hypothesis.settings.load_profile(os.environ.get("TIDEMARK_TEST_HYPOTHESIS", profile))
 
 

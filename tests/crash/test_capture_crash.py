@@ -87,7 +87,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 )
 def test_a_killed_capture(tmp_path: Path, logs: list[Path], limits: Limits, effects: tuple[str, ...]) -> None:
     explored = explore(lambda: CaptureWorld(tmp_path / "s", logs, limits))
-    assert explored.crashes == explored.points
+    assert explored.all_died
     for effect in ("after publish source.json", *effects):
         assert any(name.startswith(effect) for name in explored.names), effect
 
