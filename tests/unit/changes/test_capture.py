@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from uuid import UUID
 import pyarrow.parquet as pq
 import pytest
 
+import tidemark
 from tests.binlog_maker import SIGNED, charset, event, field, log, rows_event, table_map, uint
 from tests.commanded import Said, run_here
 from tidemark.changes.binlog.layout import EventType as E
@@ -317,6 +321,19 @@ def test_logs_of_mysql(world: World, log: str, gtids: str) -> None:
     assert gtids[:8] in shown["gtid_set"]
     assert any(line["k"] == "row" for line in world.read())
     assert world.capture("--files", str(world.folder / "mysql-bin.000001"))["state"] == "nothing new"
+
+
+def test_a_small_capture_does_not_wait_for_pandas(world: World) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tidemark.changes.capture.run import Job, capture, open_log_files;"
+        "from tidemark.changes.capture.transactions import Rules; from tidemark.changes.store.disk import Disk;"
+        "done = capture(Job(Disk(Path(sys.argv[1])), 1, Rules(lambda *_: True), open_log_files([Path(sys.argv[2])])));"
+        "print(done.rows > 0, {'pandas', 'pyarrow.compute'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", program, str(world.folder / "s"), world.put_log("variants/plain.binlog")]
+    path = os.pathsep.join([str(Path(tidemark.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": path})
+    assert done.stdout == "True set()\n"
 
 
 def test_logs_of_another_server_are_not_appended(world: World) -> None:

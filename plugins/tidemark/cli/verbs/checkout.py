@@ -38,6 +38,8 @@ PEERS = (  # programs that benchmarks compare Tidemark with, and what those need
     ("java", "openjdk-17-jre-headless"),
     ("mvn", "maven"),
     ("ip", "iproute2"),
+    ("mariadbd", "mariadb-server"),
+    ("mariadb-binlog", "mariadb-client"),
     ("cc", "gcc"),
     ("cc", "libc6-dev"),
 )

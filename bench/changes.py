@@ -1,0 +1,162 @@
+"""`./tidemark bench changes`: changes of a MariaDB into the store, beside the decoders that others have.
+
+600,000 changes in statements of 1,000 rows (`bulk`, 104 MB of log) and 60,000 in transactions of one row (`oltp`, 25 MB), on
+a table of ten columns; two thirds are inserts, a quarter updates. Whole processes, rounds in turn. Ratios of median times:
+
+    decode_bulk, decode_oltp              every value of a log as Arrow, to `mariadb-binlog -v`; `…_pure`: without a compiler
+    capture_to_decode_bulk, …_oltp        server to durable store by the command, to the decoding alone
+    capture_bulk_rows_s, …_oltp_rows_s    changes a second, server to durable store
+    capture_library_x                     how many times faster than mysql-replication reads the bulk from the server
+    store_to_binlog                       bytes of the store to those of the log, bulk
+    idle_seconds                          the command where nothing is new
+    peak_mb                               largest memory of a capture
+
+`cpu_…`: the same of CPU seconds, which hardly depend on what else the machine does. Each contender counts its changes, and a
+wrong number ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.changes_data import ROWS, make_load
+from bench.measure import Contender, alternate, report, warm
+from bench.merge import PEERS
+from bench.rows import REPOSITORY, say
+from tests.services.mariadb import PASSWORD, USER, MariaDb, start
+
+RUN = [sys.executable, "-m", "bench.changes_run"]
+
+
+@dataclass
+class Load:
+    """A server with one load in its log, and the source of it in our settings."""
+
+    name: str
+    server: MariaDb
+    log: Path
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "tidemark.toml"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def rows(self) -> int:
+        return ROWS[self.name]
+
+    def write_settings(self) -> None:
+        self.folder.mkdir()
+        (self.folder / "password").write_text(PASSWORD, encoding="utf-8")
+        self.config.write_text(
+            f'[sources.{self.name}]\nstore = "store"\nurl = "mysql://{USER}@127.0.0.1:{self.server.port}"\n'
+            'password_file = "password"\ntls = "off"\n'
+        )
+
+    def capture(self, *, anew: bool) -> list[str]:
+        command = [sys.executable, "-m", "tidemark.cli", "--config", str(self.config), "changes", "capture", self.name]
+        return [*RUN, "capture", str(self.store) if anew else "", *command, "--json"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tidemark bench changes", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one round instead of five")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
+        loads = []
+        for name in ROWS:
+            say(f"{name}: {ROWS[name]:,} changes")
+            server = start({"max_binlog_size": "1073741824", "binlog_annotate_row_events": "0"})
+            stack.callback(server.close)
+            loads.append(Load(name, server, make_load(server, name), folder / name))
+            loads[-1].write_settings()
+        paper = _measure(loads, 1 if asked.quick else 5)
+    print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
+    return 0
+
+
+def _measure(loads: Sequence[Load], rounds: int) -> dict[str, object]:
+    ours: dict[str, Contender] = {}
+    peers: dict[str, Contender] = {}
+    absent = {
+        "debezium": "its engine is not driven from here yet",
+        "mysqlbinlog": "no server of MySQL is started from here yet",
+    }
+    for load in loads:
+        log, count = str(load.log), str(load.rows)
+        rows = {
+            f"decode {load.name}": [*RUN, "decode", log, count],
+            f"decode {load.name} pure": ["env", "TIDEMARK_PURE=1", *RUN, "decode", log, count],
+            f"capture {load.name}": load.capture(anew=True),
+            f"idle {load.name}": load.capture(anew=False),
+        }
+        ours |= {name: Contender(name, command) for name, command in rows.items()}
+        if tool := shutil.which("mariadb-binlog"):
+            words = [tool, "--no-defaults", "-v", "--base64-output=decode-rows", log]
+            peers[f"mariadb-binlog {load.name}"] = Contender("mariadb-binlog", words)
+        else:
+            absent["mariadb-binlog"] = "apt-get install mariadb-client"
+    if (PEERS / "pymysqlreplication").is_dir():
+        words = [*RUN, "library", str(loads[0].server.port), loads[0].log.name, str(loads[0].rows)]
+        peers["mysql-replication bulk"] = Contender("mysql-replication", words)
+    else:
+        absent["mysql-replication"] = "./tidemark bench changes --install"
+    everyone = [*ours.values(), *peers.values()]
+    warm(everyone, REPOSITORY)
+    alternate(everyone, rounds, REPOSITORY)
+    for load in loads:
+        captured = json.loads(ours[f"capture {load.name}"].run(REPOSITORY))
+        again = json.loads(ours[f"idle {load.name}"].run(REPOSITORY))
+        if captured["rows"] != load.rows or again["state"] != "nothing new":
+            raise RuntimeError(f"a capture of {load.name} did not take all there is: {captured}, {again}")
+    ratios = _compare(loads, ours, peers)
+    sides = [{name: one.as_json() for name, one in side.items()} for side in (ours, peers)]
+    return report("changes", ratios, *sides, absent=absent)
+
+
+def _compare(loads: Sequence[Load], ours: dict[str, Contender], peers: dict[str, Contender]) -> dict[str, float]:
+    ratios: dict[str, float] = {}
+
+    def note(name: str, one: Contender, other: Contender | None) -> None:
+        if other is not None:
+            ratios[name] = one.median_seconds / other.median_seconds
+            ratios[f"cpu_{name}"] = _cpu_seconds(one) / _cpu_seconds(other)
+
+    for load in loads:
+        decode, capture = ours[f"decode {load.name}"], ours[f"capture {load.name}"]
+        tool = peers.get(f"mariadb-binlog {load.name}")
+        note(f"decode_{load.name}", decode, tool)
+        note(f"decode_{load.name}_pure", ours[f"decode {load.name} pure"], tool)
+        note(f"capture_to_decode_{load.name}", capture, decode)
+        ratios[f"capture_{load.name}_rows_s"] = load.rows / capture.median_seconds
+        ratios[f"cpu_capture_{load.name}_rows_s"] = load.rows / _cpu_seconds(capture)
+    if library := peers.get("mysql-replication bulk"):
+        ratios["capture_library_x"] = library.median_seconds / ours["capture bulk"].median_seconds
+    stored = sum(path.stat().st_size for path in loads[0].store.rglob("*") if path.is_file())
+    ratios["store_to_binlog"] = stored / loads[0].log.stat().st_size
+    ratios["idle_seconds"] = ours["idle bulk"].median_seconds
+    ratios["peak_mb"] = max(ours[f"capture {load.name}"].peak_mb for load in loads)
+    return ratios
+
+
+def _cpu_seconds(contender: Contender) -> float:
+    return statistics.median(sample.cpu_seconds for sample in contender.samples)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
