@@ -6,6 +6,7 @@ for the caller to refuse changes that came as statements.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from tidemark.changes.binlog.charsets import text_decoder
@@ -243,8 +244,13 @@ def _check_count(cursor: Cursor, count: int, smallest: int) -> int:
     return count
 
 
+_MARIA_GTID = struct.Struct("<QIB")
+
+
 def read_maria_gtid(cursor: Cursor, server_id: int) -> MariaGtid:
-    number, domain, flags = cursor.read_uint(8), cursor.read_uint(4), cursor.read_uint(1)
+    begin = cursor.position
+    cursor.skip_bytes(_MARIA_GTID.size)
+    number, domain, flags = _MARIA_GTID.unpack_from(cursor.data, begin)
     commit_id = cursor.read_uint(8) if flags & 0x02 else None
     xa = None
     if flags & 0xC0:

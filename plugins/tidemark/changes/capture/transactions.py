@@ -146,10 +146,11 @@ class Transactions:
             self._feed.skip(plain[-1].behind)
 
     def _take_plain(self, plain: Plain, where: str) -> Iterator[Item]:
-        if any(rows.table.unknown() for rows in plain.rows):
-            state = _Open(self._rules, self._is_wanted, plain.gtid, where)
-            return chain(chain.from_iterable(map(state.take_rows, plain.rows)), [_XID])
-        return iter([*(rows for rows in plain.rows if self._is_wanted(rows.table)), _XID])
+        for rows in plain.rows:
+            if rows.table.unknown() or not self._is_wanted(rows.table):
+                state = _Open(self._rules, self._is_wanted, plain.gtid, where)
+                return chain(chain.from_iterable(map(state.take_rows, plain.rows)), [_XID])
+        return iter([*plain.rows, _XID])
 
     # beginning
 
