@@ -24,7 +24,7 @@ def main() -> int:
         if asked.json:
             print(json.dumps({"ok": False, "kind": 1, "error": str(broke), "hint": f"look into {asked.dir}"}))
         return 1
-    print(_last_screen(outcome), file=sys.stderr)
+    print(last_screen(outcome), file=sys.stderr)
     if asked.json:
         print(json.dumps(outcome.as_json()))
     return 0 if outcome.ok else 20
@@ -34,7 +34,7 @@ def _tell(title: str, came: str, seconds: float) -> None:
     print(f"  {seconds:5.1f} s  {title}\n           {came}", file=sys.stderr, flush=True)
 
 
-def _last_screen(outcome: Outcome) -> str:
+def last_screen(outcome: Outcome) -> str:
     lines = ["", "  site       server       points read   missing   twice   coverage"]
     for name, site in outcome.sites.items():
         lines.append(
@@ -47,6 +47,11 @@ def _last_screen(outcome: Outcome) -> str:
         f"  {verdict}  {outcome.files} files, {outcome.bytes:,} bytes, {outcome.seconds} s",
         f"  heat map   {outcome.coverage_html}",
         f"  go on      ./tidemark --config {outcome.settings} status   (or up: Airflow's pages again)",
+        *(
+            []
+            if outcome.ssh
+            else ["  left out   SSH: the sites were plain folders. apt-get install openssh-server, then the demo again"]
+        ),
         "",
     ]
     return "\n".join(lines)

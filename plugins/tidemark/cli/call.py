@@ -7,7 +7,8 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ class Call:
     screen: Screen
     rest: list[str] = field(default_factory=list)  # options that belong to another program (pytest, a benchmark)
     opened: list[App] = field(default_factory=list)
+    only_looks: bool = False  # the verb makes no ledger
+    scratch: ExitStack = field(default_factory=ExitStack)  # what ends with this call
     make_parser: Callable[[], argparse.ArgumentParser] = argparse.ArgumentParser  # of the whole command
 
     @cached_property
@@ -49,10 +52,21 @@ class Call:
 
     def _open_app(self, whose_ever: bool) -> App:
         from tidemark.app import open_app
+        from tidemark.ledger.database import is_unmade
 
-        app = open_app(self.settings, whose_ever)
+        settings = self.settings
+        if self.only_looks and is_unmade(settings.ledger.url, settings.root):
+            settings = replace(settings, ledger=replace(settings.ledger, url=self._make_scratch_ledger()))
+        app = open_app(settings, whose_ever)
         self.opened.append(app)
         return app
+
+    def _make_scratch_ledger(self) -> str:
+        """The address of an empty ledger that is gone after this call."""
+        import tempfile
+
+        folder = self.scratch.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-"))
+        return f"sqlite:///{folder}/ledger.db"
 
     @property
     def receiver(self) -> ReceiverSettings:
@@ -98,6 +112,7 @@ class Call:
     def close(self) -> None:
         for app in self.opened:
             app.ledger.close()
+        self.scratch.close()
 
 
 @dataclass(frozen=True)
@@ -140,7 +155,8 @@ class Verb:
     """One command, such as `sync`. `example` is a whole command line; `run` does the work.
 
     `asks`: the question to confirm (or to answer by `--yes`) before `run` destroys something or decides for the operator.
-    "" if it does neither. `flags`: a verb that passes its arguments on to another program (pytest) names its own flags here.
+    "" if it does neither. `only_looks`: it makes no ledger where there is none. `flags`: a verb that passes its arguments on
+    to another program (pytest) names its own flags here.
     """
 
     name: str
@@ -150,3 +166,4 @@ class Verb:
     arguments: Callable[[argparse.ArgumentParser], None] = no_arguments
     flags: tuple[str, ...] = ()
     asks: Callable[[Call], str] = asks_nothing
+    only_looks: bool = False

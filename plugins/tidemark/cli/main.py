@@ -256,6 +256,7 @@ def _run_logged(words: Sequence[str], program: str, screen: Screen, log: ExitSta
             call = Call(arguments, screen, rest, make_parser=lambda: _make_parser(VERBS.values()))
             connections.config = arguments.config
             verb = VERBS[arguments.verb]
+            call.only_looks = verb.only_looks
             try:
                 call.confirm_action(verb.asks, words)
                 answer = verb.run(call)

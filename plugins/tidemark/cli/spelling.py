@@ -20,9 +20,7 @@ _COMMAND = re.compile(
 )
 WITHOUT_SETTINGS = ("init", "demo", "test", "bench", "help", "version", "completion")
 WITH_RECEIVER = re.compile(r"load|merge|coverage|verify|why|read|(?:quarantine|owners) [a-z]+|cluster(?: plan)? [a-z-]+")
-SAID = frozenset(
-    ("cause", "detail", "error", "hint", "if_wait", "next", "note", "notes", "reason", "trouble", "wait", "why")
-)
+SAID = frozenset(("cause", "detail", "error", "hint", "if_you_wait", "man", "next", "note", "notes", "reason"))
 """The keys of `--json` whose texts may name commands. All others are data."""
 
 

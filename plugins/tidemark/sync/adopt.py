@@ -6,8 +6,8 @@
   known from now on and not sent. They are not in the catalog; a later change of such a file sends it whole.
 - TsFiles at the receiver. Those with the digest of the site's file land and load as if they had been sent: only their
   `.resource` and mods cross the wire. A copy that differs is not used, and the file is sent.
-- `uuid.txt`, `device_owner`, `sync_schema_pos`. Owners are claimed for the sites of the settings. The UUID is compared with
-  the site's. The schema position is reported and not used: the centre needs the whole log.
+- `uuid.txt`, `device_owner`, `sync_schema_pos`. Owners are claimed for the sites of the settings. A UUID that is not
+  the site's is refused. The schema position is reported and not used: the centre needs the whole log.
 
 `parse_acknowledged` reads an original sender's state after any crash (the seed's recovery steps 1 to 9).
 `last_local_files.txt` is the acknowledged set, `sync.log` its redo log, `current_local_files.txt` the atomic replacement.
@@ -42,7 +42,7 @@ from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.ledger.sender import links as link_rows
 from tidemark.progress import Progress, ignore_progress
-from tidemark.settings.model import LinkSettings
+from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.stores.listing import classify_files
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store
@@ -95,8 +95,9 @@ class Found:
         return not (self.lists or self.copies or self.owners)
 
 
-def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progress) -> AdoptResult:
-    """Take over `folder` for a link. Raises NotFoundError if it does not exist, UsageError if it holds nothing usable."""
+def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progress, other_uuid: bool = False) -> AdoptResult:
+    """Take over `folder` for a link. Raises NotFoundError if it does not exist, UsageError if it holds nothing usable, or
+    what another sender delivered; `other_uuid` says that the site had another UUID then."""
     settings = app.link_settings(link)
     if not folder.is_dir():
         raise NotFoundError(f"no folder {folder}", subject=str(folder))
@@ -107,6 +108,8 @@ def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progres
             hint="give the sender's folder (…/sync-sender/<ip>_<port>) or a folder of TsFiles at the receiver",
             subject=str(folder),
         )
+    if not other_uuid:
+        _require_uuid(found, folder, app.site_settings(settings.site))
     local = app.receiver_root(app.receiver_settings(settings.receiver)) is not None
     site = app.site_settings(settings.site)
     store = LocalStore(str(folder.absolute()))
@@ -127,7 +130,7 @@ def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progres
         sent_bytes=result.sent_bytes,
         uuid=found.uuid,
         schema_position=found.schema_position,
-        note=_note_other_uuid(found, site.id),
+        note="" if found.lists or places or found.owners else f"no TsFile of {folder} has the name of one at the site",
     )
 
 
@@ -188,13 +191,18 @@ def _claim_devices(app: App, link: LinkSettings, owners: Mapping[str, str]) -> i
     return len(rows)
 
 
-def _note_other_uuid(found: Found, site_id: str) -> str:
+def _require_uuid(found: Found, folder: Path, site: SiteSettings) -> None:
+    """Raise UsageError if the folder is of a sender with another UUID than the site's."""
     try:
-        if found.uuid and UUID(found.uuid) != UUID(site_id):
-            return f"the original sender's UUID is {UUID(found.uuid)}, the settings give this site {site_id}"
+        same = not found.uuid or UUID(found.uuid) == UUID(site.id)
     except ValueError:
-        return f"uuid.txt holds no UUID: {found.uuid[:40]!r}"
-    return ""
+        same = False
+    if not same:
+        raise UsageError(
+            f"{folder} is of the sender {found.uuid[:40]!r}, and site {site.name} is {site.id}",
+            hint="give the folder of this site's own sender; --other-uuid if this site had that UUID then",
+            subject=str(folder),
+        )
 
 
 def _file_text(path: Path) -> str | None:

@@ -145,7 +145,7 @@ def test_times_beyond_any_calendar_are_bounds_like_others(tidemark: Command) -> 
 def test_settings_whose_ledger_has_no_place_name_it(tidemark: Command, deployment: Path) -> None:
     with (deployment / "tidemark.toml").open("a") as settings:
         settings.write(f'[ledger]\nurl = "sqlite:///{NO_PLACE}/ledger.db"\n')
-    refused(tidemark("status", "--json"), 6, NO_PLACE)
+    refused(tidemark("sync", "plant1", "--json"), 6, NO_PLACE)
 
 
 @pytest.mark.parametrize("url", ["sqlite", "nosuchdb://x/y", "postgresql+psycopg://127.0.0.1:1/none"])

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from demo.__main__ import last_screen
+from demo.story import Outcome
 from tests.unit.cli.conftest import Command
 from tidemark.cli import main as entry
 from tidemark.cli.call import Answer, Call, Verb
@@ -62,6 +64,19 @@ def test_the_help_of_every_verb_shows_an_example(tidemark: Command, verb: str) -
     assert said.code == 0
     assert f"example:\n  ./tidemark {verb}" in said.out
     assert all(len(line) < 100 for line in said.out.splitlines())
+
+
+@pytest.mark.parametrize("words", ["plan plant1", "status", "runs", "coverage", "why plant1", "read --out x.csv"])
+def test_a_verb_that_only_looks_makes_no_ledger(tidemark: Command, deployment: Path, words: str) -> None:
+    said = tidemark(*words.split(), "--json")
+    assert said.code in (0, 3, 23), said
+    assert not (deployment / "var").exists()
+    assert tidemark("plan", "plant1", "--json").json["files"] > 0
+
+
+def test_a_demo_without_sshd_says_what_to_install() -> None:
+    assert "apt-get install openssh-server" in last_screen(Outcome(ok=True))
+    assert "openssh" not in last_screen(Outcome(ok=True, ssh=True))
 
 
 def test_the_help_lists_the_verbs_and_the_exit_codes(tidemark: Command) -> None:
@@ -339,6 +354,7 @@ def test_a_sync_of_a_local_site_imports_neither_airflow_nor_spark_nor_ssh(deploy
 def test_status_tells_who_sends_under_a_shared_cap(
     tidemark: Command, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert tidemark("ledger", "upgrade").code == 0  # makes it: the status only looks
     assert "lines" not in tidemark("status", "--json").json
     monkeypatch.setenv("TIDEMARK__RECEIVERS__CENTRE__BANDWIDTH", "10 MB/s")
     assert "centre, line of 10.0 MB/s: nobody sends" in tidemark("status").out

@@ -11,7 +11,7 @@ import pytest
 
 from tests.crash.edge import path_of
 from tests.crash.explorer import Effects, explore
-from tests.crash.sync_world import SyncWorld
+from tests.crash.sync_world import SITE_ID, SyncWorld
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.sync.adopt import ADDED, DELETED, AdoptResult, adopt
 
@@ -24,7 +24,7 @@ def sender_folder(folder: Path, case: Mapping[str, Any]) -> Path:
     """…/sync-sender/<receiver> as the original leaves it, with the paths of its own machine."""
     place = folder / "sync-sender" / "192.0.2.16_5555"
     place.mkdir(parents=True)
-    (place.parent / "uuid.txt").write_text("6a1f2a7e-0f52-4a64-9a55-000000000000")
+    (place.parent / "uuid.txt").write_text(SITE_ID)
     for key, name in LISTS.items():
         if case[key] is not None:
             lines = [f"/opt/iotdb/{LETTERS[line]}\n" if line in LETTERS else f"{line}\n" for line in case[key]]
@@ -33,10 +33,10 @@ def sender_folder(folder: Path, case: Mapping[str, Any]) -> Path:
     return folder
 
 
-def adopted(world: SyncWorld, folder: Path, effects: Effects | None = None) -> AdoptResult:
+def adopted(world: SyncWorld, folder: Path, effects: Effects | None = None, other_uuid: bool = False) -> AdoptResult:
     app = world.app(effects or Effects())
     try:
-        return adopt(app, "plant1", folder)
+        return adopt(app, "plant1", folder, other_uuid=other_uuid)
     finally:
         app.ledger.close()
 
@@ -63,12 +63,29 @@ def test_recovery_vectors(case: dict[str, Any], world: SyncWorld, tmp_path: Path
         return
     result = adopted(world, sender_folder(tmp_path, case))
     assert (result.files, result.listed, result.unmatched) == (len(expected), len(expected), 0)
-    assert "6a1f2a7e" in result.note
+    assert not result.note
     assert not sent(world)
     world.sync()
     assert sent(world) == set(LETTERS.values()) - expected
     assert world.sync().state == "nothing"
     assert world.inventory() == {path: len(data) for path, data in world.edge.contents.items()}
+
+
+def test_what_another_sender_delivered_is_not_this_sites(world: SyncWorld, tmp_path: Path) -> None:
+    site_of_letters(world)
+    folder = sender_folder(tmp_path, {"last": list(LETTERS), "current": None, "log": None, "torn_last_line": False})
+    for uuid in ("6a1f2a7e-0f52-4a64-9a55-000000000000", "no uuid"):
+        (folder / "sync-sender" / "uuid.txt").write_text(uuid)
+        with pytest.raises(UsageError, match=uuid) as refused:
+            adopted(world, folder)
+        assert "--other-uuid" in refused.value.hint
+    assert adopted(world, folder, other_uuid=True).listed == len(LETTERS)
+
+
+def test_files_that_are_none_of_the_sites_are_told(world: SyncWorld, tmp_path: Path) -> None:
+    site_of_letters(world)
+    (tmp_path / "9-9-0-0.tsfile").write_bytes(b"something stray")
+    assert "has the name of one at the site" in adopted(world, tmp_path).note
 
 
 def test_a_later_change_of_an_adopted_file_sends_it_whole(world: SyncWorld, tmp_path: Path) -> None:

@@ -334,13 +334,14 @@ def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
 
 
 VERBS = (
-    Verb("status", "per link: state, last run, lag, backlog, guard", "./tidemark status", _run_status),
+    Verb("status", "per link: state, last run, lag, backlog, guard", "./tidemark status", _run_status, only_looks=True),
     Verb(
         "runs",
         "the newest runs: start, duration, rate, files, outcome",
         "./tidemark runs plant1",
         _run_runs,
         _runs_arguments,
+        only_looks=True,
     ),
     Verb(
         "coverage",
@@ -348,6 +349,7 @@ VERBS = (
         "./tidemark coverage --html coverage.html",
         _run_coverage,
         _coverage_arguments,
+        only_looks=True,
     ),
     Verb(
         "verify",
@@ -356,12 +358,15 @@ VERBS = (
         _run_verify,
         _verify_arguments,
     ),
-    Verb("why", "explain what is not in its final state", "./tidemark why plant1", _run_why, _why_arguments),
+    Verb(
+        "why", "explain what is not in its final state", "./tidemark why plant1", _run_why, _why_arguments, only_looks=True
+    ),
     Verb(
         "read",
         "what readers of the catalog see, as Parquet, CSV or JSON lines",
         "./tidemark read --tall --out points.parquet",
         _run_read,
         _read_arguments,
+        only_looks=True,
     ),
 )

@@ -264,19 +264,26 @@ def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "dir", metavar="DIR", help="folder of an original Sync Tool, or files that are at the receiver already"
     )
+    parser.add_argument("--other-uuid", action="store_true", help="take it though its sender had another UUID than the site")
 
 
 def _run_adopt(call: Call) -> Answer:
     from tidemark.sync.adopt import adopt
 
     with progress.show_progress(call.screen) as beat:
-        found = adopt(call.app, call.arguments.link, Path(call.arguments.dir), beat).as_json()
+        asked = call.arguments
+        found = adopt(call.app, asked.link, Path(asked.dir), beat, asked.other_uuid).as_json()
     return Answer(found, lambda screen: screen.print_pairs((key, shorten_list(value)) for key, value in found.items()))
 
 
 VERBS = (
     Verb(
-        "plan", "what a sync would do; changes nothing", "./tidemark plan plant1 --out plan.json", _run_plan, _plan_arguments
+        "plan",
+        "what a sync would do; changes nothing",
+        "./tidemark plan plant1 --out plan.json",
+        _run_plan,
+        _plan_arguments,
+        only_looks=True,
     ),
     Verb(
         "sync",
