@@ -30,7 +30,8 @@ INDEX_HEAD = """\
 is for, what it prints, and its options.
 
 - Words for people and progress go to stderr, results to stdout. `--json` makes the last line of stdout one JSON object,
-  also after a failure: `{"ok": false, "kind": …, "error": …, "hint": …}`. Later versions may add keys; they take none away.
+  also after a failure: `{"ok": false, "kind": …, "error": …, "hint": …}`. Later versions may add keys; they take none
+  away ([schemas and promise](../json.md)).
 - `--log-file F` appends a log of the command to a file that you can send along: what each step did, tries that failed, the
   traceback of an error, how long it took. `-v` shows it on stderr. With `--log-json` a line is a JSON object: `time`,
   `level`, `from`, `message`, at times `thread` and `traceback`. Passwords do not get into it. `test` hands `-v` to pytest.

@@ -12,6 +12,8 @@ from tidemark.cli.guide import SCRIPTS, render_man, suggest_words
 from tidemark.errors import UsageError
 from tidemark.installation import ROOT
 
+JSON_VERSION = 1  # of the answers with --json (docs/json.md)
+
 
 def _help_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="VERB", help="such as sync, or cluster add; without: all verbs")
@@ -30,13 +32,14 @@ def _version_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_version(call: Call) -> Answer:
     found = {
         "version": __version__,
+        "json": JSON_VERSION,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "place": str(ROOT),
         "dags": str(ROOT / "dags"),
     }
     told = f"tidemark {__version__} (Python {found['python']}, {found['system']}, {ROOT})"
-    return Answer(found, lambda screen: screen.print_line(found["dags"] if call.arguments.dags else told))
+    return Answer(found, lambda screen: screen.print_line(str(found["dags"]) if call.arguments.dags else told))
 
 
 def _completion_arguments(parser: argparse.ArgumentParser) -> None:

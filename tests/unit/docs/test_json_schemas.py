@@ -1,0 +1,52 @@
+"""The answers of `--json` are what docs/schemas says: no key went away, none has another type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jsonschema
+import pytest
+
+from docs.make import json_schemas
+from tidemark.cli.main import VERBS
+
+PAGE = json_schemas.ROOT / "docs" / "json.md"
+
+
+def read_schema(verb: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((json_schemas.FOLDER / f"{verb}.json").read_text(encoding="utf-8"))
+    return schema
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[dict[str, Any]]]:
+    return json_schemas.play(tmp_path_factory.mktemp("played"))
+
+
+def test_every_verb_has_a_schema_and_a_row() -> None:
+    assert {path.stem for path in json_schemas.FOLDER.glob("*.json")} == set(VERBS)
+    assert all(f"(schemas/{verb}.json)" in PAGE.read_text(encoding="utf-8") for verb in VERBS)
+
+
+def test_a_key_that_goes_or_changes_is_noticed() -> None:
+    schema = json_schemas.schema_of("x", [{"ok": True, "rows": [{"a": 1, "b": ""}]}])
+    jsonschema.validate({"ok": True, "rows": [{"a": 2, "b": "", "new": 1}], "more": 1}, schema)
+    for wrong in ([{"a": 1}], [{"a": "1", "b": ""}], {}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"ok": True, "rows": wrong}, schema)
+
+
+@pytest.mark.full
+def test_answers_meet_their_schemas(answers: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    for verb, several in answers.items():
+        for answer in several:
+            jsonschema.validate(answer, read_schema(verb))
+
+
+@pytest.mark.full
+def test_every_key_of_a_schema_is_in_an_answer(answers: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    for verb, several in answers.items():
+        found = {key for answer in several for key in answer} | json_schemas.FAILURE.keys()
+        assert set(read_schema(verb)["properties"]) <= found, verb
