@@ -22,6 +22,7 @@ The packages in layers, from the top down. A package imports packages of lower l
     ledger         the metadata database: leases, journal, the rows of every table                 │
     settings       `tidemark.toml` as frozen values                                                │ one floor
     untrusted_files   open files in folders that other users can write to                          ┘
+    spelling          commands in what is said, as a user would type them
     installation      where migrations, DAGs and jobs lie: in a checkout, in an installed wheel
     errors  progress  native  visible  visible_log   the error tree; progress; compiled C; escaped text for people
 

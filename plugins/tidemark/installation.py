@@ -33,7 +33,7 @@ def require_checkout(verb: str) -> None:
     if IS_INSTALLED:
         raise UsageError(
             f"{verb} works in a checkout of Tidemark; this is an installed {DISTRIBUTION}",
-            hint=f"clone the repository, then ./tidemark {verb} there",
+            hint=f"clone the repository and start its launcher with the word {verb}",
             subject=verb,
         )
 

@@ -9,9 +9,12 @@ import pytest
 from tests.dags.conftest import Centre
 from tests.dags.notifiers import Remember
 from tests.dags.test_runs import run  # noqa: F401 - a fixture
+from tidemark import installation
 from tidemark.errors import PermanentError, UnreachableError, UsageError
+from tidemark.orchestration.dags.docs import LOAD_DOC, spell_doc
 from tidemark.orchestration.dags.link import check_dags
 from tidemark.orchestration.dags.notices import describe_failure, make_callbacks
+from tidemark.orchestration.retry_policy import format_advice
 from tidemark.orchestration.tasks.perform import format_values
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import AirflowSettings
@@ -64,6 +67,16 @@ def test_a_retry_calls_its_own_and_the_log_ends_with_the_sentence(caplog: pytest
     assert caplog.messages[-1] == "no route\\x1b[2J. Next: ./tidemark doctor"
     killed = describe_failure({"ti": instance})
     assert killed["message"] == "d.t [centre] failed: its process was killed. Next: ./tidemark status"
+
+
+def test_an_installed_wheel_names_its_command_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "IS_INSTALLED", True)
+    monkeypatch.setenv("TIDEMARK_CONFIG", "/etc/tidemark.toml")
+    error = UnreachableError("no route", hint="./tidemark doctor")
+    context = {"ti": type("TI", (), {"dag_id": "d", "task_id": "t"})(), "exception": error}
+    assert describe_failure(context)["next"] == "tidemark --config /etc/tidemark.toml doctor"
+    assert format_advice(error) == "no route. Next: tidemark --config /etc/tidemark.toml doctor"
+    assert "`tidemark --config /etc/tidemark.toml why SUBJECT`" in spell_doc(LOAD_DOC)
 
 
 def test_a_notifier_that_is_not_there_is_an_import_error_with_its_key(centre: Centre) -> None:

@@ -1,6 +1,5 @@
 """The `tidemark` command: parse the command line, call one package below, print the result.
 
-    spelling  commands in what is said, as this user calls them
     screen    print results to stdout and all else to stderr, escaped by `visible`; write output files atomically
     call      one invocation: arguments, settings, the open `App`; the types of a verb and of its answer
     log       the log of one command: -v, --log-file, --log-json

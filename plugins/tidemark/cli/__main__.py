@@ -20,8 +20,8 @@ def run() -> int:
     if ctrl_c is not signal.SIG_IGN:  # during the imports nothing is open: Ctrl-C ends the process without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tidemark.cli.main import main
-    from tidemark.cli.spelling import find_program
     from tidemark.native import collect_seldom
+    from tidemark.spelling import find_program
 
     signal.signal(signal.SIGINT, ctrl_c)
     collect_seldom()

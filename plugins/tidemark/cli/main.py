@@ -18,13 +18,13 @@ from tidemark import __version__, connections
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.failure import MEANING, describe_error, encode_failure
 from tidemark.cli.screen import INFO, OutputClosed, Screen, guard_stdout
-from tidemark.cli.spelling import PROGRAM, Spelling
 from tidemark.cli.verbs import changes, cluster, look_up, operate, prove, setup, transfer
 from tidemark.errors import (
     PermanentError,
     SettingsError,
     UsageError,
 )
+from tidemark.spelling import PROGRAM, Spelling
 
 GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
     ("to begin", setup.VERBS),

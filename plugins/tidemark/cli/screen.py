@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tidemark.cli.spelling import Spelling
 from tidemark.errors import limits_named
+from tidemark.spelling import Spelling
 from tidemark.visible import escape_invisible, plain_json
 
 WIDE = 100_000  # width of a table that goes into a file or pipe, in characters

@@ -6,6 +6,7 @@ Tidemark's is a defect: a retry would only hide it, except for network errors.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from airflow.sdk import RetryDecision, RetryPolicy
 
 from tidemark.errors import Retry, TidemarkError
+from tidemark.spelling import spelling_of_tasks
 
 T = TypeVar("T")
 
@@ -48,7 +50,8 @@ def delay_after(try_number: int) -> timedelta:
 
 def format_advice(error: TidemarkError) -> str:
     """Return an error's line in a task's log, with the next command."""
-    return f"{error.message}. Next: {error.hint}" if error.hint else error.message
+    told = f"{error.message}. Next: {error.hint}" if error.hint else error.message
+    return spelling_of_tasks(os.environ).spell(told)
 
 
 def retry_soon(act: Callable[[], T], wait_seconds: float = SOON_WAIT_SECONDS) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param
 
-from tidemark.orchestration.dags.docs import APPROVE_DOC
+from tidemark.orchestration.dags.docs import APPROVE_DOC, spell_doc
 from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.tasks import approval as tasks_approval
 from tidemark.settings.model import Settings
@@ -22,7 +22,7 @@ def approve_dags(settings: Settings) -> dict[str, DAG]:
         dag_id=DAG_ID,
         dag_display_name="tidemark approve",
         description="Shows the drops that wait at a link, with numbers and paths, and approves them when a person says so.",
-        doc_md=APPROVE_DOC,
+        doc_md=spell_doc(APPROVE_DOC),
         schedule=None,
         tags={"tidemark", "sync"},
         params={"link": Param(links[0], enum=links, title="Link", description="Whose drops wait: its cleanup is red.")},

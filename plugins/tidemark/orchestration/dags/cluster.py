@@ -8,7 +8,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
-from tidemark.orchestration.dags.docs import SCALE_DOC
+from tidemark.orchestration.dags.docs import SCALE_DOC, spell_doc
 from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.tasks import cluster
 from tidemark.settings.model import Settings
@@ -39,7 +39,7 @@ def scale_dags(settings: Settings) -> dict[str, DAG]:
         dag_id=DAG_ID,
         dag_display_name=f"scale {receiver}",
         description=f"Adds a node to the cluster of {receiver}, removes one, or evens out what they hold.",
-        doc_md=SCALE_DOC,
+        doc_md=spell_doc(SCALE_DOC),
         schedule=None,
         tags={"tidemark", "cluster", f"receiver:{receiver}"},
         params=make_form(sorted(settings.nodes)),

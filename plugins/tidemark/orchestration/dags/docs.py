@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from tidemark.settings.model import LinkSettings
+from tidemark.spelling import spelling_of_tasks
 
 _RERUN = """
 **Clear any task, or "clear failed only", at any time**: a step reads the ledger, does what is still missing and records
@@ -10,6 +13,11 @@ it. Nothing is sent or loaded twice, and clearing a task of a finished run chang
 retry (`up_for_retry`) heals by itself; its log says what it waits for. The last line of a red task's log names the next
 command; `./tidemark why SUBJECT` explains any file, run, site or device. More: `docs/runbooks/`.
 """
+
+
+def spell_doc(doc: str) -> str:
+    """Return a page with its commands as people here would type them."""
+    return spelling_of_tasks(os.environ).spell(doc)
 
 
 def link_doc(link: LinkSettings) -> str:

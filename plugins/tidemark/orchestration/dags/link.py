@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, get_parsing_context
 
 from tidemark.errors import UsageError
-from tidemark.orchestration.dags.docs import link_doc
+from tidemark.orchestration.dags.docs import link_doc, spell_doc
 from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.dags.notices import find_call
 from tidemark.orchestration.schedules import landed_alias, link_schedule
@@ -56,7 +56,7 @@ def link_dag(link: LinkSettings, airflow: AirflowSettings) -> DAG:
         dag_id=LINK_DAG + link.name,
         dag_display_name=f"sync {link.name}",
         description=f"Ships the sealed files of site {link.site} to receiver {link.receiver}, verified and once.",
-        doc_md=link_doc(link),
+        doc_md=spell_doc(link_doc(link)),
         schedule=link_schedule(link),
         tags={"tidemark", "sync", f"site:{link.site}", f"receiver:{link.receiver}"},
         params=make_form(),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.errors import TidemarkError
 from tidemark.settings.model import AirflowSettings
+from tidemark.spelling import spelling_of_tasks
 from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
 
@@ -53,7 +55,8 @@ def describe_failure(context: Context) -> dict[str, str]:
     else:
         cause, command = (f"{type(error).__name__}: {error}" if error else "its process was killed"), ""
     told = {"subject": subject, "cause": cause, "next": command or "./tidemark status"}
-    told = {key: escape_invisible(text) for key, text in told.items()}
+    spelling = spelling_of_tasks(os.environ)
+    told = {key: escape_invisible(spelling.spell(text)) for key, text in told.items()}
     url = str(getattr(instance, "log_url", "") or "")
     return {**told, "url": url, "message": f"{told['subject']}: {told['cause']}. Next: {told['next']}"}
 

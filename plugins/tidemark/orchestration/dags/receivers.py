@@ -12,7 +12,7 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param, task_group
 
-from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
+from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC, spell_doc
 from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.schedules import catalog_alias, catalog_asset, load_schedule, make_timetable
 from tidemark.orchestration.tasks import cluster
@@ -82,7 +82,7 @@ def _make_dag(
         dag_id=dag_id,
         dag_display_name=dag_id.replace("_", " "),
         description=doc.split("\n\n")[1].split(". ", maxsplit=1)[0].replace("\n", " ") + ".",
-        doc_md=doc,
+        doc_md=spell_doc(doc),
         schedule=schedule,
         tags={"tidemark", room},
         params=dict(params or {}),

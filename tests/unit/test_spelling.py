@@ -16,7 +16,7 @@ import pytest
 import tidemark
 from tests.commanded import Commanded
 from tidemark.cli.main import VERBS, _make_parser, main
-from tidemark.cli.spelling import WITHOUT_SETTINGS, Spelling, find_program
+from tidemark.spelling import WITHOUT_SETTINGS, Spelling, find_program
 
 CODE = Path(tidemark.__file__).parent
 MENTION = re.compile(r"(?<![\w./])\./tidemark((?: [a-z][a-z-]*)*)")

@@ -1,7 +1,8 @@
 """Commands in what is said to people, spelled as this user called the command, so that each works when it is pasted.
 
 Code says `./tidemark VERB …` in hints, wherever it stands. On the way to a screen that becomes the program as it was called,
-with the `--config` and the `--receiver` of this call. What the ledger and logs keep has the first form.
+with the `--config` and the `--receiver` of this call. Airflow's tasks were called by nobody: an installed wheel says
+`tidemark` and names its settings. What the ledger and logs keep has the first form.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tidemark import installation
 
 PROGRAM = "./tidemark"
 _COMMAND = re.compile(
@@ -62,3 +66,10 @@ class Spelling:
         if self.receiver and "--receiver" not in rest and WITH_RECEIVER.fullmatch(verb):
             words += ["--receiver", shlex.quote(self.receiver)]
         return " ".join(words)
+
+
+def spelling_of_tasks(environ: Mapping[str, str]) -> Spelling:
+    """How people would call the command that an Airflow task names. A checkout is stood in: commands stay as they are."""
+    if not installation.IS_INSTALLED:
+        return Spelling()
+    return Spelling("tidemark", environ.get("TIDEMARK_CONFIG", ""))
