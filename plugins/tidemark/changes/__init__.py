@@ -7,10 +7,13 @@ Enter by `source`: what `./tidemark changes …` does with a source of the setti
     store       the indexed change store: append, recover, find, read, retain
     capture     events into the store: whole transactions, each once
     trust       may a server be trusted, and how long it keeps what is not captured
+    gaps        what a server purged before it was captured
     points      POINTs as users write them, found in a store
     export      what a store holds as JSON lines or Parquet
     source      a source as its commands see it: settings, store, lease
     doctor      a source examined: its server, its store
+    show        what is known of a source: lag, headroom, gaps
 
-Only `source` and `doctor` know settings and ledger. Below it: `errors`, `native`, `progress` and `stores.agent.durable`.
+Only `source`, `doctor` and `show` know settings and ledger. Below them: `errors`, `native`, `progress` and
+`stores.agent.durable`.
 """

@@ -47,7 +47,7 @@ def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
         return Examined((*found, _of_error("server", trouble)))
     wanted = Wanted(settings.name, settings.server_id, settings.unsafe == "stop", end)
     found += [Finding("server", _describe(answers)), *judge(answers, wanted)]
-    return Examined(tuple(found), measure_headroom(answers, end.position.file if end else None))
+    return Examined(tuple(found), measure_headroom(answers, end))
 
 
 def _of_error(subject: str, trouble: TidemarkError) -> Finding:

@@ -7,13 +7,11 @@ the store has seen, also where the ledger was lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
-from typing import Any
 
 from tidemark.app import App
 from tidemark.changes import points
@@ -24,15 +22,15 @@ from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.dump import open_dump
 from tidemark.changes.connection.login import open_server
 from tidemark.changes.export import Exported, Query, Stream, export
+from tidemark.changes.gaps import find_gap, record_gap
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
-from tidemark.changes.store.layout import State, hour_name
+from tidemark.changes.store.layout import hour_name
 from tidemark.changes.store.read import Found, Reader
 from tidemark.changes.store.verify import Verified, verify_store
-from tidemark.changes.store.view import walk
-from tidemark.changes.trust.answers import StoreEnd
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.changes.trust.answers import StoreEnd, ask_server
+from tidemark.errors import BinlogGapError, NotFoundError, RetryableError, UsageError
 from tidemark.ledger.leases import Leases
 from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import Settings, SourceSettings
@@ -148,7 +146,32 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     leases = Leases(source.app.ledger, source.app.identity)
     seen = Fences.of(disk.list_names("holders")).claim
     with leases.hold_lease(f"capture:{source.name}", holder, above=seen) as lease:
-        return capture(Job(disk, lease.fence, rules, open_events, until, request.follow), progress)
+        try:
+            return capture(Job(disk, lease.fence, rules, open_events, until, request.follow), progress)
+        except BinlogGapError as met:
+            if not request.files:
+                _record_gap(source, met)
+            raise
+
+
+def _record_gap(source: Source, met: BinlogGapError) -> None:
+    """Record what the server purged before it was captured. Raises BinlogGapError that names it; returns if it is no gap of
+    the server, or the server cannot say now: the next capture meets it again."""
+    end = find_end(source.disk)
+    if end is None:
+        return
+    try:
+        gap = find_gap(ask_server(login_of(source.settings), wants_of(source.settings), end, source.app.clock), end)
+    except RetryableError:
+        return
+    if gap is None:
+        return
+    gap = record_gap(source.disk, gap)
+    raise BinlogGapError(
+        f"gap {gap.id} of source {source.name}: the server purged what follows {gap.start}, and begins with {gap.end}",
+        hint=f"./tidemark changes show {source.name} names the tables; what is lost stands in no log: read them anew",
+        subject=gap.id,
+    ) from met
 
 
 def _open_files(patterns: Sequence[str]) -> OpenDump:
@@ -184,9 +207,10 @@ def _open_server(source: Source, *, follow: bool) -> OpenDump:
 # reading
 
 
-def find_in_source(source: Source, point: str) -> Found | None:
-    """Where the first transaction at or after a POINT lies."""
-    return points.find_point(source.open_reader(), point)
+def find_in_source(source: Source, point: str) -> tuple[Found | None, int]:
+    """Where the first transaction at or after a POINT lies, and how many blocks were read to find it."""
+    reader = source.open_reader()
+    return points.find_point(reader, point), reader.blocks_read
 
 
 @dataclass(frozen=True)
@@ -218,52 +242,10 @@ def retain_source(source: Source) -> cleaning.Retained:
     return cleaning.retain(source.disk, rules, source.app.clock())
 
 
-def show_source(source: Source) -> dict[str, Any]:
-    """What is known of a source, as the object of `changes show --json`."""
-    disk = source.disk
-    reader, origin = Reader(disk), read_origin(disk)
-    end = reader.view.end
-    held = {row.name for row in Leases(source.app.ledger, source.app.identity).list_busy()}
-    state = "capturing" if f"capture:{source.name}" in held else "idle" if end.seq else "new"
-    shown: dict[str, Any] = {"name": source.name, "state": state, "server": source.settings.url}
-    if not end.seq or origin is None:
-        return {**shown, "transactions": 0, "rows": 0, "bytes": 0}
-    rows, size = _count_rows(reader)
-    return {
-        **shown,
-        "change_id": end.info.change_id,
-        "position": f"{origin.name_log(end.info.file)}:{end.info.offset}",
-        "gtid_set": reader.view.gtids,
-        "lag_seconds": round(source.app.clock() - end.newest / 1e6, 1),
-        "oldest": f"seq:{reader.first}",
-        "newest": f"seq:{end.seq}",
-        "newest_time": _show_time(end),
-        "transactions": end.seq - reader.first + 1,
-        "rows": rows,
-        "bytes": size,
-    }
-
-
 def name_oldest(source: Source) -> str | None:
     """The oldest transaction of the store as a POINT; None of an empty one."""
     reader = Reader(source.disk)
     return f"seq:{reader.first}" if reader.view.end.seq else None
-
-
-def _count_rows(reader: Reader) -> tuple[int, int]:
-    """Rows and bytes of a store, by the headers of its blocks."""
-    rows = size = 0
-    for bucket in reader.view.buckets:
-        with suppress(FileNotFoundError), reader.disk.open_file(bucket.file.path) as file:  # retention took it meanwhile
-            end = file.size if bucket.length is None else bucket.length
-            rows += sum(header.rows for _, header in walk(file, bucket.file.id, 0, end))
-            size += end
-    rows += sum(group.header.rows for group in reader.view.tail)
-    return rows, size + sum(group.header.size for group in reader.view.tail)
-
-
-def _show_time(state: State) -> str:
-    return datetime.fromtimestamp(state.newest / 1e6, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def name_bucket(found: Found) -> str:

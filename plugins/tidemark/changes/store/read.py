@@ -83,11 +83,12 @@ class Piece:
 
 
 class Reader:
-    """What a view holds. It sees nothing newer: look again for that."""
+    """What a view holds. It sees nothing newer: look again for that. `blocks_read`: by `find`, so far."""
 
     def __init__(self, disk: Disk, view: View | None = None) -> None:
         self.disk = disk
         self.view = look(disk) if view is None else view
+        self.blocks_read = 0
         self._l1 = Index(disk.map_file(L1_PATH))
 
     @property
@@ -185,6 +186,7 @@ class Reader:
                     seq = target.seq
                 elif header.begins:  # else the last part of one transaction
                     body = read_rest(file, offset, header)[header.head_bytes :]
+                    self.blocks_read += 1
                     seq = _find_in_block(target, Heads(header, body))
                 if seq is not None:
                     return Found(seq, DataPosition(bucket.file.id, begun), bucket.file.fence)

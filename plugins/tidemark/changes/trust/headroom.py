@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.changes.trust.answers import Answers
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.trust.answers import Answers, StoreEnd
 
 RED_SHARE = 0.5
 """Below this share of the purge time somebody has to be told."""
@@ -27,11 +28,23 @@ class Headroom:
         return self.hours is not None and self.purge_hours is not None and self.hours < RED_SHARE * self.purge_hours
 
 
-def measure_headroom(answers: Answers, file: str | None) -> Headroom:
-    """The headroom of a store that ends in log `file`; None: of one that has everything up to now."""
+def has_rest(answers: Answers, end: StoreEnd) -> bool:
+    """Whether a server's logs hold everything that the store does not: from its last log on, or by GTID."""
+    if any(name == end.position.file for name, _ in answers.facts.logs):
+        return True
+    if isinstance(end.gtids, MysqlGtidSet):
+        return bool(end.gtids.intervals) and end.gtids >= answers.facts.purged
+    oldest = answers.oldest.gtids if answers.oldest is not None else None
+    return isinstance(end.gtids, MariaGtidPosition) and isinstance(oldest, MariaGtidPosition) and end.gtids >= oldest
+
+
+def measure_headroom(answers: Answers, end: StoreEnd | None) -> Headroom:
+    """The headroom of a store that ends there; None: of one that has everything up to now."""
     facts = answers.facts
     now, names = facts.time, [name for name, _ in facts.logs]
-    index = names.index(file) if file in names else len(names) - 1
+    if end is not None and not has_rest(answers, end):
+        return Headroom(0.0, facts.expire_seconds / _HOUR or None)
+    index = names.index(end.position.file) if end is not None and end.position.file in names else len(names) - 1
     closed = answers.following.time if answers.following is not None and answers.following.time else now
     told: list[tuple[float, float]] = []
     if facts.expire_seconds:

@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.trust.answers import Answers, StoreEnd
-from tidemark.changes.trust.headroom import RED_SHARE, measure_headroom
+from tidemark.changes.trust.headroom import RED_SHARE, has_rest, measure_headroom
 from tidemark.errors import BinlogGapError, PermanentError
 
 CLOCK_SECONDS, CLOCK_WRONG_SECONDS = 5.0, 60.0
@@ -306,16 +305,8 @@ def check_position(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def has_rest(answers: Answers, end: StoreEnd) -> bool:
-    """Whether the logs of a server that purged a store's last one hold everything that the store does not, by GTID."""
-    if isinstance(end.gtids, MysqlGtidSet):
-        return bool(end.gtids.intervals) and end.gtids >= answers.facts.purged
-    oldest = answers.oldest.gtids if answers.oldest is not None else None
-    return isinstance(end.gtids, MariaGtidPosition) and isinstance(oldest, MariaGtidPosition) and end.gtids >= oldest
-
-
 def check_headroom(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
-    room = measure_headroom(answers, wanted.end.position.file if wanted.end else None)
+    room = measure_headroom(answers, wanted.end)
     if room.hours is None:
         yield Finding("headroom", "the server removes no log on its own")
     elif room.is_red:

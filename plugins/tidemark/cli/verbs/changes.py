@@ -108,21 +108,32 @@ def _run_capture(call: Call) -> Answer:
 
 
 def _run_show(call: Call) -> Answer:
-    from tidemark.changes.source import find_source, show_source
+    from tidemark.changes.show import show_source
+    from tidemark.changes.source import find_source
 
     names = [call.arguments.source] if call.arguments.source else sorted(call.settings.sources)
     sources = [show_source(find_source(call.app, name)) for name in names]
 
     def show(screen: Screen) -> None:
         if call.arguments.source:
-            screen.print_pairs((key.replace("_", " "), value) for key, value in sources[0].items())
+            _show_one(screen, sources[0])
             return
-        keys = ("name", "state", "position", "newest_time", "transactions", "rows")
+        keys = ("name", "state", "position", "newest_time", "lag_seconds", "headroom_hours", "transactions", "rows")
         rows = [[one.get(key) for key in keys] for one in sources]
-        titles = ("source", "state", "position", "newest", "transactions>", "rows>")
+        titles = ("source", "state", "position", "newest", "lag s>", "headroom h>", "transactions>", "rows>")
         screen.print_table(titles, rows, "the settings have no [sources.NAME]")
 
     return Answer({"sources": sources, "tasks": []}, show)
+
+
+def _show_one(screen: Screen, one: dict[str, Any]) -> None:
+    left_out = ("gaps", "tables", "headroom_red")
+    screen.print_pairs((key.replace("_", " "), value) for key, value in one.items() if key not in left_out)
+    if one.get("headroom_red"):
+        screen.print_line("RED: less than half of the purge time is left")
+    for gap in one["gaps"]:
+        screen.print_line(f"gap {gap['id']}, {gap['state']}: behind {gap['from']}, before {gap['to']} of {gap['server']}")
+        screen.print_line(f"  tables: {', '.join(gap['tables'])}")
 
 
 def _run_find(call: Call) -> Answer:
@@ -130,12 +141,13 @@ def _run_find(call: Call) -> Answer:
 
     source = _source(call)
     begun = time.perf_counter()
-    place = find_in_source(source, call.arguments.point)
+    place, blocks = find_in_source(source, call.arguments.point)
     milliseconds = round((time.perf_counter() - begun) * 1000, 2)
     found: dict[str, Any] = {
         "point": f"seq:{place.seq}" if place else None,
         "bucket": name_bucket(place) if place else None,
         "offset": place.position.offset if place and place.position else None,
+        "blocks_read": blocks,
         "ms": milliseconds,
     }
 

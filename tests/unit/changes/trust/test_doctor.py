@@ -14,6 +14,7 @@ from tests.dump_worlds import MYSQL
 from tests.services import mariadb
 from tests.services.binlog_source import BinlogSource, Refusal
 from tests.services.processes import free_port, soon
+from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
 
 
 def write_settings(folder: Path, port: int, more: str = "") -> Path:
@@ -80,6 +81,40 @@ def test_a_mysql_that_purged_what_follows_the_store(tmp_path: Path, source: Binl
     assert "what follows" in bad(whole)["source orders: position"]["detail"]
 
 
+def test_a_purge_before_it_was_captured_is_a_gap(tmp_path: Path, source: BinlogSource) -> None:
+    uuid = "97c7af02-0f4a-11ed-9a9b-0242ac110002"
+    source.variables |= {"gtid_mode": "ON", "gtid_executed": f"{uuid}:1-9"}
+    source.answers["SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES"] = [
+        {"db": "shop", "tab": "orders"},
+        {"db": "mail", "tab": "box"},
+    ]
+    config = write_settings(tmp_path, source.address[1])
+    assert run_here(config, "changes", "capture", "orders", "--until", "seq:3").code == 0
+    [shown] = run_here(config, "changes", "show", "orders").json["sources"]
+    assert (shown["state"], shown["gaps"], shown["tables"]) == ("idle", [], [{"name": "shop.orders", "state": "captured"}])
+    assert shown["lag_seconds"] > 0
+    del source.logs["binlog.000007"]
+    source.purged = MysqlGtidSet.parse(f"{uuid}:1-5")
+    source.variables["gtid_purged"] = str(source.purged)
+    for _ in range(2):
+        run_here(config, "changes", "capture", "orders").refused(31, "gap 1 of source orders", "binlog.000008")
+    [shown] = run_here(config, "changes", "show", "orders").json["sources"]
+    [gap] = shown["gaps"]
+    assert {key: gap[key] for key in ("id", "from", "to", "to_gtids", "tables", "state")} == {
+        "id": "1",
+        "from": shown["position"],
+        "to": "binlog.000008:4",
+        "to_gtids": f"{uuid}:1-5",
+        "tables": ["shop.orders"],
+        "state": "open",
+    }
+    source.__exit__()
+    [shown] = run_here(config, "changes", "show", "orders").json["sources"]
+    assert shown["gaps"] == [gap] and shown["away"], "a server that is away hides no gap"
+    (tmp_path / "store" / "gaps.json").write_text("{")
+    run_here(config, "changes", "show", "orders").refused(7, "gaps.json")
+
+
 @pytest.mark.full
 @pytest.mark.real("mariadb")
 def test_what_is_told_mends_a_real_server(tmp_path: Path) -> None:
@@ -126,5 +161,15 @@ def test_what_is_told_mends_a_real_server(tmp_path: Path) -> None:
         said = run_here(config, "changes", "doctor", "orders")
         assert said.code == 31
         assert server.logs[-1].name in bad(said)["position"]["detail"]
+
+        for _ in range(2):  # met again, it is the same gap
+            said = run_here(config, "changes", "capture", "orders")
+            said.refused(31, "gap 1 of source orders", server.logs[-1].name)
+        [shown] = run_here(config, "changes", "show", "orders").json["sources"]
+        assert shown["state"] == "gap"
+        [gap] = shown["gaps"]
+        assert gap["to"] == f"{server.logs[-1].name}:4"
+        assert gap["from"] == shown["position"]
+        assert gap["tables"] == ["shop.lines", "shop.odd", "shop.orders"]
     finally:
         server.close()

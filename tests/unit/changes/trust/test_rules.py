@@ -187,19 +187,21 @@ def test_what_follows_the_store_is_there_or_is_a_gap(answers: Answers, wanted: W
 def test_headroom_is_what_is_left_of_the_purge_time() -> None:
     behind = replace(SOUND, following=LogStart("b.000002", NOW - 30 * HOUR, None))
     assert measure_headroom(SOUND, None) == Headroom(48.0, 48.0)
-    assert measure_headroom(SOUND, "b.000003") == Headroom(48.0, 48.0)
-    assert measure_headroom(behind, "b.000001") == Headroom(18.0, 48.0)
-    assert measure_headroom(with_facts(expire_seconds=0), "b.000001") == Headroom(None, None)
+    assert measure_headroom(SOUND, end_in("b.000003").end) == Headroom(48.0, 48.0)
+    assert measure_headroom(behind, end_in("b.000001").end) == Headroom(18.0, 48.0)
+    assert measure_headroom(with_facts(expire_seconds=0), end_in("b.000001").end) == Headroom(None, None)
     late = replace(behind, following=LogStart("b.000002", NOW - 60 * HOUR, None))
-    assert measure_headroom(late, "b.000001").hours == 0
+    assert measure_headroom(late, end_in("b.000001").end).hours == 0
+    assert measure_headroom(SOUND, end_in("b.000000", "0-1-9").end) == Headroom(0.0, 48.0), "it is purged"
 
 
 def test_headroom_counts_the_bytes_that_a_server_keeps() -> None:
     # 2,500 bytes in 40 hours: 62.5 an hour. A limit of 5,000 bytes is 80 hours.
     limited = with_facts(expire_seconds=0, space_limit=5000)
     assert measure_headroom(limited, None) == Headroom(72.0, 80.0)
-    assert measure_headroom(limited, "b.000001") == Headroom(40.0, 80.0)
-    assert measure_headroom(with_facts(space_limit=5000), "b.000001").purge_hours == 80.0, "the nearer end counts"
+    assert measure_headroom(limited, end_in("b.000001").end) == Headroom(40.0, 80.0)
+    both = with_facts(space_limit=5000)  # the nearer end counts
+    assert measure_headroom(both, end_in("b.000001").end).purge_hours == 80.0, "the nearer end counts"
 
 
 def test_headroom_is_red_below_half_of_the_purge_time() -> None:

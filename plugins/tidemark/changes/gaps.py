@@ -1,0 +1,101 @@
+"""Gaps of a store: stretches of a source's history that no log of its server holds any more.
+
+`gaps.json` in the store's folder. Written by the holder of the source's lease, whole and durably. A gap that is met again is
+the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.trust.answers import Answers, StoreEnd
+from tidemark.changes.trust.headroom import has_rest
+from tidemark.errors import CorruptionError, UnsupportedError
+
+PATH = "gaps.json"
+FORMAT = 1
+OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What is missing: behind `start`, before `end`, each `FILE:POS`, and beside it the GTID sets that were known there.
+
+    `tables`: those whose rows may be wrong since. `found`: seconds since 1970.
+    """
+
+    id: str
+    server: str
+    start: str
+    end: str
+    start_gtids: str
+    end_gtids: str
+    tables: tuple[str, ...]
+    found: float
+    state: str = OPEN
+
+    def as_json(self) -> dict[str, Any]:
+        """As `changes show --json` tells it."""
+        return {
+            "id": self.id,
+            "server": self.server,
+            "from": self.start,
+            "to": self.end,
+            "from_gtids": self.start_gtids,
+            "to_gtids": self.end_gtids,
+            "tables": list(self.tables),
+            "found": self.found,
+            "state": self.state,
+        }
+
+
+def find_gap(answers: Answers, end: StoreEnd) -> Gap | None:
+    """The gap between a store's end and the oldest log of its server; None where the server has what follows. Pure."""
+    names = [name for name, _ in answers.facts.logs]
+    if not names or has_rest(answers, end):
+        return None
+    at_oldest = answers.oldest.gtids if answers.oldest is not None else None
+    before = at_oldest if answers.facts.is_maria else answers.facts.purged
+    return Gap(
+        id="",
+        server=answers.address,
+        start=f"{end.position.file}:{end.position.position}",
+        end=f"{names[0]}:4",
+        start_gtids=str(end.gtids or ""),
+        end_gtids=str(before or ""),
+        tables=answers.tables,
+        found=answers.time,
+    )
+
+
+def read_gaps(disk: Disk) -> tuple[Gap, ...]:
+    """The gaps of a store, in the order in which they were found."""
+    try:
+        data = disk.read(PATH)
+    except FileNotFoundError:
+        return ()
+    try:
+        found = json.loads(data)
+        if found["format"] > FORMAT:
+            raise UnsupportedError(f"{PATH} is of a newer format", hint="upgrade Tidemark", subject=PATH)
+        return tuple(Gap(**{**gap, "tables": tuple(gap["tables"])}) for gap in found["gaps"])
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise CorruptionError(
+            f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
+        ) from wrong
+
+
+def record_gap(disk: Disk, gap: Gap) -> Gap:
+    """Record a gap, or the new end of one that is known: a server goes on purging. Returns it with its id."""
+    known = read_gaps(disk)
+    former = next((one for one in known if one.start == gap.start and one.state == OPEN), None)
+    gap = replace(gap, id=former.id if former else str(len(known) + 1), found=former.found if former else gap.found)
+    if gap != former:
+        # CRASH WINDOW: the gap is not recorded. The next capture meets it, and records it.
+        kept = [one for one in known if one.id != gap.id]
+        gaps = [asdict(one) for one in (*kept, gap)]
+        disk.publish(PATH, json.dumps({"format": FORMAT, "gaps": gaps}, ensure_ascii=False).encode())
+    return gap

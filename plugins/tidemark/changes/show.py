@@ -1,0 +1,106 @@
+"""What is known of a source: its store, its server, how far one is behind the other, gaps. For `changes show`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.app import App
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.capture.identity import read_origin
+from tidemark.changes.gaps import OPEN, read_gaps
+from tidemark.changes.source import Source, disk_of, find_end, login_of, wants_of
+from tidemark.changes.store.layout import State
+from tidemark.changes.store.read import Reader
+from tidemark.changes.store.view import walk
+from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
+from tidemark.changes.trust.headroom import measure_headroom
+from tidemark.errors import TidemarkError
+from tidemark.ledger.leases import Leases
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the server said, or why it said nothing."""
+
+    answers: Answers | None = None
+    trouble: str = ""
+
+
+def ask_source(source: Source, end: StoreEnd | None) -> Seen:
+    """Ask the source's server. Raises nothing that it meets: a source without a server, or one that is away, is told."""
+    if not source.settings.url:
+        return Seen()
+    try:
+        return Seen(ask_server(login_of(source.settings), wants_of(source.settings), end, source.app.clock))
+    except TidemarkError as away:
+        return Seen(None, away.message)
+
+
+def is_captured(app: App, name: str) -> bool:
+    """Whether a capture of the source is at work now."""
+    return f"capture:{name}" in {row.name for row in Leases(app.ledger, app.identity).list_busy()}
+
+
+def show_source(source: Source) -> dict[str, Any]:
+    """What is known of a source, as the object of `changes show --json`."""
+    disk = disk_of(source.settings)
+    reader, origin = Reader(disk), read_origin(disk)
+    end, store_end = reader.view.end, find_end(disk)
+    gaps = read_gaps(disk)
+    seen = ask_source(source, store_end)
+    state = "capturing" if is_captured(source.app, source.name) else "idle" if end.seq else "new"
+    if any(gap.state == OPEN for gap in gaps):
+        state = "gap"
+    shown: dict[str, Any] = {"name": source.name, "state": state, "server": source.settings.url}
+    if seen.trouble:
+        shown["away"] = seen.trouble
+    if seen.answers is not None:
+        room = measure_headroom(seen.answers, store_end)
+        shown |= {"headroom_hours": room.hours, "headroom_red": room.is_red}
+    tables = seen.answers.tables if seen.answers is not None else ()
+    told = {"gaps": [gap.as_json() for gap in gaps], "tables": [{"name": name, "state": "captured"} for name in tables]}
+    if not end.seq or origin is None:
+        return {**shown, "transactions": 0, "rows": 0, "bytes": 0, **told}
+    rows, size = _count_rows(reader)
+    return {
+        **shown,
+        "change_id": end.info.change_id,
+        "position": f"{origin.name_log(end.info.file)}:{end.info.offset}",
+        "gtid_set": reader.view.gtids,
+        "lag_seconds": measure_lag(store_end, end, seen.answers, source.app.clock()),
+        "oldest": f"seq:{reader.first}",
+        "newest": f"seq:{end.seq}",
+        "newest_time": _show_time(end),
+        "transactions": end.seq - reader.first + 1,
+        "rows": rows,
+        "bytes": size,
+        **told,
+    }
+
+
+def measure_lag(store_end: StoreEnd | None, end: State, answers: Answers | None, now: float) -> float:
+    """Seconds since the newest change that the store has; 0 where the server has none that the store does not have."""
+    has, there = store_end.gtids if store_end else None, answers.facts.gtids if answers else None
+    for kind in (MysqlGtidSet, MariaGtidPosition):
+        if isinstance(has, kind) and isinstance(there, kind) and has >= there:  # type: ignore[operator]
+            return 0.0
+    return round(now - end.newest / 1e6, 1)
+
+
+def _count_rows(reader: Reader) -> tuple[int, int]:
+    """Rows and bytes of a store, by the headers of its blocks."""
+    rows = size = 0
+    for bucket in reader.view.buckets:
+        with suppress(FileNotFoundError), reader.disk.open_file(bucket.file.path) as file:  # retention took it meanwhile
+            end = file.size if bucket.length is None else bucket.length
+            rows += sum(header.rows for _, header in walk(file, bucket.file.id, 0, end))
+            size += end
+    rows += sum(group.header.rows for group in reader.view.tail)
+    return rows, size + sum(group.header.size for group in reader.view.tail)
+
+
+def _show_time(state: State) -> str:
+    return datetime.fromtimestamp(state.newest / 1e6, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
