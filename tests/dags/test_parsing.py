@@ -35,6 +35,17 @@ store = "n3"
 """
 RECEIVERS = {"tidemark_load", "tidemark_verify", "tidemark_housekeep"}
 FIXED = RECEIVERS | {"tidemark_approve"}
+SOURCES = """
+[sources.orders]
+url = "mysql://reader@db1"
+store = "orders"
+[sources.people]
+url = "mysql://reader@db1"
+store = "people"
+schedule = ""
+[sources.saved]
+store = "saved"
+"""
 SECOND = """
 [sites.plant2]
 id = "b1f0c3de-2f64-4a0b-8d0b-6c2f9f0f7a02"
@@ -107,7 +118,7 @@ def test_a_receiver_with_an_iotdb_is_loaded_into_it_beside_the_merge(dagbag: Cal
     assert "load_iotdb" in dag.doc_md
 
 
-@pytest.mark.parametrize("nodes", ["", CLUSTER], ids=["alone", "cluster"])
+@pytest.mark.parametrize("nodes", ["", CLUSTER, SOURCES], ids=["alone", "cluster", "sources"])
 def test_what_every_dag_has(dagbag: Callable[[], Any], centre: Centre, nodes: str) -> None:
     centre.write(nodes)
     for dag_id, dag in dagbag().dags.items():
@@ -212,12 +223,30 @@ def test_only_a_cluster_has_the_dag_that_scales_it(dagbag: Callable[[], Any], ce
         assert text in dag.doc_md
 
 
+def test_a_source_with_a_server_has_a_dag(
+    dagbag: Callable[[], Any], centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    centre.write(SOURCES)
+    bag = dagbag()
+    assert bag.import_errors == {}
+    assert set(bag.dags) == FIXED | {"tidemark_sync__plant1", "tidemark_changes__orders", "tidemark_changes__people"}
+    dag = bag.dags["tidemark_changes__orders"]
+    assert [task.task_id for task in dag.topological_sort()] == ["check", "capture", "retain", "verify", "done"]
+    assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("*/5 * * * *", "UTC")
+    assert bag.dags["tidemark_changes__people"].timetable.can_be_scheduled is False
+    assert dag.task_dict["capture"].outlets[0].name == "tidemark://orders/changes"
+    for text in ("check", "capture", "retain", "verify", "done", "--follow"):
+        assert text in dag.doc_md
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "tidemark_changes__people")
+    assert "tidemark_changes__orders" not in dagbag().dags, "a task makes no DAG of another source"
+
+
 @pytest.mark.usefixtures("forget_edition")
 def test_broken_settings_are_an_import_error_with_the_line(dagbag: Callable[[], Any], centre: Centre) -> None:
     line = len(centre.config.read_text().splitlines()) + 1
     centre.config.write_text(centre.config.read_text() + "shedule = 1\n")
     bag = dagbag()
-    assert len(bag.import_errors) == 7, "settings that never were sound give no DAG"
+    assert len(bag.import_errors) == 8, "settings that never were sound give no DAG"
     assert all(f"tidemark.toml:{line}" in error for error in bag.import_errors.values())
 
 

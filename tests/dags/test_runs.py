@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,27 +19,6 @@ pytestmark = pytest.mark.usefixtures("airflow_database")
 RED_END = {"announce": ["success"], "done": ["upstream_failed"]}
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
 CLOSED = '"00:00-00:01"'  # a window that is closed but for one minute a day
-
-
-@pytest.fixture
-def run(dagbag: Callable[[], Any]) -> Callable[..., Any]:
-    """Run a DAG to its end in this process; returns {task id: [state a map index]} with the run's own state as "run"."""
-
-    def go(dag_id: str, **conf: Any) -> dict[str, list[str]]:
-        bag = dagbag()
-        dag = bag.dags[dag_id]
-        for task in dag.tasks:  # dag.test() really waits
-            if task.is_mapped:
-                task.partial_kwargs["retry_delay"] = timedelta(0)
-            else:
-                task.retry_delay = timedelta(0)
-        ended = dag.test(run_conf=conf)
-        states: dict[str, list[str]] = {"run": [str(ended.state)]}
-        for instance in sorted(ended.get_task_instances(), key=lambda ti: ti.map_index):
-            states.setdefault(instance.task_id, []).append(str(instance.state))
-        return states
-
-    return go
 
 
 class Dag:

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from airflow.sdk import Asset, AssetAlias, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 
 from tidemark.errors import UsageError
-from tidemark.settings.model import LinkSettings
+from tidemark.settings.model import LinkSettings, SourceSettings
 
 
 def link_schedule(link: LinkSettings) -> Any:
@@ -20,8 +20,17 @@ def link_schedule(link: LinkSettings) -> Any:
         ZoneInfo(link.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as unknown:
         raise UsageError(f"{key}.timezone: {link.timezone!r} is not a timezone", hint='for example "UTC"') from unknown
+    return _make_sound(key, link.schedule, link.timezone)
+
+
+def source_schedule(source: SourceSettings) -> Any:
+    """Return the timetable of a source of changes, in UTC; None for "by hand only". Raises UsageError as `link_schedule`."""
+    return _make_sound(f"sources.{source.name}", source.schedule, "UTC") if source.schedule else None
+
+
+def _make_sound(key: str, cron: str, timezone: str) -> Any:
     try:
-        timetable = make_timetable(link.schedule, link.timezone)
+        timetable = make_timetable(cron, timezone)
         timetable.validate()
     except ValueError as broken:  # Airflow raises it for an invalid cron
         raise UsageError(f"{key}.schedule: {broken}", hint='for example "*/15 * * * *", or "" for by hand only') from broken
@@ -51,6 +60,16 @@ def catalog_asset(receiver: str) -> Asset:
 def catalog_alias(receiver: str) -> AssetAlias:
     """Return the alias by which a load emits `catalog_asset`: a load that changed nothing stays silent."""
     return AssetAlias(name=f"tidemark://{receiver}/catalog", group="tidemark")
+
+
+def changes_asset(source: str) -> Asset:
+    """Return the asset "the store of this source has more changes". For the schedules of other people's DAGs."""
+    return Asset(name=f"changes of {source}", uri=f"tidemark://{source}/changes", group="tidemark")
+
+
+def changes_alias(source: str) -> AssetAlias:
+    """Return the alias by which a capture emits `changes_asset`: one without news stays silent."""
+    return AssetAlias(name=f"tidemark://{source}/changes", group="tidemark")
 
 
 def load_schedule(receivers: list[str], cron: str, timezone: str) -> Any:

@@ -327,6 +327,9 @@ class SourceSettings:
     )
     tables: tuple[str, ...] = setting(("**",), parse_table_patterns, 'patterns of database.table, e.g. ["shop.*"]')
     exclude: tuple[str, ...] = setting((), parse_table_patterns, "patterns of tables that are left out")
+    schedule: str = setting(
+        "*/5 * * * *", parse_cron, 'cron line (UTC) of the DAG `tidemark_changes__NAME`; "": by hand, or --follow'
+    )
     unsafe: str = setting(
         "stop", one_of("stop", "mark"), 'at changes that the log does not hold as rows; "mark": go on, and tell of them'
     )

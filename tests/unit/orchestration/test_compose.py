@@ -26,8 +26,8 @@ from tidemark.orchestration.deployment.home import TUNED
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "docker-compose.yaml"
 SERVICE_KEYS = {
-    "build", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "ports", "restart", "secrets",
-    "stop_grace_period", "user", "volumes",
+    "build", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "ports", "profiles", "restart",
+    "secrets", "stop_grace_period", "user", "volumes",
 }  # fmt: skip
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
 DURATION = re.compile(r"(\d+(h|m|s|ms|us))+")
@@ -59,7 +59,7 @@ def test_it_has_the_whole_deployment(compose: dict[str, Any]) -> None:
     assert set(compose) - {key for key in compose if key.startswith("x-")} == {"name", "services", "volumes", "secrets"}
     airflow = {"api-server", "scheduler", "dag-processor", "triggerer"}
     spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
-    assert set(services(compose)) == airflow | spark | {"postgres", "migrate", "plant1", "plant2"}
+    assert set(services(compose)) == airflow | spark | {"postgres", "migrate", "plant1", "plant2", "capture"}
 
 
 def test_every_service_says_only_what_the_specification_knows(compose: dict[str, Any]) -> None:

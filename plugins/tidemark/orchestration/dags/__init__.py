@@ -1,7 +1,7 @@
 """The DAGs: a link's seven tasks, the receivers' DAGs, the change of a cluster.
 
 Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receivers.housekeep_dag`, `cluster.scale_dags`,
-`approve.approve_dags`.
+`approve.approve_dags`, `changes.source_dags`.
 
     docs        the text on each DAG's page, and what to do when a task is red
     notices     what is said of a task that failed, and to whom
@@ -9,6 +9,7 @@ Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receiv
     link        the DAG of a link: the seven steps in a row
     receivers   load, merge and announce, verify, housekeep; a receiver is a map index
     approve     `tidemark_approve`: drops that wait, as Required Actions
+    changes     the DAG of a source of changes: check, capture, retain, verify
     cluster     `tidemark_cluster_scale`, by its trigger form
 
 Imports `orchestration.tasks`, `orchestration.schedules`, `orchestration.retry_policy`, `settings.model`. Parsing uses no

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tidemark.settings.model import LinkSettings
+from tidemark.settings.model import LinkSettings, SourceSettings
 from tidemark.spelling import spelling_of_tasks
 
 _RERUN = """
@@ -116,4 +116,25 @@ logged. Loading and reading go on meanwhile.
 
 Until `phase_one` is green `./tidemark cluster roll-back` gives the change up; afterwards the reverse is a change of its own.
 `./tidemark why node:NAME` and `why slot:N` explain what waits, `./tidemark cluster check` proves every copy.
+{_RERUN}"""
+
+
+def source_doc(source: SourceSettings) -> str:
+    when = f"`{source.schedule}` (UTC)" if source.schedule else "by hand only"
+    return f"""### Changes of `{source.name}`
+
+Brings the changes of a MySQL or MariaDB from its binary log into the source's store: whole transactions in order, each
+once. Runs {when}; one run at a time. While `./tidemark changes capture {source.name} --follow` works, a run is *skipped*.
+
+| task | does | when it is red |
+|---|---|---|
+| `check` | as `changes doctor` | its log has the SQL that mends it; the others go on |
+| `capture` | everything up to now; tells an asset | away: it is retried; *gap*: `binlog-purged.md`; else see its log |
+| `retain` | removes what is older than `retain_hours` | a disk that is full or read-only: mend it, then clear the task |
+| `verify` | once a day: every checksum of the store | a block is damaged: bring the store back from a copy |
+| `done` | nothing | one of the others is red |
+
+`capture` emits the asset `changes of {source.name}`; a DAG of yours with that schedule then runs.
+A red `check` with `headroom` means that less than half of the purge time was left: capture more often, or have the server
+keep its logs longer.
 {_RERUN}"""

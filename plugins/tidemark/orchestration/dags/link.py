@@ -11,7 +11,7 @@ from tidemark.errors import UsageError
 from tidemark.orchestration.dags.docs import link_doc, spell_doc
 from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.dags.notices import find_call
-from tidemark.orchestration.schedules import landed_alias, link_schedule
+from tidemark.orchestration.schedules import landed_alias, link_schedule, source_schedule
 from tidemark.orchestration.tasks import sync
 from tidemark.orchestration.tasks.perform import LINK_DAG
 from tidemark.settings.model import AirflowSettings, LinkSettings, Settings
@@ -39,9 +39,11 @@ def link_dags(settings: Settings) -> dict[str, DAG]:
 
 
 def check_dags(settings: Settings) -> None:
-    """Raise UsageError for the first link that cannot have a DAG, or the first of `notify` that is not installed."""
+    """Raise UsageError for the first link or source without a DAG, or the first of `notify` that is not installed."""
     for name in sorted(settings.links):
         link_schedule(settings.links[name])
+    for source in settings.sources.values():
+        source_schedule(source)
     for path in (dict(table)["call"] for table in settings.airflow.notify):
         try:
             find_call(path)

@@ -115,6 +115,16 @@ def test_a_purge_before_it_was_captured_is_a_gap(tmp_path: Path, source: BinlogS
     run_here(config, "changes", "show", "orders").refused(7, "gaps.json")
 
 
+def test_a_capture_that_follows_cleans_its_store(tmp_path: Path, source: BinlogSource) -> None:
+    config = write_settings(tmp_path, source.address[1], "retain_hours = 1")
+    assert run_here(config, "changes", "capture", "orders").code == 0
+    hours = {path.name for path in (tmp_path / "store" / "data").iterdir()}
+    source.login_answer = Refusal(1045, "Access denied").packet
+    run_here(config, "changes", "capture", "orders", "--follow").refused(6, "Access denied")
+    assert {path.name for path in (tmp_path / "store" / "data").iterdir()} == {max(hours)}
+    assert len(hours) > 1
+
+
 @pytest.mark.full
 @pytest.mark.real("mariadb")
 def test_what_is_told_mends_a_real_server(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""The DAG of a source of changes: check, capture, retain, and once a day verify. Made from the settings without a database.
+
+`capture` brings everything up to now. While `./tidemark changes capture --follow` is at work, all of it is skipped: that one
+captures and cleans by itself. A bootstrap will stand between `capture` and `retain`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, get_parsing_context
+
+from tidemark.errors import UsageError
+from tidemark.orchestration.dags.docs import source_doc
+from tidemark.orchestration.dags.frame import make_options, make_task
+from tidemark.orchestration.schedules import changes_alias, changes_asset, source_schedule
+from tidemark.orchestration.tasks import changes
+from tidemark.settings.model import AirflowSettings, Settings, SourceSettings
+
+log = logging.getLogger(__name__)
+SOURCE_DAG = "tidemark_changes__"
+
+
+def source_dags(settings: Settings) -> dict[str, DAG]:
+    """Return a DAG for each source that has a server, by its id. One whose schedule Airflow rejects is left out."""
+    wanted = get_parsing_context().dag_id
+    dags = {}
+    for name, source in sorted(settings.sources.items()):
+        if not source.url or wanted not in (None, SOURCE_DAG + name):
+            continue
+        try:
+            dag = source_dag(source, settings.airflow)
+        except UsageError as broken:
+            log.error("no DAG for source %s: %s", name, broken.message)
+        else:
+            dags[dag.dag_id] = dag
+    return dags
+
+
+def source_dag(source: SourceSettings, airflow: AirflowSettings) -> DAG:
+    """Make `tidemark_changes__<source>`. Raises UsageError if its schedule is invalid."""
+    dag = DAG(
+        dag_id=SOURCE_DAG + source.name,
+        dag_display_name=f"changes {source.name}",
+        description=f"Brings the changes of source {source.name} into its store, whole transactions, each once.",
+        doc_md=source_doc(source),
+        schedule=source_schedule(source),
+        tags={"tidemark", "changes", f"source:{source.name}"},
+        **make_options(airflow),
+    )
+    with dag:
+        _add_steps(source.name)
+    return dag
+
+
+def _add_steps(source: str) -> None:
+    news: dict[str, Any] = {"outlets": [changes_alias(source)], "inlets": [changes_asset(source)]}
+    checked = make_task(changes.check)(source=source)
+    # Also after a red check: what is captured cannot be lost, and a capture itself refuses what cannot be trusted.
+    captured = make_task(changes.capture, trigger_rule="none_skipped", **news)(source=source)
+    retained = make_task(changes.retain)(source=source)
+    verified = make_task(changes.verify)(source=source)
+    # A red check makes the run red although the rest went on; a verify that is not due yet is skipped.
+    done = EmptyOperator(task_id="done", trigger_rule="none_failed")
+    checked >> captured >> retained >> verified >> done
+    checked >> done

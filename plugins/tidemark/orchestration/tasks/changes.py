@@ -1,0 +1,104 @@
+"""Tasks of a source's DAG: check, capture, retain, verify. XCom carries counts alone.
+
+Where a capture goes on is what the store says. So each task may run any number of times, anywhere the store's folder is, and
+may die at any moment: nothing is lost and nothing stands twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidemark.errors import BinlogGapError, LeaseHeldError, PermanentError, TidemarkError, UnreachableError
+from tidemark.orchestration.tasks.perform import make_progress, perform_step, report_counts
+from tidemark.visible import escape_invisible
+from tidemark.visible_log import VisibleLog
+
+if TYPE_CHECKING:
+    from tidemark.app import App
+    from tidemark.changes.doctor import Examined
+
+log = VisibleLog(__name__)
+_CLASSES: dict[int, type[TidemarkError]] = {each.kind: each for each in (UnreachableError, PermanentError, BinlogGapError)}
+
+
+def check(source: str) -> dict[str, Any]:
+    """Ask whether the server may be trusted. Red if it may not, or if too little headroom is left: the log says why."""
+    from tidemark.changes.doctor import examine
+    from tidemark.changes.show import is_captured
+    from tidemark.changes.source import settings_of
+
+    def look(app: App) -> Examined | None:
+        return None if is_captured(app, source) else examine(settings_of(app.settings, source), app.clock)
+
+    found = perform_step(look)
+    if found is None:
+        _skip(f"a capture of {source} is at work: this run has nothing to do")
+        return {}
+    for one in found.findings:
+        (log.info if one.ok else log.error)("%s: %s%s", one.subject, one.detail, f". Next: {one.hint}" if one.hint else "")
+    bad = [one for one in found.findings if not one.ok]
+    if bad:
+        told = "; ".join(f"{one.subject}: {one.detail}" for one in bad)
+        raise _CLASSES.get(bad[0].kind, PermanentError)(escape_invisible(told), hint=bad[0].hint, subject=source)
+    return report_counts(f"Checked {source}", {"headroom_hours": found.headroom.hours})
+
+
+def capture(
+    source: str, task_state_store: Any = None, inlet_events: Any = None, outlet_events: Any = None
+) -> dict[str, Any]:
+    """Capture everything up to now. Emit the asset of the source's changes if there are some that nobody was told of."""
+    from tidemark.changes.source import Request, capture_source, find_source
+    from tidemark.changes.store.read import Reader
+    from tidemark.orchestration.schedules import changes_alias, changes_asset
+
+    progress = make_progress(task_state_store)
+
+    def bring(app: App) -> tuple[dict[str, Any], int]:
+        found = find_source(app, source)
+        done = capture_source(found, Request(), progress)
+        counts = {"transactions": done.transactions, "rows": done.rows, "bytes": done.bytes}
+        return counts, Reader(found.disk).view.end.seq
+
+    try:
+        counts, newest = perform_step(bring)
+    except LeaseHeldError as held:
+        _skip(held.message)
+        return {}
+    last = inlet_events[changes_asset(source)].ascending(False).limit(1)
+    told = int(last[0].extra.get("to", 0)) if len(last) else 0
+    if newest > told:  # how far the news have got stands in the last event: a task that died before it told is made good
+        outlet_events[changes_alias(source)].add(changes_asset(source), extra={"from": told + 1, "to": newest})
+    return report_counts(f"Captured {source}", counts)
+
+
+def retain(source: str) -> dict[str, Any]:
+    """Take what is older than the source keeps out of readers' sight, and off the disk after a grace."""
+    from tidemark.changes.source import find_source, retain_source
+
+    done = perform_step(lambda app: retain_source(find_source(app, source)))
+    return report_counts(f"Cleaned the store of {source}", {"retired": done.retired, "removed": done.removed})
+
+
+def verify(source: str) -> dict[str, Any]:
+    """Read the whole store once a day, and compare every checksum and seam. Red if anything differs: the log lists it."""
+    from tidemark.changes.source import find_source, is_verify_due, verify_source
+
+    def prove(app: App) -> Any:
+        found = find_source(app, source)
+        return verify_source(found) if is_verify_due(found) else None
+
+    proof = perform_step(prove)
+    if proof is None:
+        _skip(f"the store of {source} was verified less than a day ago")
+        return {}
+    for problem in proof.problems:
+        log.error("differs: %s", problem)
+    if proof.problems:
+        raise PermanentError(escape_invisible(proof.problems[0]), hint=f"./tidemark changes verify {source}", subject=source)
+    return report_counts(f"Verified {source}", {"transactions": proof.transactions, "rows": proof.rows})
+
+
+def _skip(why: str) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    raise AirflowSkipException(escape_invisible(why))
