@@ -81,6 +81,22 @@ def show_source(source: Source) -> dict[str, Any]:
     }
 
 
+def note_source(source: Source) -> dict[str, Any]:
+    """What the store alone says of a source: for a monitor that asks each minute, also while the server is away."""
+    store_end, view = find_end(source.disk), Reader(source.disk).view
+    gaps = [gap for gap in read_gaps(source.disk) if gap.state == OPEN]
+    state = "capturing" if is_captured(source.app, source.name) else "idle" if store_end else "new"
+    place = store_end.position if store_end else None
+    return {
+        "name": source.name,
+        "state": "gap" if gaps else state,
+        "position": f"{place.file}:{place.position}" if place else None,
+        "newest_time": _show_time(view.end) if store_end else None,
+        "gaps": [gap.id for gap in gaps],
+        "next": f"./tidemark why gap:{source.name}/{gaps[0].id}" if gaps else "",
+    }
+
+
 def measure_lag(store_end: StoreEnd | None, end: State, answers: Answers | None, now: float) -> float:
     """Seconds since the newest change that the store has; 0 where the server has none that the store does not have."""
     has, there = store_end.gtids if store_end else None, answers.facts.gtids if answers else None

@@ -5,7 +5,9 @@ A monitor asks every minute, so what they import is little.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -27,12 +29,21 @@ LEFT_OUT = "excluded by"
 
 
 def status(app: App) -> StatusReport:
-    """Return one line per link, from the ledger alone. Links of the settings that never ran are `new`."""
+    """Return one line per link, from the ledger alone. Links of the settings that never ran are `new`. And one per source of
+    changes, from its store alone."""
+    sources = _read_sources(app) if app.settings.sources else ()
     with app.ledger.read() as connection:
         targets = tuple(read_target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
         return StatusReport(
-            read_links(app, connection), targets, _read_cluster(app, connection), _read_lines(app, connection)
+            read_links(app, connection), targets, _read_cluster(app, connection), _read_lines(app, connection), sources
         )
+
+
+def _read_sources(app: App) -> tuple[Mapping[str, Any], ...]:
+    from tidemark.changes.show import note_source
+    from tidemark.changes.source import find_source
+
+    return tuple(note_source(find_source(app, name)) for name in sorted(app.settings.sources))
 
 
 def runs(app: App, link: str, most: int) -> list[Run]:

@@ -60,13 +60,18 @@ def _link_of(app: App, site: Site) -> LinkSettings | None:
 def why(app: App, subject: str) -> Explanation:
     """Explain a link, site, run, landing, file or device by the name that a person uses.
 
-    A path that the ledger does not know is searched for at the sites. `node:NAME` and `slot:N` are a cluster's. Raises
-    NotFoundError with the nearest names.
+    A path that the ledger does not know is searched for at the sites. `node:NAME` and `slot:N` are a cluster's;
+    `source:NAME`, `table:NAME`, `gap:ID` and GTIDs are of changes. Raises NotFoundError with the nearest names.
     """
     if app.settings.cluster is not None and subject.startswith(("node:", "slot:")):
         from tidemark.proof.cluster.why import explain_part
 
         return explain_part(app, subject)
+    if app.settings.sources:
+        from tidemark.proof.why.changes import explain_change, names_change
+
+        if names_change(app, subject):
+            return explain_change(app, subject)
     with app.ledger.read() as connection:
         desk = _open_lookup(app, connection)
         answer = explain_subject(desk, subject) or _explain_at_site(app, bare_path(desk, subject))

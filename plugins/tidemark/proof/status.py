@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,11 +224,16 @@ class StatusReport:
     iotdb: tuple[TargetStatus, ...] = ()
     cluster: ClusterStatus | None = None
     lines: tuple[LineStatus, ...] = ()
+    sources: tuple[Mapping[str, Any], ...] = ()  # of changes, as `changes.show.note_source` tells them
 
     @property
     def exit_code(self) -> int:
-        """0, or that of PartialError while a link needs attention."""
-        return PartialError.kind if self._red_links else 0
+        """0, or that of PartialError while a link or a source needs attention."""
+        return PartialError.kind if self._red_links or self._sources_with_gaps else 0
+
+    @property
+    def _sources_with_gaps(self) -> list[Mapping[str, Any]]:
+        return [source for source in self.sources if source["gaps"]]
 
     @property
     def _red_links(self) -> list[LinkStatus]:
@@ -246,6 +251,11 @@ class StatusReport:
             found["hint"] = (
                 f"./tidemark verify --repair --site {first.facts.site}" if damage and why in damage else first.next
             )
+        elif gaps := self._sources_with_gaps:
+            found["error"] = f"source {gaps[0]['name']} has a gap: its server purged what was not captured"
+            found["hint"] = gaps[0]["next"]
+        if self.sources:
+            found["sources"] = [dict(source) for source in self.sources]
         if self.iotdb:
             found["iotdb"] = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
         if self.cluster is not None:

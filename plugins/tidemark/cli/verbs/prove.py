@@ -46,7 +46,14 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
         )
         for link in links
     ]
-    screen.print_table(columns, rows, empty="no links in the settings")
+    sources = found.get("sources", [])
+    if links or not sources:
+        screen.print_table(columns, rows, empty="no links in the settings")
+    if sources:
+        keys = ("name", "state", "position", "newest_time", "next")
+        screen.print_table(
+            ("source", "state", "position", "newest", "next"), [[one[key] for key in keys] for one in sources]
+        )
     for link in links:
         if link.get("next"):
             screen.print_line(f"  {link['name']}: {link['next']}")

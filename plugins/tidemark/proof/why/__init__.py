@@ -5,8 +5,10 @@ and applies the rules.
 
     file       one file: the ordered rules over what its links and its receivers know
     others     run, landing, link, site, device
+    changes    source of changes, table, gap, GTID; it asks the server
     subjects   the lookup, and the rows that rules need
 
-Imports `proof.explanation`, `proof.status`, `proof.coverage.gather`, `sync.notes`, `formats`, `ledger`, `stores.listing`,
-`tsfiles.sealed`. The rules are pure. Nothing is changed. The site is asked only for a file that no run has listed yet.
+Imports `changes`, `proof.explanation`, `proof.status`, `proof.coverage.gather`, `sync.notes`, `formats`, `ledger`,
+`stores.listing`, `tsfiles.sealed`. The rules are pure. Nothing is changed. The site is asked only for a file that no run has
+listed yet.
 """

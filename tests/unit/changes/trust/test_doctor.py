@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.binlog_maker import recorded
 from tests.commanded import Said, run_here
-from tests.dump_worlds import MYSQL
 from tests.services import mariadb
 from tests.services.binlog_source import BinlogSource, Refusal
 from tests.services.processes import free_port, soon
@@ -35,13 +32,6 @@ def purge(server: mariadb.MariaDb) -> None:
 
 def bad(said: Said) -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in said.json["checks"] if not check["ok"]}
-
-
-@pytest.fixture
-def source() -> Iterator[BinlogSource]:
-    with BinlogSource({name: recorded(file) for name, file in MYSQL.items()}) as made:
-        made.variables |= {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
-        yield made
 
 
 def test_a_server_that_is_away_or_refuses_is_one_finding(tmp_path: Path, source: BinlogSource) -> None:

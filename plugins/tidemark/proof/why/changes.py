@@ -1,0 +1,145 @@
+"""Explain a source of changes, a table of one, a gap, a transaction by its GTID."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tidemark.app import App
+from tidemark.changes.gaps import OPEN, Gap, read_gaps
+from tidemark.changes.points import find_point
+from tidemark.changes.show import show_source
+from tidemark.changes.source import Source, find_source, name_bucket
+from tidemark.errors import NotFoundError
+from tidemark.proof.explanation import Explanation, format_time
+
+GTID = re.compile(r"\d+-\d+-\d+|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?::[a-z_][a-z0-9_]*)?:\d+")
+PREFIXES = ("source:", "table:", "gap:")
+_WAIT_FOR_GAP = "nothing is appended behind it, and the server goes on purging"
+
+
+def names_change(app: App, subject: str) -> bool:
+    """Whether a subject of `why` is one of changes."""
+    return subject.startswith(PREFIXES) or (bool(app.settings.sources) and GTID.fullmatch(subject) is not None)
+
+
+def explain_change(app: App, subject: str) -> Explanation:
+    """Explain `source:NAME`, `table:DATABASE.TABLE`, `gap:ID` (`gap:SOURCE/ID` where several sources have one), or a GTID.
+
+    Raises NotFoundError where no source has it.
+    """
+    kind, _, name = subject.partition(":")
+    if GTID.fullmatch(subject):
+        return _explain_gtid(app, subject)
+    if kind == "gap":
+        return _explain_gap(app, subject, name)
+    if kind == "table":
+        return _explain_table(app, subject, name)
+    return explain_source(subject, show_source(find_source(app, name)))
+
+
+def explain_source(subject: str, shown: dict[str, Any]) -> Explanation:
+    """Explain a source by what `changes show` says of it. Pure."""
+    name, state = shown["name"], shown["state"]
+    evidence = [f"server {shown['server'] or 'none: log files are given'}"]
+    if shown.get("away"):
+        evidence.append(f"the server does not answer: {shown['away']}")
+    if shown.get("position"):
+        evidence.append(f"the store ends at {shown['position']}, {shown['newest']}, {shown['newest_time']}")
+        evidence.append(f"lag {shown['lag_seconds']:,.0f} s")
+    if shown.get("headroom_hours") is not None:
+        evidence.append(f"headroom {shown['headroom_hours']:,.1f} hours")
+    gaps = [gap for gap in shown["gaps"] if gap["state"] == OPEN]
+    doctor, capture = f"./tidemark changes doctor {name}", f"./tidemark changes capture {name}"
+    if gaps:
+        told = f"the server purged what follows {gaps[0]['from']} before it was captured"
+        return Explanation(subject, "source", "gap", told, tuple(evidence), f"./tidemark why gap:{name}/{gaps[0]['id']}",
+                           _WAIT_FOR_GAP)  # fmt: skip
+    if shown.get("away"):
+        cause, wait = "its server does not answer", "the next run tries again; what is purged meanwhile is lost"
+        return Explanation(subject, "source", "away", cause, tuple(evidence), doctor, wait)
+    if shown.get("headroom_red"):
+        cause = "less than half of the time is left until the server purges what comes next"
+        return Explanation(subject, "source", "late", cause, tuple(evidence), capture, "it becomes a gap")
+    if state == "new":
+        return Explanation(
+            subject, "source", state, "nothing was captured yet", tuple(evidence), capture, "its schedule starts"
+        )
+    cause = "a capture is at work" if state == "capturing" else "the store has everything up to its last capture"
+    return Explanation(subject, "source", state, cause, tuple(evidence), "", "its schedule starts the next run", final=True)
+
+
+def _sources(app: App) -> Iterator[Source]:
+    return (find_source(app, name) for name in sorted(app.settings.sources))
+
+
+def _explain_gap(app: App, subject: str, name: str) -> Explanation:
+    wanted, _, number = name.rpartition("/")
+    found = [
+        (source, gap)
+        for source in _sources(app)
+        if wanted in ("", source.name)
+        for gap in read_gaps(source.disk)
+        if gap.id == number
+    ]
+    if len(found) != 1:
+        names = ", ".join(f"gap:{source.name}/{gap.id}" for source, gap in found)
+        what = f"several sources have a gap {number}: {names}" if found else f"no source has a gap {name!r}"
+        raise NotFoundError(what, hint=f"./tidemark why {names.split(', ')[0]}" if found else "./tidemark changes show")
+    source, gap = found[0]
+    return Explanation(
+        subject,
+        "gap",
+        gap.state,
+        f"{gap.server} purged what follows {gap.start}, and begins with {gap.end}",
+        tuple(_list_evidence(gap)),
+        f"docs/runbooks/binlog-purged.md; saved logs: ./tidemark changes capture {source.name} --files …",
+        _WAIT_FOR_GAP,
+    )
+
+
+def _list_evidence(gap: Gap) -> Iterator[str]:
+    yield f"found {format_time(gap.found)}"
+    yield f"the store has {gap.start_gtids or 'no GTIDs'}; before the oldest log were {gap.end_gtids or 'no GTIDs'}"
+    yield f"rows may be wrong since of: {', '.join(gap.tables) or 'tables that are not known'}"
+
+
+def _explain_table(app: App, subject: str, name: str) -> Explanation:
+    shown = [show_source(source) for source in _sources(app)]
+    for one in shown:
+        if any(table["name"] == name for table in one["tables"]):
+            touched = [gap for gap in one["gaps"] if gap["state"] == OPEN and name in gap["tables"]]
+            source = explain_source(f"source:{one['name']}", one)
+            evidence = (f"source {one['name']} is {source.state}: {source.cause}", *source.evidence)
+            if touched:
+                cause = f"gap {touched[0]['id']} of source {one['name']} may hold changes of it"
+                following = f"./tidemark why gap:{one['name']}/{touched[0]['id']}"
+                return Explanation(subject, "table", "gap", cause, evidence, following, _WAIT_FOR_GAP)
+            cause = f"its changes go into the store of source {one['name']}"
+            return Explanation(subject, "table", "captured", cause, evidence, source.next, source.if_you_wait, source.final)
+    away = [one["name"] for one in shown if one.get("away")]
+    told = f"; the server of {', '.join(away)} does not answer" if away else ""
+    raise NotFoundError(
+        f"no source captures a table {name!r}{told}", hint="see tables and exclude of the sources", subject=name
+    )
+
+
+def _explain_gtid(app: App, gtid: str) -> Explanation:
+    looked = []
+    for source in _sources(app):
+        try:
+            reader = source.open_reader()
+            found = find_point(reader, gtid)
+        except NotFoundError as none:  # nothing captured, or retention took it
+            looked.append(f"source {source.name}: {none.message}")
+            continue
+        if found is not None:
+            evidence = (f"bucket {name_bucket(found)}", f"./tidemark changes read {source.name} --from {gtid} --out -")
+            cause = f"source {source.name} has it as seq:{found.seq}"
+            return Explanation(gtid, "transaction", "captured", cause, evidence, final=True)
+        looked.append(f"source {source.name} ends before it: {reader.view.gtids or 'no GTIDs'}")
+    first = next(iter(sorted(app.settings.sources)))
+    cause = "no store has this transaction"
+    following = f"./tidemark changes show {first}"
+    return Explanation(gtid, "transaction", "missing", cause, tuple(looked), following, "a capture that is due brings it")
