@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.changes.trust.answers import Answers, StoreEnd
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd
 from tidemark.changes.trust.headroom import RED_SHARE, has_rest, measure_headroom
 from tidemark.errors import BinlogGapError, PermanentError
 
@@ -305,6 +306,33 @@ def check_position(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
+def check_identity(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    """Whether the server has every transaction that the store has, by GTID."""
+    if wanted.end is None or not wanted.end.gtids or not answers.facts.has_gtids:
+        return
+    only_store = _list_missing(wanted.end.gtids, answers.facts.gtids)
+    if only_store is None:
+        kind = "MariaDB" if answers.facts.is_maria else "MySQL"
+        yield _bad("identity", f"a {kind}, and the store is from the other kind", "give it a source and a store of its own")
+    elif only_store:
+        yield _bad(
+            "identity",
+            f"the server lacks what the store has: {only_store}; it was restored or RESET, is behind, or is another one",
+            "let url name a server that has them; or give this one a source and a store of its own",
+        )
+    else:
+        yield Finding("identity", f"the server has all that the store has: {wanted.end.gtids}")
+
+
+def _list_missing(has: Gtids, there: Gtids) -> str | None:
+    """The transactions of one set that another one lacks, as text; None where they cannot be compared."""
+    if isinstance(has, MysqlGtidSet) and isinstance(there, MysqlGtidSet):
+        return str(has - there)
+    if isinstance(has, MariaGtidPosition) and isinstance(there, MariaGtidPosition):
+        return ", ".join(f"domain {domain}: {first} to {last}" for domain, (first, last) in (has - there).items())
+    return None
+
+
 def check_headroom(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     room = measure_headroom(answers, wanted.end)
     if room.hours is None:
@@ -321,6 +349,6 @@ def check_headroom(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    *(check_format, check_image, check_metadata, check_filters, check_replica, check_checksum),
-    *(check_cascades, check_keys, check_rights, check_server_id, check_clock, check_purge, check_position, check_headroom),
+    *(check_format, check_image, check_metadata, check_filters, check_replica, check_checksum, check_cascades, check_keys),
+    *(check_rights, check_server_id, check_clock, check_purge, check_identity, check_position, check_headroom),
 )

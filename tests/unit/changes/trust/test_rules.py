@@ -184,6 +184,23 @@ def test_what_follows_the_store_is_there_or_is_a_gap(answers: Answers, wanted: W
     assert find(answers, "position", wanted).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("answers", "wanted", "says"),
+    [
+        (SOUND, end_in("b.000001", "0-1-30"), ""),
+        (SOUND, end_in("b.000001", "0-1-33"), "domain 0: 31 to 33"),
+        (SOUND, end_in("b.000001", "0-1-3,5-2-7"), "domain 5: 1 to 7"),
+        (SOUND, end_in("b.000001", f"{UUID}:1-9"), "other kind"),
+        (mysql(8, 4, 0, gtids=MysqlGtidSet.parse(f"{UUID}:1-9")), end_in("b.000001", f"{UUID}:1-9"), ""),
+        (mysql(8, 4, 0, gtids=MysqlGtidSet.parse(f"{UUID}:1-5:8")), end_in("b.000001", f"{UUID}:1-9"), f"{UUID}:6-7:9"),
+    ],
+)
+def test_what_only_the_store_has_is_named(answers: Answers, wanted: Wanted, says: str) -> None:
+    found = find(answers, "identity", wanted)
+    assert found.kind == (6 if says else 0)
+    assert says in found.detail
+
+
 def test_headroom_is_what_is_left_of_the_purge_time() -> None:
     behind = replace(SOUND, following=LogStart("b.000002", NOW - 30 * HOUR, None))
     assert measure_headroom(SOUND, None) == Headroom(48.0, 48.0)
