@@ -164,17 +164,15 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
 
 @contextmanager
 def _retain_hourly(source: Source, progress: Progress) -> Iterator[None]:
-    """Have a capture that goes on for good clean its store: a round at once, and one each hour."""
+    """Have a capture that goes on for good clean its store each hour."""
     ended = threading.Event()
 
     def clean() -> None:
-        while True:
+        while not ended.wait(RETAIN_SECONDS):
             try:
                 retain_source(source)
             except TidemarkError as trouble:
                 progress(Tick(f"not cleaned: {trouble.message}"))
-            if ended.wait(RETAIN_SECONDS):
-                return
 
     thread = threading.Thread(target=clean, name="retain", daemon=True)
     thread.start()

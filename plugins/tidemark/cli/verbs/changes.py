@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import RowStream, Screen
-from tidemark.errors import DIFFERENCES_FOUND, UsageError
+from tidemark.errors import DIFFERENCES_FOUND, BinlogGapError, UsageError
 from tidemark.progress import format_size
 
 if TYPE_CHECKING:
@@ -179,16 +179,18 @@ def _run_read(call: Call) -> Answer:
 
 
 def _run_verify(call: Call) -> Answer:
+    from tidemark.changes.gaps import OPEN, read_gaps
     from tidemark.changes.source import verify_source
 
-    proof = verify_source(_source(call))
+    source = _source(call)
+    proof, gaps = verify_source(source), [gap for gap in read_gaps(source.disk) if gap.state == OPEN]
     differences = [{"what": "damaged", "problem": problem} for problem in proof.problems]
     found = {
         "checked": proof.transactions,
         "rows": proof.rows,
         "blocks": proof.blocks,
         "differences": differences,
-        "gaps": [],
+        "gaps": [gap.as_json() for gap in gaps],
         "indexes": list(proof.indexes),
     }
 
@@ -196,10 +198,12 @@ def _run_verify(call: Call) -> Answer:
         screen.print_line(f"{proof.transactions:,} transactions, {proof.rows:,} rows, {proof.blocks:,} blocks")
         for problem in proof.problems:
             screen.print_line(f"  {problem}")
+        for gap in gaps:
+            screen.print_line(f"  gap {gap.id}: behind {gap.start}, before {gap.end} of {gap.server}")
         for index in proof.indexes:
             screen.print_line(f"  {index} is not as it can be derived; nothing reads it")
 
-    return Answer(found, show, DIFFERENCES_FOUND if differences else 0)
+    return Answer(found, show, DIFFERENCES_FOUND if differences else BinlogGapError.kind if gaps else 0)
 
 
 def _run_retain(call: Call) -> Answer:

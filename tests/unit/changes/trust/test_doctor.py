@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from tests.commanded import Said, run_here
 from tests.services import mariadb
 from tests.services.binlog_source import BinlogSource, Refusal
 from tests.services.processes import free_port, soon
+from tidemark.app import open_app
+from tidemark.changes import source as sources
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
+from tidemark.errors import PermissionDeniedError
+from tidemark.settings.load import load_settings
 
 
 def write_settings(folder: Path, port: int, more: str = "") -> Path:
@@ -98,6 +103,8 @@ def test_a_purge_before_it_was_captured_is_a_gap(tmp_path: Path, source: BinlogS
         "tables": ["shop.orders"],
         "state": "open",
     }
+    said = run_here(config, "changes", "verify", "orders")
+    assert (said.code, said.json["gaps"], said.json["differences"]) == (31, [gap], [])
     source.__exit__()
     [shown] = run_here(config, "changes", "show", "orders").json["sources"]
     assert shown["gaps"] == [gap] and shown["away"], "a server that is away hides no gap"
@@ -105,14 +112,25 @@ def test_a_purge_before_it_was_captured_is_a_gap(tmp_path: Path, source: BinlogS
     run_here(config, "changes", "show", "orders").refused(7, "gaps.json")
 
 
-def test_a_capture_that_follows_cleans_its_store(tmp_path: Path, source: BinlogSource) -> None:
+def test_a_capture_that_follows_cleans_its_store(
+    tmp_path: Path, source: BinlogSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = write_settings(tmp_path, source.address[1], "retain_hours = 1")
     assert run_here(config, "changes", "capture", "orders").code == 0
     hours = {path.name for path in (tmp_path / "store" / "data").iterdir()}
-    source.login_answer = Refusal(1045, "Access denied").packet
-    run_here(config, "changes", "capture", "orders", "--follow").refused(6, "Access denied")
-    assert {path.name for path in (tmp_path / "store" / "data").iterdir()} == {max(hours)}
     assert len(hours) > 1
+    monkeypatch.setattr(sources, "RETAIN_SECONDS", 0.05)
+    app = open_app(load_settings(config, {}))
+    with ThreadPoolExecutor(1) as pool:
+        followed = pool.submit(sources.capture_source, sources.find_source(app, "orders"), sources.Request(follow=True))
+        try:
+            assert soon(lambda: {path.name for path in (tmp_path / "store" / "data").iterdir()} == {max(hours)})
+        finally:
+            source.login_answer = Refusal(1045, "Access denied").packet
+            source.cut()
+        with pytest.raises(PermissionDeniedError):
+            followed.result(timeout=60)
+    app.ledger.close()
 
 
 @pytest.mark.full
