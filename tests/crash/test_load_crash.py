@@ -62,7 +62,7 @@ class LoadWorld:
         with dying(centre, effects):
             centre.load()
             if self.transfer:
-                owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant2")
+                owners_transfer(centre.app, centre.receiver, "root.sg.*", "plant2")
 
     def check(self) -> None:
         centre = self.centre

@@ -176,6 +176,18 @@ class TestDecisions:
             ("owners transfer", "root.sg.d1")
         ]
 
+    def test_devices_that_were_handed_over_by_a_pattern(self, world: World) -> None:
+        """A record each: the ledger that is made again has the same owners, and the file that needed both."""
+        both = {f"root.sg.d{n}": {"s": [(1, n)]} for n in (1, 2)}
+        world.add("plant1", source(1), sealed(both))
+        world.sync("plant1")
+        world.add("plant2", source(1), sealed(both))
+        world.sync("plant2")
+        assert owners_transfer(world.app, world.receiver, "root.**", "plant2").as_json()["replayed"] == [source(1)]
+        same_after_loss(world)
+        decided = "SELECT subject FROM audit WHERE action = 'owners transfer' ORDER BY subject"
+        assert world.sql(decided) == [("root.sg.d1",), ("root.sg.d2",)]
+
     def test_a_refused_file_whose_deletions_grew_before_its_device_was_handed_over(self, world: World) -> None:
         """The deletions came alone and joined the refused file; both were loaded by the decision."""
         world.add("plant1", source(1), points("d1", (1, 10)))

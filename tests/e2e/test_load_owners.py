@@ -61,6 +61,30 @@ class TestOwners:
         assert owners_transfer(centre.app, centre.receiver, "root.sg.d2", SITE_B).as_json()["replayed"] == [source(1)]
         assert [row[:3] for row in centre.rows()] == [(f"root.sg.d{d}", "s", t) for d in (1, 2) for t in (1, 2)]
 
+    def test_a_pattern_gives_all_that_it_matches(self, centre: Centre) -> None:
+        many = {f"root.sg.d{n}": {"s": [(1, n)]} for n in (1, 2)} | {"root.other.d1": {"s": [(1, 1)]}}
+        centre.sender().land({source(1): sealed(many)})
+        other = centre.sender(SITE_B, name="plant2")
+        other.land({source(1): sealed({"root.sg.d1": {"s": [(2, 2)]}, "root.sg.d2": {"s": [(2, 2)]}})})
+        other.land({source(2): sealed({"root.other.d1": {"s": [(2, 2)]}})})
+        centre.load()
+        told = owners_transfer(centre.app, centre.receiver, "root.sg.*", SITE_B).as_json()
+        assert (told["device"], told["from"], told["transferred"]) == ("root.sg.*", SITE_A, ["root.sg.d1", "root.sg.d2"])
+        assert told["replayed"] == [source(1)]
+        assert told["still_refused"] == [{"path": source(2), "device": "root.other.d1"}]
+        owners = {o["device"]: o["site"] for o in owners_list(centre.app, centre.receiver).as_json()["owners"]}
+        assert owners == {"root.other.d1": "plant1", "root.sg.d1": "plant2", "root.sg.d2": "plant2"}
+        again = owners_transfer(centre.app, centre.receiver, "root.sg.*", SITE_B).as_json()
+        assert (again["from"], again["transferred"], again["replayed"]) == (SITE_B, [], [])
+        assert centre.sql("SELECT subject FROM audit ORDER BY subject") == [("root.sg.d1",), ("root.sg.d2",)]
+
+    def test_a_node_in_quotes_has_no_wildcard(self, centre: Centre) -> None:
+        centre.sender().land({source(1): sealed({d: {"s": [(1, 1)]} for d in ("root.sg.`d*`", "root.sg.d1")})})
+        centre.sender(SITE_B, name="plant2").land({source(1): d1((1, 99))})
+        centre.load()
+        told = owners_transfer(centre.app, centre.receiver, "root.sg.`d*`", SITE_B).as_json()
+        assert told["transferred"] == ["root.sg.`d*`"]
+
     def test_grown_mods_join_a_refused_file(self, centre: Centre) -> None:
         centre.sender().land({source(1): d1((1, 10))})
         other = centre.sender(SITE_B, name="plant2")
@@ -78,6 +102,8 @@ class TestOwners:
         centre.load()
         with pytest.raises(NotFoundError, match=r"nobody owns a device named 'root\.sg\.d9'"):
             owners_transfer(centre.app, centre.receiver, "root.sg.d9", "plant2")
+        with pytest.raises(NotFoundError, match=r"nobody owns a device that matches 'root\.x\.\*\*'"):
+            owners_transfer(centre.app, centre.receiver, "root.x.**", "plant2")
 
     def test_a_released_file_may_be_refused(self, centre: Centre) -> None:
         """Quarantined first, foreign second: it waits as refused then."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from sqlalchemy.engine import Connection
+
 from tidemark.app import App
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sql import run_report
 from tidemark.progress import format_size
 from tidemark.receiver.load.examine import site_of
 from tidemark.settings.model import ReceiverSettings
+from tidemark.tsfiles.devices import pattern_matches
 
 
 def count_approval(app: App, run_id: str) -> str:
@@ -33,16 +39,33 @@ def count_approval(app: App, run_id: str) -> str:
     return "; ".join(told)
 
 
-def count_transfer(app: App, receiver: ReceiverSettings, device: str, to: str) -> str:
-    """Say whose the device is, and how many refused files of the new owner wait for it."""
+def match_owners(connection: Connection, receiver: str, pattern: str) -> list[OwnerRow]:
+    """Return the owned devices that a name or a pattern (`root.plant1.**`) means, by name.
+
+    A device of exactly this name is meant alone: a tag may hold a star.
+    """
+    exact = refusal_rows.owners_of(connection, receiver, [pattern])
+    if exact or "*" not in pattern:
+        return list(exact.values())
+    return [row for row in refusal_rows.all_owners(connection, receiver) if pattern_matches(pattern, row.device)]
+
+
+def count_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str) -> str:
+    """Say whose the devices are, and how many refused files of the new owner wait for them."""
     with app.ledger.read() as connection:
-        owner = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
+        owned = match_owners(connection, receiver.name, pattern)
         waiting = refusal_rows.read_refusals(connection, receiver.name, site_id=site_of(app, to))
         names = app.site_names(connection)
-    if owner is None:
+    if not owned:
         return ""
-    refused = sum(row.device == device for row in waiting)
-    return f"{names.get(owner.site_id, owner.site_id)} owns it; {refused:,} refused files of {to} wait for it"
+    devices = {row.device for row in owned}
+    refused = sum(row.device in devices for row in waiting)
+    if devices == {pattern}:
+        owner = names.get(owned[0].site_id, owned[0].site_id)
+        return f"{owner} owns it; {refused:,} refused files of {to} wait for it"
+    sites = Counter(names.get(row.site_id, row.site_id) for row in owned)
+    told = ", ".join(f"{count:,} of {site}" for site, count in sorted(sites.items()))
+    return f"{len(devices):,} devices: {told}; {refused:,} refused files of {to} wait for them"
 
 
 def count_ledger(app: App) -> str:

@@ -33,6 +33,7 @@ from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
+from tidemark.operations.consequences import match_owners
 from tidemark.receiver import kept_damage
 from tidemark.receiver.load.admit import Hold
 from tidemark.receiver.load.examine import remove_copies, site_of
@@ -197,38 +198,44 @@ def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     )
 
 
-def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str) -> DecisionResult:
-    """Give `device` to site `to` (name or UUID) and load the files that were refused for it.
+def owners_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str) -> DecisionResult:
+    """Give the devices that `pattern` names to site `to` (name or UUID) and load the files that were refused for them.
 
-    A repeated call continues: the transfer is made once, and waiting refused files are tried.
+    A repeated call continues: each device is given once, and waiting refused files are tried. NotFoundError if nobody owns
+    such a device.
     """
     site_id = site_of(app, to)
     if site_id is None:
-        raise UsageError("owners transfer needs --to SITE", subject=device)
+        raise UsageError("owners transfer needs --to SITE", subject=pattern)
     with hold_receiver(app, receiver, "operator") as session:
         with app.ledger.read() as connection:
-            before = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
-        if before is None:
+            owned = match_owners(connection, receiver.name, pattern)
+        if not owned:
+            which = f"that matches {pattern!r}" if "*" in pattern else f"named {pattern!r}"
             raise NotFoundError(
-                f"nobody owns a device named {device!r} at {receiver.name}", hint="./tidemark owners list", subject=device
+                f"nobody owns a device {which} at {receiver.name}", hint="./tidemark owners list", subject=pattern
             )
-        if before.site_id != site_id:
-            at = _publish_decision(session, TRANSFER, device, to=site_id)
-            # CRASH WINDOW: written, not recorded: the repeated command, or a rebuilt ledger, does it.
+        given = [row for row in owned if row.site_id != site_id]
+        if given:
+            times = [_publish_decision(session, TRANSFER, row.device, to=site_id) for row in given]
+            # CRASH WINDOW: some or all written, not recorded: the repeated command, or a rebuilt ledger, does it.
             with change_receiver(app, receiver.name, session.store) as connection:
                 assert_held(connection, session.lease)
-                refusal_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
-                journal.record_decision(connection, "owners transfer", device, source=before.site_id, target=site_id)
-                record_event(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
+                rows = [OwnerRow(row.device, site_id, at, row.landing) for row, at in zip(given, times, strict=True)]
+                refusal_rows.put_owners(connection, receiver.name, rows)
+                for row in given:
+                    journal.record_decision(connection, "owners transfer", row.device, source=row.site_id, target=site_id)
+                    record_event(connection, "device.transferred", site_id=site_id, path=row.device, source=row.site_id)
         # CRASH WINDOW: transferred, refused files not replayed: every load replays files that became loadable.
         loaded = replay_refused(session).loaded
         with app.ledger.read() as connection:
             left = refusal_rows.read_refusals(connection, receiver.name, site_id=site_id)
     return DecisionResult(
         {
-            "device": device,
-            "from": before.site_id,
+            "device": pattern,
+            "from": ", ".join(sorted({row.site_id for row in given})) or site_id,
             "to": site_id,
+            "transferred": [row.device for row in given],
             "replayed": [row.path for row in loaded],
             "still_refused": [{"path": row.path, "device": row.device} for row in left],
         }

@@ -88,6 +88,9 @@ def test_the_question_names_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asked = edge.run("approve", held.json["run"]).json["error"]
     assert "2 files are gone" in asked and "readers lose them" in asked
     edge.run("owners", "transfer", "root.sg.d3", "--to", "plant1").refused(2, "plant1 owns it; 0 refused files")
+    edge.run("owners", "transfer", "root.sg.*", "--to", "plant1").refused(
+        2, "3 devices: 3 of plant1; 0 refused files of plant1"
+    )
     edge.run("ledger", "rebuild", "--replace").refused(2, "3 files that readers see", "runs of 1 links")
 
 

@@ -72,9 +72,9 @@ def _owners_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|transfer", required=True)
     listed = add_action(choices, "list", "which site owns which device, since when", "./tidemark owners list")
     receiver_argument(listed, each=True)
-    example = "./tidemark owners transfer root.f.d1 --to plant2"
-    transfer = add_action(choices, "transfer", "give a device to another site; what was refused is loaded", example)
-    transfer.add_argument("device", metavar="DEVICE")
+    example = "./tidemark owners transfer 'root.f.**' --to plant2"
+    transfer = add_action(choices, "transfer", "give devices to another site; what was refused is loaded", example)
+    transfer.add_argument("pattern", metavar="PATTERN", help="a device, or a pattern such as 'root.plant1.**'")
     transfer.add_argument("--to", required=True, metavar="SITE", help="the new owner")
     receiver_argument(transfer)
 
@@ -85,8 +85,8 @@ def _owners_asks(call: Call) -> str:
     asked = call.arguments
     if asked.action != "transfer":
         return ""
-    question = f"transfer ownership of {asked.device} to {asked.to}?"
-    return call.add_numbers(question, lambda app: count_transfer(app, call.receiver, asked.device, asked.to))
+    question = f"transfer ownership of {asked.pattern} to {asked.to}?"
+    return call.add_numbers(question, lambda app: count_transfer(app, call.receiver, asked.pattern, asked.to))
 
 
 def _run_owners(call: Call) -> Answer:
@@ -95,7 +95,7 @@ def _run_owners(call: Call) -> Answer:
     asked = call.arguments
     if asked.action == "list":
         return _list_each(call, decisions.owners_list, "no device has an owner yet")
-    return _answer_result(decisions.owners_transfer(call.app, call.receiver, asked.device, asked.to))
+    return _answer_result(decisions.owners_transfer(call.app, call.receiver, asked.pattern, asked.to))
 
 
 def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
@@ -189,7 +189,7 @@ VERBS = (
     ),
     Verb(
         "owners",
-        "list owners of devices, or transfer one",
+        "list owners of devices, or transfer some",
         "./tidemark owners transfer root.f.d1 --to plant2",
         _run_owners,
         _owners_arguments,

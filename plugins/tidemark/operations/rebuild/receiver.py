@@ -356,15 +356,13 @@ def _make_merged_file(receiver: str, record: Settlement, facts: FileFacts) -> Me
 
 
 def _load_transferred(work: _Work, at: float, whoever: bool = False) -> None:
-    """Load refused files whose bytes are among the data files and whose device may be theirs now, or all with `whoever`, for
-    transfers without a record. Only answers that the receiver kept count. `at` in seconds since 1970."""
+    """Load refused files whose bytes are among the data files and of which no device is another site's now, or all with
+    `whoever`, for transfers without a record. Only answers that the receiver kept count. `at` in seconds since 1970."""
     receiver, traces = work.receiver, work.traces
     with work.app.ledger.write() as connection:
         waiting = refusal_rows.read_refusals(connection, receiver.name)
-        owners = refusal_rows.owners_of(connection, receiver.name, [row.device for row in waiting])
         for row in waiting:
-            due = whoever or may_try(owners.get(row.device), row.site_id)
-            if not due or row.location in traces or (row.site_id, row.landing) not in work.books.kept:
+            if row.location in traces or (row.site_id, row.landing) not in work.books.kept:
                 continue
             file, data = decode_entry(row.entry)
             name = parse_source_path(file.path, data)
@@ -372,6 +370,10 @@ def _load_transferred(work: _Work, at: float, whoever: bool = False) -> None:
             if place not in work.refused:
                 continue
             facts = work.refused[place]
+            devices = {row.device, *(device.device for device in facts.devices)}
+            owners = refusal_rows.owners_of(connection, receiver.name, devices)
+            if not whoever and not all(may_try(owners.get(device), row.site_id) for device in devices):
+                continue
             origin = origin_of_waiting(connection, receiver, row)
             known = known_before(connection, origin, [file], {device.device for device in facts.devices})
             loaded = Answered(file, Answer(file.path, file.generation, "loaded"), place, facts)
