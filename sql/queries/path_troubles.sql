@@ -4,7 +4,7 @@ SELECT 'quarantine' AS what, receiver, quarantine_id AS id, generation, landing,
 FROM quarantine WHERE site_id = :site AND path = :path AND state IN ('held', 'dropped')
 UNION ALL
 SELECT 'refusal', receiver, refusal_id, generation, landing, '', device, owner_site, owner_since, '[]', state, at
-FROM refusal WHERE site_id = :site AND path = :path AND state = 'refused'
+FROM refusal WHERE site_id = :site AND path = :path AND state IN ('refused', 'dismissed')
 UNION ALL
 SELECT kind, receiver, 0, generation, landing, COALESCE(reason, ''), '', '', 0.0, covered_by, state, at
 FROM pending_drop WHERE site_id = :site AND path = :path

@@ -13,7 +13,7 @@ from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.landing_maker import SITE_B
 from tests.small_files import deletion, sealed, source
-from tidemark.operations.decisions import owners_transfer
+from tidemark.operations.decisions import owners_dismiss, owners_transfer
 from tidemark.tsfiles.companions.schema_log import decode_log
 
 LOG = b"2,root.sg\n0,root.sg.d1.s,2,2,1,,,-1\n0,root.sg.d9.t,1,2,1,,,-1\n"
@@ -135,6 +135,33 @@ def test_a_transfer_of_ownership_may_die_at_any_effect(worlds: Callable[..., Loa
     before_each = range(calm.count + 1, total.count + 1, 2)
     explored = explore(lambda: worlds(True), before_each)
     assert explored.crashes == len(before_each) > 5
+
+
+def test_a_dismissal_may_die_at_any_effect(worlds: Callable[..., LoadWorld]) -> None:
+    class DismissWorld:
+        def __init__(self) -> None:
+            self.inner = worlds()
+            self.inner.centre.load()
+
+        def live(self, effects: Effects) -> None:
+            with dying(self.inner.centre, effects):
+                owners_dismiss(self.inner.centre.app, self.inner.centre.receiver, "plant2")
+
+        def check(self) -> None:
+            centre = self.inner.centre
+            centre.reopen()
+            assert centre.sql("SELECT path, state, location FROM refusal") == [(source(1), "dismissed", "")]
+            assert centre.files("refused") == [] and centre.rows() == EXPECTED
+            assert centre.sql("SELECT action FROM audit") == [("owners dismiss",)]
+
+        def close(self) -> None:
+            self.inner.close()
+
+        def lose_power(self) -> None:
+            self.inner.lose_power()
+
+    explored = explore(DismissWorld)
+    assert explored.crashes == explored.points > 3
 
 
 def test_recovery_may_die_too(worlds: Callable[..., LoadWorld]) -> None:

@@ -15,7 +15,14 @@ from tests.rebuild_world import PLANT2, World
 from tests.services.sshd import Sshd
 from tests.small_files import deletion, sealed, source
 from tidemark.ledger.leases import Leases
-from tidemark.operations.decisions import approve_run, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
+from tidemark.operations.decisions import (
+    approve_run,
+    owners_dismiss,
+    owners_transfer,
+    quarantine_drop,
+    quarantine_list,
+    quarantine_release,
+)
 from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.progress import Tick
 from tidemark.receiver.merge.merge import merge
@@ -187,6 +194,16 @@ class TestDecisions:
         same_after_loss(world)
         decided = "SELECT subject FROM audit WHERE action = 'owners transfer' ORDER BY subject"
         assert world.sql(decided) == [("root.sg.d1",), ("root.sg.d2",)]
+
+    def test_refused_files_that_were_dismissed(self, world: World) -> None:
+        world.add("plant1", source(1), points("d1", (1, 10)))
+        world.sync("plant1")
+        world.add("plant2", source(1), points("d1", (1, 99), (2, 99)))
+        world.sync("plant2")
+        assert owners_dismiss(world.app, world.receiver, "plant2").as_json()["dismissed"] == [source(1)]
+        same_after_loss(world)
+        assert world.sql("SELECT path, state, location FROM refusal") == [(source(1), "dismissed", "")]
+        assert world.sql("SELECT subject FROM audit WHERE action = 'owners dismiss'") == [(PLANT2,)]
 
     def test_a_refused_file_whose_deletions_grew_before_its_device_was_handed_over(self, world: World) -> None:
         """The deletions came alone and joined the refused file; both were loaded by the decision."""

@@ -26,6 +26,7 @@ from tidemark.formats.json_stream import parse_json
 DECIDED_FORMAT = 1
 DECIDED_FOLDER = "decided"
 TRANSFER, ADOPTED, APPROVE, GIVE_UP = "owners transfer", "owners adopted", "approve", "quarantine drop"
+DISMISS = "owners dismiss"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Decision:
     owners adopted    subject: link; {"owners": {device: site id}}
     approve           subject: run; {"drops": {site id: [[path, generation], …]}}
     quarantine drop   subject: path; {"site": site id, "generation": int}
+    owners dismiss    subject: site id; {"files": [[path, generation], …]}
     """
 
     at: float
@@ -50,6 +52,7 @@ _DETAIL: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {  # the fields read
     ADOPTED: lambda d: {"owners": {str(device): str(site) for device, site in d["owners"].items()}},
     APPROVE: lambda d: {"drops": {str(site): [(str(p), int(g)) for p, g in drops] for site, drops in d["drops"].items()}},
     GIVE_UP: lambda d: {"site": str(d["site"]), "generation": int(d["generation"])},
+    DISMISS: lambda d: {"files": [(str(path), int(generation)) for path, generation in d["files"]]},
 }
 
 

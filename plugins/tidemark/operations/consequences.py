@@ -68,6 +68,13 @@ def count_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str) 
     return f"{len(devices):,} devices: {told}; {refused:,} refused files of {to} wait for them"
 
 
+def count_dismissed(app: App, receiver: ReceiverSettings, site: str) -> str:
+    """Say how many refused files of a site wait."""
+    with app.ledger.read() as connection:
+        waiting = refusal_rows.read_refusals(connection, receiver.name, site_id=site_of(app, site))
+    return f"{len(waiting):,} files; their bytes at {receiver.name} are removed"
+
+
 def count_ledger(app: App) -> str:
     """Say what the ledger knows, which a new one may not."""
     with app.ledger.read() as connection:

@@ -24,7 +24,7 @@ from tidemark.errors import (
     UsageError,
 )
 from tidemark.formats.landing import Answer, Resend
-from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, Decision, decided_place, encode_decision
+from tidemark.formats.records import APPROVE, DISMISS, GIVE_UP, TRANSFER, Decision, decided_place, encode_decision
 from tidemark.ledger import journal
 from tidemark.ledger.journal import record_event
 from tidemark.ledger.leases import assert_held
@@ -240,6 +240,28 @@ def owners_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str)
             "still_refused": [{"path": row.path, "device": row.device} for row in left],
         }
     )
+
+
+def owners_dismiss(app: App, receiver: ReceiverSettings, site: str) -> DecisionResult:
+    """Give up all refused files of a site (name or UUID): their bytes are removed, their rows stay."""
+    site_id = site_of(app, site)
+    if site_id is None:
+        raise UsageError("owners dismiss needs a SITE", subject=site)
+    with hold_receiver(app, receiver, "operator") as session:
+        with app.ledger.read() as connection:
+            waiting = refusal_rows.read_refusals(connection, receiver.name, site_id=site_id)
+        if waiting:
+            _publish_decision(session, DISMISS, site_id, files=[(row.path, row.generation) for row in waiting])
+            # CRASH WINDOW: written, not recorded: they wait as before; the repeated command, or a rebuilt ledger, does it.
+            with change_receiver(app, receiver.name, session.store) as connection:
+                assert_held(connection, session.lease)
+                for row in waiting:
+                    refusal_rows.end_refusal(connection, row.refusal_id, "dismissed")
+                paths = [row.path for row in waiting]
+                journal.record_decision(connection, "owners dismiss", site_id, receiver=receiver.name, paths=paths)
+        # CRASH WINDOW: dismissed, bytes still there: the next load removes them.
+        sweep_waiting(app.ledger, session.store, receiver.name, session.lease)
+    return DecisionResult({"site": site, "dismissed": [row.path for row in waiting]})
 
 
 def approve_run(app: App, run_id: str) -> DecisionResult:

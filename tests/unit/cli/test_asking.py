@@ -20,6 +20,7 @@ ASKING = [
     ("approve", "R1"),
     ("quarantine", "drop", "7"),
     ("owners", "transfer", "root.x y", "--to", "plant1"),
+    ("owners", "dismiss", "plant9"),
     ("ledger", "rebuild", "--replace"),
     ("cluster", "remove", "n1"),
     ("cluster", "check", "--repair", "--lost", "n1"),

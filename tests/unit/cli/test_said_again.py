@@ -135,6 +135,14 @@ def _transfer(edge: Commanded) -> list[str]:
     return ["owners", "transfer", "root.sg.d1", "--to", "plant2", "--yes"]
 
 
+def _dismiss(edge: Commanded) -> list[str]:
+    synced(edge)
+    with (edge.folder / "tidemark.toml").open("a") as settings:
+        settings.write(f'[sites.twin]\nid = "{OTHER_SITE}"\nstore = "{edge.site}"\n[links.twin]\nsite = "twin"\n')
+    assert edge.run("sync", "twin").code == 21
+    return ["owners", "dismiss", "twin", "--yes"]
+
+
 def _rebuild(edge: Commanded) -> list[str]:
     synced(edge)
     for place in (edge.folder / "var").glob("ledger.db*"):
@@ -174,6 +182,7 @@ SAID: dict[str, Prepare] = {
     "quarantine release": lambda edge: ["quarantine", "release", held(edge, heal=True)],
     "quarantine drop": lambda edge: ["quarantine", "drop", held(edge, heal=False), "--yes"],
     "owners transfer": _transfer,
+    "owners dismiss": _dismiss,
     "ledger backup": lambda edge: synced(edge) and ["ledger", "backup", str(edge.folder / "copy.db")],
     "ledger upgrade": lambda edge: ["ledger", "upgrade"],
     "ledger rebuild": _rebuild,

@@ -33,6 +33,23 @@ def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Pat
     assert tidemark("sync", "plant2").code == 0
 
 
+def test_refused_files_that_are_dismissed_are_told_no_more(tidemark: Command, deployment: Path) -> None:
+    shutil.copytree(deployment / "site", deployment / "site2")
+    (deployment / "tidemark.toml").write_text(SETTINGS + TWIN)
+    assert tidemark("sync", "plant1").code == 0
+    refused = [one["path"] for one in tidemark("sync", "plant2", "--json").json["troubles"]]
+    assert f"{len(refused)} files" in tidemark("owners", "dismiss", "plant2").err
+    assert tidemark("owners", "dismiss", "plant2", "--yes", "--json").json["dismissed"] == refused
+    assert not [place for place in (deployment / "centre" / "refused").rglob("*") if place.is_file()]
+    for _ in range(2):
+        again = tidemark("sync", "plant2", "--json")
+        assert (again.code, again.json["refused"], again.json["files"]) == (0, 0, 0)
+    (link,) = (one for one in tidemark("status", "--json").json["links"] if one["name"] == "plant2")
+    assert (link["state"], link["receipt"]["refused"]) == ("idle", 0)
+    assert tidemark("owners", "list", "--json").json["refused"] == []
+    assert tidemark("owners", "dismiss", "plant2", "--yes", "--json").json["dismissed"] == []
+
+
 def test_a_quarantined_file_that_comes_again_by_itself(tidemark: Command, deployment: Path) -> None:
     assert tidemark("sync", "plant1", "--no-load").code == 0
     place = sorted((deployment / "centre" / "landing").rglob("*.tsfile"))[0]

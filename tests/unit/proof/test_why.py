@@ -11,7 +11,7 @@ from tests.centre import Centre
 from tests.landing_maker import SITE_B
 from tests.small_files import sealed, source
 from tidemark.errors import NotFoundError
-from tidemark.operations.decisions import quarantine_drop, quarantine_list
+from tidemark.operations.decisions import owners_dismiss, quarantine_drop, quarantine_list
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.prove import coverage, why
 from tidemark.proof.verify.verify import verify
@@ -77,6 +77,16 @@ class TestAtTheReceiver:
         open_state(why(centre.app, source(2)), "refused", next_="./tidemark owners transfer root.sg.d1 --to plant2")
         device = why(centre.app, "root.sg.d1")
         open_state(device, "claimed by two sites", next_="./tidemark owners transfer root.sg.d1 --to plant2")
+
+    def test_a_refused_file_that_the_operator_dismissed(self, centre: Centre) -> None:
+        centre.sender().land(self.one_file(centre))
+        centre.sender(SITE_B, name="plant2").land(self.one_file(centre, number=2))
+        centre.load()
+        owners_dismiss(centre.app, centre.receiver, "plant2")
+        found = why(centre.app, source(2))
+        open_state(found, "given up", next_="./tidemark verify shows")
+        assert "belonged to site plant1; the operator dismissed the file" in found.cause
+        assert why(centre.app, "root.sg.d1").final
 
     def test_a_type_clash_is_told_by_file_device_and_series(self, centre: Centre) -> None:
         centre.sender().land(self.one_file(centre, DataType.INT32) | self.one_file(centre, number=2))

@@ -69,7 +69,7 @@ def _run_quarantine(call: Call) -> Answer:
 
 
 def _owners_arguments(parser: argparse.ArgumentParser) -> None:
-    choices = parser.add_subparsers(dest="action", metavar="list|transfer", required=True)
+    choices = parser.add_subparsers(dest="action", metavar="list|transfer|dismiss", required=True)
     listed = add_action(choices, "list", "which site owns which device, since when", "./tidemark owners list")
     receiver_argument(listed, each=True)
     example = "./tidemark owners transfer 'root.f.**' --to plant2"
@@ -77,12 +77,19 @@ def _owners_arguments(parser: argparse.ArgumentParser) -> None:
     transfer.add_argument("pattern", metavar="PATTERN", help="a device, or a pattern such as 'root.plant1.**'")
     transfer.add_argument("--to", required=True, metavar="SITE", help="the new owner")
     receiver_argument(transfer)
+    example = "./tidemark owners dismiss plant2"
+    dismiss = add_action(choices, "dismiss", "give up the refused files of a site; their bytes are removed", example)
+    dismiss.add_argument("site", metavar="SITE", help="the site that sent them")
+    receiver_argument(dismiss)
 
 
 def _owners_asks(call: Call) -> str:
-    from tidemark.operations.consequences import count_transfer
+    from tidemark.operations.consequences import count_dismissed, count_transfer
 
     asked = call.arguments
+    if asked.action == "dismiss":
+        question = f"give up the refused files of {asked.site} for good?"
+        return call.add_numbers(question, lambda app: count_dismissed(app, call.receiver, asked.site))
     if asked.action != "transfer":
         return ""
     question = f"transfer ownership of {asked.pattern} to {asked.to}?"
@@ -95,6 +102,8 @@ def _run_owners(call: Call) -> Answer:
     asked = call.arguments
     if asked.action == "list":
         return _list_each(call, decisions.owners_list, "no device has an owner yet")
+    if asked.action == "dismiss":
+        return _answer_result(decisions.owners_dismiss(call.app, call.receiver, asked.site))
     return _answer_result(decisions.owners_transfer(call.app, call.receiver, asked.pattern, asked.to))
 
 
@@ -189,7 +198,7 @@ VERBS = (
     ),
     Verb(
         "owners",
-        "list owners of devices, or transfer some",
+        "list owners of devices, transfer some, or dismiss what was refused",
         "./tidemark owners transfer root.f.d1 --to plant2",
         _run_owners,
         _owners_arguments,

@@ -41,7 +41,7 @@ class RefusalRow:
     location: str
     entry: str  # JSON of the manifest's entry (formats.landing.encode_entry)
     at: float
-    state: str = "refused"  # refused | replayed | superseded
+    state: str = "refused"  # refused | replayed | superseded | dismissed
     refusal_id: int = 0
 
 
@@ -116,7 +116,8 @@ def still_refused(connection: Connection, refusal_id: int, device: str, owner: O
 
 
 def end_refusal(connection: Connection, refusal_id: int, state: str) -> None:
-    """End a refusal. `state`: replayed (it is in the catalog) or superseded (a newer generation is, or it vanished)."""
+    """End a refusal. `state`: replayed (it is in the catalog), superseded (a newer generation is, or it vanished) or
+    dismissed (by the operator)."""
     connection.execute(
         sa.text("UPDATE refusal SET state = :state WHERE refusal_id = :id"), {"state": state, "id": refusal_id}
     )

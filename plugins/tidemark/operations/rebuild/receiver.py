@@ -21,7 +21,7 @@ from tidemark.engines.choose import choose_pool
 from tidemark.errors import CorruptionError, TaskLimitError
 from tidemark.formats.landing import Answer, Manifest, Receipt, decode_entry, encode_document
 from tidemark.formats.layout import FOLDERS
-from tidemark.formats.records import ADOPTED, APPROVE, GIVE_UP, TRANSFER, Decision, Settlement
+from tidemark.formats.records import ADOPTED, APPROVE, DISMISS, GIVE_UP, TRANSFER, Decision, Settlement
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import merges as merge_rows
@@ -265,6 +265,10 @@ def _replay_decision(connection: Connection, receiver: str, record: Decision) ->
             waiting = landing_rows.read_drops(connection, receiver, site_id, states=("waiting",))
             due = [drop for drop in waiting if (drop.path, drop.generation) in named]
             leave_approved(connection, receiver, site_id, due, record.at)
+    elif record.action == DISMISS:
+        for row in refusal_rows.read_refusals(connection, receiver, site_id=record.subject):
+            if (row.path, row.generation) in detail["files"]:
+                refusal_rows.end_refusal(connection, row.refusal_id, "dismissed")
     elif record.action == GIVE_UP:
         for held in refusal_rows.held_of_path(connection, receiver, detail["site"], record.subject):
             if held.generation == detail["generation"]:

@@ -95,6 +95,20 @@ def _advise_resend(story: FileFacts, row: Row) -> tuple[str, str] | None:
     return None
 
 
+def explain_dismissed(story: FileFacts) -> Finding | None:
+    row = story.find_trouble("refusal", ("dismissed",))
+    held = int(story.newest["generation"]) if story.newest else 0
+    if row is None or max(story.landed_generation, held) > int(row["generation"]):
+        return None
+    return Finding(
+        "given up",
+        f"device {row['device']} belonged to site {story.name_of_site(row['owner_site'])}; the operator dismissed the file",
+        "./tidemark verify shows whether the site still has it; a newer generation of it is sent as any other",
+        "it stays out of the catalog, and red in its coverage for as long as the site has it",
+        evidence=(f"refused at {row['receiver']} on {format_time(row['at'])}, landing {row['landing']}",),
+    )
+
+
 def explain_given_up(story: FileFacts) -> Finding | None:
     row = story.find_trouble("quarantine", ("dropped",))
     held = int(story.newest["generation"]) if story.newest else 0
@@ -456,6 +470,7 @@ _RULES: Sequence[Callable[[FileFacts], Finding | None]] = (
     explain_failed_send,
     explain_waiting,
     explain_given_up,
+    explain_dismissed,
     explain_receipt,
     explain_adopted,
     explain_landed,

@@ -368,7 +368,8 @@ def _files_below(place: str) -> Iterator[str]:
 
 
 def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> list[tuple[str, str]]:
-    """Remove the bytes of refused files that were replayed, and of held files that were released, dropped or superseded.
+    """Remove the bytes of refused files that were replayed or dismissed, and of held files that were released, dropped or
+    superseded.
 
     Return (path, why) for each site of which they cannot be removed. They stay, and the next load tries again.
     """
