@@ -8,6 +8,7 @@ Enter by `source`: what `./tidemark changes …` does with a source of the setti
     capture     events into the store: whole transactions, each once
     trust       may a server be trusted, and how long it keeps what is not captured
     gaps        what a server purged before it was captured
+    bootstrap   the rows that tables have when their capture begins, between the changes
     points      POINTs as users write them, found in a store
     export      what a store holds as JSON lines or Parquet
     source      a source as its commands see it: settings, store, lease

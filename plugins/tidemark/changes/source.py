@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.changes import points
+from tidemark.changes.bootstrap.run import Table, bootstrap_table, read_tables
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import Captured, Job, OpenDump, Place, capture, open_log_files, parse_gtids
 from tidemark.changes.capture.transactions import Rules
@@ -201,6 +202,37 @@ def _record_gap(source: Source, met: BinlogGapError) -> None:
         hint=f"./tidemark changes show {source.name} names the tables; what is lost stands in no log: read them anew",
         subject=gap.id,
     ) from met
+
+
+def bootstrap_source(
+    source: Source, patterns: Sequence[str] = ("**",), progress: Progress = ignore_progress
+) -> dict[str, Table]:
+    """Read the tables that are not read yet into the store, as the holder of the source's lease. How far each is."""
+    settings, disk = source.settings, source.disk
+    wants, asked = choose_tables(settings.tables, settings.exclude), choose_tables(patterns)
+    holder = f"capture-{datetime.fromtimestamp(source.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
+    for database, table in _list_tables(source):
+        if not (wants(database, table) and asked(database, table)):
+            continue
+        seen = Fences.of(disk.list_names("holders")).claim
+        with (
+            Leases(source.app.ledger, source.app.identity).hold_lease(f"capture:{source.name}", holder, above=seen) as lease,
+            open_server(login_of(source.settings)) as server,
+        ):
+            rules = Rules(wants, stops=settings.unsafe == "stop")
+            job = Job(disk, lease.fence, rules, _open_server(source, follow=False))
+            bootstrap_table(job, server, (database, table), progress)
+    return read_tables(disk)
+
+
+def _list_tables(source: Source) -> list[tuple[str, str]]:
+    """The tables of a source's server of which a snapshot is consistent."""
+    with open_server(login_of(source.settings)) as server:
+        rows = server.ask(
+            "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+            " AND ENGINE = 'InnoDB' AND TABLE_SCHEMA NOT IN ('mysql', 'sys') ORDER BY 1, 2"
+        )
+    return [(str(row["d"]), str(row["t"])) for row in rows]
 
 
 def _open_files(patterns: Sequence[str]) -> OpenDump:

@@ -120,7 +120,12 @@ def capture(job: Job, progress: Progress = ignore_progress) -> Captured:
     limits = job.limits or (Limits() if job.follow else Limits(group_seconds=1.0))
     writer = Writer(job.disk, job.fence, limits)
     with writer:
-        return _Capture(job, writer, progress).run()
+        return capture_into(job, writer, progress)
+
+
+def capture_into(job: Job, writer: Writer, progress: Progress = ignore_progress) -> Captured:
+    """The same with a writer that the caller opened, and goes on to use."""
+    return _Capture(job, writer, progress).run()
 
 
 class _Capture:

@@ -35,6 +35,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     captured.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
     captured.add_argument("--follow", action="store_true", help="go on until stopped")
     captured.add_argument("--until", metavar="POINT", default="", help=f"to before the first transaction there: {POINT}")
+    read_in = add("bootstrap", "bring the rows that tables have now into the store, between the changes (MariaDB)")
+    read_in.add_argument("--tables", nargs="+", metavar="P", default=["**"], help='patterns such as "shop.*"')
     add("show", "what is known of a source, or of all", optional=True)
     found = add("find", "the first transaction at or after a point", "orders 2026-11-20T10:00Z")
     found.add_argument("point", metavar="POINT", help=POINT)
@@ -105,6 +107,24 @@ def _run_capture(call: Call) -> Answer:
         screen.print_line(f"{told}: {found['from']} to {found['to']}")
 
     return Answer(found, show)
+
+
+def _run_bootstrap(call: Call) -> Answer:
+    from tidemark.changes.source import bootstrap_source
+
+    with progress.show_progress(call.screen) as beat:
+        tables = bootstrap_source(_source(call), call.arguments.tables, beat)
+    shown = [
+        {"name": name, "state": table.state, "chunks": table.chunks, "rows": table.rows}
+        for name, table in sorted(tables.items())
+    ]
+    state = "done" if all(table.state == "done" for table in tables.values()) else "reading"
+
+    def show(screen: Screen) -> None:
+        rows = [list(table.values()) for table in shown]
+        screen.print_table(("table", "state", "chunks>", "rows>"), rows, "the server has no such table")
+
+    return Answer({"state": state, "tables": shown}, show)
 
 
 def _run_show(call: Call) -> Answer:
@@ -225,6 +245,7 @@ def _run_retain(call: Call) -> Answer:
 _ACTIONS: dict[str, Callable[[Call], Answer]] = {
     "doctor": _run_doctor,
     "capture": _run_capture,
+    "bootstrap": _run_bootstrap,
     "show": _run_show,
     "find": _run_find,
     "read": _run_read,

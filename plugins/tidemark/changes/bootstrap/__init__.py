@@ -1,0 +1,11 @@
+"""Bring the rows that tables have when their capture begins: in chunks by key, each at a proved place between the changes.
+
+Enter by `run.bootstrap_table`. Nothing is written at the source.
+
+    tables  a table of the catalog in the form in which a log gives its rows
+    run     chunk by chunk: a snapshot, the changes up to it, its rows
+
+A chunk is read in a consistent snapshot, of which MariaDB tells the place in its log (`binlog_snapshot_file`,
+`binlog_snapshot_position`). The changes up to that place are captured, then the rows are appended: a transaction
+of the store without a GTID, at the place of the one before it.
+"""
