@@ -93,6 +93,12 @@ def test_rows_that_are_read_are_the_rows_that_are_logged(tmp_path: Path, server:
     assert run_here(config, "changes", "verify", "orders").code == 0
 
 
+def test_a_table_with_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run("CREATE TABLE d.u (id INT PRIMARY KEY, u UUID)", "INSERT INTO d.u VALUES (1, UUID())")
+    config = write_settings(tmp_path, server)
+    run_here(config, "changes", "bootstrap", "orders").refused(6, "d.u", "uuid")
+
+
 def fold(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """A table with a key in its first column, as the changes leave it."""
     rows: dict[Any, tuple[Any, ...]] = {}

@@ -14,7 +14,7 @@ from tidemark.changes.points import parse_point
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Mark, Op, Record, Row, Rows, Transaction
 from tidemark.changes.store.write import Writer
-from tidemark.errors import PermanentError, UnsupportedError
+from tidemark.errors import PermanentError
 from tidemark.progress import Progress, ignore_progress
 
 BEGIN, END = "bootstrap_begin", "bootstrap_end"
@@ -52,7 +52,7 @@ def read_tables(disk: Disk) -> dict[str, Table]:
 def bootstrap_table(job: Job, server: Server, name: tuple[str, str], progress: Progress = ignore_progress) -> Captured:
     """Append a table's rows, and the changes up to each chunk. Goes on behind the last chunk that the store holds."""
     if not server.is_maria:
-        raise UnsupportedError(f"{server.name} is no MariaDB: a bootstrap reads from MariaDB alone", subject=server.name)
+        raise PermanentError(f"{server.name} is no MariaDB: a bootstrap reads from MariaDB alone", subject=server.name)
     label = ".".join(name)
     with Writer(job.disk, job.fence, job.limits) as writer:
         first = writer.state

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidemark.changes.connection.login import Server
 from tidemark.changes.store.model import Column, Kind, Shape, Value
-from tidemark.errors import UnsupportedError
+from tidemark.errors import PermanentError
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _AS_TEXT = ("decimal", "date", "time", "datetime", "timestamp")
@@ -45,7 +45,7 @@ def quote_name(name: str) -> str:
 
 
 def read_table(server: Server, database: str, table: str) -> ReadTable:
-    """Ask the catalog for a table. UnsupportedError: a column whose rows are not known to come out as they are logged."""
+    """Ask the catalog for a table. PermanentError: a column whose rows are not known to come out as they are logged."""
     columns, select, convert = [], [], []
     for row in server.ask(_COLUMNS, database, table):
         column, expression, function = _describe(row, f"{database}.{table}")
@@ -78,7 +78,11 @@ def _describe(row: dict[str, Any], table: str) -> tuple[Column, str, Callable[[A
         kind = Kind.BYTES
         described = declared if word in ("binary", "varbinary") else word
     else:
-        raise UnsupportedError(f"{table}: a column of type {declared} is not read in a bootstrap", subject=table)
+        raise PermanentError(
+            f"{table}: a column of type {declared} is not read in a bootstrap",
+            hint=f'leave the table out: exclude = ["{table}"] of the source, or --tables',
+            subject=table,
+        )
     described += (" unsigned" if unsigned else "") + ("" if row["IS_NULLABLE"] == "YES" else " not null")
     return Column(name, kind, described, row["COLUMN_KEY"] == "PRI"), expression, function
 
