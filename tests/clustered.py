@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.centre import Centre
+from tests.group_logs import files_of, records_at
 from tidemark.cluster.membership.plan import first_table
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
@@ -17,8 +18,10 @@ from tidemark.cluster.replicas import plan as deliveries
 from tidemark.cluster.slots import table as table_paper
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import SlotHash
+from tidemark.cluster.slots.routing import slots_of
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import UnreachableError
+from tidemark.ledger.cluster import group_logs
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.tables import NodeRow, TableRow
 from tidemark.ledger.receiver import catalog as catalog_rows
@@ -131,3 +134,20 @@ def everything_is_held(centre: Clustered, table: PartitionTable | None = None) -
             assert sha256_of(centre.node(node), piece.location) == piece.sha256
     for node in table.ring.names:
         assert centre.at(node) == sorted(at for at, nodes in copies.items() if node in nodes)
+
+
+def logs_tell_the_catalog(centre: Clustered) -> None:
+    """The log of each group has the live files of its slots, and those members that are in step have the same records."""
+    with centre.app.ledger.read() as connection:
+        files = catalog_rows.live_files(connection, centre.name)
+        rows = group_logs.read_group_logs(connection, centre.name)
+    with centre.cluster() as cluster:
+        wanted: dict[str, set[str]] = {header: set() for header in rows}
+        for file in files:
+            for slot in slots_of(cluster.table, file.database, file.partition_from, file.partition_to):
+                wanted[cluster.table.owners[slot]].add(file.location)
+    for header, row in rows.items():
+        logs = [records_at(LocalStore(str(centre.node(name))), header) for name in row.in_step]
+        assert logs and all(log == logs[0] for log in logs)
+        assert files_of(logs[0]) == sorted(wanted[header])
+        assert not row.operation and row.settled == (logs[0][-1].head.position.epoch, logs[0][-1].head.position.version)

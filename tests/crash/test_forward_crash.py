@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clustered import Clustered, everything_is_held
+from tests.clustered import Clustered, everything_is_held, logs_tell_the_catalog
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
 from tests.crash.test_merge_crash import CrashingEngine
 from tests.small_files import deletion, sealed, source
@@ -92,6 +92,8 @@ class ForwardWorld:
             centre.app.clock = lambda: time.time() + 2 * DAY
             housekeep(centre.app, centre.receiver)
         everything_is_held(centre)
+        if not self.on:
+            logs_tell_the_catalog(centre)
         assert centre.sql("SELECT count(*) FROM group_operation WHERE state = 'proposed'") == [(0,)]
         behind = (
             "SELECT m.header, m.node FROM group_member m WHERE m.applied <"

@@ -105,6 +105,24 @@ def test_copies_of_a_merged_file_that_did_not_settle_are_no_damage(world: World)
     assert [one for one in check_cluster(world.app, world.receiver).problems if one.location in merged] == []
 
 
+def test_the_logs_of_the_groups_go_on_where_they_were(world: World) -> None:
+    """The new ledger knows epoch and end of each, so it is not older than its nodes."""
+    assert merge(world.app, world.receiver).files_out
+    logs = "SELECT header, epoch, settled_epoch, settled_version, in_step FROM group_log ORDER BY header"
+    before = world.sql(logs)
+    assert any(version for *_, version, _ in before)
+
+    world.lose_ledger()
+    sound(world.rebuild())
+
+    assert [row for row in world.sql(logs) if row[1]] == before
+    assert merge(world.app, world.receiver).files_out  # what had not settled is merged again
+    after = world.sql(logs)
+    assert {header: epoch for header, epoch, *_ in after} | {h: e + 1 for h, e, *_ in before} == {
+        header: epoch for header, epoch, *_ in after
+    }
+
+
 def test_files_that_the_receiver_gave_up_come_back_from_the_nodes(world: World) -> None:
     rows, facts = world.rows(), world.facts()
     shutil.rmtree(world.centre / "data")

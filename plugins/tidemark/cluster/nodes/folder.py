@@ -33,6 +33,7 @@ NODE = ".tidemark/node.json"
 TABLES = ".tidemark/table"
 SCHEMAS = ".tidemark/schema"
 SNAPSHOTS = ".tidemark/snapshot"
+LOGS = ".tidemark/log"
 
 _SCHEMA = ".schema"
 _KEPT_TABLES = 2  # the previous one too: the rollback of a change removes the newest
@@ -112,14 +113,14 @@ class NodeFolder:
             )
 
     def release_folder(self, cluster: str) -> None:
-        """Give up the folder of a node that left or never joined: remove tables, schema and snapshots, and the claim last.
+        """Give up the folder of a node that left or never joined: remove tables, schema, logs and snapshots, the claim last.
 
         Files below `data/` stay; empty folders there are removed. Without this node's claim nothing is removed.
         """
         if self.read_owner() != NodeClaim(cluster, self.name):
             return
         # CRASH WINDOW: some of it is removed, the claim is still there: released again.
-        for folder in (SNAPSHOTS, SCHEMAS, TABLES):
+        for folder in (SNAPSHOTS, LOGS, SCHEMAS, TABLES):
             self.store.remove_tree(folder)
         left = self.store.list_files([DATA])
         if not left.entries and not left.odd:

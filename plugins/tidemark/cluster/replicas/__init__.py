@@ -3,11 +3,15 @@
 Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall_files`, which brings files back to the receiver.
 
     core/      the rules of roles, epochs and logs; pure (docs/replication.md)
-    log        the log of a group in its member's folder: compare and append, read, seal; not called by anything yet
+    log        the log of a group in its member's folder: compare and append, read, seal
+    operation  the operations that a log has, as values and records; pure
+    members    the logs of one group's members together: an append at a quorum, a member that is behind
+    promote    a group gets a master that has everything; what was in doubt gets an outcome
+    commit     records at a quorum of each group, then the ledger's transaction
     plan       what goes to which node, which group lacks a quorum, who is late; pure
     deliver    files and their schema brought to nodes; the copies there are recorded
     cache      the receiver's own copies: fetched when read, evicted when there are many
-    forward    propose, deliver, quorum, commit
+    forward    propose, deliver, quorum, record, commit
     catch_up   a late member gets every committed operation above what it has applied
 
 Imports `cluster.slots`, `cluster.nodes`, `app`, `formats.layout`, `ledger`, `stores.protocol`, `transfer.engine`. A quorum

@@ -1,10 +1,10 @@
 """Bring new files to the nodes of their slots before they become visible. Only files that a quorum has become visible.
 
-    propose (epoch checked) → deliver, each member recorded as it ends → a quorum of every group → commit (epoch checked
-    again, in the transaction that makes the files visible)
+    propose (epoch checked) → deliver, each member recorded as it ends → a quorum of every group → the record in the logs
+    of the groups, at a quorum → commit (epoch checked again, in the transaction that makes the files visible)
 
 If the table is swapped meanwhile, the proposed operations are withdrawn and the files routed anew. Files already at the
-right nodes are not sent again. Source: seed 001 "Phase 1" and "Data group"; docs/decisions/0015.
+right nodes are not sent again. Source: seed 001 "Phase 1" and "Data group"; docs/decisions/0015, 0024.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas import plan as replicas_plan
 from tidemark.cluster.replicas.cache import recall_files
+from tidemark.cluster.replicas.commit import append_files, hold_groups, settle_commit
 from tidemark.cluster.replicas.deliver import Delivered, Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece
 from tidemark.errors import NoQuorumError, StaleEpochError, TidemarkError
@@ -85,19 +86,27 @@ def make_visible(
             forwarded = forward_files(cluster, files, store)
             # CRASH WINDOW: at a quorum, nothing visible: the next load finds its landing unanswered and the files at the
             # nodes. Files that it does not need any more are swept.
-            with change_receiver(app, receiver.name, store) as connection:
-                made = act(connection)
-                if made is not None:
-                    commit_forwarded(connection, cluster, forwarded)
-                    _propose_schema_updates(
-                        connection, cluster, {file.database for file in files if file.role == "source"}, logs
-                    )
+            with hold_groups(cluster) as lease:
+                appended = append_files(cluster, lease, files)
+                # CRASH WINDOW: the record is at a quorum, nothing visible: the next commit of the group takes it back.
+                with change_receiver(app, receiver.name, store) as connection:
+                    made = act(connection)
+                    if made is not None:
+                        settle_commit(connection, cluster, lease, appended)
+                        commit_forwarded(connection, cluster, forwarded)
+                        _propose_schema_updates(
+                            connection, cluster, {file.database for file in files if file.role == "source"}, logs
+                        )
         except StaleEpochError:
             if forwarded is not None:
                 withdraw_operations(cluster, forwarded.operations)
             if not left:
                 raise
             cluster.reload_table()
+        except TidemarkError:
+            if forwarded is not None:
+                withdraw_operations(cluster, forwarded.operations)
+            raise
         else:
             if made is None:
                 withdraw_operations(cluster, forwarded.operations)

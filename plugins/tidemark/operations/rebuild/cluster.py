@@ -33,11 +33,22 @@ from tidemark.cluster.migration.plan import plan_moves
 from tidemark.cluster.nodes.cluster import cluster_settings
 from tidemark.cluster.nodes.formats import NodeClaim, decode_schema
 from tidemark.cluster.nodes.stores import NodeStores, node_row, unreachable_error
+from tidemark.cluster.replicas.core.roles import Position
+from tidemark.cluster.replicas.log import GroupLog, Tail
+from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.slots.routing import home_slot, wanted_copies
 from tidemark.cluster.slots.states import SlotState
 from tidemark.cluster.slots.table import PartitionTable, decode_table
-from tidemark.errors import CorruptionError, DiskFullError, PermanentError, SchemaTooNewError, UnreachableError
+from tidemark.errors import (
+    CorruptionError,
+    DiskFullError,
+    PermanentError,
+    SchemaTooNewError,
+    TidemarkError,
+    UnreachableError,
+)
 from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import group_logs
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.copies import CopyRow
@@ -231,12 +242,31 @@ def write_cluster(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes, p
         ids = [row.file_id for row in rebuild_rows.catalog_places(connection, receiver.name) if row.state != "reclaimed"]
         files = catalog_rows.files_by_id(connection, ids)
     placed = _prove_copies(nodes, table, files, app.clock(), progress)
+    logs = [_read_group_log(receiver.name, nodes, header) for header in table.ring.names]
     with app.ledger.write() as connection:
         _write_rows(connection, receiver.name, nodes, (table, record), placed, app.clock())
+        for log in logs:
+            group_logs.swap_group_log(connection, group_logs.GroupLogRow(receiver.name, log.header), log, app.clock())
     if not table.moving:
         nodes.findings.troubles += [
             f"node {name} lacks {count} files: ./tidemark cluster check --repair" for name, count in placed.lacking.items()
         ]
+
+
+def _read_group_log(receiver: str, nodes: SurvivingNodes, header: str) -> group_logs.GroupLogRow:
+    """Return what a new ledger knows of a group's log: its newest epoch, its end, and who has that. The next commit promotes
+    a master of a newer epoch. Logs that cannot be read are added to the findings."""
+    tails: dict[str, Tail] = {}
+    for name in nodes.rows:
+        try:
+            tails[name] = GroupLog(nodes.stores.open_store(name), folder_of(header)).read_tail()
+        except TidemarkError as broken:
+            nodes.findings.troubles.append(f"node {name}: the log of group {header} is not read: {broken.message}")
+    sworn = {name: tail for name, tail in tails.items() if tail.fence is not None}
+    epoch = max((tail.fence.epoch for tail in sworn.values() if tail.fence is not None), default=0)
+    end = max((tail.end.position for tail in sworn.values()), default=Position(0, 0))
+    in_step = tuple(name for name, tail in sworn.items() if tail.end.position == end)
+    return group_logs.GroupLogRow(receiver, header, epoch, settled=(end.epoch, end.version), in_step=in_step)
 
 
 def _prove_copies(

@@ -1,0 +1,132 @@
+"""A group gets a master that has everything, and what its predecessor left in doubt gets an outcome.
+
+The epoch is given by compare-and-swap in the ledger; members swear; the barrier goes to a majority and a quorum; only then
+is the master active (`core.epochs`). A commit that was at work is taken back: its transaction never came, or the row
+would say so. Whoever works on groups holds the lease `groups:RECEIVER`. Source: seed 003 "Master election flow", "The
+problem of a write that succeeds on a minority of virtual nodes"; docs/decisions/0024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tidemark.cluster.replicas.core.election import Restart, elect_master
+from tidemark.cluster.replicas.core.epochs import Fence, Oath, Promotion, judge_promotion
+from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
+from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord
+from tidemark.cluster.replicas.core.roles import LogEnd, Member, Role
+from tidemark.cluster.replicas.log import Tail
+from tidemark.cluster.replicas.members import MemberLogs
+from tidemark.cluster.replicas.operation import TakeBack, barrier_behind, commit_of, records_of
+from tidemark.ledger.cluster.group_logs import GroupLogRow, swap_group_log
+from tidemark.ledger.leases import Lease, assert_held
+
+_TRIES = 3
+
+
+def open_group(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLogRow, LogEnd]:
+    """Return the group's row with an active master and nothing in doubt, and the end of that master's log.
+
+    NoQuorumError if no master can be had now. PermanentError if the nodes are ahead of the ledger.
+    """
+    if row.active and not row.operation and row.master in logs.names:
+        tail = logs.read_tail_of(row.master)
+        if tail is not None and tail.fence is not None:
+            logs.require_known(row.master, tail, row.epoch)
+            if tail.end.position.version > row.settled[1]:
+                raise logs.ahead_error(row.master)
+            if tail.fence.epoch == row.epoch and tail.end.position.version == row.settled[1]:
+                return row, tail.end
+    return _promote(logs, row, lease)
+
+
+def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLogRow, LogEnd]:
+    for _ in range(_TRIES):
+        tails = logs.read_tails()
+        for name, tail in tails.items():
+            logs.require_known(name, tail, row.epoch)
+        if len(tails) == len(logs.names) and all(tail.fence is None for tail in tails.values()):
+            # All answer, none has a log: it is the first one, or all who had it left. The ledger knows what was in it.
+            row = _begin_anew(logs, row, lease)
+        group = logs.as_group([_as_member(name, tails, row) for name in logs.names], row.settled)
+        elected = elect_master(group, Restart.INTERSECT)
+        if elected is None:
+            break
+        row = _give_epoch(logs, row, elected.name, lease)
+        # CRASH WINDOW: the epoch is given, some members swore to it, some may have the barrier: the row is not active, the
+        # next commit gives a newer epoch.
+        fence = Fence(logs.cluster.identity, row.epoch, elected.name)
+        sworn = logs.swear(list(tails), fence)
+        oaths = [Oath(n, a.tail.end, _as_member(n, tails, row).role is Role.SLAVE) for n, a in sworn.items()]
+        decided = judge_promotion(group, elected.name, oaths, granted=group.even)
+        if decided is Promotion.WAIT:
+            break
+        if decided is Promotion.GIVE_UP:
+            continue
+        end = sworn[elected.name].tail.end
+        barrier = barrier_behind(end, row.epoch)
+        holders = logs.append([barrier], fence)
+        if not has_barrier_quorum(len(holders), group, group.even):
+            break
+        end = barrier.head.end
+        doubtful = _find_doubtful(logs, row)
+        if doubtful:
+            records = records_of(TakeBack(doubtful), end, row.epoch)
+            holders = logs.append(records, fence)
+            end = records[-1].head.end
+        # CRASH WINDOW: the master is active at the nodes, the row does not say so: promoted again, nothing is in doubt then.
+        position = end.position
+        done = replace(row, active=True, settled=(position.epoch, position.version), operation="", in_step=holders)
+        _write(logs, row, done, lease)
+        return done, end
+    raise logs.quorum_error("what makes one of them master", 0)
+
+
+def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow) -> Member:
+    """Return a member with its role: in step if the ledger says so and it has not lost its oath. At first all are."""
+    tail = tails.get(name)
+    if tail is None:
+        return Member(name, Role.OFFLINE)
+    first = row.settled == (0, 0) and not row.in_step
+    in_step = first or (name in row.in_step and tail.fence is not None)
+    return Member(name, Role.SLAVE if in_step else Role.UNSYNCED, tail.end)
+
+
+def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow:
+    fresh = replace(row, active=False, settled=(0, 0), in_step=())
+    _write(logs, row, fresh, lease)
+    return fresh
+
+
+def _give_epoch(logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease) -> GroupLogRow:
+    given = replace(row, epoch=row.epoch + 1, master=master, active=False)
+    _write(logs, row, given, lease)
+    return given
+
+
+def _write(logs: MemberLogs, before: GroupLogRow, after: GroupLogRow, lease: Lease) -> None:
+    app = logs.cluster.app
+    with app.ledger.write() as connection:
+        assert_held(connection, lease)
+        swap_group_log(connection, before, after, app.clock())
+
+
+def _find_doubtful(logs: MemberLogs, row: GroupLogRow) -> str:
+    """Return the commit whose records lie behind what is settled and count; "" for none.
+
+    PermanentError for a record of a commit that this ledger does not know: it is older than the nodes.
+    """
+    doubtful = ""
+    for stored in logs.read(row.master, row.settled[1] + 1):
+        commit = commit_of(stored)
+        if not commit:
+            continue
+        if commit != row.operation:
+            raise logs.ahead_error(row.master)
+        doubtful = "" if _is_taken_back(stored) else commit
+    return doubtful
+
+
+def _is_taken_back(stored: StoredRecord) -> bool:
+    return stored.kind is RecordKind.REMOVE_FILES

@@ -1,0 +1,74 @@
+"""What the ledger knows of each data group's log at its members (table `group_log`).
+
+A row is changed by compare-and-swap of epoch and operation, in the caller's transaction: an epoch is given once, and who
+lost the group to another commits nothing. Source: docs/decisions/0024, sql/0017_group_log.sql.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import StaleEpochError
+
+
+@dataclass(frozen=True)
+class GroupLogRow:
+    """One group's log. Epoch 0: none was given yet. `settled`: epoch and version of the last record with an outcome here."""
+
+    receiver: str
+    header: str
+    epoch: int = 0
+    master: str = ""
+    active: bool = False
+    settled: tuple[int, int] = (0, 0)
+    operation: str = ""
+    in_step: tuple[str, ...] = ()
+
+
+def read_group_logs(connection: Connection, receiver: str) -> dict[str, GroupLogRow]:
+    """Return header → row."""
+    sql = (
+        "SELECT header, epoch, master, active, settled_epoch, settled_version, operation, in_step FROM group_log"
+        " WHERE receiver = :r ORDER BY header"
+    )
+    return {
+        header: GroupLogRow(
+            receiver, header, int(epoch), master, bool(active), (int(e), int(v)), operation, tuple(json.loads(in_step))
+        )
+        for header, epoch, master, active, e, v, operation, in_step in connection.execute(sa.text(sql), {"r": receiver})
+    }
+
+
+def swap_group_log(connection: Connection, before: GroupLogRow, after: GroupLogRow, at: float) -> None:
+    """Write `after` in the place of `before`. StaleEpochError if another epoch or operation stands there by now."""
+    values = {
+        "r": after.receiver,
+        "h": after.header,
+        "epoch": after.epoch,
+        "master": after.master,
+        "active": int(after.active),
+        "se": after.settled[0],
+        "sv": after.settled[1],
+        "operation": after.operation,
+        "in_step": json.dumps(sorted(after.in_step)),
+        "at": at,
+        "before": before.epoch,
+        "doing": before.operation,
+    }
+    sql = (
+        "INSERT INTO group_log VALUES (:r, :h, :epoch, :master, :active, :se, :sv, :operation, :in_step, :at)"
+        " ON CONFLICT (receiver, header) DO UPDATE SET epoch = excluded.epoch, master = excluded.master,"
+        " active = excluded.active, settled_epoch = excluded.settled_epoch, settled_version = excluded.settled_version,"
+        " operation = excluded.operation, in_step = excluded.in_step, at = excluded.at"
+        " WHERE group_log.epoch = :before AND group_log.operation = :doing"
+    )
+    if connection.execute(sa.text(sql), values).rowcount != 1:
+        raise StaleEpochError(
+            f"the log of the group of {after.header} was taken over by another process",
+            hint="run it again",
+            subject=after.header,
+        )

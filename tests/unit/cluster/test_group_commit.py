@@ -1,0 +1,154 @@
+"""What a load makes visible stands first in its group's log at a quorum. What never became visible is taken back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.centre import d1, rows
+from tests.clustered import Clustered, logs_tell_the_catalog
+from tests.group_logs import files_of, records_at
+from tests.small_files import source
+from tidemark.cluster.replicas.commit import append_files, hold_groups, settle_commit
+from tidemark.cluster.replicas.core.record import RecordKind
+from tidemark.errors import LeaseLostError, NoQuorumError, PermanentError
+from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.stores.local import LocalStore
+
+NODES = ("n1", "n2", "n3")
+
+
+class LoadedCentre(Clustered):
+    """Its files are of one group: all lie in one partition of one database."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.begin(*NODES)
+        self.site = self.sender()
+
+    def land(self, *numbers: int) -> None:
+        for number in numbers:
+            self.site.land({source(number): d1((number, number * 10))})
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> LoadedCentre:
+    return LoadedCentre(tmp_path)
+
+
+def group(centre: Clustered) -> GroupLogRow:
+    """The one group that has a log."""
+    with centre.app.ledger.read() as connection:
+        (row,) = read_group_logs(connection, centre.name).values()
+    return row
+
+
+def log_at(centre: Clustered, node: str) -> list[str]:
+    return files_of(records_at(LocalStore(str(centre.node(node))), group(centre).header))
+
+
+def test_after_a_load_the_folder_of_each_member_says_what_was_added(centre: LoadedCentre) -> None:
+    centre.land(1, 2)
+    assert centre.load().exit_code == 0
+    logs_tell_the_catalog(centre)
+    row = group(centre)
+    assert (row.epoch, row.active, row.in_step) == (1, True, NODES)
+    assert [log_at(centre, node) for node in NODES] == [log_at(centre, "n1")] * 3
+    kinds = [stored.kind for stored in records_at(LocalStore(str(centre.node("n1"))), row.header)]
+    assert kinds == [RecordKind.BARRIER, RecordKind.ADD_FILES, RecordKind.ADD_FILES]
+
+
+def test_a_member_that_missed_a_record_is_not_in_step_until_it_has_it(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    late = next(node for node in NODES if node != group(centre).master)
+    centre.away = {late}
+    centre.land(2)
+    centre.load()
+    assert late not in group(centre).in_step and len(log_at(centre, late)) == 1
+    centre.away = set()
+    centre.land(3)
+    centre.load()
+    assert group(centre).in_step == NODES and len(log_at(centre, late)) == 3
+    logs_tell_the_catalog(centre)
+
+
+def test_another_member_becomes_master_if_the_master_is_away(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    first = group(centre).master
+    centre.away = {first}
+    centre.land(2)
+    centre.load()
+    row = group(centre)
+    assert row.epoch == 2 and row.master != first and first not in row.in_step
+    centre.away = set()
+    centre.land(3)
+    centre.load()
+    assert group(centre).epoch == 2 and group(centre).in_step == NODES
+    logs_tell_the_catalog(centre)
+
+
+def test_a_member_whose_disk_was_emptied_gets_the_log_and_proves_nothing_meanwhile(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    row = group(centre)
+    emptied, other = (node for node in NODES if node != row.master)
+    shutil.rmtree(centre.node(emptied) / ".tidemark" / "log")
+    centre.away = {row.master}
+    centre.land(2)
+    with pytest.raises(NoQuorumError, match="makes one of them master"):  # `other` alone cannot know what the master has
+        centre.load()
+    assert centre.rows() == rows((1, 10))
+    centre.away = {other}
+    assert centre.load().exit_code == 0
+    assert len(log_at(centre, emptied)) == 2
+    centre.away = set()
+    centre.land(3)
+    centre.load()
+    logs_tell_the_catalog(centre)
+
+
+def test_what_never_became_visible_is_taken_back_and_its_late_worker_commits_nothing(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    with centre.app.ledger.read() as connection:
+        files = catalog_rows.live_files(connection, centre.name)
+    with centre.cluster() as cluster:
+        with hold_groups(cluster) as lease:
+            late = append_files(cluster, lease, files)  # and falls asleep
+        assert len(log_at(centre, "n1")) == 2
+        centre.land(2)
+        centre.load()
+        with pytest.raises(LeaseLostError), centre.app.ledger.write() as connection:
+            settle_commit(connection, cluster, lease, late)
+    assert group(centre).epoch == 2
+    logs_tell_the_catalog(centre)
+
+
+def test_a_ledger_that_is_older_than_the_nodes_writes_nothing(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    ((before,),) = centre.sql("SELECT settled_version FROM group_log")
+    centre.land(2)
+    centre.load()
+    with centre.app.ledger.write() as connection:  # as in a copy from before the second load
+        connection.exec_driver_sql(f"UPDATE group_log SET settled_version = {before}")
+    centre.land(3)
+    with pytest.raises(PermanentError, match="ahead of this ledger") as ahead:
+        centre.load()
+    assert ahead.value.kind == 6 and "ledger rebuild" in (ahead.value.hint or "")
+    assert centre.rows() == rows((1, 10), (2, 20))
+
+
+def test_a_ledger_that_never_gave_an_epoch_is_refused_by_nodes_that_have_one(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    with centre.app.ledger.write() as connection:
+        connection.exec_driver_sql("DELETE FROM group_log")
+    centre.land(2)
+    with pytest.raises(PermanentError, match="ahead of this ledger"):
+        centre.load()
