@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.centre import Centre
+from tests.centre import Centre, d1
 from tests.group_logs import files_of, records_at
+from tests.small_files import source
 from tidemark.cluster.membership.plan import first_table
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
@@ -105,6 +106,19 @@ class Clustered(Centre):
         for location, node in self.sql("SELECT location, node FROM node_copy WHERE state = 'held'"):
             found.setdefault(location, set()).add(node)
         return found
+
+
+class LoadedCentre(Clustered):
+    """Its files are of one group: all lie in one partition of one database."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.begin("n1", "n2", "n3")
+        self.site = self.sender()
+
+    def land(self, *numbers: int) -> None:
+        for number in numbers:
+            self.site.land({source(number): d1((number, number * 10))})
 
 
 def swapping_once(centre: Clustered, table: PartitionTable) -> Callable[[StoreAddress], Store]:

@@ -18,7 +18,7 @@ from tidemark import __version__, connections
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.failure import MEANING, describe_error, encode_failure
 from tidemark.cli.screen import INFO, OutputClosed, Screen, guard_stdout
-from tidemark.cli.verbs import changes, cluster, look_up, operate, prove, setup, transfer
+from tidemark.cli.verbs import changes, cluster, look_up, operate, prove, replica, setup, transfer
 from tidemark.errors import (
     PermanentError,
     SettingsError,
@@ -32,7 +32,7 @@ GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
     ("to move files", transfer.VERBS),
     ("to see and to prove", prove.VERBS),
     ("to decide", operate.VERBS),
-    ("to spread it over nodes", cluster.VERBS),
+    ("to spread it over nodes", (*cluster.VERBS, *replica.VERBS)),
     ("to capture changes of MySQL and MariaDB", changes.VERBS),
     ("to look things up", look_up.VERBS),
 )

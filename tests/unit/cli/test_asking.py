@@ -32,6 +32,7 @@ NOT_ASKING = [
     ("ledger", "rebuild"),
     ("ledger", "backup"),
     ("cluster", "show"),
+    ("replica", "show"),
     ("cluster", "plan", "remove", "n1"),
     ("cluster", "check", "--repair"),
     ("sync", "plant1"),

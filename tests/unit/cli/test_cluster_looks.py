@@ -40,6 +40,19 @@ def test_show_has_the_table_and_what_every_node_holds(world: ClusterWorld, ask: 
     assert answer["moving"] == []
 
 
+def test_replica_show_names_each_member_of_each_group(
+    world: ClusterWorld, ask: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answer = ask("replica", "show")
+    assert code == 0 and [group["group"] for group in answer["groups"]] == list(world.names)
+    for group in answer["groups"]:
+        assert [member["node"] for member in group["members"]] == list(world.table.groups_by_header()[group["group"]])
+        assert {member["role"] for member in group["members"]} == {"unsynced"} and group["waits"] == "it has no record yet"
+    assert world.run("replica", "show") == 0
+    told = capsys.readouterr().out
+    assert "its folder has no log" in told and "group n1: it has no record yet" in told
+
+
 def test_show_tells_what_moves_and_how_far_it_is(
     world: ClusterWorld, ask: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:

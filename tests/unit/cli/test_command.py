@@ -45,7 +45,7 @@ CONTRACT_VERBS = {
         "coverage",
         "verify",
     ),
-    *("adopt", "ledger", "why", "quarantine", "owners", "approve", "bench", "cluster", "changes"),
+    *("adopt", "ledger", "why", "quarantine", "owners", "approve", "bench", "cluster", "replica", "changes"),
     *("help", "version", "completion"),
 }
 

@@ -193,6 +193,7 @@ SAID: dict[str, Prepare] = {
     "cluster rebalance": lambda edge: clustered(edge) and ["cluster", "rebalance"],
     "cluster check": lambda edge: clustered(edge) and ["cluster", "check", "--repair"],
     "cluster check --lost": _cluster_lost,
+    "replica show": lambda edge: clustered(edge) and ["replica", "show"],
     "down": lambda edge: ["down"],
     "version": lambda edge: ["version"],
     "completion": lambda edge: ["completion", "bash"],

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import d1, rows
-from tests.clustered import Clustered, logs_tell_the_catalog
+from tests.centre import rows
+from tests.clustered import LoadedCentre, logs_tell_the_catalog
 from tests.group_logs import files_of, records_at
-from tests.small_files import source
 from tidemark.cluster.replicas.commit import append_files, hold_groups, settle_commit
 from tidemark.cluster.replicas.core.record import RecordKind
 from tidemark.errors import LeaseLostError, NoQuorumError, PermanentError
@@ -21,32 +20,19 @@ from tidemark.stores.local import LocalStore
 NODES = ("n1", "n2", "n3")
 
 
-class LoadedCentre(Clustered):
-    """Its files are of one group: all lie in one partition of one database."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.begin(*NODES)
-        self.site = self.sender()
-
-    def land(self, *numbers: int) -> None:
-        for number in numbers:
-            self.site.land({source(number): d1((number, number * 10))})
-
-
 @pytest.fixture
 def centre(tmp_path: Path) -> LoadedCentre:
     return LoadedCentre(tmp_path)
 
 
-def group(centre: Clustered) -> GroupLogRow:
+def group(centre: LoadedCentre) -> GroupLogRow:
     """The one group that has a log."""
     with centre.app.ledger.read() as connection:
         (row,) = read_group_logs(connection, centre.name).values()
     return row
 
 
-def log_at(centre: Clustered, node: str) -> list[str]:
+def log_at(centre: LoadedCentre, node: str) -> list[str]:
     return files_of(records_at(LocalStore(str(centre.node(node))), group(centre).header))
 
 

@@ -6,6 +6,7 @@
     operate   approve, quarantine, owners, ledger: the operator's decisions
     changes   capture changes of MySQL and MariaDB, and read them
     cluster   show, check and change a receiver's data nodes; its slots as bars
+    replica   the members of each data group, and what their logs have
     setup     init, doctor, demo, test, bench, up, down
     look_up   help, version, completion
 

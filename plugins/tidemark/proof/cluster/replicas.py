@@ -1,0 +1,132 @@
+"""Who of each data group is master, slave, unsynced or offline, at which version, why, and what the group waits for.
+
+The nodes are asked for the ends of their logs; the ledger says what is settled and who is in step. Nothing is changed. A
+commit that goes on meanwhile is waited out: rows and logs are read until the rows stay. Source: seed 003 "Role",
+"Version"; docs/replication.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster, require_cluster
+from tidemark.cluster.replicas.core.roles import Role
+from tidemark.cluster.replicas.log import Tail
+from tidemark.cluster.replicas.members import MemberLogs
+from tidemark.errors import TidemarkError
+from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.settings.model import ReceiverSettings
+
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class ReplicaView:
+    """One member. `epoch`, `version`: where its log ends, 0 if unknown. `why`: why it is neither master nor slave."""
+
+    node: str
+    role: Role
+    epoch: int = 0
+    version: int = 0
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "role": self.role.value}
+
+
+@dataclass(frozen=True)
+class GroupReplicasView:
+    """One group with its members in the order of the ring. `epoch`, `version`: of the last settled record."""
+
+    group: str
+    epoch: int
+    version: int
+    members: tuple[ReplicaView, ...]
+    waits: str = ""  # for what, and what ends it
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "members": [member.as_json() for member in self.members]}
+
+
+@dataclass(frozen=True)
+class ReplicasView:
+    receiver: str
+    groups: tuple[GroupReplicasView, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"receiver": self.receiver, "groups": [group.as_json() for group in self.groups]}
+
+
+def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
+    """Ask every node. NotFoundError before `cluster init`."""
+    with require_cluster(app, receiver) as cluster:
+        headers = sorted(cluster.table.groups_by_header())
+        for left in reversed(range(_ROUNDS)):
+            before = _read_rows(cluster)
+            heard = {header: _ask_members(cluster, header) for header in headers}
+            if not left or _read_rows(cluster) == before:
+                break
+        groups = []
+        for header in headers:
+            row = before.get(header, GroupLogRow(receiver.name, header))
+            logs, tails = heard[header]
+            groups.append(judge_replicas(row, cluster.identity, logs.names, tails, logs.silent))
+    return ReplicasView(receiver.name, tuple(groups))
+
+
+def _read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
+    with cluster.app.ledger.read() as connection:
+        return read_group_logs(connection, cluster.receiver.name)
+
+
+def _ask_members(cluster: Cluster, header: str) -> tuple[MemberLogs, dict[str, Tail]]:
+    logs = MemberLogs(cluster, header)
+    return logs, logs.read_tails()
+
+
+def judge_replicas(
+    row: GroupLogRow,
+    identity: str,
+    names: tuple[str, ...],
+    tails: Mapping[str, Tail],
+    silent: Mapping[str, TidemarkError],
+) -> GroupReplicasView:
+    """Return the roles of a group's members. Pure. `tails`: of those that answer; `silent`: why others do not."""
+    members = tuple(_judge_member(row, identity, name, tails.get(name), silent.get(name)) for name in names)
+    return GroupReplicasView(row.header, *row.settled, members, _find_wait(row, members, tails))
+
+
+def _judge_member(row: GroupLogRow, identity: str, name: str, tail: Tail | None, error: TidemarkError | None) -> ReplicaView:
+    if tail is None:
+        return ReplicaView(name, Role.OFFLINE, why=error.message if error else "")
+    epoch, version = tail.end.position.epoch, tail.end.position.version
+    if tail.fence is None:
+        why = "its folder has no log; it gets one with the next record of the group"
+    elif tail.fence.coordinator != identity:
+        why = "its log belongs to another cluster"
+    elif version < row.settled[1]:
+        why = f"it lacks the versions {version + 1} to {row.settled[1]}; it gets them with the next record of the group"
+    elif name not in row.in_step:
+        why = "it did not acknowledge the last record; the next one tells whether its log continues"
+    elif name == row.master and row.active:
+        return ReplicaView(name, Role.MASTER, epoch, version)
+    else:
+        return ReplicaView(name, Role.SLAVE, epoch, version)
+    return ReplicaView(name, Role.UNSYNCED, epoch, version, why)
+
+
+def _find_wait(row: GroupLogRow, members: tuple[ReplicaView, ...], tails: Mapping[str, Tail]) -> str:
+    newest = max((tail.fence.epoch for tail in tails.values() if tail.fence is not None), default=0)
+    longest = max((tail.end.position.version for tail in tails.values()), default=0)
+    if newest > row.epoch or (longest > row.settled[1] and row.active and not row.operation):
+        return "its nodes are ahead of the ledger: ./tidemark ledger rebuild"
+    if row.operation:
+        return "a commit is at work; if it died, the next record of the group takes it back"
+    if not row.epoch:
+        return "it has no record yet"
+    if not any(member.role is Role.MASTER for member in members):
+        return "it has no master: the next record makes one, if enough members answer"
+    return ""

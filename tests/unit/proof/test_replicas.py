@@ -1,0 +1,75 @@
+"""`replica show`: the roles of each group's members, why they are what they are, and what the group waits for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.clustered import LoadedCentre
+from tidemark.cluster.replicas.commit import append_files, hold_groups
+from tidemark.cluster.replicas.core.roles import Role
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.proof.cluster.replicas import GroupReplicasView, show_replicas
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> LoadedCentre:
+    made = LoadedCentre(tmp_path)
+    made.land(1)
+    made.load()
+    return made
+
+
+def group(centre: LoadedCentre) -> GroupReplicasView:
+    """The one group that has records."""
+    (found,) = (group for group in show_replicas(centre.app, centre.receiver).groups if group.version)
+    return found
+
+
+def roles(view: GroupReplicasView) -> list[Role]:
+    return [member.role for member in view.members]
+
+
+def test_a_group_in_step_has_a_master_and_slaves_at_one_version(centre: LoadedCentre) -> None:
+    view = group(centre)
+    assert sorted(roles(view)) == [Role.MASTER, Role.SLAVE, Role.SLAVE]
+    assert {(member.epoch, member.version) for member in view.members} == {(1, 2)} == {(view.epoch, view.version)}
+    assert view.waits == ""
+
+
+def test_who_was_away_is_offline_then_unsynced_then_a_slave(centre: LoadedCentre) -> None:
+    late = next(member.node for member in group(centre).members if member.role is Role.SLAVE)
+
+    def seen() -> tuple[Role, str]:
+        return next((member.role, member.why) for member in group(centre).members if member.node == late)
+
+    centre.away = {late}
+    centre.land(2)
+    centre.load()
+    assert seen()[0] is Role.OFFLINE and "nobody answers" in seen()[1]
+    centre.away = set()
+    assert seen() == (Role.UNSYNCED, "it lacks the versions 3 to 3; it gets them with the next record of the group")
+    centre.land(3)
+    centre.load()
+    assert seen() == (Role.SLAVE, "")
+
+
+def test_a_group_without_its_master_says_what_it_waits_for(centre: LoadedCentre) -> None:
+    master = next(member.node for member in group(centre).members if member.role is Role.MASTER)
+    shutil.rmtree(centre.node(master) / ".tidemark" / "log")
+    view = group(centre)
+    assert sorted(roles(view)) == [Role.SLAVE, Role.SLAVE, Role.UNSYNCED]
+    assert view.waits.startswith("it has no master")
+
+
+def test_a_commit_that_died_and_an_older_ledger_are_told(centre: LoadedCentre) -> None:
+    with centre.app.ledger.read() as connection:
+        files = catalog_rows.live_files(connection, centre.name)
+    with centre.cluster() as cluster, hold_groups(cluster) as lease:
+        append_files(cluster, lease, files)
+    assert group(centre).waits.startswith("a commit is at work")
+    with centre.app.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE group_log SET operation = ''")
+    assert group(centre).waits == "its nodes are ahead of the ledger: ./tidemark ledger rebuild"
