@@ -20,10 +20,12 @@ from tidemark import installation
 PROGRAM = "./tidemark"
 _COMMAND = re.compile(
     r"(?<![\w./])\./tidemark"
-    r"(?P<verb>(?: (?:quarantine|owners|ledger|changes|cluster(?: plan)?) [a-z][a-z-]*| [a-z][a-z-]*)?)(?![\w./])"
+    r"(?P<verb>(?: (?:quarantine|owners|ledger|changes|replica|cluster(?: plan)?) [a-z][a-z-]*| [a-z][a-z-]*)?)(?![\w./])"
 )
 WITHOUT_SETTINGS = ("init", "demo", "test", "bench", "help", "version", "completion")
-WITH_RECEIVER = re.compile(r"load|merge|coverage|verify|why|read|(?:quarantine|owners) [a-z]+|cluster(?: plan)? [a-z-]+")
+WITH_RECEIVER = re.compile(
+    r"load|merge|coverage|verify|why|read|(?:quarantine|owners|replica) [a-z]+|cluster(?: plan)? [a-z-]+"
+)
 SAID = frozenset(("cause", "detail", "error", "hint", "if_you_wait", "man", "next", "note", "notes", "reason"))
 """The keys of `--json` whose texts may name commands. All others are data."""
 

@@ -6,7 +6,6 @@ captures and cleans by itself. A bootstrap will stand between `capture` and `ret
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -18,8 +17,9 @@ from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.schedules import changes_alias, changes_asset, source_schedule
 from tidemark.orchestration.tasks import changes
 from tidemark.settings.model import AirflowSettings, Settings, SourceSettings
+from tidemark.visible_log import VisibleLog
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 SOURCE_DAG = "tidemark_changes__"
 
 
