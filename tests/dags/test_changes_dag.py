@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +91,17 @@ def test_a_run_captures_all_once_and_tells_of_it_once(centre: Centre, server: Bi
 def test_a_capture_that_died_is_made_good_by_the_next(
     centre: Centre, server: BinlogSource, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    appended = Writer.append_large
-    count = 0
+    appended = Writer.append_all
 
-    def die(self: Writer, *words: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 3:
-            raise PermanentError("the worker dies")
-        return appended(self, *words)
+    def die(self: Writer, transactions: Iterable[Any]) -> None:
+        """Half of them are durable, the others are lost."""
+        several = list(transactions)
+        appended(self, several[: len(several) // 2])
+        self.sync()
+        raise PermanentError("the worker dies")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Writer, "append_large", die)
+        patch.setattr(Writer, "append_all", die)
         states = run(DAG)
     assert states["run"] == ["failed"] and states["capture"] == ["failed"] and states["done"] == ["upstream_failed"]
     assert run(DAG)["run"] == ["success"]
