@@ -20,7 +20,7 @@ from tests.commanded import Said, run_here
 from tests.services import mariadb
 from tests.services.mariadb import PASSWORD, USER, MariaDb
 
-pytestmark = pytest.mark.real("mariadb")
+pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
 
 @pytest.fixture
