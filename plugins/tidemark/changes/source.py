@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -34,7 +34,7 @@ from tidemark.changes.store.read import Found, Reader
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.trust.answers import StoreEnd, ask_server
 from tidemark.errors import BinlogGapError, NotFoundError, RetryableError, TidemarkError, UsageError
-from tidemark.ledger.leases import Leases
+from tidemark.ledger.leases import Lease, Leases
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import Settings, SourceSettings
 from tidemark.settings.values import split_server_url
@@ -149,10 +149,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     open_events = _open_files(request.files) if request.files else _open_server(source, follow=request.follow)
     until = points.parse_point(request.until) if request.until else None
     rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
-    holder = f"capture-{datetime.fromtimestamp(source.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
-    leases = Leases(source.app.ledger, source.app.identity)
-    seen = Fences.of(disk.list_names("holders")).claim
-    with leases.hold_lease(f"capture:{source.name}", holder, above=seen) as lease:
+    with _hold_capture(source) as lease:
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
         try:
             with cleaning_up:
@@ -161,6 +158,13 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
             if not request.files:
                 _record_gap(source, met)
             raise
+
+
+def _hold_capture(source: Source) -> AbstractContextManager[Lease]:
+    """Hold the lease of a source's writer, with a fence above all that its store has seen."""
+    holder = f"capture-{datetime.fromtimestamp(source.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
+    seen = Fences.of(source.disk.list_names("holders")).claim
+    return Leases(source.app.ledger, source.app.identity).hold_lease(f"capture:{source.name}", holder, above=seen)
 
 
 @contextmanager
@@ -209,17 +213,12 @@ def bootstrap_source(
 ) -> dict[str, Table]:
     """Read the tables that are not read yet into the store, as the holder of the source's lease. How far each is."""
     settings, disk = source.settings, source.disk
-    wants, asked = choose_tables(settings.tables, settings.exclude), choose_tables(patterns)
-    holder = f"capture-{datetime.fromtimestamp(source.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
+    wants, asked = wants_of(settings), choose_tables(patterns)
+    rules = Rules(wants, stops=settings.unsafe == "stop")
     for database, table in _list_tables(source):
         if not (wants(database, table) and asked(database, table)):
             continue
-        seen = Fences.of(disk.list_names("holders")).claim
-        with (
-            Leases(source.app.ledger, source.app.identity).hold_lease(f"capture:{source.name}", holder, above=seen) as lease,
-            open_server(login_of(source.settings)) as server,
-        ):
-            rules = Rules(wants, stops=settings.unsafe == "stop")
+        with _hold_capture(source) as lease, open_server(login_of(settings)) as server:
             job = Job(disk, lease.fence, rules, _open_server(source, follow=False))
             bootstrap_table(job, server, (database, table), progress)
     return read_tables(disk)
