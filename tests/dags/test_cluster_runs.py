@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,23 +125,10 @@ def test_many_batches_are_few_tasks() -> None:
 
 
 @pytest.fixture
-def go(dagbag: Callable[[], Any], airflow_database: None) -> Callable[..., dict[str, list[str]]]:
+def go(run: Callable[..., dict[str, list[str]]], airflow_database: None) -> Callable[..., dict[str, list[str]]]:
     """Run the DAG to its end; {task id: [state a map index]} with the run's own state as "run"."""
 
-    def run(**conf: Any) -> dict[str, list[str]]:
-        dag = dagbag().dags[DAG_ID]
-        for task in dag.tasks:  # dag.test() really waits
-            if task.is_mapped:
-                task.partial_kwargs["retry_delay"] = timedelta(0)
-            else:
-                task.retry_delay = timedelta(0)
-        ended = dag.test(run_conf=conf)
-        states: dict[str, list[str]] = {"run": [str(ended.state)]}
-        for instance in sorted(ended.get_task_instances(), key=lambda ti: ti.map_index):
-            states.setdefault(instance.task_id, []).append(str(instance.state))
-        return states
-
-    return run
+    return lambda **conf: run(DAG_ID, **conf)
 
 
 @pytest.mark.full
