@@ -8,7 +8,6 @@ import pytest
 
 from tests.dags.conftest import Centre
 from tests.dags.notifiers import Remember
-from tests.dags.test_runs import run  # noqa: F401 - a fixture
 from tidemark import installation
 from tidemark.errors import PermanentError, UnreachableError, UsageError
 from tidemark.orchestration.dags.docs import LOAD_DOC, spell_doc
@@ -27,7 +26,7 @@ SUBJECT = "tidemark_sync__plant1.recover failed"
 @pytest.mark.usefixtures("airflow_database")
 def test_a_red_task_ends_with_the_sentence_and_calls_whom_the_settings_name(
     centre: Centre,
-    run: Any,  # noqa: F811
+    run: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
