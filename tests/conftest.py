@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
@@ -26,6 +29,9 @@ from tests.services import postgres as postgres_service
 from tests.services import sshd as sshd_service
 from tests.services.processes import PartMissing
 from tests.services.sshd import FarEnd, Sshd
+from tidemark.ledger import migrations
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.migrations import migrate_ledger
 from tidemark.stores import retrying
 
 ROOT = Path(__file__).parent.parent
@@ -55,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     everything = config.getoption("--all") or config.getoption("--soak")
-    explorer.STRIDE = 1 if everything else explorer.STRIDE
+    explorer.DEATHS = sys.maxsize if everything else explorer.DEATHS
     profile = "soak" if config.getoption("--soak") else "ci" if everything else "dev"
     hypothesis.settings.load_profile(os.environ.get("TIDEMARK_TEST_HYPOTHESIS", profile))
 
@@ -143,6 +149,28 @@ def _compile_statements_once() -> Iterator[None]:
         patch.setattr(SQLiteDialect_pysqlite, "__hash__", lambda one: hash(type(one)))
         yield
     sa.event.remove(sa.engine.Engine, "engine_connect", share)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _copy_a_migrated_ledger() -> Iterator[None]:
+    """`open_app` migrates a new ledger. Here an empty file of SQLite becomes a copy of a ledger that was migrated once."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        first = Ledger(f"sqlite:///{folder}/ledger.db")
+        migrate_ledger(first)
+        with closing(first.engine.raw_connection()) as migrated:
+            source = migrated.driver_connection
+            assert source is not None
+
+            def migrate(ledger: Ledger) -> Sequence[int]:
+                file = Path(ledger.engine.url.database or "")
+                if ledger.is_sqlite and not (file.exists() and file.stat().st_size):
+                    with ledger.read() as link:
+                        source.backup(link.connection.driver_connection)
+                return migrate_ledger(ledger)
+
+            patch.setattr(migrations, "migrate_ledger", migrate)
+            yield
+        first.close()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Entry, FileEnd, Listing, Range, Store, StoreProperties
 
 LIVES = 4  # a world must come to rest within so many lives after its last death
-STRIDE = 3  # a sweep dies at every third point, and at each with --all (`tests/conftest.py` sets it)
+DEATHS = 12  # points at which a sweep dies, evenly spread; with --all it dies at each (`tests/conftest.py` sets this)
 
 T = TypeVar("T")
 _pids = itertools.count(5_000_000)  # beyond any real pid: `is_alive` says dead
@@ -94,14 +94,17 @@ class Explored:
 
 
 def explore(build: Callable[[], World], points: Iterable[int] | None = None, when: str = "") -> Explored:
-    """Die at every point (every third one without --all), or at `points`; restart, check. AssertionError names the point.
+    """Die at every point (at about DEATHS of them without --all), or at `points`; restart, check. AssertionError names the
+    point.
 
     `when`: only before effects, or only after them. What a death after an effect leaves is mostly what one before the next
     effect leaves."""
     calm = _survey(build)
     crashes = 0
-    todo = [number for number, name in enumerate(calm.names, 1) if name.startswith(when)]
-    chosen = list(points or todo[::STRIDE])
+    wanted = set(points or range(1, calm.count + 1))
+    todo = [number for number, name in enumerate(calm.names, 1) if number in wanted and name.startswith(when)]
+    stride = -(-len(todo) // DEATHS) | 1  # odd: points before and after an effect alternate
+    chosen = todo[::stride]
     for point in chosen:
         with _world(build, f"death at {point} of {calm.count}: {_name(calm, point)}") as world:
             crashes += _dies(world, point)

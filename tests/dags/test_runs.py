@@ -194,6 +194,7 @@ def test_the_next_dag_run_ends_what_was_left_and_sends_what_was_sealed_since(cen
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full
 def test_outside_its_window_a_run_is_skipped_and_not_red(centre: Centre, run: Callable[..., Any]) -> None:
     centre.write(window=CLOSED)
     states = run("tidemark_sync__plant1")
@@ -264,6 +265,7 @@ def test_files_left_out_make_cleanup_red(centre: Centre, monkeypatch: pytest.Mon
         sync_tasks.cleanup(opened)
 
 
+@pytest.mark.full
 def test_a_load_that_leaves_a_file_is_red_and_what_it_loaded_is_merged(centre: Centre, run: Callable[..., Any]) -> None:
     Dag().whole()
     victim = next(iter(sorted(centre.receiver.rglob("landing/**/*.tsfile"))))
@@ -297,6 +299,7 @@ def test_a_damaged_catalog_makes_verify_red_with_the_command_that_mends_it(centr
     assert red.value.hint == "./tidemark verify --repair"
 
 
+@pytest.mark.full
 def test_a_load_announces_the_catalog_once_with_databases_and_interval(centre: Centre, run: Callable[..., Any]) -> None:
     def announced() -> list[dict[str, Any]]:
         from airflow.models.asset import AssetEvent, AssetModel

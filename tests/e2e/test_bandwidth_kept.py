@@ -82,6 +82,7 @@ def in_windows(seen: list[tuple[float, int]], cap: float = CAP) -> list[float]:
         ),
     ],
 )
+@pytest.mark.full
 def test_the_cap_is_kept_within_a_twentieth(
     sshd: Sshd, tmp_path: Path, tier: Tier, way: str, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ class TestFiles:
         assert world.sql("SELECT MAX(generation) FROM file") == [(3,)]
         same_after_loss(world)
 
+    @pytest.mark.full
     def test_superseded_and_dropped_files(self, world: World) -> None:
         for version in range(1, 9):
             world.add("plant1", source(version), points(f"d{version}", (version, version)))
@@ -183,6 +184,7 @@ class TestDecisions:
             ("owners transfer", "root.sg.d1")
         ]
 
+    @pytest.mark.full
     def test_devices_that_were_handed_over_by_a_pattern(self, world: World) -> None:
         """A record each: the ledger that is made again has the same owners, and the file that needed both."""
         both = {f"root.sg.d{n}": {"s": [(1, n)]} for n in (1, 2)}
@@ -238,6 +240,7 @@ class TestDecisions:
             quarantine_release(world.app, world.receiver, "1")
 
     @pytest.mark.parametrize("damaged", [False, True])
+    @pytest.mark.full
     def test_a_held_file_and_deletions_that_came_alone(self, world: World, damaged: bool) -> None:
         """Sound ones join it. Damaged ones are held beside it: its bytes stay for whoever releases it."""
         world.add("plant1", source(1), {**points("d1", (1, 10)), "": b"TsFile\x04 and then nothing that is one"})
@@ -340,6 +343,7 @@ class TestCutOff:
 
 
 class TestFarReceiver:
+    @pytest.mark.full
     def test_the_link_is_rebuilt_over_ssh(self, tmp_path: Path, sshd: Sshd) -> None:
         """Site here, receiver there: this ledger has the link's side alone."""
         centre = sshd.files / "far-centre"

@@ -168,6 +168,7 @@ def test_a_migration_that_was_cut_short_is_gone_on_with(world: World) -> None:
     assert check_cluster(world.app, world.receiver).problems == ()
 
 
+@pytest.mark.full
 def test_a_change_that_was_through_stays_through(world: World) -> None:
     rows = world.rows()
     change_nodes(world.app, world.receiver, Wanted("add", "n4"))
@@ -185,6 +186,7 @@ def test_a_change_that_was_through_stays_through(world: World) -> None:
     assert world.rows() == rows
 
 
+@pytest.mark.full
 def test_a_node_that_was_leaving_gives_what_only_it_has(world: World) -> None:
     rows = world.rows()
     change_nodes(world.app, world.receiver, Wanted("add", "n4"))
@@ -228,6 +230,7 @@ def test_series_that_the_receiver_has_on_no_paper_come_from_the_nodes(world: Wor
     assert series(world) == before, "the paper of a node that was away when the last series came is passed over"
 
 
+@pytest.mark.full
 def test_a_torn_schema_paper_is_told_and_another_node_has_it(world: World) -> None:
     row, before = with_a_series_on_no_paper(world), series(world)
     torn, *_ = now(world).table.route_schema(row.database_name).members
@@ -239,6 +242,7 @@ def test_a_torn_schema_paper_is_told_and_another_node_has_it(world: World) -> No
     assert series(world) == before
 
 
+@pytest.mark.full
 def test_nodes_of_two_clusters_are_not_mixed(world: World) -> None:
     node(world, "n4").claim_folder("another")
     world.lose_ledger()
@@ -256,6 +260,7 @@ def test_a_node_that_does_not_answer_is_waited_for_or_taken_out(world: World) ->
     assert "take [nodes.n2] out of the settings" in caught.value.hint
 
 
+@pytest.mark.full
 def test_a_node_that_is_not_in_the_settings_any_more_is_named(world: World) -> None:
     world.settings = replace(world.settings, nodes={n: s for n, s in world.settings.nodes.items() if n != "n2"})
     rows = world.rows()

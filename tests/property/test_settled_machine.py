@@ -294,7 +294,7 @@ TWICE = [*SETTLED, ("write", 1, True, {("root.sg.d1", 1)}), ("merge",), ("settle
 @example("apply", [*SETTLED, ("hold", 0), ("hold", 0), ("restore",)])
 @example("apply", [*SETTLED, ("hold", 1), ("sync",), ("restore",)])
 @example("keep", [*SETTLED, ("write", 4, False, D1), ("merge",), ("settle",), ("write", 3, False, D1)])
-@settings(max_examples=max(6, settings().max_examples // 6), deadline=None)  # each is a dozen loads
+@settings(max_examples=max(4, settings().max_examples // 12), deadline=None)  # each is a dozen loads
 def test_what_a_site_does_to_settled_files_is_seen_or_named(deletes: str, steps: list) -> None:  # type: ignore[type-arg]
     with world(deletes) as site:
         for number, step in enumerate(steps):

@@ -71,6 +71,7 @@ def starting(folder: Path) -> Run:
     return run
 
 
+@pytest.mark.full
 def test_the_first_start_makes_the_environment_and_the_second_only_starts(start: Run, checkout: Path) -> None:
     first = start("--help")
     assert first.returncode == 0, first.stderr
@@ -119,6 +120,7 @@ def refused(done: subprocess.CompletedProcess[str], what: str) -> None:
     assert (answer["ok"], answer["kind"]) == (False, 6) and what in answer["error"] and ".venv" in answer["hint"]
 
 
+@pytest.mark.full
 def test_a_python_that_may_not_be_run_is_told(start_again: Run, checkout: Path) -> None:
     python = checkout / ".venv" / "bin" / "python"
     python.unlink()
@@ -127,6 +129,7 @@ def test_a_python_that_may_not_be_run_is_told(start_again: Run, checkout: Path) 
 
 
 @pytest.mark.parametrize("closed", [".venv", ".venv/bin"])
+@pytest.mark.full
 def test_an_environment_that_may_not_be_looked_into_is_told(start_again: Run, checkout: Path, closed: str) -> None:
     mode = (checkout / closed).stat().st_mode
     (checkout / closed).chmod(0)

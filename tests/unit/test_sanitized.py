@@ -32,7 +32,8 @@ def sanitizers() -> str:
 
 
 @pytest.mark.real("C compiler")
-@pytest.mark.parametrize("libraries", [("packets", "small_files"), pytest.param(("kernels",), marks=pytest.mark.full)])
+@pytest.mark.parametrize("libraries", [("packets", "small_files"), ("kernels",)])
+@pytest.mark.full
 def test_compiled_pieces_touch_nothing_that_is_not_theirs(libraries: tuple[str, ...], tmp_path: Path) -> None:
     environment = {
         **os.environ,

@@ -57,6 +57,7 @@ def run(sample: Path, *words: str, ci: str = "") -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=sample.parent, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full_after(2)
 @pytest.mark.parametrize(
     ("words", "closing"),
     [

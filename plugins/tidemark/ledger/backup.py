@@ -71,7 +71,7 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
     """
     copied = 0
     with _one_moment(source) as reading, target.write() as writing:
-        tables = _reflect_tables(writing)
+        tables = _list_tables(writing)
         used = _nonempty_tables(writing, tables)
         if used and not replace:
             raise PermanentError(
@@ -85,45 +85,45 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
                 writing.execute(table.insert(), rows)
                 copied += len(rows)
         if not target.is_sqlite:
-            _set_counters(writing, tables)
+            _set_counters(writing)
     return copied
 
 
 def used_tables(ledger: Ledger) -> list[str]:
     """Return the tables of a migrated ledger that have rows, without those of leases."""
     with ledger.read() as connection:
-        return _nonempty_tables(connection, _reflect_tables(connection))
+        return _nonempty_tables(connection, _list_tables(connection))
 
 
-def _nonempty_tables(connection: Connection, tables: Sequence[sa.Table]) -> list[str]:
+def _nonempty_tables(connection: Connection, tables: Sequence[sa.TableClause]) -> list[str]:
     looked_at = (t for t in tables if t.name not in _PASSING)
     return [t.name for t in looked_at if connection.execute(sa.select(sa.literal(1)).select_from(t).limit(1)).first()]
 
 
-def _reflect_tables(connection: Connection) -> Sequence[sa.Table]:
-    metadata = sa.MetaData()
-    metadata.reflect(connection)
-    return [t for t in metadata.sorted_tables if t.name not in _OWN]
+def _list_tables(connection: Connection) -> Sequence[sa.TableClause]:
+    """The tables with their columns' types. No table of a ledger refers to another, so any order serves."""
+    found = sa.inspect(connection).get_multi_columns()
+    names = {name: columns for (_, name), columns in sorted(found.items()) if name not in _OWN}
+    return [sa.table(name, *(sa.column(c["name"], c["type"]) for c in columns)) for name, columns in names.items()]
 
 
-def _iter_batches(connection: Connection, table: sa.Table) -> Iterator[list[dict[str, object]]]:
+def _iter_batches(connection: Connection, table: sa.TableClause) -> Iterator[list[dict[str, object]]]:
     columns: list[sa.ColumnClause[object]] = [sa.column(c.name) for c in table.columns]
     found = connection.execute(sa.select(*columns).select_from(sa.table(table.name)))
     for rows in found.mappings().partitions(_ROWS):
         yield [dict(row) for row in rows]
 
 
-def _set_counters(connection: Connection, tables: Sequence[sa.Table]) -> None:
+def _set_counters(connection: Connection) -> None:
     """Let PostgreSQL's growing keys continue after the copied ones."""
-    for table in tables:
-        for column in table.primary_key.columns:
-            if column.identity is not None:
-                connection.execute(
-                    sa.text(
-                        f"SELECT setval(pg_get_serial_sequence('{table.name}', '{column.name}'),"
-                        f" COALESCE(MAX({column.name}), 0) + 1, false) FROM {table.name}"
-                    )
+    for (_, name), columns in sa.inspect(connection).get_multi_columns().items():
+        for column in (c["name"] for c in columns if c.get("identity")):
+            connection.execute(
+                sa.text(
+                    f"SELECT setval(pg_get_serial_sequence('{name}', '{column}'),"
+                    f" COALESCE(MAX({column}), 0) + 1, false) FROM {name}"
                 )
+            )
 
 
 @contextmanager

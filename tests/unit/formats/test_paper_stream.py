@@ -53,7 +53,7 @@ def test_any_bytes_are_json_or_are_not(data: bytes) -> None:
             assert isinstance(wanted, dict) and set(mine) == set(wanted)
 
 
-@pytest.mark.full_after(2)
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("head", "entry", "tail"),
     [

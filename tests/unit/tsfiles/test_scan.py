@@ -140,6 +140,7 @@ def test_the_files_of_one_device_are_closed_before_those_of_the_next_are_opened(
     assert max(most) == 4 and not open_now
 
 
+@pytest.mark.full
 def test_of_thousands_of_columns_a_task_and_a_batch_hold_the_fewer_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
