@@ -86,7 +86,7 @@ def test_killed_with_9_it_leaves_nobody(deployment: Deployment) -> None:
         nobody_left(airflow, leaders)
 
 
-@pytest.mark.parametrize("part", ["scheduler", "starter"])
+@pytest.mark.parametrize("part", ["scheduler", pytest.param("starter", marks=pytest.mark.soak)])
 def test_a_part_that_dies_takes_the_rest_down_and_is_named(deployment: Deployment, part: str) -> None:
     with RunningAirflow(deployment, quick_parsing=False) as airflow:
         leaders = airflow.sessions()

@@ -41,7 +41,7 @@ def land(sender: Sender, runs: list[Files], chance: random.Random, aside: Path) 
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 20))])
 def test_any_order_any_runs_and_merges_in_between_give_one_content(site: RealSite, seed: int, centre: Centre) -> None:
     chance = random.Random(seed)
     runs = in_runs(site, chance)

@@ -71,8 +71,8 @@ def in_windows(seen: list[tuple[float, int]], cap: float = CAP) -> list[float]:
         *(
             pytest.param(tier, way, many, marks=mark)
             for mark, tier, way, many in [
-                (pytest.mark.full, Tier.PYTHON, "push", 4),
-                (pytest.mark.full, Tier.POSIX, "pull", 1),
+                (pytest.mark.soak, Tier.PYTHON, "push", 4),
+                (pytest.mark.soak, Tier.POSIX, "pull", 1),
                 (pytest.mark.full, Tier.SFTP, "push", 1),
                 (pytest.mark.soak, Tier.PYTHON, "push", 1),
                 (pytest.mark.soak, Tier.PYTHON, "pull", 4),
@@ -113,7 +113,7 @@ def test_the_cap_is_kept_within_a_twentieth(
 @pytest.mark.parametrize(
     ("tier", "way"),
     [
-        pytest.param(Tier.POSIX, "push", marks=pytest.mark.full),
+        pytest.param(Tier.POSIX, "push", marks=pytest.mark.soak),
         pytest.param(Tier.SFTP, "pull", marks=pytest.mark.full),
         pytest.param(Tier.POSIX, "pull", marks=pytest.mark.soak),
         pytest.param(Tier.SFTP, "push", marks=pytest.mark.soak),
@@ -142,7 +142,7 @@ def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("way", ["pull", "push"])
+@pytest.mark.parametrize("way", ["pull", pytest.param("push", marks=pytest.mark.soak)])
 def test_a_slow_cap_is_kept_with_files_that_are_seconds_of_it(sshd: Sshd, tmp_path: Path, way: str) -> None:
     """A file that is one piece on a free line is none here: it would cross at once, and nothing for seconds behind it."""
     far, near = sshd.new_folder("far"), tmp_path / "near"
@@ -168,7 +168,7 @@ def test_a_slow_cap_is_kept_with_files_that_are_seconds_of_it(sshd: Sshd, tmp_pa
     [
         pytest.param([13_000_000], marks=pytest.mark.full),
         pytest.param([200_000] * 65, marks=pytest.mark.soak),
-        pytest.param([20_000] * 650, marks=pytest.mark.full),
+        pytest.param([20_000] * 650, marks=pytest.mark.soak),
     ],
 )
 def test_what_is_read_back_for_the_proof_counts(sshd: Sshd, tmp_path: Path, sizes: list[int]) -> None:

@@ -124,7 +124,7 @@ def test_a_few_cuts_on_the_lower_tiers(
     assert sweep(World(sshd, tmp_path), way, 2, monkeypatch, tier) >= 1
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
 @pytest.mark.parametrize("way", MOVES)
 def test_forty_cuts_on_the_lower_tiers(

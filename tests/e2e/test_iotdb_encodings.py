@@ -83,10 +83,10 @@ def read(files: Path, device: str, name: str) -> Column:
 @pytest.mark.parametrize(
     ("mood", "aligned"),
     [
-        pytest.param("calm", "aligned", marks=pytest.mark.full),
-        pytest.param("wild", "", marks=pytest.mark.full),
+        pytest.param("wild", "aligned", marks=pytest.mark.full),
+        pytest.param("wild", "", marks=pytest.mark.soak),
+        pytest.param("calm", "aligned", marks=pytest.mark.soak),
         pytest.param("calm", "", marks=pytest.mark.soak),
-        pytest.param("wild", "aligned", marks=pytest.mark.soak),
     ],
 )
 def test_values_are_the_servers_or_refused(

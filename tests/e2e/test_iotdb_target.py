@@ -188,7 +188,7 @@ class Killing(Connected):
         super().run(statement, table)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.05, 0.4])
+@pytest.mark.parametrize("after", [0.05, *(pytest.param(at, marks=pytest.mark.soak) for at in (0.0, 0.4))])
 def test_a_server_killed_in_the_middle_has_it_all_after_the_next_load(
     after: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

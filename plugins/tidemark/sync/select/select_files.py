@@ -14,12 +14,16 @@ Source: seed 000 "Sync data file" 2 to 5, DESIGN §3.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain, islice
+from threading import Event
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError
 from tidemark.ledger import journal
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
@@ -40,6 +44,7 @@ from tidemark.tsfiles.sealed import NAMELESS, is_hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
 _HAS = ("acked", "held")  # states of a file whose content the receiver has
+ROWS_AT_ONCE, ROWS_AHEAD = 1_000, 200_000  # a row in memory takes about 500 bytes
 TRIES = 5  # of a listing or a selection while a compaction moves files
 
 
@@ -165,22 +170,29 @@ def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
 
 
 def _list_and_compare(site: Site, everything: bool) -> tuple[Listing, Compared]:
-    """List the site, `.resource` files by name alone unless `everything` is set, and compare it with the ledger."""
-    source, data = site.source, site.site.data
-    listing = source.list_files(data) if everything else list_names(source, data, RESOURCE)
-    try:
-        return listing, _compare_with_ledger(site, listing, everything)
-    except UnreachableError:  # the listing arrives while it is compared, and the connection was lost
-        listing = source.list_files(data)
-        return listing, _compare_with_ledger(site, listing, everything)
+    """List the site, `.resource` files by name alone unless `everything` is set, and compare it with the ledger.
+
+    The far end walks its folders for as long as the ledger takes to be read, so both go on at once: a thread reads up to
+    ROWS_AHEAD rows while the listing is awaited."""
+    source, data, arrived = site.source, site.site.data, Event()
+    with ThreadPoolExecutor(1, "ledger") as beside, site.ledger.read() as connection:
+        rows = iter(link_rows.stream_files(connection, site.link.name))
+        ahead = beside.submit(_read_rows, rows, arrived)
+        try:
+            listing = source.list_files(data) if everything else list_names(source, data, RESOURCE)
+        finally:
+            arrived.set()
+        known = chain(ahead.result(), rows)
+        compared = compare_listing(listing.entries, known, left_out_reason(site.link), everything)
+    set_outside(compared, data)
+    return listing, compared
 
 
-def _compare_with_ledger(site: Site, listing: Listing, everything: bool) -> Compared:
-    with site.ledger.read() as connection:
-        rows = link_rows.stream_files(connection, site.link.name)
-        compared = compare_listing(listing.entries, rows, left_out_reason(site.link), everything)
-    set_outside(compared, site.site.data)
-    return compared
+def _read_rows(rows: Iterator[Sequence[Any]], enough: Event) -> list[Sequence[Any]]:
+    found: list[Sequence[Any]] = []
+    while not enough.is_set() and len(found) < ROWS_AHEAD and (some := list(islice(rows, ROWS_AT_ONCE))):
+        found += some
+    return found
 
 
 def _require_folders(site: Site, listing: Listing) -> None:
