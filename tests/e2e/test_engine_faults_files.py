@@ -184,8 +184,7 @@ def test_a_file_whose_digest_cannot_be_had_is_its_own_trouble(
     assert [item.source_path for item in items if outcomes[item].wire_bytes] == ["4"]
 
 
-@pytest.mark.full
-@WAYS
+@pytest.mark.parametrize("way", [pytest.param("pull", marks=pytest.mark.full), pytest.param("push", marks=pytest.mark.soak)])
 def test_a_hundred_thousand_files_in_one_folder(sshd: Sshd, in_memory: Path, way: str) -> None:
     world = World(sshd, way, in_memory / "site", in_memory / "centre")
     world.centre.mkdir()

@@ -227,14 +227,14 @@ def compare(workload: Workload, centres: Sequence[Centre], hidden: bool, tries: 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.soak) for seed in SEEDS[1:])])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_living_server(version: str, seed: int, living: Living, happened: Happened, tmp_path: Path) -> None:
     with living(version) as server:
         happened[version][seed] = live(server, seed, tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_over_the_seeds_all_of_it_happened(version: str, happened: Happened) -> None:
     check_happened(version, happened, SEEDS)

@@ -190,7 +190,7 @@ def test_a_link_and_slots_that_move_are_together_within_the_cap(world: World) ->
     assert world.shares() == {} and world.moved() > 20 and world.sent() == 24
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(200)
 def test_five_that_come_and_go_are_together_within_the_cap(world: World) -> None:
     """One of them has a lower cap of its own: the others have the rest."""
