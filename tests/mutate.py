@@ -59,10 +59,15 @@ class Mutation:
 
 
 def modules_to_mutate() -> tuple[list[str], tuple[str, ...]]:
-    """The pure modules of the import contracts, and those that make bytes durable."""
+    """The pure modules of the import contracts, with those of pure packages, and those that make bytes durable."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     [pure] = [contract["source_modules"] for contract in contracts if contract["name"] == PURE]
-    return list(pure), DURABLE
+    return [module for name in pure for module in _modules_of(name)], DURABLE
+
+
+def _modules_of(name: str) -> list[str]:
+    package = ROOT / Path("plugins", *name.split("."))
+    return [f"{name}.{file.stem}" for file in sorted(package.glob("[!_]*.py"))] if package.is_dir() else [name]
 
 
 def path_of(module: str) -> Path:

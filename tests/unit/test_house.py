@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutate import choose_mutations
+
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("plugins", "spark_jobs", "dags", "demo", "bench", "tests")
 LONGEST = 600
@@ -243,3 +245,8 @@ def test_no_text_names_a_place_that_only_one_machine_has() -> None:
         if name and path.is_file() and not name.startswith("tests/data/") and places.search(path.read_bytes()):
             offenders.append(name)
     assert not offenders
+
+
+def test_every_pure_module_can_be_mutated() -> None:
+    """`tests/mutate.py` is started by hand, so a move would go unnoticed."""
+    assert len(choose_mutations(40, 1)) == 40
