@@ -478,3 +478,18 @@ def test_on_real_disks_with_a_thousand_files(tmp_path: Path) -> None:
     )
     assert [one.item for one in sent] == items
     assert len(target.list_files(["l"]).entries) == len(sizes)
+
+
+@pytest.mark.full
+def test_on_a_slow_line_files_are_named_long_before_the_last_has_come(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    for number in range(50):
+        (tmp_path / "site" / f"{number}").write_bytes(bytes(10_000))
+    items = [SendItem(str(number), f"l/{number}", 10_000) for number in range(50)]
+    source, target, crossed = LocalStore(str(tmp_path / "site")), LocalStore(str(tmp_path / "centre")), list[int]()
+
+    slowly = SendOptions(bandwidth=100_000)
+    told = [(one.item, sum(crossed)) for one in send_files(source, target, items, slowly, crossed.append)]
+
+    assert [item for item, _ in told] == items
+    assert told[0][1] < 400_000, "the first file waited for the others"

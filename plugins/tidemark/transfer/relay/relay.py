@@ -1,8 +1,9 @@
 """Copy files between any two stores through this machine: read as one stream, write as bytes come, verify, rename.
 
 One thread. Read requests run ahead across files (`stores.protocol.read_stream`). Writes to the target are in flight while
-more bytes come (`target`). Complete files are verified and named in batches of at most 512. A cut loses less than a block
-in all. Between python3 and a local disk, `transfer.stream` is faster; the outcomes are the same.
+more bytes come (`target`). Complete files are verified and named in batches: at most 512 files, on a slow line those of two
+seconds. A cut loses less than a block in all. Between python3 and a local disk, `transfer.stream` is faster; the outcomes
+are the same.
 
 `TargetRoom` checks the target's free space: before the first byte of each file, and repeatedly while bytes come. A far
 disk is asked ten times less often, because each answer is waited for. If its free space is unknown, all files fit.
@@ -40,6 +41,7 @@ from tidemark.transfer.relay.target import CallTarget, Target, target_of
 from tidemark.untrusted_files import MOST_SMALL
 
 BATCH_FILES = 512  # verified and named at once
+BATCH_SECONDS = 2.0  # on a slow line a batch is named before it is full: until then nobody sees that files arrive
 BESIDES = {Tier.POSIX: 256, Tier.SFTP: 256}  # overhead bytes of a small file of such a source: answers
 
 
@@ -62,6 +64,7 @@ class Relay:
         self._jobs: dict[int, Job] = {}  # with bytes to come
         self._journals: dict[int, bytes] = {}  # found at the target
         self._whole: list[Job] = []  # all bytes written, not verified yet
+        self._batch_began = 0.0  # when its first file was whole, by `time.monotonic`
         self._useless: list[str] = []  # journals of parts that are not what the source has
         self._resumed = 0  # bytes that earlier tries left
         self._started = time.time()
@@ -233,9 +236,11 @@ class Relay:
         """Move a file whose bytes all came to the batch to be named, and name the batch if it is full."""
         self._wire.deadlines.end_file(job.item.source_path)
         del self._jobs[job.number]
+        now = time.monotonic()
+        self._batch_began = self._batch_began if self._whole else now
         self._whole.append(job)
         unnamed = sum(whole.item.size for whole in self._whole)
-        if len(self._whole) >= BATCH_FILES or unnamed >= self._batch:
+        if len(self._whole) >= BATCH_FILES or unnamed >= self._batch or now - self._batch_began >= BATCH_SECONDS:
             yield from self._name_all()
 
     def _retry_job(self, job: Job, again: TryAgain) -> tuple[SendItem, TryAgain]:
