@@ -64,7 +64,7 @@ class Commanded:
     monkeypatch: pytest.MonkeyPatch
     store: str = "site"
     centre: str = "centre"
-    site_keys: Mapping[str, str] = field(default_factory=dict)
+    site_keys: Mapping[str, Any] = field(default_factory=dict)
     link_keys: Mapping[str, Any] = field(default_factory=dict)
     receiver_keys: Mapping[str, Any] = field(default_factory=dict)
     ledger: str = ""

@@ -16,12 +16,13 @@ because a file read alone would give wrong rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.errors import UsageError
+from tidemark.errors import PermanentError, UsageError
 
 SUFFIX = ".tsfile"
 RESOURCE = SUFFIX + ".resource"
@@ -139,6 +140,24 @@ def may_hold_files(path: str, data_folders: Sequence[str]) -> bool:
         return False
     name, suffix, _ = path.rpartition("/")[2].partition(SUFFIX)
     return len(below[1]) < _FILE_LEVEL or (len(below[1]) == _FILE_LEVEL and is_name(name + suffix))
+
+
+def refuse_misplaced_files(paths: Iterable[str], folder: str, site: str) -> None:
+    """Raise PermanentError if files of the data folder `folder` are TsFiles and none lies where IoTDB keeps them.
+
+    Then the folder is not a data folder: usually that of a database, inside `sequence`. A sync of it would pass over
+    every file. `paths`: of all files below it."""
+    tsfiles = (path for path in paths if is_name(path.rpartition("/")[2]))
+    first = next(tsfiles, None)
+    if first is None or any(parse_source_path(path, [folder]) for path in chain([first], tsfiles)):
+        return
+    half = re.match(r"(?:.*/)?(?:un)?sequence(?=/)", _clean_folder(folder))
+    write = f'write data = ["{half[0]}"]' if half else "name the folder that holds sequence and unsequence as data"
+    raise PermanentError(
+        f"site {site}: {folder} has TsFiles, none where IoTDB keeps them (sequence|unsequence/database/region/partition)",
+        hint=f"{write} in [sites.{site}], then ./tidemark doctor",
+        subject=site,
+    )
 
 
 def _below_sequence(folder: str, data_folders: tuple[str, ...]) -> tuple[bool, list[str]] | None:

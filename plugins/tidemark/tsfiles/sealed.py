@@ -20,6 +20,7 @@ COMPANION_BYTES = 64 << 20
 """Of the largest companion that is read or sent: a `.resource` has some hundred bytes a device. A larger one counts as
 missing."""
 
+MISPLACED = "not where IoTDB keeps TsFiles (sequence|unsequence/database/region/partition)"
 NAMELESS = "sent without its devices being known: "
 MISSING = "counts as missing: "
 """How the reasons of companions begin that tell nothing."""
@@ -247,7 +248,7 @@ def _classify_tsfile(entry: Entry, place: Place | None, companions: dict[str, En
         result.skipped.append((entry.path, "its name is not a TsFile's (created-version-inner-cross.tsfile)"))
         return
     if place is None:
-        result.skipped.append((entry.path, "not where IoTDB keeps TsFiles (sequence|unsequence/database/region/partition)"))
+        result.skipped.append((entry.path, MISPLACED))
         return
     reason = _why_not_sealed(entry, companions)
     if reason:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
+from tests.commanded import Commanded
 from tests.unit.cli.conftest import SETTINGS, Command
 
 TWIN = """
@@ -89,3 +92,26 @@ def test_a_file_that_is_broken_at_the_site_stands(tidemark: Command, deployment:
     (held,) = tidemark("quarantine", "list", "--json").json["quarantine"]
     assert tidemark("quarantine", "drop", str(held["id"]), "--yes").code == 0
     assert tidemark("sync", "plant1").code == 0
+
+
+@pytest.mark.parametrize("data", ["data/sequence/root.sg", "data/sequence/root.sg/0", "flat"])
+def test_a_data_folder_below_sequence_is_refused_with_the_one_to_write(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = Commanded(tmp_path, monkeypatch, site_keys={"data": [data]})
+    edge.seal(1)
+    (edge.site / "flat").mkdir()
+    (edge.site / "flat" / "1600000000001-1-0-0.tsfile").write_bytes(bytes(100))
+    for words in (["plan", "plant1"], ["sync", "plant1"], ["doctor"]):
+        said = edge.run(*words)
+        hint = 'write data = ["data/sequence"] in [sites.plant1]' if data != "flat" else "sequence and unsequence"
+        assert said.code == 6 and hint in f"{said.json}", said
+    assert not edge.root.exists() or edge.rows() == []
+
+
+def test_a_stray_file_beside_sealed_ones_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = Commanded(tmp_path, monkeypatch)
+    sealed = edge.site / edge.seal(1)
+    (edge.site / "data" / "sequence" / sealed.name).write_bytes(bytes(100))
+    assert edge.sync().code == 0 and len(edge.rows()) == 3
+    assert edge.sync().code == 0

@@ -20,7 +20,7 @@ from tidemark.stores.listing import list_names, mark_unlisted, odd_paths_to_repo
 from tidemark.stores.open import TIERS
 from tidemark.stores.protocol import UNLISTED, Store, StoreAddress, Tier, local_root
 from tidemark.sync.notes import LET_LIST
-from tidemark.tsfiles.names import RESOURCE
+from tidemark.tsfiles.names import RESOURCE, refuse_misplaced_files
 from tidemark.untrusted_files import NO_LINK
 
 LOW_BYTES = 1_000_000_000
@@ -174,6 +174,11 @@ def _check_listing(label: str, site: SiteSettings, store: Store, folder: str, fo
     for path, why in odd_paths_to_report(listing.odd, site.data) if folder in site.data else mark_unlisted(listing.odd):
         if why.startswith(UNLISTED):
             return fail_check(label, PermanentError(f"{path} {why}"), LET_LIST)
+    if folder in site.data:
+        try:
+            refuse_misplaced_files((entry.path for entry in listing.entries), folder, site.name)
+        except PermanentError as misplaced:
+            return fail_check(label, misplaced, misplaced.hint)
     other = _find_other_half(site, store, folder)
     return pass_check(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)
 

@@ -39,8 +39,8 @@ from tidemark.sync.select.quarantine import kept_back
 from tidemark.sync.select.vanished import View
 from tidemark.sync.session import Options, Site, Work
 from tidemark.tsfiles.companions.resource import Extent, read_extent
-from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_place
-from tidemark.tsfiles.sealed import NAMELESS, is_hidden, too_large
+from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_place, refuse_misplaced_files
+from tidemark.tsfiles.sealed import MISPLACED, NAMELESS, is_hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
 _HAS = ("acked", "held")  # states of a file whose content the receiver has
@@ -137,6 +137,7 @@ def _list_site(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     data = site.site.data
     for _ in range(TRIES):
         listing, compared = _list_and_compare(site, everything)
+        whole = listing
         if not compared.known:
             _require_folders(site, listing)
         compared.folders |= _partitions_folders(compared, data)
@@ -144,6 +145,7 @@ def _list_site(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
             listing, compared = _list_closer(site, listing, compared)
         entries = entries_in(listing.entries, compared.folders)
         classified = classify_files(site.source, entries, data)
+        _require_places(site, whole, [path for path, why in classified.skipped if why == MISPLACED])
         found = classify_changes(compared, classified, [path for path, _ in listing.odd], everything)
         at_work = partitions_at_work(entries, data)
         found = hold_back(found, at_work | partitions_of_outputs_passed_over(found.skipped, data), data)
@@ -204,6 +206,15 @@ def _require_folders(site: Site, listing: Listing) -> None:
             hint="is the disk mounted, is data in the settings right? ./tidemark doctor",
             subject=site.site.name,
         )
+
+
+def _require_places(site: Site, listing: Listing, misplaced: Sequence[str]) -> None:
+    """Raise PermanentError if of all files of a data folder none lies where IoTDB keeps files."""
+    for folder in site.site.data:
+        below = folder.rstrip("/") + "/"
+        if any(path.startswith(below) for path in misplaced):
+            paths = (entry.path for entry in listing.entries if entry.path.startswith(below))
+            refuse_misplaced_files(paths, folder, site.site.name)
 
 
 def _list_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[Listing, Compared]:
