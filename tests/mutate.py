@@ -28,8 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PURE = "what says that it is pure touches no clock, no file, no thread and no database"  # the contract's name
 DURABLE = ("tidemark.stores.agent.durable",)
-FOLDERS = ("plugins", "tests", "dags", "sql", "spark_jobs", "demo", "docs", "bench")
-FILES = ("pyproject.toml", "README.md", "tidemark")
+NOT_COPIED = ("var", "site", "build", "dist")  # made here, not part of the project
 SUITE_SECONDS = 1200  # a mutation that hangs is noticed, too
 
 _OPPOSITE = {
@@ -167,10 +166,11 @@ def mutated_source(one: Mutation, root: Path = ROOT) -> str:
 
 def copy_tree(to: Path) -> None:
     """A checkout in which files may change. The packages are those of this one."""
-    for name in FOLDERS:
-        shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in FILES:
-        shutil.copy2(ROOT / name, to / name)
+    for path in ROOT.iterdir():
+        if path.is_dir() and not path.name.startswith(".") and path.name not in NOT_COPIED:
+            shutil.copytree(path, to / path.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.is_file():
+            shutil.copy2(path, to / path.name)
     (to / ".venv").symlink_to(Path(sys.prefix))
 
 
