@@ -160,6 +160,7 @@ def test_a_driver_that_is_killed_is_started_again(world: Callable[[str], World],
     moving.sound()
 
 
+@pytest.mark.soak
 def test_an_executor_that_dies_is_replaced(
     world: Callable[[str], World], java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ print(json.dumps({"rows": rows, "back": back.count(), "parts": tall.rdd.getNumPa
 """
 
 
+@pytest.mark.soak
 def test_executors_get_the_package_from_the_program(tmp_path: Path) -> None:
     try:
         java = java_home()

@@ -59,7 +59,7 @@ def test_no_more_than_a_block_comes_after_it(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.soak) if kind == "small" else kind for kind in KINDS])
 @pytest.mark.parametrize("way", ["pull", "push"])
 @pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
 def test_nor_on_the_lower_tiers(sshd: Sshd, tmp_path: Path, tier: Tier, way: str, kind: str) -> None:

@@ -137,7 +137,7 @@ def each_error_at_each_step() -> Iterator[Any]:
     """One error at each step; `--all` has every one at every step."""
     for place, (module, name) in enumerate(STEPS):
         for number, error in enumerate(SURPRISES):
-            marks = () if number == place % len(SURPRISES) else (pytest.mark.full,)
+            marks = () if number == place % len(SURPRISES) else (pytest.mark.soak,)
             yield pytest.param(module, name, error, marks=marks, id=f"{name}-{type(error).__name__}-{error}")
 
 
@@ -270,7 +270,7 @@ PROOFS: list[tuple[Any, str, tuple[str, ...], int]] = [
 def errors_of_each_proof() -> Iterator[Any]:
     """Two errors at each step of a proof; `--all` has the others, too."""
     for place, (module, name, words, code) in enumerate(PROOFS):
-        for rest, marks in ((False, ()), (True, (pytest.mark.full,))):
+        for rest, marks in ((False, ()), (True, (pytest.mark.soak,))):
             errors = [error for number, error in enumerate(SURPRISES) if (number % 5 != place % 5) is rest]
             yield pytest.param(
                 module, name, words, code, errors, marks=marks, id=f"{words[0]}-{name}-{'rest' if rest else 'two'}"
