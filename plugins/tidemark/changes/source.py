@@ -7,7 +7,7 @@ the store has seen, also where the ledger was lost.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.changes import points
-from tidemark.changes.bootstrap.run import Table, bootstrap_table, read_tables
+from tidemark.changes.bootstrap.run import bootstrap_table
+from tidemark.changes.bootstrap.state import Table, read_state
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import Captured, Job, OpenDump, Place, capture, open_log_files, parse_gtids
 from tidemark.changes.capture.transactions import Rules
@@ -210,7 +211,7 @@ def _record_gap(source: Source, met: BinlogGapError) -> None:
 
 def bootstrap_source(
     source: Source, patterns: Sequence[str] = ("**",), progress: Progress = ignore_progress
-) -> dict[str, Table]:
+) -> Mapping[str, Table]:
     """Read the tables that are not read yet into the store, as the holder of the source's lease. How far each is."""
     settings, disk = source.settings, source.disk
     wants, asked = wants_of(settings), choose_tables(patterns)
@@ -221,7 +222,7 @@ def bootstrap_source(
         with _hold_capture(source) as lease, open_server(login_of(settings)) as server:
             job = Job(disk, lease.fence, rules, _open_server(source, follow=False))
             bootstrap_table(job, server, (database, table), progress)
-    return read_tables(disk)
+    return read_state(disk).tables
 
 
 def _list_tables(source: Source) -> list[tuple[str, str]]:

@@ -15,7 +15,8 @@ from tests.commanded import run_here
 from tests.crash.explorer import Effects, explore
 from tests.dump_worlds import settings_for
 from tests.services import mariadb
-from tidemark.changes.bootstrap.run import bootstrap_table, read_tables
+from tidemark.changes.bootstrap.run import bootstrap_table
+from tidemark.changes.bootstrap.state import read_state
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import Job, Place, capture
 from tidemark.changes.capture.transactions import Rules
@@ -25,6 +26,7 @@ from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.export import Exported, Query, make_lines
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
+from tidemark.errors import CorruptionError, UnsupportedError
 
 pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
@@ -111,6 +113,25 @@ def fold(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(rows.values())
 
 
+def test_a_server_whose_logs_hold_no_transaction_yet(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run("CREATE TABLE d.t (id INT PRIMARY KEY)", "INSERT INTO d.t VALUES (1), (2)", "RESET MASTER")
+    config = write_settings(tmp_path, server)
+    assert run_here(config, "changes", "bootstrap", "orders").code == 0
+    assert run_here(config, "changes", "capture", "orders").json["state"] == "nothing new"
+    assert run_here(config, "changes", "show", "orders").json["sources"][0]["lag_seconds"] >= 0
+    server.run("DELETE FROM d.t WHERE id = 1")
+    assert run_here(config, "changes", "capture", "orders").json["rows"] == 1
+    assert run_here(config, "changes", "capture", "orders").json["state"] == "nothing new"
+    assert fold(read(config)) == [(2,)]
+
+
+def test_a_damaged_record_of_it_is_told(tmp_path: Path) -> None:
+    for text, error in (("[]", CorruptionError), ('{"format": 1}', CorruptionError), ('{"format": 9}', UnsupportedError)):
+        (tmp_path / "bootstrap.json").write_text(text)
+        with pytest.raises(error, match=r"bootstrap\.json"):
+            read_state(Disk(tmp_path))
+
+
 class BootstrapWorld:
     """A table of three chunks; the store begins with a log without its rows. Before each chunk the table is written to."""
 
@@ -157,8 +178,12 @@ class BootstrapWorld:
         query = Query(reader.first, reader.view.end.seq + 1, lambda *_: True)
         lines = list(make_lines(reader, read_origin(Disk(self.root)), query, Exported()))
         assert fold(lines) == sorted(self.server.run("SELECT id, n FROM d.k"))
-        assert [line["k"] for line in lines].count("bootstrap_end") in (1, 2)
-        assert read_tables(Disk(self.root))["d.k"].state == "done"
+        marks = [line["k"] for line in lines if line["k"].startswith("bootstrap")]
+        assert marks == ["bootstrap_begin", "bootstrap_end"]
+        keys = [line["after"][0] for line in lines if line.get("op") == "R"]
+        assert sorted(set(keys)) == keys, "each chunk stands once"
+        table = read_state(Disk(self.root)).tables["d.k"]
+        assert (table.state, table.rows) == ("done", len(keys))
 
     def close(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)

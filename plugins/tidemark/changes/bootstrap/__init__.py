@@ -2,10 +2,12 @@
 
 Enter by `run.bootstrap_table`. Nothing is written at the source.
 
+    state   how far each table is, and the chunk that is on its way
     tables  a table of the catalog in the form in which a log gives its rows
     run     chunk by chunk: a snapshot, the changes up to it, its rows
 
 A chunk is read in a consistent snapshot, of which MariaDB tells the place in its log (`binlog_snapshot_file`,
 `binlog_snapshot_position`). The changes up to that place are captured, then the rows are appended: a transaction
-of the store without a GTID, at the place of the one before it.
+of the store without a GTID, at the place of the one before it. Each chunk stands once: it is written down before it
+is appended, and after a death the store says whether it stands.
 """

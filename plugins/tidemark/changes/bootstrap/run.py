@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from tidemark.changes.bootstrap.state import BEGIN, DONE, END, READING, Intended, Table, read_state, settle, write_state
 from tidemark.changes.bootstrap.tables import ReadTable, quote_name, read_table
+from tidemark.changes.capture.identity import number_of, origin_of, write_origin
 from tidemark.changes.capture.run import Captured, Job, capture_into
 from tidemark.changes.connection.login import Server
+from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.points import parse_point
-from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.model import Mark, Op, Record, Row, Rows, Transaction
+from tidemark.changes.store.model import BinlogInfo, Mark, Op, Record, Row, Rows, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.errors import PermanentError
 from tidemark.progress import Progress, ignore_progress
 
-BEGIN, END = "bootstrap_begin", "bootstrap_end"
 CHUNK_ROWS = 4096
-PROGRESS = "bootstrap.json"
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of a table as they were at `place` (`FILE:POS`). `last`: the highest key; None: there are no more rows."""
+    """Rows of a table as they were at `place` of the log. `last`: the highest key; None: there are no more rows."""
 
-    place: str
+    place: FilePosition
     rows: tuple[Row, ...]
     last: int | None
-
-
-@dataclass
-class Table:
-    """How far a table is. A dict of these is what `bootstrap.json` of a store says."""
-
-    state: str = "reading"
-    chunks: int = 0
-    rows: int = 0
-    last: int | None = None
-
-
-def read_tables(disk: Disk) -> dict[str, Table]:
-    """How far each table is; empty for a store without a bootstrap."""
-    try:
-        return {name: Table(**found) for name, found in json.loads(disk.read(PROGRESS)).items()}
-    except FileNotFoundError:
-        return {}
 
 
 def bootstrap_table(job: Job, server: Server, name: tuple[str, str], progress: Progress = ignore_progress) -> Captured:
@@ -55,32 +36,45 @@ def bootstrap_table(job: Job, server: Server, name: tuple[str, str], progress: P
         raise PermanentError(f"{server.name} is no MariaDB: a bootstrap reads from MariaDB alone", subject=server.name)
     label = ".".join(name)
     with Writer(job.disk, job.fence, job.limits) as writer:
-        first = writer.state
-        tables = read_tables(job.disk)
-        table = tables.get(label, Table())
-        done = Captured(first, first)
-        while table.state != "done":
+        done = Captured(writer.state, writer.state)
+        state = settle(job.disk, read_state(job.disk))
+        table = state.tables.get(label, Table())
+        while table.state != DONE:
             chunk, shape = read_chunk(server, name, table.last)
-            part = capture_into(replace(job, until=parse_point(chunk.place)), writer, progress)
-            if not writer.state.seq:
-                raise PermanentError(f"the logs of {server.name} hold no transaction yet", subject=server.name)
-            table = Table(
-                "done" if chunk.last is None else "reading",
-                table.chunks + 1,
-                table.rows + len(chunk.rows),
-                chunk.last,
+            part = capture_into(
+                replace(job, until=parse_point(f"{chunk.place.file}:{chunk.place.position}")), writer, progress
             )
-            records = list(_make_records(shape, chunk, label, table))
-            writer.append(Transaction(writer.state.info, "", writer.state.gtid_offset, tuple(records)), writer.gtids)
+            table = Table(
+                DONE if chunk.last is None else READING, table.chunks + 1, table.rows + len(chunk.rows), chunk.last
+            )
+            head = _make_head(job, server, writer, chunk)
+            write_state(job.disk, replace(state, intended=Intended(label, writer.state.seq + 1, table)))
+            # CRASH WINDOW: a chunk that is intended and does not stand: it is read anew, and intended with another number.
+            writer.append(replace(head, records=tuple(_make_records(shape, chunk, label, table))), writer.gtids)
             writer.sync()
-            # CRASH WINDOW: the chunk is durable, and its progress is not: the chunk is read and appended once more, with
-            # the rows as they are then, at the place where they are so.
-            tables[label] = table
-            job.disk.publish(PROGRESS, json.dumps({one: vars(found) for one, found in tables.items()}).encode())
+            # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
+            state = state.with_table(label, table)
             done.rows += part.rows + len(chunk.rows)
             done.bytes += part.bytes
+        write_state(job.disk, state)
         done.last = writer.durable
         return done
+
+
+def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transaction:
+    """A chunk's transaction without its rows: at the place of the one before it.
+
+    Where the logs have none yet it stands at the head of its log, before all that will come there.
+    """
+    if writer.state.seq:
+        return Transaction(writer.state.info, "", writer.state.gtid_offset)
+    # CRASH WINDOW: the origin of a store without a transaction; the next capture writes its own.
+    write_origin(job.disk, origin_of(chunk.place.file))
+    facts = server.ask("SELECT @@server_id AS id, UNIX_TIMESTAMP() AS clock")[0]
+    head = FilePosition(chunk.place.file)
+    clock = int(facts["clock"]) * 1_000_000
+    info = BinlogInfo(job.rules.change_id, int(facts["id"]), number_of(head.file), head.position, timestamp=clock)
+    return Transaction(info)
 
 
 def read_chunk(server: Server, name: tuple[str, str], after: int | None) -> tuple[Chunk, ReadTable]:
@@ -108,8 +102,8 @@ def read_chunk(server: Server, name: tuple[str, str], after: int | None) -> tupl
 
 
 @contextmanager
-def _snapshot(server: Server) -> Iterator[str]:
-    """A consistent snapshot, and where it stands in the log, as `FILE:POS`."""
+def _snapshot(server: Server) -> Iterator[FilePosition]:
+    """A consistent snapshot, and where it stands in the log."""
     server.ask("SET SESSION time_zone = '+00:00'")
     server.ask("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -118,7 +112,7 @@ def _snapshot(server: Server) -> Iterator[str]:
         lowered = {name.lower(): value for name, value in pairs}
         if not lowered.get("binlog_snapshot_file"):
             raise PermanentError(f"{server.name} does not say where a snapshot stands in its log", subject=server.name)
-        yield f"{lowered['binlog_snapshot_file']}:{lowered['binlog_snapshot_position']}"
+        yield FilePosition(lowered["binlog_snapshot_file"], int(lowered["binlog_snapshot_position"]))
     finally:
         server.ask("ROLLBACK")
 

@@ -177,7 +177,7 @@ class _Capture:
         events = read_ahead(dump, self._make_durable) if self.job.follow else dump.events()
         try:
             groups = iter(Transactions(events, self.job.rules, gtids, state.gtid_offset, ahead=not self.job.follow))
-            if end is not None and comes_again:
+            if end is not None and comes_again and not is_log_head(end.position):
                 self._pass_known(groups, end.position)
             self._append_all(groups, dump)
         finally:
@@ -307,6 +307,12 @@ class _Capture:
             yield record
         self.done.rows += rows
         self.done.bytes += size
+
+
+def is_log_head(position: FilePosition) -> bool:
+    """Whether a place is the first byte of a log. No transaction begins there: rows of a bootstrap that stand before all
+    transactions do."""
+    return position == FilePosition(position.file)
 
 
 def _other_logs(place: str, found: str) -> PermanentError:

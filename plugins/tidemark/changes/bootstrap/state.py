@@ -1,0 +1,107 @@
+"""How far the tables of a source are read: `bootstrap.json` in the store's folder.
+
+Written by the holder of the source's lease, whole and durably. A chunk is written down **before** it is appended, with the
+number that its transaction will have. Whether it stands is what the store says of that number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import Mark, Op, Record, Rows
+from tidemark.changes.store.read import Reader
+from tidemark.errors import CorruptionError, UnsupportedError
+
+PATH = "bootstrap.json"
+FORMAT = 1
+BEGIN, END = "bootstrap_begin", "bootstrap_end"
+"""Words of the marks that stand before a table's first chunk and behind its last."""
+READING, DONE = "reading", "done"
+
+
+@dataclass(frozen=True)
+class Table:
+    """How far a table is. `last`: the highest key that was read; None: none yet, or there is no more."""
+
+    state: str = READING
+    chunks: int = 0
+    rows: int = 0
+    last: int | None = None
+
+
+@dataclass(frozen=True)
+class Intended:
+    """A chunk that is about to be appended as transaction `seq`, and how far its table is with it."""
+
+    name: str
+    seq: int
+    after: Table
+
+
+@dataclass(frozen=True)
+class State:
+    """How far each table is, as `database.table`, and the chunk of which that does not tell yet."""
+
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    intended: Intended | None = None
+
+    def with_table(self, name: str, table: Table) -> State:
+        return State({**self.tables, name: table})
+
+
+def read_state(disk: Disk) -> State:
+    """What `bootstrap.json` says; nothing for a store without a bootstrap."""
+    try:
+        data = disk.read(PATH)
+    except FileNotFoundError:
+        return State()
+    try:
+        found = json.loads(data)
+        if found["format"] > FORMAT:
+            raise UnsupportedError(f"{PATH} is of a newer format", hint="upgrade Tidemark", subject=PATH)
+        tables = {name: Table(**table) for name, table in found["tables"].items()}
+        intended = found["intended"]
+        return State(tables, intended and Intended(**{**intended, "after": Table(**intended["after"])}))
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise CorruptionError(
+            f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
+        ) from wrong
+
+
+def write_state(disk: Disk, state: State) -> None:
+    told: dict[str, Any] = {
+        "format": FORMAT,
+        "tables": {name: asdict(table) for name, table in state.tables.items()},
+        "intended": state.intended and asdict(state.intended),
+    }
+    disk.publish(PATH, json.dumps(told, ensure_ascii=False).encode())
+
+
+def settle(disk: Disk, state: State) -> State:
+    """The store says whether the intended chunk stands. For a holder of the store who has nothing on the way."""
+    intended = state.intended
+    if intended is None:
+        return state
+    if has_chunk(Reader(disk), intended.name, intended.seq):
+        return state.with_table(intended.name, intended.after)
+    return replace(state, intended=None)
+
+
+def has_chunk(reader: Reader, name: str, seq: int) -> bool:
+    """Whether transaction `seq` of a store is a chunk of a table. One that retention took is none: it stands nowhere."""
+    if not reader.first <= seq <= reader.view.end.seq:
+        return False
+    piece = next(reader.read(seq))
+    return any(_is_of(record, name) for record in piece.transaction.records)
+
+
+def _is_of(record: Record, name: str) -> bool:
+    if isinstance(record, Mark):
+        return record.word in (BEGIN, END) and record.text == name
+    if not isinstance(record, Rows) or not record.count:
+        return False
+    return f"{record.shape.database}.{record.shape.table}" == name and record.batch.column("op")[0].as_py() == Op.READ
