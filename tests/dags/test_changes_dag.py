@@ -24,7 +24,7 @@ from tidemark.orchestration.tasks import changes as tasks
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 DAG = "tidemark_changes__orders"
-ALL = ("check", "capture", "retain", "verify", "done")
+ALL = ("check", "capture", "bootstrap", "retain", "verify", "done")
 UUID = "97c7af02-4c50-11ec-acd8-681842034964"
 GRANT = "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO `tide`@`%`"
 
@@ -117,9 +117,11 @@ def test_it_is_skipped_while_somebody_follows(centre: Centre, server: BinlogSour
     app = centre.app()
     with Leases(app.ledger, app.identity).hold_lease("capture:orders", "follow"):
         states = run(DAG)
-        assert {states[part][0] for part in ("check", "capture", "retain", "verify")} == {"skipped"}
+        assert {states[part][0] for part in ALL[:-1]} == {"skipped"}
         with pytest.raises(AirflowSkipException):
             tasks.capture("orders")
+        with pytest.raises(AirflowSkipException):
+            tasks.bootstrap("orders")
     app.ledger.close()
     assert run(DAG)["run"] == ["success"]
 

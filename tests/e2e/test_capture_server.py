@@ -41,7 +41,7 @@ class Orders:
         (folder / "password").write_text(PASSWORD, encoding="utf-8")
         self.config.write_text(
             f'[sources.orders]\nstore = "store"\nurl = "mysql://{USER}@127.0.0.1:{server.port}"\n'
-            'password_file = "password"\ntls = "off"\ntables = ["shop.*"]\nheartbeat_seconds = 1\n'
+            'password_file = "password"\ntls = "off"\ntables = ["shop.*"]\nheartbeat_seconds = 1\nstart = "earliest"\n'
         )
 
     def run(self, *words: str) -> Said:

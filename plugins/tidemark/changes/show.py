@@ -9,6 +9,8 @@ from typing import Any
 
 from tidemark.app import App
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.bootstrap.state import DONE, read_state
+from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.gaps import OPEN, read_gaps
 from tidemark.changes.source import Source, disk_of, find_end, login_of, wants_of
@@ -60,8 +62,7 @@ def show_source(source: Source) -> dict[str, Any]:
     if seen.answers is not None:
         room = measure_headroom(seen.answers, store_end)
         shown |= {"headroom_hours": room.hours, "headroom_red": room.is_red}
-    tables = seen.answers.tables if seen.answers is not None else ()
-    told = {"gaps": [gap.as_json() for gap in gaps], "tables": [{"name": name, "state": "captured"} for name in tables]}
+    told = {"gaps": [gap.as_json() for gap in gaps], **_tell_tables(read_state(disk), seen.answers)}
     if not end.seq or origin is None:
         return {**shown, "transactions": 0, "rows": 0, "bytes": 0, **told}
     rows, size = _count_rows(reader)
@@ -78,6 +79,20 @@ def show_source(source: Source) -> dict[str, Any]:
         "rows": rows,
         "bytes": size,
         **told,
+    }
+
+
+def _tell_tables(state: Bootstrap, answers: Answers | None) -> dict[str, Any]:
+    """The tables, and how far those are whose rows are read or were. One that is not read yet is not `captured`."""
+    names = sorted({*(answers.tables if answers is not None else ()), *state.tables})
+    known = [(name, state.tables[name]) for name in sorted(state.tables)]
+    unread = {name: table.state for name, table in known if table.state != DONE}
+    return {
+        "tables": [{"name": name, "state": unread.get(name, "captured")} for name in names],
+        "bootstrap": [
+            {"name": name, "state": table.state, "chunks": table.chunks, "rows": table.rows, "why": table.why}
+            for name, table in known
+        ],
     }
 
 

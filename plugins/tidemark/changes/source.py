@@ -6,10 +6,11 @@ the store has seen, also where the ledger was lost.
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from glob import glob
@@ -17,10 +18,19 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.changes import points
-from tidemark.changes.bootstrap.run import bootstrap_table
-from tidemark.changes.bootstrap.state import Table, read_state
+from tidemark.changes.bootstrap.run import Bootstrapped, bootstrap_tables, can_bootstrap, list_readable
+from tidemark.changes.bootstrap.state import Table, read_state, write_state
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.capture.run import Captured, Job, OpenDump, Place, capture, open_log_files, parse_gtids
+from tidemark.changes.capture.run import (
+    Captured,
+    Job,
+    OpenDump,
+    Place,
+    capture_into,
+    open_log_files,
+    open_writer,
+    parse_gtids,
+)
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.dump import open_dump
@@ -31,8 +41,9 @@ from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
 from tidemark.changes.store.layout import hour_name
-from tidemark.changes.store.read import Found, Reader
+from tidemark.changes.store.read import Found, Reader, Target
 from tidemark.changes.store.verify import Verified, verify_store
+from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
 from tidemark.errors import BinlogGapError, NotFoundError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.leases import Lease, Leases
@@ -44,6 +55,8 @@ VERIFIED = "verified"
 """When the store was last found whole: seconds since 1970, as text."""
 VERIFY_SECONDS = 86_400
 RETAIN_SECONDS = 3600.0
+BOOTSTRAP = "bootstrap"
+"""Where a new store begins, if not at a POINT."""
 Wants = Callable[[str, str], bool]
 
 
@@ -135,30 +148,110 @@ def choose_tables(tables: Sequence[str], exclude: Sequence[str] = ()) -> Wants:
     return wants
 
 
+class Reading(enum.Enum):
+    """When the rows are read that tables have: by this capture, by a later bootstrap, or not at all."""
+
+    NOW = "now"
+    LATER = "later"
+    NEVER = "never"
+
+
 @dataclass(frozen=True)
 class Request:
-    """A capture as it is asked for. `files`: names or patterns of log files, instead of the server."""
+    """A capture as it is asked for. `files`: names or patterns of log files, instead of the server. `start`: "" is what the
+    settings say. With an `until`, rows are read later."""
 
     files: Sequence[str] = ()
+    start: str = ""
     until: str = ""
     follow: bool = False
+    reading: Reading = Reading.NOW
 
 
-def capture_source(source: Source, request: Request, progress: Progress = ignore_progress) -> Captured:
-    """Capture into the store, as the holder of the source's lease."""
+@dataclass(frozen=True)
+class Done:
+    """What a capture did, and the tables whose rows it read to their end."""
+
+    captured: Captured
+    tables: Sequence[str] = ()
+
+
+def capture_source(source: Source, request: Request, progress: Progress = ignore_progress) -> Done:
+    """Capture into the store, as the holder of the source's lease. A new store begins where `start` says.
+
+    PermanentError: also where a table could not be read, after everything else is captured.
+    """
     settings, disk = source.settings, source.disk
-    open_events = _open_files(request.files) if request.files else _open_server(source, follow=request.follow)
-    until = points.parse_point(request.until) if request.until else None
     rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
+    until = points.parse_point(request.until) if request.until else None
     with _hold_capture(source) as lease:
+        is_new = not Reader(disk).view.end.seq
+        if request.start and not is_new:
+            raise UsageError(
+                f"source {source.name} has changes already: a capture goes on where they end",
+                hint="leave --from out, or give the source another store",
+                subject=source.name,
+            )
+        begin = _begin_store(source, request) if is_new else _Begin()
+        open_events = _open_files(request.files) if request.files else _open_server(source, begin.log, follow=request.follow)
+        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow)
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
-        try:
-            with cleaning_up:
-                return capture(Job(disk, lease.fence, rules, open_events, until, request.follow), progress)
-        except BinlogGapError as met:
-            if not request.files:
-                _record_gap(source, met)
-            raise
+        with cleaning_up, _recording_gap(source, files=bool(request.files)), open_writer(job) as writer:
+            made = Bootstrapped(Captured(writer.state, writer.state), [])
+            if request.reading is Reading.NOW and not request.files and until is None:
+                made = _read_tables(source, replace(job, open_dump=_open_server(source, begin.log)), writer, progress)
+            if made.refused is not None:
+                progress(Tick(f"not read: {made.refused.message}"))
+            done = capture_into(job, writer, progress)
+    if made.refused is not None:
+        raise made.refused
+    first = made.captured
+    return Done(Captured(first.first, done.last, first.rows + done.rows, first.bytes + done.bytes), made.done)
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """Where a new store begins: with a log of the server ("": the oldest), or with a transaction."""
+
+    log: str = ""
+    start: Target | None = None
+
+
+def _begin_store(source: Source, request: Request) -> _Begin:
+    """Decide where a new store begins. Where that is with a bootstrap, its tables are asked for."""
+    start = request.start or (source.settings.start if not request.files else "earliest")
+    if start != BOOTSTRAP:
+        if start in ("latest", "now") or start.startswith("seq:"):
+            raise UsageError(f"{start} is no place in a server's logs", hint='"bootstrap", "earliest", or another POINT')
+        return _Begin(start=points.parse_point(start))
+    if request.reading is Reading.NEVER:
+        return _Begin()
+    wants = wants_of(source.settings)
+    with open_server(login_of(source.settings)) as server:
+        if not can_bootstrap(server):
+            return _Begin()
+        log = [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")][-1]
+        # The log comes first: a table that is made behind this line stands in it wholly.
+        names = [name for name, (database, table) in list_readable(server).items() if wants(database, table)]
+    # CRASH WINDOW: tables are asked for, and nothing is captured: the next capture begins with the log that is newest then,
+    # and asks for the tables that are there then.
+    write_state(source.disk, read_state(source.disk).with_waiting(names))
+    return _Begin(log)
+
+
+def _read_tables(source: Source, job: Job, writer: Writer, progress: Progress) -> Bootstrapped:
+    login = login_of(source.settings)
+    return bootstrap_tables(replace(job, follow=False), writer, lambda: open_server(login), progress)
+
+
+@contextmanager
+def _recording_gap(source: Source, *, files: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except BinlogGapError as met:
+        if not files:
+            _record_gap(source, met)
+        raise
 
 
 def _hold_capture(source: Source) -> AbstractContextManager[Lease]:
@@ -212,27 +305,25 @@ def _record_gap(source: Source, met: BinlogGapError) -> None:
 def bootstrap_source(
     source: Source, patterns: Sequence[str] = ("**",), progress: Progress = ignore_progress
 ) -> Mapping[str, Table]:
-    """Read the tables that are not read yet into the store, as the holder of the source's lease. How far each is."""
+    """Ask for tables by patterns, and read those that are asked for and not read yet, as the holder of the source's lease.
+    How far each is. PermanentError: a table could not be read; the others are."""
     settings, disk = source.settings, source.disk
     wants, asked = wants_of(settings), choose_tables(patterns)
-    rules = Rules(wants, stops=settings.unsafe == "stop")
-    for database, table in _list_tables(source):
-        if not (wants(database, table) and asked(database, table)):
-            continue
-        with _hold_capture(source) as lease, open_server(login_of(settings)) as server:
-            job = Job(disk, lease.fence, rules, _open_server(source, follow=False))
-            bootstrap_table(job, server, (database, table), progress)
+    with _hold_capture(source) as lease:
+        if patterns:
+            with open_server(login_of(settings)) as server:
+                there = list_readable(server).items()
+            names = [name for name, (database, table) in there if wants(database, table) and asked(database, table)]
+            write_state(disk, read_state(disk).with_waiting(names))
+        if not (found := read_state(disk)).list_open():
+            return found.tables
+        rules = Rules(wants, stops=settings.unsafe == "stop")
+        job = Job(disk, lease.fence, rules, _open_server(source))
+        with _recording_gap(source), open_writer(job) as writer:
+            made = _read_tables(source, job, writer, progress)
+    if made.refused is not None:
+        raise made.refused
     return read_state(disk).tables
-
-
-def _list_tables(source: Source) -> list[tuple[str, str]]:
-    """The tables of a source's server of which a snapshot is consistent."""
-    with open_server(login_of(source.settings)) as server:
-        rows = server.ask(
-            "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
-            " AND ENGINE = 'InnoDB' AND TABLE_SCHEMA NOT IN ('mysql', 'sys') ORDER BY 1, 2"
-        )
-    return [(str(row["d"]), str(row["t"])) for row in rows]
 
 
 def _open_files(patterns: Sequence[str]) -> OpenDump:
@@ -245,8 +336,8 @@ def _open_files(patterns: Sequence[str]) -> OpenDump:
     return open_log_files(found)
 
 
-def _open_server(source: Source, *, follow: bool) -> OpenDump:
-    """The source's server, from a store's end on; a new store begins with the oldest log that the server has."""
+def _open_server(source: Source, log: str = "", *, follow: bool = False) -> OpenDump:
+    """The source's server, from a store's end on; a new store begins with a log, or the oldest that the server has."""
     login = login_of(source.settings)
 
     def open_events(end: Place | None) -> tuple[connection.Dump, bool]:
@@ -257,7 +348,7 @@ def _open_server(source: Source, *, follow: bool) -> OpenDump:
             server.close()
             raise
         if end is None:
-            return open_dump(server, connection.FilePosition(logs[0]), follow=follow), False
+            return open_dump(server, connection.FilePosition(log or logs[0]), follow=follow), False
         if end.gtids is not None and end.position.file not in logs:  # a log without anything new behind it may be purged
             return open_dump(server, end.gtids, follow=follow), False
         return open_dump(server, end.position, follow=follow), True

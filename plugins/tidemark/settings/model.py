@@ -327,6 +327,9 @@ class SourceSettings:
     )
     tables: tuple[str, ...] = setting(("**",), parse_table_patterns, 'patterns of database.table, e.g. ["shop.*"]')
     exclude: tuple[str, ...] = setting((), parse_table_patterns, "patterns of tables that are left out")
+    start: str = setting(
+        "bootstrap", parse_text, 'where a new store begins: with the rows that tables have; or a POINT such as "earliest"'
+    )
     schedule: str = setting(
         "*/5 * * * *", parse_cron, 'cron line (UTC) of the DAG `tidemark_changes__NAME`; "": by hand, or --follow'
     )

@@ -15,13 +15,13 @@ from tests.commanded import run_here
 from tests.crash.explorer import Effects, explore
 from tests.dump_worlds import settings_for
 from tests.services import mariadb
-from tidemark.changes.bootstrap.run import bootstrap_table
-from tidemark.changes.bootstrap.state import read_state
+from tidemark.changes.bootstrap.run import bootstrap_tables
+from tidemark.changes.bootstrap.state import read_state, write_state
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.capture.run import Job, Place, capture
+from tidemark.changes.capture.run import Job, Place, capture_into, open_writer
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection.dump import open_dump
-from tidemark.changes.connection.login import open_server
+from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.export import Exported, Query, make_lines
 from tidemark.changes.store.disk import Disk
@@ -101,6 +101,44 @@ def test_a_table_with_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path,
     run_here(config, "changes", "bootstrap", "orders").refused(6, "d.u", "uuid")
 
 
+def test_a_capture_of_a_new_source_reads_its_tables(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run(
+        "CREATE TABLE d.t (id INT PRIMARY KEY)",
+        "INSERT INTO d.t VALUES (1), (2)",
+        "CREATE TABLE d.u (id INT PRIMARY KEY, p POINT)",
+        "CREATE TABLE d.v (id INT PRIMARY KEY)",
+        "FLUSH BINARY LOGS",
+        "UPDATE d.t SET id = 3 WHERE id = 1",
+    )
+    config = write_settings(tmp_path, server)
+    run_here(config, "changes", "capture", "orders", "--until", "seq:1")
+    tables = run_here(config, "changes", "show", "orders").json["sources"][0]["tables"]
+    assert [(table["name"], table["state"]) for table in tables] == [(f"d.{name}", "waiting") for name in "tuv"]
+    run_here(config, "changes", "capture", "orders").refused(6, "d.u")
+    shown = run_here(config, "changes", "show", "orders").json["sources"][0]["bootstrap"]
+    assert [(one["state"], one["rows"]) for one in shown] == [("done", 2), ("refused", 0), ("done", 0)]
+    lines = read(config)
+    assert [line["op"] for line in lines if line["k"] == "row"] == ["U", "R", "R"], "nothing of an older log"
+    server.run("DROP TABLE d.u", "CREATE TABLE d.w (id INT PRIMARY KEY)", "INSERT INTO d.w VALUES (1)")
+    said = run_here(config, "changes", "capture", "orders")
+    assert (said.code, said.json["bootstrapped"], said.json["rows"]) == (0, [], 1)
+    run_here(config, "changes", "capture", "orders", "--from", "earliest").refused(2, "has changes already")
+
+
+def test_a_new_store_may_begin_elsewhere(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    server.run(*(f"INSERT INTO d.t VALUES ({number})" for number in range(4)))
+    config = write_settings(tmp_path, server)
+    run_here(config, "changes", "capture", "orders", "--from", "now").refused(2, "no place")
+    gtid = server.run("SELECT @@gtid_binlog_pos")[0][0]
+    said = run_here(config, "changes", "capture", "orders", "--from", gtid)
+    assert (said.json["transactions"], said.json["rows"], said.json["bootstrapped"]) == (1, 1, [])
+    (tmp_path / "o").mkdir()
+    other = write_settings(tmp_path / "o", server)
+    assert run_here(other, "changes", "capture", "orders", "--no-bootstrap").json["rows"] == 4
+    assert "bootstrap_begin" not in [line["k"] for line in read(other)]
+
+
 def fold(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """A table with a key in its first column, as the changes leave it."""
     rows: dict[Any, tuple[Any, ...]] = {}
@@ -153,7 +191,10 @@ class BootstrapWorld:
     def live(self, effects: Effects) -> None:
         self.fence += 1
         disk = DyingDisk(self.root, effects, Power())
-        with open_server(self.login) as server:
+        job = Job(disk, self.fence, Rules(lambda *_: True), self.open_dump)
+
+        def open_written() -> Server:
+            server = open_server(self.login)
             ask = server.ask
 
             def write_and_ask(question: str, *values: object) -> list[dict[str, Any]]:
@@ -166,9 +207,12 @@ class BootstrapWorld:
                 return ask(question, *values)
 
             server.ask = write_and_ask  # type: ignore[method-assign]
-            bootstrap_table(Job(disk, self.fence, Rules(lambda *_: True), self.open_dump), server, ("d", "k"))
-        self.fence += 1
-        capture(Job(disk, self.fence, Rules(lambda *_: True), self.open_dump))
+            return server
+
+        write_state(disk, read_state(disk).with_waiting(["d.k"]))
+        with open_writer(job) as writer:
+            bootstrap_tables(job, writer, open_written)
+            capture_into(job, writer)
 
     def lose_power(self) -> None:
         """A process dies; the machine does not."""

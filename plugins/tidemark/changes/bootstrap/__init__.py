@@ -1,6 +1,6 @@
 """Bring the rows that tables have when their capture begins: in chunks by key, each at a proved place between the changes.
 
-Enter by `run.bootstrap_table`. Nothing is written at the source.
+Enter by `run.bootstrap_tables`, for tables that `state.State.with_waiting` asks for. Nothing is written at the source.
 
     state   how far each table is, and the chunk that is on its way
     tables  a table of the catalog in the form in which a log gives its rows

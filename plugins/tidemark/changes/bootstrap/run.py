@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tidemark.changes.bootstrap.state import BEGIN, DONE, END, READING, Intended, Table, read_state, settle, write_state
-from tidemark.changes.bootstrap.tables import ReadTable, quote_name, read_table
+from tidemark.changes.bootstrap.state import (
+    BEGIN,
+    DONE,
+    END,
+    GONE,
+    READING,
+    REFUSED,
+    WAITING,
+    Intended,
+    State,
+    Table,
+    read_state,
+    settle,
+    write_state,
+)
+from tidemark.changes.bootstrap.tables import ReadTable, list_tables, quote_name, read_table
 from tidemark.changes.capture.identity import number_of, origin_of, write_origin
 from tidemark.changes.capture.run import Captured, Job, capture_into
 from tidemark.changes.connection.login import Server
@@ -16,7 +30,7 @@ from tidemark.changes.points import parse_point
 from tidemark.changes.store.model import BinlogInfo, Mark, Op, Record, Row, Rows, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.errors import PermanentError
-from tidemark.progress import Progress, ignore_progress
+from tidemark.progress import Progress, Tick, ignore_progress
 
 CHUNK_ROWS = 4096
 
@@ -30,35 +44,93 @@ class Chunk:
     last: int | None
 
 
-def bootstrap_table(job: Job, server: Server, name: tuple[str, str], progress: Progress = ignore_progress) -> Captured:
-    """Append a table's rows, and the changes up to each chunk. Goes on behind the last chunk that the store holds."""
-    if not server.is_maria:
+@dataclass
+class Bootstrapped:
+    """What a bootstrap did: `captured` with it, tables that are `done`, and the first that is `refused`, with its error."""
+
+    captured: Captured
+    done: list[str]
+    refused: PermanentError | None = None
+
+
+def bootstrap_tables(
+    job: Job, writer: Writer, open_server: Callable[[], Server], progress: Progress = ignore_progress
+) -> Bootstrapped:
+    """Append the rows of the tables that `bootstrap.json` has as not read yet, and the changes up to each chunk of them.
+
+    `job` has an end: it does not follow. A table goes on behind the last chunk that the store holds. One that cannot be
+    read is told as refused, and the others are read. Raises what the capture raises, and UnreachableError.
+    """
+    made = Bootstrapped(Captured(writer.state, writer.state), [])
+    state = settle(job.disk, found := read_state(job.disk))
+    if not state.list_open():
+        if state != found:
+            write_state(job.disk, state)
+    else:
+        with open_server() as server:
+            _Bootstrap(job, writer, server, progress).read_all(state, made)
+    made.captured.last = writer.durable
+    return made
+
+
+class _Bootstrap:
+    def __init__(self, job: Job, writer: Writer, server: Server, progress: Progress) -> None:
+        self.job, self.writer, self.server, self.progress = job, writer, server, progress
+
+    def read_all(self, state: State, made: Bootstrapped) -> None:
+        there = list_readable(self.server)
+        for name in state.list_open():
+            table = state.tables[name]
+            if name not in there:
+                state = state.with_table(name, replace(table, state=GONE))
+                continue
+            if table.state == REFUSED:
+                table = replace(table, state=READING if table.chunks else WAITING, why="")
+            while table.state != DONE:
+                try:
+                    chunk, shape = read_chunk(self.server, there[name], table.last)
+                except PermanentError as refused:
+                    made.refused = made.refused or refused
+                    state = state.with_table(name, replace(table, state=REFUSED, why=refused.message))
+                    break
+                self._capture_up_to(chunk.place, made)
+                table = Table(
+                    DONE if chunk.last is None else READING, table.chunks + 1, table.rows + len(chunk.rows), chunk.last
+                )
+                state = self._append(state, name, table, chunk, shape)
+                made.captured.rows += len(chunk.rows)
+                self.progress(Tick(f"bootstrap of {name}", done=table.rows))
+            else:
+                made.done.append(name)
+        write_state(self.job.disk, state)
+
+    def _capture_up_to(self, place: FilePosition, made: Bootstrapped) -> None:
+        until = parse_point(f"{place.file}:{place.position}")
+        part = capture_into(replace(self.job, until=until, start=None), self.writer, self.progress)
+        made.captured.rows += part.rows
+        made.captured.bytes += part.bytes
+
+    def _append(self, state: State, name: str, table: Table, chunk: Chunk, shape: ReadTable) -> State:
+        writer, disk = self.writer, self.job.disk
+        head = _make_head(self.job, self.server, writer, chunk)
+        write_state(disk, replace(state, intended=Intended(name, writer.state.seq + 1, table)))
+        # CRASH WINDOW: a chunk that is intended and does not stand: it is read anew, and intended with another number.
+        writer.append(replace(head, records=tuple(_make_records(shape, chunk, name, table))), writer.gtids)
+        writer.sync()
+        # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
+        return state.with_table(name, table)
+
+
+def can_bootstrap(server: Server) -> bool:
+    """Whether a server tells where a snapshot stands in its log."""
+    return server.is_maria
+
+
+def list_readable(server: Server) -> dict[str, tuple[str, str]]:
+    """`database.table` → (database, table) of what can be read. PermanentError: nothing of this server."""
+    if not can_bootstrap(server):
         raise PermanentError(f"{server.name} is no MariaDB: a bootstrap reads from MariaDB alone", subject=server.name)
-    label = ".".join(name)
-    with Writer(job.disk, job.fence, job.limits) as writer:
-        done = Captured(writer.state, writer.state)
-        state = settle(job.disk, read_state(job.disk))
-        table = state.tables.get(label, Table())
-        while table.state != DONE:
-            chunk, shape = read_chunk(server, name, table.last)
-            part = capture_into(
-                replace(job, until=parse_point(f"{chunk.place.file}:{chunk.place.position}")), writer, progress
-            )
-            table = Table(
-                DONE if chunk.last is None else READING, table.chunks + 1, table.rows + len(chunk.rows), chunk.last
-            )
-            head = _make_head(job, server, writer, chunk)
-            write_state(job.disk, replace(state, intended=Intended(label, writer.state.seq + 1, table)))
-            # CRASH WINDOW: a chunk that is intended and does not stand: it is read anew, and intended with another number.
-            writer.append(replace(head, records=tuple(_make_records(shape, chunk, label, table))), writer.gtids)
-            writer.sync()
-            # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
-            state = state.with_table(label, table)
-            done.rows += part.rows + len(chunk.rows)
-            done.bytes += part.bytes
-        write_state(job.disk, state)
-        done.last = writer.durable
-        return done
+    return list_tables(server)
 
 
 def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transaction:

@@ -7,7 +7,7 @@ number that its transaction will have. Whether it stands is what the store says 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,17 +20,21 @@ PATH = "bootstrap.json"
 FORMAT = 1
 BEGIN, END = "bootstrap_begin", "bootstrap_end"
 """Words of the marks that stand before a table's first chunk and behind its last."""
-READING, DONE = "reading", "done"
+WAITING, READING, DONE, REFUSED, GONE = "waiting", "reading", "done", "refused", "gone"
+"""What a table is: asked for, begun, read, not to be read as it is, no longer at the server."""
+OPEN = (WAITING, READING, REFUSED)
+"""Those that the next round reads."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """How far a table is. `last`: the highest key that was read; None: none yet, or there is no more."""
+    """How far a table is. `last`: the highest key that was read; None: none yet, or there is no more. `why`: refused."""
 
-    state: str = READING
+    state: str = WAITING
     chunks: int = 0
     rows: int = 0
     last: int | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,14 @@ class State:
 
     tables: Mapping[str, Table] = field(default_factory=dict)
     intended: Intended | None = None
+
+    def list_open(self) -> tuple[str, ...]:
+        """The tables that are not read yet."""
+        return tuple(sorted(name for name, table in self.tables.items() if table.state in OPEN))
+
+    def with_waiting(self, names: Iterable[str]) -> State:
+        """The same, with these tables asked for. One that is known goes on as it is."""
+        return replace(self, tables={**dict.fromkeys(names, Table()), **self.tables})
 
     def with_table(self, name: str, table: Table) -> State:
         return State({**self.tables, name: table})

@@ -40,6 +40,15 @@ class ReadTable:
         return found[0].name if len(found) == 1 and found[0].kind in (Kind.INT64, Kind.UINT64) else None
 
 
+def list_tables(server: Server) -> dict[str, tuple[str, str]]:
+    """The tables of which a snapshot is consistent: `database.table` → (database, table)."""
+    rows = server.ask(
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+        " AND ENGINE = 'InnoDB' AND TABLE_SCHEMA NOT IN ('mysql', 'sys') ORDER BY 1, 2"
+    )
+    return {f"{row['d']}.{row['t']}": (str(row["d"]), str(row["t"])) for row in rows}
+
+
 def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 

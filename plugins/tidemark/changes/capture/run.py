@@ -102,29 +102,33 @@ def open_log_files(paths: Iterable[Path]) -> OpenDump:
 
 @dataclass(frozen=True)
 class Job:
-    """What to capture, and how. `until`: the first transaction that is left out. `follow`: the events have no end, and
-    a server that is away is asked again."""
+    """What to capture, and how. `start`: the first transaction that a new store takes. `until`: the first that is left out.
+    `follow`: the events have no end, and a server that is away is asked again."""
 
     disk: Disk
     fence: int
     rules: Rules
     open_dump: OpenDump
     until: Target | None = None
+    start: Target | None = None
     follow: bool = False
     limits: Limits | None = None
 
 
 def capture(job: Job, progress: Progress = ignore_progress) -> Captured:
     """Capture from the store's durable end to the end of the events, or to `until`."""
-    # Who follows is waited for; on the way to an end, a group each second spares encoding most transactions twice.
-    limits = job.limits or (Limits() if job.follow else Limits(group_seconds=1.0))
-    writer = Writer(job.disk, job.fence, limits)
-    with writer:
+    with open_writer(job) as writer:
         return capture_into(job, writer, progress)
 
 
+def open_writer(job: Job) -> Writer:
+    """The writer of a job's store."""
+    # Who follows is waited for; on the way to an end, a group each second spares encoding most transactions twice.
+    return Writer(job.disk, job.fence, job.limits or (Limits() if job.follow else Limits(group_seconds=1.0)))
+
+
 def capture_into(job: Job, writer: Writer, progress: Progress = ignore_progress) -> Captured:
-    """The same with a writer that the caller opened, and goes on to use."""
+    """Capture with a writer that the caller opened, and goes on to use."""
     return _Capture(job, writer, progress).run()
 
 
@@ -197,9 +201,13 @@ class _Capture:
 
     def _append_all(self, groups: Iterator[Group], dump: Dump) -> None:
         until, ahead = self.job.until, self.writer.state
+        start = self.job.start if not self.writer.state.seq else None
         last = time.monotonic()
         try:
             for group in groups:
+                if start is not None and not _is_reached(start, ahead, group.head):
+                    continue
+                start = None
                 if until is not None and _is_reached(until, ahead, group.head):
                     return
                 if self.writer.state.seq == 0 and not self.waiting:

@@ -34,6 +34,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     captured = add("capture", "bring changes into the store, from its end on")
     captured.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
     captured.add_argument("--follow", action="store_true", help="go on until stopped")
+    captured.add_argument(
+        "--from", dest="start", metavar="POINT", default="", help="where a new store begins: for `start` of the settings"
+    )
+    captured.add_argument("--no-bootstrap", action="store_true", help="do not read the rows that tables have already")
     captured.add_argument("--until", metavar="POINT", default="", help=f"to before the first transaction there: {POINT}")
     read_in = add("bootstrap", "bring the rows that tables have now into the store, between the changes (MariaDB)")
     read_in.add_argument("--tables", nargs="+", metavar="P", default=["**"], help='patterns such as "shop.*"')
@@ -80,14 +84,17 @@ def _run_doctor(call: Call) -> Answer:
 
 
 def _run_capture(call: Call) -> Answer:
-    from tidemark.changes.source import Request, capture_source
+    from tidemark.changes.source import Reading, Request, capture_source
 
     asked = call.arguments
     if asked.follow and asked.files:
         raise UsageError("--follow and --files exclude each other: files have an end", hint="leave one of them out")
     begun = time.monotonic()
+    reading = Reading.NEVER if asked.no_bootstrap else Reading.NOW
+    request = Request(asked.files, asked.start, asked.until, asked.follow, reading)
     with progress.show_progress(call.screen) as beat:
-        done = capture_source(_source(call), Request(asked.files, asked.until, asked.follow), beat)
+        both = capture_source(_source(call), request, beat)
+    done = both.captured
     found: dict[str, Any] = {
         "state": "captured" if done.transactions else "nothing new",
         "transactions": done.transactions,
@@ -95,7 +102,7 @@ def _run_capture(call: Call) -> Answer:
         "bytes": done.bytes,
         "from": f"seq:{done.first.seq + 1}" if done.transactions else None,
         "to": f"seq:{done.last.seq}" if done.transactions else None,
-        "bootstrapped": [],
+        "bootstrapped": [*both.tables],
         "seconds": round(time.monotonic() - begun, 3),
     }
 
@@ -105,6 +112,8 @@ def _run_capture(call: Call) -> Answer:
             return
         told = f"{done.transactions:,} transactions, {done.rows:,} rows, {format_size(done.bytes)}"
         screen.print_line(f"{told}: {found['from']} to {found['to']}")
+        if both.tables:
+            screen.print_line(f"read whole: {', '.join(both.tables)}")
 
     return Answer(found, show)
 
@@ -147,10 +156,13 @@ def _run_show(call: Call) -> Answer:
 
 
 def _show_one(screen: Screen, one: dict[str, Any]) -> None:
-    left_out = ("gaps", "tables", "headroom_red")
+    left_out = ("gaps", "tables", "headroom_red", "bootstrap")
     screen.print_pairs((key.replace("_", " "), value) for key, value in one.items() if key not in left_out)
     if one.get("headroom_red"):
         screen.print_line("RED: less than half of the purge time is left")
+    if one["bootstrap"]:
+        rows = [[table[key] for key in ("name", "state", "chunks", "rows")] for table in one["bootstrap"]]
+        screen.print_table(("read", "state", "chunks>", "rows>"), rows)
     for gap in one["gaps"]:
         screen.print_line(f"gap {gap['id']}, {gap['state']}: behind {gap['from']}, before {gap['to']} of {gap['server']}")
         screen.print_line(f"  tables: {', '.join(gap['tables'])}")

@@ -1,7 +1,7 @@
-"""The DAG of a source of changes: check, capture, retain, and once a day verify. Made from the settings without a database.
+"""The DAG of a source of changes: check, capture, bootstrap, retain, and once a day verify.
 
-`capture` brings everything up to now. While `./tidemark changes capture --follow` is at work, all of it is skipped: that one
-captures and cleans by itself. A bootstrap will stand between `capture` and `retain`.
+Made from the settings without a database. `capture` brings everything up to now, and `bootstrap` the rows that tables had
+before. While `./tidemark changes capture --follow` is at work, all of it is skipped: that one does all of it by itself.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ def _add_steps(source: str) -> None:
     checked = make_task(changes.check)(source=source)
     # Also after a red check: what is captured cannot be lost, and a capture itself refuses what cannot be trusted.
     captured = make_task(changes.capture, trigger_rule="none_skipped", **news)(source=source)
-    retained = make_task(changes.retain)(source=source)
+    bootstrapped = make_task(changes.bootstrap, **news)(source=source)
+    # A table that cannot be read keeps no disk full.
+    retained = make_task(changes.retain, trigger_rule="none_skipped")(source=source)
     verified = make_task(changes.verify)(source=source)
-    # A red check makes the run red although the rest went on; a verify that is not due yet is skipped.
+    # What is red makes the run red although the rest went on; a verify that is not due yet is skipped.
     done = EmptyOperator(task_id="done", trigger_rule="none_failed")
-    checked >> captured >> retained >> verified >> done
-    checked >> done
+    checked >> captured >> bootstrapped >> retained >> verified >> done
+    [checked, captured, bootstrapped, retained] >> done

@@ -130,6 +130,7 @@ once. Runs {when}; one run at a time. While `./tidemark changes capture {source.
 |---|---|---|
 | `check` | as `changes doctor` | its log has the SQL that mends it; the others go on |
 | `capture` | everything up to now; tells an asset | away: it is retried; *gap*: `binlog-purged.md`; else see its log |
+| `bootstrap` | reads the rows that tables had before | a table cannot be read: its log says why; the others are |
 | `retain` | removes what is older than `retain_hours` | a disk that is full or read-only: mend it, then clear the task |
 | `verify` | once a day: every checksum of the store | a block is damaged: bring the store back from a copy |
 | `done` | nothing | one of the others is red |

@@ -1,4 +1,4 @@
-"""Tasks of a source's DAG: check, capture, retain, verify. XCom carries counts alone.
+"""Tasks of a source's DAG: check, capture, bootstrap, retain, verify. XCom carries counts alone.
 
 Where a capture goes on is what the store says. So each task may run any number of times, anywhere the store's folder is, and
 may die at any moment: nothing is lost and nothing stands twice.
@@ -47,15 +47,14 @@ def capture(
     source: str, task_state_store: Any = None, inlet_events: Any = None, outlet_events: Any = None
 ) -> dict[str, Any]:
     """Capture everything up to now. Emit the asset of the source's changes if there are some that nobody was told of."""
-    from tidemark.changes.source import Request, capture_source, find_source
+    from tidemark.changes.source import Reading, Request, capture_source, find_source
     from tidemark.changes.store.read import Reader
-    from tidemark.orchestration.schedules import changes_alias, changes_asset
 
     progress = make_progress(task_state_store)
 
     def bring(app: App) -> tuple[dict[str, Any], int]:
         found = find_source(app, source)
-        done = capture_source(found, Request(), progress)
+        done = capture_source(found, Request(reading=Reading.LATER), progress).captured
         counts = {"transactions": done.transactions, "rows": done.rows, "bytes": done.bytes}
         return counts, Reader(found.disk).view.end.seq
 
@@ -64,11 +63,41 @@ def capture(
     except LeaseHeldError as held:
         _skip(held.message)
         return {}
+    _tell_news(source, newest, inlet_events, outlet_events)
+    return report_counts(f"Captured {source}", counts)
+
+
+def bootstrap(
+    source: str, task_state_store: Any = None, inlet_events: Any = None, outlet_events: Any = None
+) -> dict[str, Any]:
+    """Read the rows of the tables that are asked for and not read yet. Red if a table cannot be read; the others are."""
+    from tidemark.changes.source import bootstrap_source, find_source
+    from tidemark.changes.store.read import Reader
+
+    progress = make_progress(task_state_store)
+
+    def read(app: App) -> tuple[int, int]:
+        found = find_source(app, source)
+        tables = bootstrap_source(found, (), progress)
+        return sum(table.rows for table in tables.values()), Reader(found.disk).view.end.seq
+
+    try:
+        rows, newest = perform_step(read)
+    except LeaseHeldError as held:
+        _skip(held.message)
+        return {}
+    _tell_news(source, newest, inlet_events, outlet_events)
+    return report_counts(f"Read the tables of {source}", {"rows": rows})
+
+
+def _tell_news(source: str, newest: int, inlet_events: Any, outlet_events: Any) -> None:
+    """Emit the asset of a source's changes if it has some that nobody was told of."""
+    from tidemark.orchestration.schedules import changes_alias, changes_asset
+
     last = inlet_events[changes_asset(source)].ascending(False).limit(1)
     told = int(last[0].extra.get("to", 0)) if len(last) else 0
     if newest > told:  # how far the news have got stands in the last event: a task that died before it told is made good
         outlet_events[changes_alias(source)].add(changes_asset(source), extra={"from": told + 1, "to": newest})
-    return report_counts(f"Captured {source}", counts)
 
 
 def retain(source: str) -> dict[str, Any]:
