@@ -147,8 +147,10 @@ class EventDecoder:
     def decode_split(self, header: Header, event: bytes, position: int, end: int) -> Iterable[Event]:
         """The same for an event that has the size that its header says."""
         if header.type == E.FORMAT_DESCRIPTION:
-            self.description = layout.read_format(event, header)
+            former, self.description = self.description, layout.read_format(event, header)
             self._tables, self._open_weight = {}, 0
+            if former is not None and former.is_maria != self.description.is_maria:
+                self._known, self._known_weight = {}, 0
             return (Event(position, end, header, self.description),)
         if self.description is None:
             if header.type == E.START_V3:
@@ -236,7 +238,8 @@ class EventDecoder:
     def _find_table(self, body: bytes) -> Table:
         table = self._known.get(body)
         if table is None:
-            table = read_table(body, _WHAT[_TABLE_MAP])
+            assert self.description is not None
+            table = read_table(body, _WHAT[_TABLE_MAP], is_maria=self.description.is_maria)
             self._known_weight += _weigh(table, body)
             if self._known_weight > _MOST_DESCRIBED:
                 self._known, self._known_weight = {}, _weigh(table, body)

@@ -60,10 +60,12 @@ class ColumnType(IntEnum):
 
 T = ColumnType
 INTEGERS = {T.TINY: 1, T.SHORT: 2, T.INT24: 3, T.LONG: 4, T.LONGLONG: 8}
-_NUMBERS = {*INTEGERS, T.NEWDECIMAL, T.FLOAT, T.DOUBLE}
+_NUMBERS = (*INTEGERS, T.NEWDECIMAL, T.FLOAT, T.DOUBLE)  # as MySQL counts them
 _BLOBS = {T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB, T.BLOB, T.BLOB_COMPRESSED}
 _TEXTS = {T.STRING, T.VAR_STRING, T.VARCHAR, T.VARCHAR_COMPRESSED, *_BLOBS}
 _HAVE_CHARSET = (*_TEXTS, T.VECTOR)  # as MySQL counts them
+_MARIA_NUMBERS = (*_NUMBERS, T.YEAR)
+_MARIA_HAVE_CHARSET = (*_HAVE_CHARSET, T.GEOMETRY)
 _LABELLED = {T.ENUM, T.SET}
 _META_SIZES = {
     **dict.fromkeys((T.FLOAT, T.DOUBLE, T.GEOMETRY, T.JSON, T.VECTOR, T.TIMESTAMP2, T.DATETIME2, T.TIME2, *_BLOBS), 1),
@@ -122,8 +124,9 @@ class Table:
         return tuple(sorted(found - {""}))
 
 
-def read_table(body: bytes, what: str) -> Table:
-    """The table of a TABLE_MAP event, whose body begins behind the table's id."""
+def read_table(body: bytes, what: str, *, is_maria: bool = False) -> Table:
+    """The table of a TABLE_MAP event, whose body begins behind the table's id. `is_maria`: a MariaDB wrote it, which says
+    of more columns whether they have a sign, and what their charset is. Seen with MariaDB 10.11."""
     cursor = Cursor(body, what)
     cursor.skip_bytes(2)  # flags
     database, name = _read_name(cursor), _read_name(cursor)
@@ -136,7 +139,7 @@ def read_table(body: bytes, what: str) -> Table:
     columns = [_read_column(kind, meta, bool(nullable[index >> 3] >> (index & 7) & 1)) for index, kind in enumerate(types)]
     if meta.bytes_left():
         raise cursor.error("more is said of the columns than there is")
-    table = _Described(database, name, columns)
+    table = _Described(database, name, columns, is_maria=is_maria)
     while cursor.bytes_left():
         field = cursor.read_uint(1)
         table.read_field(field, Cursor(cursor.read_lenenc_bytes(), what))
@@ -180,8 +183,10 @@ def _read_string_column(size: bytes, meta: Cursor, is_nullable: bool) -> Column:
 class _Described:
     """The columns while the optional metadata is read. Its fields come in any order."""
 
-    def __init__(self, database: str, name: str, columns: list[Column]) -> None:
+    def __init__(self, database: str, name: str, columns: list[Column], *, is_maria: bool) -> None:
         self.database, self.name, self.columns = database, name, columns
+        self.numbers = _MARIA_NUMBERS if is_maria else _NUMBERS
+        self.have_charset = _MARIA_HAVE_CHARSET if is_maria else _HAVE_CHARSET
         self.labels: dict[int, list[bytes]] = {}
         self.key: tuple[int, ...] = ()
         self.has_names = False
@@ -196,11 +201,11 @@ class _Described:
         """Take one field. One that is not known is no loss: it adds to what the rest says."""
         match field:
             case 1:
-                self.mark_bits(cursor, self.positions(*_NUMBERS), "is_unsigned")
+                self.mark_bits(cursor, self.positions(*self.numbers), "is_unsigned")
             case 2:
-                self.read_default_charset(cursor, self.positions(*_HAVE_CHARSET))
+                self.read_default_charset(cursor, self.positions(*self.have_charset))
             case 3:
-                self.read_charsets(cursor, self.positions(*_HAVE_CHARSET))
+                self.read_charsets(cursor, self.positions(*self.have_charset))
             case 4:
                 for index in range(len(self.columns)):
                     self.change(index, name=decode_name(cursor.read_lenenc_bytes()))

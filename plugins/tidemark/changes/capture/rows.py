@@ -97,7 +97,8 @@ def _describe(column: Column) -> str:
     elif column.labels is not None:
         labels = (label if isinstance(label, str) else label.hex() for label in column.labels)
         word += "(" + ",".join("'" + label.replace("'", "''") + "'" for label in labels) + ")"
-    return word + (" unsigned" if column.is_unsigned else "") + ("" if column.is_nullable else " not null")
+    is_unsigned = column.is_unsigned and kind != T.YEAR  # MariaDB says so of each year
+    return word + (" unsigned" if is_unsigned else "") + ("" if column.is_nullable else " not null")
 
 
 def convert_one_by_one(rows: logged.Rows) -> Iterator[model.Rows]:
