@@ -4,7 +4,7 @@
 
 Each mutation is one change of one line: a comparison or a condition is turned round, `and` becomes `or`, a bound moves by
 one, a result is dropped, a sync or a rename is left out or comes too early. The mutated tree is a copy; this checkout stays
-as it is. Tests of files that import the module run first, then the rest of the default suite; the first failure ends it.
+as it is. Test files that import the module run first, then its room, then the default suite; the first failure ends it.
 A mutation that no test notices is printed with its line: it is a missing test, or code that is not needed.
 
 Run by hand: sixty mutations take an hour or two. Not guaranteed: a mutation may be equivalent to the code of before.
@@ -184,7 +184,8 @@ def tests_that_import(module: str, root: Path) -> list[str]:
 
 def is_caught(root: Path, module: str) -> str:
     """The test that notices, or "" where none does."""
-    for words in (tests_that_import(module, root), ["tests"]):
+    room = f"tests/unit/{module.split('.')[1]}"
+    for words in (tests_that_import(module, root), [room] if (root / room).is_dir() else [], ["tests"]):
         if words and (failed := _first_failure(root, words)):
             return failed
     return ""
@@ -192,7 +193,7 @@ def is_caught(root: Path, module: str) -> str:
 
 def _first_failure(root: Path, words: Sequence[str]) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE"]
-    processes = ["--numprocesses", str(os.cpu_count() or 1), "--dist", "loadfile"] if words == ["tests"] else []
+    processes = ["--numprocesses", str(os.cpu_count() or 1), "--dist", "loadfile"] if len(words) == 1 else []
     environment = os.environ | {"PYTHONPATH": str(root / "plugins"), "HYPOTHESIS_SEED": "0"}
     try:
         done = subprocess.run(
