@@ -231,7 +231,7 @@ def test_a_source_with_a_server_has_a_dag(
     assert bag.import_errors == {}
     assert set(bag.dags) == FIXED | {"tidemark_sync__plant1", "tidemark_changes__orders", "tidemark_changes__people"}
     dag = bag.dags["tidemark_changes__orders"]
-    assert [task.task_id for task in dag.topological_sort()] == ["check", "capture", "retain", "verify", "done"]
+    assert [task.task_id for task in dag.topological_sort()] == ["check", "capture", "bootstrap", "retain", "verify", "done"]
     assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("*/5 * * * *", "UTC")
     assert bag.dags["tidemark_changes__people"].timetable.can_be_scheduled is False
     assert dag.task_dict["capture"].outlets[0].name == "tidemark://orders/changes"
