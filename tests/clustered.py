@@ -7,25 +7,30 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tests.centre import Centre, d1
-from tests.group_logs import files_of, records_at
+from tests.group_logs import records_at, slots_of_file
 from tests.small_files import source
 from tidemark.cluster.membership.plan import first_table
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas import plan as deliveries
+from tidemark.cluster.replicas.records.change import headers_of, read_entries
+from tidemark.cluster.replicas.records.fold import fold_group, join_groups
 from tidemark.cluster.slots import table as table_paper
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import SlotHash
-from tidemark.cluster.slots.routing import slots_of
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import UnreachableError
 from tidemark.ledger.cluster import group_logs
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.tables import NodeRow, TableRow
 from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.receiver.proved_files import sha256_of
 from tidemark.settings.model import ClusterSettings
 from tidemark.stores.local import LocalStore
@@ -116,6 +121,15 @@ class LoadedCentre(Clustered):
         self.begin("n1", "n2", "n3")
         self.site = self.sender()
 
+    @property
+    def header(self) -> str:
+        """Of the group that has the files."""
+        with self.app.ledger.read() as connection:
+            file = catalog_rows.live_files(connection, self.name)[0]
+        with self.cluster() as cluster:
+            (header,) = headers_of(cluster.table, file)
+        return header
+
     def land(self, *numbers: int) -> None:
         for number in numbers:
             self.site.land({source(number): d1((number, number * 10))})
@@ -151,17 +165,32 @@ def everything_is_held(centre: Clustered, table: PartitionTable | None = None) -
 
 
 def logs_tell_the_catalog(centre: Clustered) -> None:
-    """The log of each group has the live files of its slots, and those members that are in step have the same records."""
+    """The logs of all groups tell together what the ledger's catalog has, and members in step have the same records."""
     with centre.app.ledger.read() as connection:
-        files = catalog_rows.live_files(connection, centre.name)
         rows = group_logs.read_group_logs(connection, centre.name)
+        known = {entry.key: entry for entry in read_entries(connection, catalog_rows.live_files(connection, centre.name))}
+        owners = {row.device: row for row in refusal_rows.all_owners(connection, centre.name)}
+        widths = catalog_rows.table_widths(connection, centre.name)
+        sites = landing_rows.read_sites(connection)
+        databases = sorted({entry.file.database for entry in known.values()})
+        series = [row for name in databases for row in schema_rows.series_of_database(connection, centre.name, name)]
     with centre.cluster() as cluster:
-        wanted: dict[str, set[str]] = {header: set() for header in rows}
-        for file in files:
-            for slot in slots_of(cluster.table, file.database, file.partition_from, file.partition_to):
-                wanted[cluster.table.owners[slot]].add(file.location)
+        slots = partial(slots_of_file, cluster.table)
+    groups = {}
     for header, row in rows.items():
         logs = [records_at(LocalStore(str(centre.node(name))), header) for name in row.in_step]
         assert logs and all(log == logs[0] for log in logs)
-        assert files_of(logs[0]) == sorted(wanted[header])
         assert not row.operation and row.settled == (logs[0][-1].head.position.epoch, logs[0][-1].head.position.version)
+        groups[header] = fold_group(logs[0], slots)
+    told = join_groups(groups, slots)
+    assert told.files == known
+    live = {device.device for entry in known.values() for device in entry.devices}
+    assert {device: row for device, row in told.owners.items() if device in live} == {
+        d: owners[d] for d in live & owners.keys()
+    }
+    assert {key: width.tags for key, width in told.widths.items()} == widths
+    assert set(databases) <= told.databases
+    assert {(row.site_id, row.series): replace(row, receiver="") for row in series} == {
+        key: row for key, row in told.series.items() if row.database_name in databases
+    }
+    assert told.sites.items() <= sites.items() and {entry.file.site_id for entry in known.values()} <= told.sites.keys()

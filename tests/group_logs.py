@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import uuid
+from functools import partial
 
 from tidemark.cluster.replicas.core.epochs import Fence
 from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord, decode_record, encode_record
 from tidemark.cluster.replicas.core.roles import LogEnd
 from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import folder_of
+from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
+from tidemark.cluster.slots.routing import slots_of
+from tidemark.cluster.slots.table import PartitionTable
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.stores.protocol import Store
 
 COORDINATOR = "0f8e1c52"
@@ -33,15 +37,17 @@ def records_at(store: Store, header: str) -> list[StoredRecord]:
     return list(GroupLog(store, folder_of(header)).read(1))
 
 
-def files_of(records: list[StoredRecord]) -> list[str]:
-    """The locations that a log adds, sorted, without those of commits that it takes back."""
-    found: dict[str, list[str]] = {}
-    for stored in records:
-        if stored.kind is RecordKind.BARRIER:
-            continue
-        words = json.loads(stored.body)
-        if stored.kind is RecordKind.REMOVE_FILES:
-            assert words["takes_back"] and found.pop(words["commit"])
-        else:
-            found.setdefault(words["commit"], []).extend(file["location"] for file in words["files"])
-    return sorted(location for locations in found.values() for location in locations)
+def told_by(records: list[StoredRecord], table: PartitionTable) -> GroupTold:
+    """What a log tells; its last commit counts, whatever other groups have of it."""
+    told = fold_group(records, partial(slots_of_file, table))
+    join_groups({"alone": told}, partial(slots_of_file, table))
+    return told
+
+
+def slots_of_file(table: PartitionTable, file: CatalogFile) -> tuple[int, ...]:
+    return slots_of(table, file.database, file.partition_from, file.partition_to)
+
+
+def files_of(records: list[StoredRecord], table: PartitionTable) -> list[str]:
+    """The locations of the files that a log tells, sorted."""
+    return sorted(key.location for key in told_by(records, table).files)

@@ -92,8 +92,7 @@ class ForwardWorld:
             centre.app.clock = lambda: time.time() + 2 * DAY
             housekeep(centre.app, centre.receiver)
         everything_is_held(centre)
-        if not self.on:
-            logs_tell_the_catalog(centre)
+        logs_tell_the_catalog(centre)
         assert centre.sql("SELECT count(*) FROM group_operation WHERE state = 'proposed'") == [(0,)]
         behind = (
             "SELECT m.header, m.node FROM group_member m WHERE m.applied <"

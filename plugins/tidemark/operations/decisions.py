@@ -167,12 +167,16 @@ def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> Decisio
         if why:
             for drop in drops:
                 at = _publish_decision(session, GIVE_UP, drop.path, site=row.site_id, generation=drop.generation)
+
             # CRASH WINDOW: written, not recorded: it is kept as before; it leaves by another drop, or in a rebuilt ledger.
-            with change_receiver(app, receiver.name, session.store) as connection:
+            def record_rows(connection: Connection) -> bool:
                 assert_held(connection, session.lease)
                 for drop in drops:
                     give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
                 journal.record_decision(connection, "quarantine drop", place, id=held_id, site=row.site_id, reason=why)
+                return True
+
+            make_visible(app, receiver, session.cluster, session.store, (), record_rows)
     return DecisionResult({"id": held_id, "path": place})
 
 
@@ -218,14 +222,18 @@ def owners_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str)
         given = [row for row in owned if row.site_id != site_id]
         if given:
             times = [_publish_decision(session, TRANSFER, row.device, to=site_id) for row in given]
+
             # CRASH WINDOW: some or all written, not recorded: the repeated command, or a rebuilt ledger, does it.
-            with change_receiver(app, receiver.name, session.store) as connection:
+            def record_owners(connection: Connection) -> bool:
                 assert_held(connection, session.lease)
                 rows = [OwnerRow(row.device, site_id, at, row.landing) for row, at in zip(given, times, strict=True)]
                 refusal_rows.put_owners(connection, receiver.name, rows)
                 for row in given:
                     journal.record_decision(connection, "owners transfer", row.device, source=row.site_id, target=site_id)
                     record_event(connection, "device.transferred", site_id=site_id, path=row.device, source=row.site_id)
+                return True
+
+            make_visible(app, receiver, session.cluster, session.store, (), record_owners)
         # CRASH WINDOW: transferred, refused files not replayed: every load replays files that became loadable.
         loaded = replay_refused(session).loaded
         with app.ledger.read() as connection:
@@ -309,8 +317,9 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
     with hold_receiver(app, receiver, "operator") as session:
         named = {site_id: [(d.path, d.generation) for d in drops] for site_id, drops in due.items()}
         at = _publish_decision(session, APPROVE, run_id, drops=named)
+
         # CRASH WINDOW: written, not recorded: they wait as before; they leave by another approval, or in a rebuilt ledger.
-        with change_receiver(app, receiver.name, session.store) as connection:
+        def record_rows(connection: Connection) -> bool:
             assert_held(connection, session.lease)
             for site_id, drops in due.items():
                 late = leave_approved(connection, receiver.name, site_id, drops, at)
@@ -318,6 +327,9 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
                 for link in _find_links(app, receiver, site_id):  # links of another ledger read it in the next receipt
                     receipts.send_again(connection, link, run_id, again)
             journal.record_decision(connection, "approve", run_id, receiver=receiver.name, paths=paths)
+            return True
+
+        make_visible(app, receiver, session.cluster, session.store, (), record_rows)
     return paths
 
 

@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidemark.app import App, catch_up_mark, change_receiver
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App, catch_up_mark
 from tidemark.cluster.health.housekeeping import keep_nodes
 from tidemark.cluster.replicas.catch_up import remove_everywhere
+from tidemark.cluster.replicas.forward import make_visible
 from tidemark.formats.records import SettledSource, Settlement, encode_settlement, settled_place
 from tidemark.ledger import journal
 from tidemark.ledger.journal import trim_events
@@ -75,7 +78,6 @@ def _settle_merges(work: HeldReceiver) -> tuple[int, int]:
     at = work.app.clock()
     with work.app.ledger.read() as connection:
         due = merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY)
-    sources = 0
     for merged_id in due:
         with work.app.ledger.read() as connection:
             paper = _settlement_of(run_report(connection, "settled_facts", file_id=merged_id)[0], at)
@@ -85,13 +87,15 @@ def _settle_merges(work: HeldReceiver) -> tuple[int, int]:
         # CRASH WINDOW: a record of a file that does not stand alone yet: the next round writes and settles it again.
     if not due:
         return 0, 0
-    with change_receiver(work.app, work.receiver.name, work.store) as connection:
+
+    def record_rows(connection: Connection) -> tuple[int, int]:
         assert_held(connection, work.lease)
         still = set(merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY))
         if set(due) <= still:  # the next round settles a merge made meanwhile
-            sources = len(merge_rows.mark_settled(connection, due, at))
-            return len(due), sources
-    return 0, 0
+            return len(due), len(merge_rows.mark_settled(connection, due, at))
+        return 0, 0
+
+    return make_visible(work.app, work.receiver, work.cluster, work.store, (), record_rows)
 
 
 def _settlement_of(row: Any, at: float) -> Settlement:

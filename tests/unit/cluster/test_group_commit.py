@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from tests.centre import rows
 from tests.clustered import LoadedCentre, logs_tell_the_catalog
 from tests.group_logs import files_of, records_at
-from tidemark.cluster.replicas.commit import append_files, hold_groups, settle_commit
+from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_commit
 from tidemark.cluster.replicas.core.record import RecordKind
+from tidemark.cluster.replicas.members import folder_of
+from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.errors import LeaseLostError, NoQuorumError, PermanentError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.receiver import catalog as catalog_rows
@@ -26,14 +29,14 @@ def centre(tmp_path: Path) -> LoadedCentre:
 
 
 def group(centre: LoadedCentre) -> GroupLogRow:
-    """The one group that has a log."""
+    """The one group that has files."""
     with centre.app.ledger.read() as connection:
-        (row,) = read_group_logs(connection, centre.name).values()
-    return row
+        return read_group_logs(connection, centre.name)[centre.header]
 
 
 def log_at(centre: LoadedCentre, node: str) -> list[str]:
-    return files_of(records_at(LocalStore(str(centre.node(node))), group(centre).header))
+    with centre.cluster() as cluster:
+        return files_of(records_at(LocalStore(str(centre.node(node))), group(centre).header), cluster.table)
 
 
 def test_after_a_load_the_folder_of_each_member_says_what_was_added(centre: LoadedCentre) -> None:
@@ -44,7 +47,7 @@ def test_after_a_load_the_folder_of_each_member_says_what_was_added(centre: Load
     assert (row.epoch, row.active, row.in_step) == (1, True, NODES)
     assert [log_at(centre, node) for node in NODES] == [log_at(centre, "n1")] * 3
     kinds = [stored.kind for stored in records_at(LocalStore(str(centre.node("n1"))), row.header)]
-    assert kinds == [RecordKind.BARRIER, RecordKind.ADD_FILES, RecordKind.ADD_FILES]
+    assert kinds == [RecordKind.BARRIER, RecordKind.GAIN_SLOT, RecordKind.ADD_FILES, RecordKind.ADD_FILES]
 
 
 def test_a_member_that_missed_a_record_is_not_in_step_until_it_has_it(centre: LoadedCentre) -> None:
@@ -83,7 +86,7 @@ def test_a_member_whose_disk_was_emptied_gets_the_log_and_proves_nothing_meanwhi
     centre.load()
     row = group(centre)
     emptied, other = (node for node in NODES if node != row.master)
-    shutil.rmtree(centre.node(emptied) / ".tidemark" / "log")
+    shutil.rmtree(centre.node(emptied) / folder_of(row.header))
     centre.away = {row.master}
     centre.land(2)
     with pytest.raises(NoQuorumError, match="makes one of them master"):  # `other` alone cannot know what the master has
@@ -102,10 +105,11 @@ def test_what_never_became_visible_is_taken_back_and_its_late_worker_commits_not
     centre.land(1)
     centre.load()
     with centre.app.ledger.read() as connection:
-        files = catalog_rows.live_files(connection, centre.name)
+        (entry,) = read_entries(connection, catalog_rows.live_files(connection, centre.name))
+    never = replace(entry, file=replace(entry.file, location=f"{entry.file.location}.never"))
     with centre.cluster() as cluster:
         with hold_groups(cluster) as lease:
-            late = append_files(cluster, lease, files)  # and falls asleep
+            late = append_change(cluster, lease, Change((never,)))  # and falls asleep
         assert len(log_at(centre, "n1")) == 2
         centre.land(2)
         centre.load()
@@ -118,11 +122,11 @@ def test_what_never_became_visible_is_taken_back_and_its_late_worker_commits_not
 def test_a_ledger_that_is_older_than_the_nodes_writes_nothing(centre: LoadedCentre) -> None:
     centre.land(1)
     centre.load()
-    ((before,),) = centre.sql("SELECT settled_version FROM group_log")
+    header, before = group(centre).header, group(centre).settled[1]
     centre.land(2)
     centre.load()
     with centre.app.ledger.write() as connection:  # as in a copy from before the second load
-        connection.exec_driver_sql(f"UPDATE group_log SET settled_version = {before}")
+        connection.exec_driver_sql(f"UPDATE group_log SET settled_version = {before} WHERE header = '{header}'")
     centre.land(3)
     with pytest.raises(PermanentError, match="ahead of this ledger") as ahead:
         centre.load()

@@ -1,5 +1,7 @@
 """Housekeeping of a receiver's nodes: late nodes catch up, unneeded files are removed, the cache stays in its bounds.
 
+Logs of groups tell of all their slots afterwards, if enough members answer.
+
 A copy is removed if the catalog does not know it and nobody is bringing it (its forward died). A file at a node without a
 row is removed too. Operations that every member has are forgotten. Source: docs/decisions/0015.
 """
@@ -7,6 +9,7 @@ row is removed too. Operations that every member has are forgotten. Source: docs
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -15,7 +18,8 @@ from tidemark.cluster.health.problems import whole_name
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas import cache
 from tidemark.cluster.replicas.catch_up import catch_up, drop_databases, remove_everywhere
-from tidemark.errors import TidemarkError
+from tidemark.cluster.replicas.commit import record_slots
+from tidemark.errors import NoQuorumError, TidemarkError
 from tidemark.formats.layout import MERGED
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import operations as operation_rows
@@ -41,6 +45,8 @@ def keep_nodes(cluster: Cluster | None, store: Store) -> Kept:
     with cluster.app.ledger.read() as connection:
         databases = catalog_rows.list_databases(connection, cluster.receiver.name)
     drop_databases(cluster, databases)
+    with suppress(NoQuorumError):  # groups that lack members get it in a later round
+        record_slots(cluster)
     late = dict(catch_up(cluster, store).away)
     _drop_strays(cluster)
     late |= _remove_left_over(cluster)

@@ -28,6 +28,7 @@ from tidemark.cluster.migration.pull import RoadView, SlotMigration, drop_snapsh
 from tidemark.cluster.nodes.cluster import Cluster, hold_cluster_lease, open_cluster
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.catch_up import late_members
+from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.deliver import advance_applied
 from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
 from tidemark.engines.choose import EngineChoice
@@ -98,6 +99,8 @@ def migrate_slots(
             with place_on(line, lease.holder, app.identity, cluster.settings.bandwidth) as work.line:
                 failed = _move_batches(work, None if slots is None else frozenset(slots))
             drop_snapshots(work)
+            if not failed:
+                record_slots(cluster)
             catch_up_databases(work)
             state, left = _end_change(work, change.change_id)
         if not failed:

@@ -4,10 +4,10 @@ Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall_files`, w
 
     core/      the rules of roles, epochs and logs; pure (docs/replication.md)
     log        the log of a group in its member's folder: compare and append, read, seal
-    operation  the operations that a log has, as values and records; pure
+    records/   the operations that a log has, what a transaction changes, and the catalog that logs tell
     members    the logs of one group's members together: an append at a quorum, a member that is behind
     promote    a group gets a master that has everything; what was in doubt gets an outcome
-    commit     records at a quorum of each group, then the ledger's transaction
+    commit     every change of a catalog: records at a quorum of each group, then the ledger's transaction
     plan       what goes to which node, which group lacks a quorum, who is late; pure
     deliver    files and their schema brought to nodes; the copies there are recorded
     cache      the receiver's own copies: fetched when read, evicted when there are many

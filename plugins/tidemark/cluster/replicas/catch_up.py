@@ -22,9 +22,11 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import schema_bytes_of
+from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_commit
 from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, logs_of
 from tidemark.cluster.replicas.forward import withdraw_left
 from tidemark.cluster.replicas.plan import Piece, due_operations
+from tidemark.cluster.replicas.records.change import Change
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.formats.layout import MERGED
@@ -121,7 +123,7 @@ def drop_databases(cluster: Cluster | None, databases: Iterable[str]) -> None:
     if cluster is None:
         return
     receiver, at, rows = cluster.receiver.name, cluster.app.clock(), []
-    with cluster.app.ledger.write() as connection:
+    with cluster.app.ledger.read() as connection:
         if table_rows.current_epoch(connection, receiver) != cluster.epoch:
             return  # the next round routes it
         for database in sorted(set(databases) - catalog_rows.known_databases(connection, receiver, databases)):
@@ -129,7 +131,16 @@ def drop_databases(cluster: Cluster | None, databases: Iterable[str]) -> None:
             last = operation_rows.last_of_database(connection, receiver, route.header, database)
             if last is not None and last.kind == "create_database":
                 rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, "drop_database", database, at=at))
-        operation_rows.set_operation_state(connection, operation_rows.propose_operations(connection, rows), "committed", at)
+    if not rows:
+        return
+    with hold_groups(cluster) as lease:
+        appended = append_change(cluster, lease, Change(dropped=tuple(row.subject for row in rows)))
+        # CRASH WINDOW: recorded, not committed: the next commit takes it back, the next round drops them.
+        with cluster.app.ledger.write() as connection:
+            table_rows.require_epoch(connection, receiver, cluster.epoch)
+            settle_commit(connection, cluster, lease, appended)
+            done = operation_rows.propose_operations(connection, rows)
+            operation_rows.set_operation_state(connection, done, "committed", at)
 
 
 def _removal_operation(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:

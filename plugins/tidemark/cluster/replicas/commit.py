@@ -1,8 +1,12 @@
-"""The one way in which files become visible in a cluster: record at a quorum of each group, then the ledger's transaction.
+"""The one way in which a cluster's catalog changes: record at a quorum of each group, then the ledger's transaction.
 
-    with hold_groups(cluster) as lease:
-        appended = append_files(cluster, lease, files)        # the files lie at a quorum already
-        with ledger.write() as connection: …; settle_commit(connection, cluster, lease, appended)
+    with hold_groups(cluster) as lease:                        # new files lie at a quorum already
+        made, change = rehearse(cluster, act)
+        appended = append_change(cluster, lease, change)
+        with ledger.write() as connection: act(connection); settle_commit(connection, cluster, lease, appended)
+
+What a transaction changes is known once it has run. So it runs twice: first to see, and nothing of that stays; then, with
+its records at a quorum, for good. All who change the catalog of a cluster hold the same lease, so both runs do the same.
 
 One process commits at a time; what it is at stands in `group_log.operation` before the first record is written. If its
 transaction does not come, the next commit of the group promotes a master of a new epoch, so that a late worker's
@@ -13,22 +17,35 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.core.epochs import Fence
+from tidemark.cluster.replicas.core.record import RecordKind
+from tidemark.cluster.replicas.core.roles import LogEnd
 from tidemark.cluster.replicas.members import MemberLogs
-from tidemark.cluster.replicas.operation import AddFiles, records_of
 from tidemark.cluster.replicas.promote import open_group
-from tidemark.cluster.slots.routing import slots_of
-from tidemark.errors import LeaseHeldError
-from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs, swap_group_log
+from tidemark.cluster.replicas.records.change import Change, read_change, read_snapshot, sort_by_group
+from tidemark.cluster.replicas.records.operation import Operation, records_of
+from tidemark.errors import LeaseHeldError, NoQuorumError, TidemarkError
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.group_logs import (
+    CoverRow,
+    GroupLogRow,
+    put_cover,
+    read_covers,
+    read_group_logs,
+    swap_group_log,
+)
 from tidemark.ledger.leases import Lease, Leases, assert_held
-from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.touched import watch_catalog
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 120.0  # that a commit waits for another one; a dead one's lease of this machine is free at once
 _PAUSE_SECONDS = 0.05
@@ -37,9 +54,15 @@ _RECORDS_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Appended:
-    """A commit whose records are at a quorum of each group. `rows`: each group's row before and after its transaction."""
+    """A commit whose records are at a quorum of each group. `rows`: each group's row before and after its transaction.
+    `covers`: which slots logs tell of then."""
 
-    rows: tuple[tuple[GroupLogRow, GroupLogRow], ...]
+    rows: tuple[tuple[GroupLogRow, GroupLogRow], ...] = ()
+    covers: tuple[CoverRow, ...] = ()
+
+
+class _RehearsedError(Exception):
+    """Ends a transaction that is not to stay."""
 
 
 @contextmanager
@@ -60,34 +83,60 @@ def hold_groups(cluster: Cluster) -> Iterator[Lease]:
         yield lease
 
 
-def append_files(cluster: Cluster, lease: Lease, files: Sequence[CatalogFile]) -> Appended:
-    """Append the record that adds these files to the log of each of their groups.
+def rehearse(cluster: Cluster, act: Callable[[Connection], T]) -> tuple[T, Change]:
+    """Return what `act` returns and what it changes in the catalog. Nothing of it stays."""
+    with suppress(_RehearsedError), cluster.app.ledger.write() as connection:
+        with watch_catalog(connection) as touched:
+            made = act(connection)
+        change = read_change(connection, cluster.receiver.name, touched)
+        raise _RehearsedError
+    return made, change
+
+
+def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Iterable[str] = ()) -> Appended:
+    """Append the records of this change to the log of each of its groups (without a change: of `also`). A log that does not
+    tell of its group's slots by the table in force gets what it lacks first.
 
     NoQuorumError if a group has no master or too few members take it, PermanentError if the nodes are ahead of the ledger.
     """
-    commit = str(uuid.uuid4())
+    commit, receiver, table = str(uuid.uuid4()), cluster.receiver.name, cluster.table
     with cluster.app.ledger.read() as connection:
-        known = read_group_logs(connection, cluster.receiver.name)
-    opened = []
-    for header, mine in _by_header(cluster, files).items():
+        known = read_group_logs(connection, receiver)
+        covers = read_covers(connection, receiver)
+    operations = sort_by_group(table, change, covers) or {header: [] for header in also}
+    opened: dict[str, tuple[MemberLogs, GroupLogRow, LogEnd]] = {}
+    for header in sorted(operations.keys() & set(table.ring.names)):
         logs = MemberLogs(cluster, header)
-        row, end = open_group(logs, known.get(header, GroupLogRow(cluster.receiver.name, header)), lease)
-        doing = replace(row, operation=commit)
-        opened.append((logs, row, doing, records_of(AddFiles(commit, tuple(mine)), end, row.epoch)))
+        opened[header] = (logs, *open_group(logs, known.get(header, GroupLogRow(receiver, header)), lease))
+    covered = {}
+    with cluster.app.ledger.read() as connection:
+        covers = read_covers(connection, receiver)  # a log may have begun anew
+        for header in opened:
+            if covers.get(header, CoverRow(receiver, header)).table_epoch == table.epoch:
+                continue
+            mine = frozenset(slot for slot, owner in enumerate(table.owners) if owner == header)
+            covered[header] = CoverRow(receiver, header, table.epoch, mine)
+            before = covers[header].slots if header in covers else frozenset()
+            gained, lost = mine - before, before - mine
+            first = [Operation(RecordKind.LOSE_SLOT, slots=tuple(sorted(lost)), table=table.epoch)] if lost else []
+            first += [read_snapshot(connection, receiver, table, gained)] if gained else []
+            operations[header] = first + operations.get(header, [])
+    doing = {header: replace(row, operation=commit) for header, (_, row, _) in opened.items() if operations[header]}
     with cluster.app.ledger.write() as connection:
         assert_held(connection, lease)
-        for _, row, doing, _ in opened:
-            swap_group_log(connection, row, doing, cluster.app.clock())
+        for header, row in doing.items():
+            swap_group_log(connection, opened[header][1], row, cluster.app.clock())
     # CRASH WINDOW: at work by the row, the record at none, some or all members: the next commit of the group takes it back.
     rows = []
-    for logs, _, doing, records in opened:
-        fence = Fence(cluster.identity, doing.epoch, doing.master)
+    for header, row in doing.items():
+        logs, _, end = opened[header]
+        records = records_of(commit, operations[header], doing, end, epoch=row.epoch)
+        fence = Fence(cluster.identity, row.epoch, row.master)
         for at in range(0, len(records), _RECORDS_AT_ONCE):
             holders = logs.append(records[at : at + _RECORDS_AT_ONCE], fence)
         position = records[-1].head.position
-        after = replace(doing, settled=(position.epoch, position.version), operation="", in_step=holders)
-        rows.append((doing, after))
-    return Appended(tuple(rows))
+        rows.append((row, replace(row, settled=(position.epoch, position.version), operation="", in_step=holders)))
+    return Appended(tuple(rows), tuple(covered.values()))
 
 
 def settle_commit(connection: Connection, cluster: Cluster, lease: Lease, appended: Appended) -> None:
@@ -96,13 +145,31 @@ def settle_commit(connection: Connection, cluster: Cluster, lease: Lease, append
     assert_held(connection, lease)
     for before, after in appended.rows:
         swap_group_log(connection, before, after, cluster.app.clock())
+    for cover in appended.covers:
+        put_cover(connection, cover)
 
 
-def _by_header(cluster: Cluster, files: Sequence[CatalogFile]) -> dict[str, list[CatalogFile]]:
-    """Return header → its files, by header. A file that touches slots of several groups is an operation of each."""
-    found: dict[str, list[CatalogFile]] = {}
-    for file in files:
-        slots = slots_of(cluster.table, file.database, file.partition_from, file.partition_to)
-        for header in dict.fromkeys(cluster.table.owners[slot] for slot in slots):
-            found.setdefault(header, []).append(file)
-    return dict(sorted(found.items()))
+def record_slots(cluster: Cluster) -> None:
+    """Record in the log of each group which slots it has by the table in force, with their files. What is recorded is not
+    recorded again.
+
+    Errors as `append_change`: the first one, when the other groups are done.
+    """
+    failed: list[TidemarkError] = []
+    for header in sorted(set(cluster.table.owners)):
+        with hold_groups(cluster) as lease:
+            with cluster.app.ledger.read() as connection:
+                cover = read_covers(connection, cluster.receiver.name).get(header)
+            if cover is not None and cover.table_epoch == cluster.epoch:
+                continue
+            try:
+                appended = append_change(cluster, lease, Change(), also=[header])
+            except NoQuorumError as few:  # the other groups' logs do not wait for it
+                failed.append(few)
+                continue
+            # CRASH WINDOW: recorded, not settled: the next commit takes it back and records it again.
+            with cluster.app.ledger.write() as connection:
+                table_rows.require_epoch(connection, cluster.receiver.name, cluster.epoch)
+                settle_commit(connection, cluster, lease, appended)
+    if failed:
+        raise failed[0]

@@ -1,4 +1,4 @@
-"""Bring new files to the nodes of their slots before they become visible. Only files that a quorum has become visible.
+"""Every change of a cluster's catalog: new files go to the nodes of their slots before they become visible.
 
     propose (epoch checked) → deliver, each member recorded as it ends → a quorum of every group → the record in the logs
     of the groups, at a quorum → commit (epoch checked again, in the transaction that makes the files visible)
@@ -20,9 +20,10 @@ from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas import plan as replicas_plan
 from tidemark.cluster.replicas.cache import recall_files
-from tidemark.cluster.replicas.commit import append_files, hold_groups, settle_commit
+from tidemark.cluster.replicas.commit import Appended, append_change, hold_groups, rehearse, settle_commit
 from tidemark.cluster.replicas.deliver import Delivered, Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece
+from tidemark.cluster.replicas.records.change import Change, read_change
 from tidemark.errors import NoQuorumError, StaleEpochError, TidemarkError
 from tidemark.ledger.cluster import (
     copies as copy_rows,
@@ -40,6 +41,7 @@ from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.database import database_time
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.touched import watch_catalog
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
@@ -71,32 +73,35 @@ def make_visible(
 ) -> T:
     """Bring `files` to their nodes, then run `act` in one write transaction; return its result.
 
-    `store`: the receiver's, with the files. `act`: makes them visible, or does nothing and returns None; it may run again in
-    another transaction. `logs`: schema logs come too, of any database. Raises NoQuorumError, and nothing is visible then;
-    StaleEpochError if the table was swapped again and again.
+    `store`: the receiver's, with the files. `act`: makes them visible, or does nothing and returns None; it runs twice or
+    more, each time in another transaction, and only the last one stays. Without files it is any change of the catalog.
+    `logs`: schema logs come too, of any database. Raises NoQuorumError, and nothing is visible then; StaleEpochError if the
+    table was swapped again and again.
     """
-    if cluster is None or not (files or logs):
+    if cluster is None:
         with change_receiver(app, receiver.name, store) as connection:
             if files and app.settings.cluster is not None:  # a first table since this began: nobody forwarded the files
-                table_rows.require_epoch(connection, files[0].receiver, 0 if cluster is None else cluster.epoch)
+                table_rows.require_epoch(connection, files[0].receiver, 0)
             return act(connection)
     for left in reversed(range(_ROUNDS)):
         forwarded: Forwarded | None = None
         try:
-            forwarded = forward_files(cluster, files, store)
+            if files or logs:
+                forwarded = forward_files(cluster, files, store)
             # CRASH WINDOW: at a quorum, nothing visible: the next load finds its landing unanswered and the files at the
             # nodes. Files that it does not need any more are swept.
             with hold_groups(cluster) as lease:
-                appended = append_files(cluster, lease, files)
-                # CRASH WINDOW: the record is at a quorum, nothing visible: the next commit of the group takes it back.
-                with change_receiver(app, receiver.name, store) as connection:
-                    made = act(connection)
-                    if made is not None:
+                made, change = rehearse(cluster, act)
+                if made is not None:
+                    appended = append_change(cluster, lease, change) if change else Appended()
+                    # CRASH WINDOW: the record is at a quorum, nothing visible: the next commit of the group takes it back.
+                    with change_receiver(app, receiver.name, store) as connection:
+                        made = _act_as_recorded(connection, cluster, act, change)
                         settle_commit(connection, cluster, lease, appended)
-                        commit_forwarded(connection, cluster, forwarded)
-                        _propose_schema_updates(
-                            connection, cluster, {file.database for file in files if file.role == "source"}, logs
-                        )
+                        if forwarded is not None:
+                            commit_forwarded(connection, cluster, forwarded)
+                            databases = {file.database for file in files if file.role == "source"}
+                            _propose_schema_updates(connection, cluster, databases, logs)
         except StaleEpochError:
             if forwarded is not None:
                 withdraw_operations(cluster, forwarded.operations)
@@ -108,10 +113,21 @@ def make_visible(
                 withdraw_operations(cluster, forwarded.operations)
             raise
         else:
-            if made is None:
+            if made is None and forwarded is not None:
                 withdraw_operations(cluster, forwarded.operations)
             return made
     raise AssertionError("unreachable")
+
+
+def _act_as_recorded(connection: Connection, cluster: Cluster, act: Callable[[Connection], T], recorded: Change) -> T:
+    """Run `act` for good. StaleEpochError if it changes the catalog otherwise than its records say."""
+    with watch_catalog(connection) as touched:
+        made = act(connection)
+    if read_change(connection, cluster.receiver.name, touched) != recorded:
+        raise StaleEpochError(
+            "the catalog changed while this was committed", hint="run it again", subject=cluster.receiver.name
+        )
+    return made
 
 
 def withdraw_left(cluster: Cluster | None, mine: Callable[[OperationRow], bool]) -> None:

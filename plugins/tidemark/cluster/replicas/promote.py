@@ -14,12 +14,11 @@ from dataclasses import replace
 from tidemark.cluster.replicas.core.election import Restart, elect_master
 from tidemark.cluster.replicas.core.epochs import Fence, Oath, Promotion, judge_promotion
 from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
-from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord
 from tidemark.cluster.replicas.core.roles import LogEnd, Member, Role
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs
-from tidemark.cluster.replicas.operation import TakeBack, barrier_behind, commit_of, records_of
-from tidemark.ledger.cluster.group_logs import GroupLogRow, swap_group_log
+from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
+from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_cover, swap_group_log
 from tidemark.ledger.leases import Lease, assert_held
 
 _TRIES = 3
@@ -72,7 +71,7 @@ def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLog
         end = barrier.head.end
         doubtful = _find_doubtful(logs, row)
         if doubtful:
-            records = records_of(TakeBack(doubtful), end, row.epoch)
+            records = taking_back(doubtful, end, row.epoch)
             holders = logs.append(records, fence)
             end = records[-1].head.end
         # CRASH WINDOW: the master is active at the nodes, the row does not say so: promoted again, nothing is in doubt then.
@@ -95,6 +94,8 @@ def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow) -> Member
 
 def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow:
     fresh = replace(row, active=False, settled=(0, 0), in_step=())
+    with logs.cluster.app.ledger.write() as connection:
+        forget_cover(connection, row.receiver, row.header)  # the next commit writes all that the catalog has in its slots
     _write(logs, row, fresh, lease)
     return fresh
 
@@ -124,9 +125,5 @@ def _find_doubtful(logs: MemberLogs, row: GroupLogRow) -> str:
             continue
         if commit != row.operation:
             raise logs.ahead_error(row.master)
-        doubtful = "" if _is_taken_back(stored) else commit
+        doubtful = "" if is_take_back(stored) else commit
     return doubtful
-
-
-def _is_taken_back(stored: StoredRecord) -> bool:
-    return stored.kind is RecordKind.REMOVE_FILES

@@ -1,7 +1,8 @@
-"""What the ledger knows of each data group's log at its members (table `group_log`).
+"""What the ledger knows of each data group's log at its members (tables `group_log`, `group_cover`).
 
 A row is changed by compare-and-swap of epoch and operation, in the caller's transaction: an epoch is given once, and who
-lost the group to another commits nothing. Source: docs/decisions/0024, sql/0017_group_log.sql.
+lost the group to another commits nothing. Source: docs/decisions/0024, sql/0017_group_log.sql,
+sql/0018_group_cover.sql.
 """
 
 from __future__ import annotations
@@ -72,3 +73,47 @@ def swap_group_log(connection: Connection, before: GroupLogRow, after: GroupLogR
             hint="run it again",
             subject=after.header,
         )
+
+
+@dataclass(frozen=True)
+class CoverRow:
+    """The slots that a group's log tells the catalog of, by the partition table of `table_epoch`."""
+
+    receiver: str
+    header: str
+    table_epoch: int = 0
+    slots: frozenset[int] = frozenset()
+
+
+def read_covers(connection: Connection, receiver: str) -> dict[str, CoverRow]:
+    """Return header → row."""
+    sql = "SELECT header, table_epoch, slots FROM group_cover WHERE receiver = :r ORDER BY header"
+    return {
+        header: CoverRow(receiver, header, int(epoch), _slots_of(json.loads(ranges)))
+        for header, epoch, ranges in connection.execute(sa.text(sql), {"r": receiver})
+    }
+
+
+def put_cover(connection: Connection, row: CoverRow) -> None:
+    """Insert or replace a row."""
+    ranges: list[list[int]] = []
+    for slot in sorted(row.slots):
+        if ranges and ranges[-1][1] == slot - 1:
+            ranges[-1][1] = slot
+        else:
+            ranges.append([slot, slot])
+    sql = (
+        "INSERT INTO group_cover (receiver, header, table_epoch, slots) VALUES (:r, :h, :e, :s)"
+        " ON CONFLICT (receiver, header) DO UPDATE SET table_epoch = excluded.table_epoch, slots = excluded.slots"
+    )
+    values = {"r": row.receiver, "h": row.header, "e": row.table_epoch, "s": json.dumps(ranges)}
+    connection.execute(sa.text(sql), values)
+
+
+def forget_cover(connection: Connection, receiver: str, header: str) -> None:
+    """Delete the row: the group's log began anew and tells nothing."""
+    connection.execute(sa.text("DELETE FROM group_cover WHERE receiver = :r AND header = :h"), {"r": receiver, "h": header})
+
+
+def _slots_of(ranges: list[list[int]]) -> frozenset[int]:
+    return frozenset(slot for first, last in ranges for slot in range(first, last + 1))

@@ -7,6 +7,7 @@
     iotdb      the files that an IoTDB has
     rebuild    rows for rebuilding a ledger; the mark of a receiver's folder and the number of its changes
     settled    merged files that stand alone, and the sources they wait for
+    touched    which of these rows a transaction writes, for the logs of data groups
     merges     merged files: `publish_merged`, `unmerge_files` (withdraw), `mark_settled` (stand alone)
 
 Every function works in the caller's transaction, so that a landing or a merge is one step for every reader. Imports

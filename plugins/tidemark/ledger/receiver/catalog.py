@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.receiver.touched import note_files, note_widths
 from tidemark.ledger.sql import in_chunks, write_rows
 
 Rank = tuple[int, int, int, int, int]
@@ -120,6 +121,7 @@ def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[
     if not files:
         return []
     file_ids = _new_ids(connection, len(files))
+    note_files(connection, file_ids, added=True)
     write_rows(connection, _INSERT, [_row_values(file_id, one.file) for file_id, one in zip(file_ids, files, strict=True)])
     rows = [
         {"f": file_id, "d": d.device, "s": d.start, "e": d.end, "p": d.points}
@@ -136,7 +138,9 @@ def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[
 
 def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> None:
     """Hide these files from readers; their bytes are removed after the grace."""
-    rows = [{"f": file_id, "at": at} for file_id in file_ids]
+    gone = list(file_ids)
+    note_files(connection, gone)
+    rows = [{"f": file_id, "at": at} for file_id in gone]
     write_rows(connection, "UPDATE catalog_file SET state = 'retired', visible = 0, retired = :at WHERE file_id = :f", rows)
 
 
@@ -149,7 +153,9 @@ def mark_reclaimed(connection: Connection, file_ids: Iterable[int]) -> None:
 
 def mark_files(connection: Connection, file_ids: Iterable[int], mark: str | None) -> None:
     """Set the mark. `dropped`: the site dropped these and the link keeps them; None: no mark."""
-    rows = [{"f": file_id, "m": mark} for file_id in file_ids]
+    marked = list(file_ids)
+    note_files(connection, marked)
+    rows = [{"f": file_id, "m": mark} for file_id in marked]
     write_rows(connection, "UPDATE catalog_file SET marked = :m WHERE file_id = :f", rows)
 
 
@@ -164,6 +170,7 @@ def below_live(rank: Rank, landings: int) -> Rank:
 
 def rank_files(connection: Connection, ranks: Mapping[int, Rank]) -> None:
     """Give files, by id, another rank."""
+    note_files(connection, ranks)
     rows = [{"f": file_id, **dict(zip(_RANKS, rank, strict=True))} for file_id, rank in ranks.items()]
     write_rows(connection, f"UPDATE catalog_file SET {', '.join(f'{r} = :{r}' for r in _RANKS)} WHERE file_id = :f", rows)
 
@@ -315,6 +322,7 @@ def _find_places(connection: Connection, receiver: str, state: str, locations: I
 
 def widen_tables(connection: Connection, receiver: str, site_id: str, widths: Mapping[tuple[str, str], int]) -> None:
     """Raise each (database, table) to at least this number of tags; tables never get narrower."""
+    note_widths(connection, site_id, widths)
     rows = [{"r": receiver, "s": site_id, "d": d, "t": t, "n": tags} for (d, t), tags in sorted(widths.items())]
     write_rows(
         connection,

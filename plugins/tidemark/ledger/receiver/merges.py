@@ -20,6 +20,7 @@ from tidemark.ledger.journal import record_event
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import settled as settled_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.touched import note_files
 from tidemark.ledger.sql import in_chunks, write_rows, write_tuples
 
 
@@ -193,6 +194,7 @@ def mark_settled(connection: Connection, merged_ids: Collection[int], at: float)
         connection.execute(sa.text("UPDATE merge_account SET settled = :at WHERE merged_id = :merged"), values)
         _record_merge(connection, "merge.settled", merged_id, {"sources": mine})
         sources.update(mine)
+    note_files(connection, merged_ids, settled=True)
     catalog_rows.retire_files(connection, sorted(sources), at)
     return tuple(sorted(sources))
 
@@ -327,6 +329,7 @@ def _unsettled_lineage(connection: Connection, receiver: str) -> dict[int, tuple
 
 
 def _set_visible(connection: Connection, file_ids: Sequence[int], visible: bool) -> None:
+    note_files(connection, file_ids)
     sql = "UPDATE catalog_file SET visible = :visible WHERE state = 'live' AND file_id = :file_id"
     write_tuples(connection, sql, ("file_id",), ((file_id,) for file_id in file_ids), visible=int(visible))
 

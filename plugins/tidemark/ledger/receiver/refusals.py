@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.receiver.touched import note_owners
 from tidemark.ledger.sql import in_chunks, write_rows
 
 
@@ -66,6 +67,7 @@ def claimed_with(connection: Connection, receiver: str, site_id: str, landing: s
 def put_owners(connection: Connection, receiver: str, rows: Iterable[OwnerRow]) -> None:
     """Claim devices, or transfer them to another site."""
     values = [{**asdict(row), "receiver": receiver} for row in rows]
+    note_owners(connection, (str(row["device"]) for row in values))
     write_rows(
         connection,
         "INSERT INTO owner (receiver, device, site_id, since, landing) "

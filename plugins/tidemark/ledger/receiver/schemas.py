@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.receiver.touched import note_series
 from tidemark.ledger.sql import in_chunks, write_rows
 
 
@@ -70,6 +71,7 @@ def series_of_database(connection: Connection, receiver: str, database: str) -> 
 def put_series(connection: Connection, rows: Iterable[SeriesRow]) -> None:
     """Insert or replace series."""
     values = [{**asdict(row), "aligned": int(row.aligned)} for row in rows]
+    note_series(connection, ((row["site_id"], row["series"]) for row in values))
     write_rows(
         connection,
         f"INSERT INTO schema_series ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)}) "

@@ -12,7 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy.engine import Connection
+
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import open_cluster
+from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import SourceVanishedError
 from tidemark.formats.answered import kept_manifest, kept_receipt, read_landed
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
@@ -21,6 +25,8 @@ from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver import settled as settled_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.settled import SettledSet
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sql import forget_file_checks
 from tidemark.proof.verify.differences import SourceChecked
@@ -101,12 +107,16 @@ class Repairs:
             merge(self._app, self._receiver, database)
 
     def _withdraw_merged(self, damage: Damage, link: str, source: SourceChecked | None) -> str:
-        with self._app.ledger.write() as connection:
+        def record_rows(connection: Connection) -> tuple[SettledSet, CatalogFile]:
             assert_held(connection, self._lease)
             (stand,) = settled_rows.settled_sets(connection, [damage.file_id])
             merge_rows.unmerge_files(connection, self._receiver.name, [r.file_id for r in stand.roots], self._app.clock())
             (row,) = catalog_rows.files_by_id(connection, [damage.file_id])
             journal.record_decision(connection, "verify repair", damage.record.location, withdrawn=row.state != "live")
+            return stand, row
+
+        with open_cluster(self._app, self._receiver) as cluster, self._app.receiver_store(self._receiver) as store:
+            stand, row = make_visible(self._app, self._receiver, cluster, store, (), record_rows)
         if row.state != "live":
             self._derive.add(damage.database)
             return "withdrawn: its sources are read, and it is derived again"

@@ -1,0 +1,140 @@
+"""The catalog that logs tell: of one group by its records, of a cluster by all its groups. Pure.
+
+    groups = {header: fold_group(records, slots_of_file) for header, records in …}
+    catalog = join_groups(groups, slots_of_file)
+
+A commit counts if its records are whole in all of its groups and nothing takes it back. Only the last commit of a log can be
+in doubt: whoever commits next settles it first. A group tells of the slots that it has by the newest partition table.
+Source: seed 004; docs/decisions/0024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord
+from tidemark.cluster.replicas.records.operation import FileEntry, FileKey, Part, Width, read_part
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import SiteRow
+from tidemark.ledger.receiver.refusals import OwnerRow
+from tidemark.ledger.receiver.schemas import SeriesRow
+
+SlotsOf = Callable[[CatalogFile], Iterable[int]]
+"""The slots of a file: of its database and partitions."""
+
+
+@dataclass
+class Told:
+    """What logs tell: live files, what readers need beside them, the series that sites declared, the databases."""
+
+    files: dict[FileKey, FileEntry] = field(default_factory=dict)
+    sites: dict[str, SiteRow] = field(default_factory=dict)
+    widths: dict[tuple[str, str, str], Width] = field(default_factory=dict)
+    owners: dict[str, OwnerRow] = field(default_factory=dict)
+    series: dict[tuple[str, str], SeriesRow] = field(default_factory=dict)
+    databases: set[str] = field(default_factory=set)
+
+
+@dataclass
+class GroupTold(Told):
+    """What one log tells. `slots`: slot → epoch of the partition table by which the group has it.
+
+    `commits`: all that count. `last`: the records of a commit that nobody settled yet; `join_groups` judges it.
+    """
+
+    slots: dict[int, int] = field(default_factory=dict)
+    commits: set[str] = field(default_factory=set)
+    last: list[Part] = field(default_factory=list)
+
+    @property
+    def last_whole(self) -> str:
+        """The last commit if all its records are here; else ""."""
+        return self.last[0].commit if self.last and len(self.last) == self.last[0].of else ""
+
+
+def fold_group(records: Iterable[StoredRecord], slots_of_file: SlotsOf) -> GroupTold:
+    """Return what the records of a log tell, from its first one on. CorruptionError for a body that is no operation's."""
+    told = GroupTold()
+    for stored in records:
+        part = read_part(stored)
+        if part is None:
+            continue
+        if part.takes_back:
+            told.last = [one for one in told.last if one.commit != part.commit]
+            continue
+        if told.last and told.last[0].commit != part.commit:
+            _settle(told, slots_of_file)
+        told.last.append(part)
+    return told
+
+
+def join_groups(groups: Mapping[str, GroupTold], slots_of_file: SlotsOf) -> Told:
+    """Return the catalog that all logs of a cluster tell together. Their last commits are settled in `groups`.
+
+    A last commit of which another group lacks records is left out: it was never acknowledged.
+    """
+    whole = {header: told.commits | {told.last_whole} for header, told in groups.items()}
+    for told in groups.values():
+        if told.last_whole and all(told.last_whole in whole.get(h, ()) for h in told.last[0].groups if h in groups):
+            _settle(told, slots_of_file)
+    newest: dict[int, int] = {}
+    for told in groups.values():
+        for slot, epoch in told.slots.items():
+            newest[slot] = max(epoch, newest.get(slot, 0))
+    joined = Told()
+    for _, told in sorted(groups.items()):
+        mine = {slot for slot, epoch in told.slots.items() if newest[slot] == epoch}
+        joined.files |= {key: entry for key, entry in told.files.items() if not mine.isdisjoint(slots_of_file(entry.file))}
+        joined.series |= told.series
+        joined.databases |= told.databases
+        _add_facts(joined, told.sites.values(), told.widths.values(), told.owners.values())
+    joined.databases |= {entry.file.database for entry in joined.files.values()}
+    return joined
+
+
+def _settle(told: GroupTold, slots_of_file: SlotsOf) -> None:
+    """Do what the last commit says."""
+    for part in told.last:
+        told.commits.add(part.commit)
+        _do_part(told, part, slots_of_file)
+    told.last = []
+
+
+def _do_part(told: GroupTold, part: Part, slots_of_file: SlotsOf) -> None:
+    one = part.operation
+    slots = frozenset(one.slots)
+    if one.kind is RecordKind.LOSE_SLOT:
+        for slot in slots:
+            told.slots.pop(slot, None)
+        _keep_files_of(told, frozenset(told.slots), slots_of_file)
+    elif slots:
+        _keep_files_of(told, frozenset(told.slots) - slots, slots_of_file)
+        told.slots |= dict.fromkeys(slots, one.table)
+    for key in one.gone:
+        told.files.pop(key, None)
+    for entry in one.files:
+        known = told.files.get(entry.key)
+        more = part.more and known is not None
+        told.files[entry.key] = replace(entry, devices=known.devices + entry.devices) if more and known else entry
+    for row in one.series:
+        told.series[row.site_id, row.series] = row
+    if one.kind is RecordKind.DROP_DATABASE:
+        told.databases.discard(one.database)
+        told.series = {key: row for key, row in told.series.items() if row.database_name != one.database}
+    elif one.database:
+        told.databases.add(one.database)
+    _add_facts(told, one.facts.sites, one.facts.widths, one.facts.owners)
+
+
+def _keep_files_of(told: GroupTold, slots: frozenset[int], slots_of_file: SlotsOf) -> None:
+    told.files = {key: entry for key, entry in told.files.items() if not slots.isdisjoint(slots_of_file(entry.file))}
+
+
+def _add_facts(told: Told, sites: Iterable[SiteRow], widths: Iterable[Width], owners: Iterable[OwnerRow]) -> None:
+    told.sites |= {row.site_id: row for row in sites}
+    for width in widths:
+        key = width[:3]
+        told.widths[key] = max(width, told.widths.get(key, width), key=lambda one: one.tags)
+    for owner in owners:  # a transfer stands in all logs, a claim in those of its files
+        told.owners[owner.device] = max(told.owners.get(owner.device, owner), owner, key=lambda one: one.since)
