@@ -59,9 +59,7 @@ class App:
 
     def receiver_settings(self, name: str = "") -> ReceiverSettings:
         """The settings of the named receiver, or of the only receiver when `name` is empty."""
-        if not name and len(self.settings.receivers) == 1:
-            return next(iter(self.settings.receivers.values()))
-        return _find_named(self.settings.receivers, name, "receiver")
+        return find_receiver(self.settings, name)
 
     def site_names(self, connection: Connection) -> dict[str, str]:
         """Return {site id: name}; a name in the settings wins over one from a manifest."""
@@ -105,6 +103,13 @@ def open_app(settings: Settings, whose_ever: bool = False) -> App:
     if not whose_ever:
         require_current(ledger, settings.receivers.values())
     return App(settings=settings, ledger=ledger, identity=this_process())
+
+
+def find_receiver(settings: Settings, name: str = "") -> ReceiverSettings:
+    """Return the settings of the named receiver, or of the only receiver when `name` is empty. NotFoundError."""
+    if not name and len(settings.receivers) == 1:
+        return next(iter(settings.receivers.values()))
+    return _find_named(settings.receivers, name, "receiver")
 
 
 def _find_named(known: Mapping[str, T], name: str, what: str) -> T:

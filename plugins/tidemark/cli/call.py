@@ -70,12 +70,15 @@ class Call:
 
     @property
     def receiver(self) -> ReceiverSettings:
-        """The receiver that `--receiver R` names, or the only one. Raises UsageError if a name is needed."""
+        """The receiver that `--receiver R` names, or the only one, by the settings alone. Raises UsageError if a name is
+        needed."""
+        from tidemark.app import find_receiver
+
         named = getattr(self.arguments, "receiver", None) or ""
         if not named and len(self.settings.receivers) != 1:
             names = ", ".join(sorted(self.settings.receivers)) or "none"
             raise UsageError(f"which receiver? the settings have: {names}", hint="say --receiver NAME")
-        return self.app.receiver_settings(named)
+        return find_receiver(self.settings, named)
 
     @property
     def var(self) -> Path:

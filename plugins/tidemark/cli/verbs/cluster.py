@@ -98,9 +98,11 @@ def _run_cluster(call: Call) -> Answer:
 
 def receiver_of(call: Call) -> ReceiverSettings:
     """The receiver that `--receiver` names, else the cluster's, else the only one."""
+    from tidemark.app import find_receiver
+
     cluster = call.settings.cluster
     if not call.arguments.receiver and cluster is not None and cluster.receiver:
-        return call.app.receiver_settings(cluster.receiver)
+        return find_receiver(call.settings, cluster.receiver)
     return call.receiver
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import RowStream, Screen, write_output
 from tidemark.cli.several import answer_receivers
-from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
+from tidemark.cli.verbs.transfer import SHOWN, from_nodes_argument, receiver_argument
 from tidemark.errors import UsageError
 from tidemark.progress import format_elapsed, format_size
 from tidemark.settings.model import ReceiverSettings
+
+if TYPE_CHECKING:
+    from tidemark.app import App
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
 FORMS, TIMES = ("csv", "jsonl", "parquet"), ("number", "instant")  # of `receiver`, which loads pyarrow
@@ -278,6 +282,7 @@ def _read_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", required=True, metavar="F", help="FILE.parquet, FILE.csv or FILE.jsonl (JSON lines); -: stdout"
     )
     parser.add_argument("--format", choices=FORMS, help="what goes to stdout; default: csv")
+    from_nodes_argument(parser)
 
 
 def _count(text: str) -> int:
@@ -319,10 +324,17 @@ def _run_read(call: Call) -> Answer:
         form=asked.format or "csv",
     )
     silent = isinstance(out, RowStream) and out.is_shown  # a bar would be drawn between the rows
-    with progress.show_progress(Screen(quiet=True) if silent else call.screen) as beat:
-        result = read(call.app, call.receiver, query, out, beat)
+    with progress.show_progress(Screen(quiet=True) if silent else call.screen) as beat, ExitStack() as opened:
+        app = opened.enter_context(_open_from_nodes(call)) if asked.from_nodes else call.app
+        result = read(app, call.receiver, query, out, beat)
     found = result.as_json()
     return Answer(found, lambda screen: _show_read(screen, found, asked.out), result.exit_code)
+
+
+def _open_from_nodes(call: Call) -> AbstractContextManager[App]:
+    from tidemark.operations.rebuild.from_nodes import open_from_nodes  # verbs with a ledger need none of it
+
+    return open_from_nodes(call.settings, call.receiver)
 
 
 def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import Screen
 from tidemark.cli.verbs.cluster import receiver_of
-from tidemark.cli.verbs.transfer import receiver_argument
+from tidemark.cli.verbs.transfer import from_nodes_argument, receiver_argument
 
 if TYPE_CHECKING:
     from tidemark.proof.cluster.replicas import ReplicasView
@@ -17,13 +17,20 @@ if TYPE_CHECKING:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     summary = "master, slaves, unsynced and offline members of each group, at which version, and why"
-    receiver_argument(add_action(choices, "show", summary, "./tidemark replica show"))
+    show = add_action(choices, "show", summary, "./tidemark replica show")
+    receiver_argument(show)
+    from_nodes_argument(show)
 
 
 def _run_replica(call: Call) -> Answer:
+    from tidemark.operations.rebuild.from_nodes import open_from_nodes
     from tidemark.proof.cluster.replicas import show_replicas
 
-    view = show_replicas(call.app, receiver_of(call))
+    if call.arguments.from_nodes:
+        with open_from_nodes(call.settings, receiver_of(call), whole=False) as app:
+            view = show_replicas(app, receiver_of(call))
+    else:
+        view = show_replicas(call.app, receiver_of(call))
     return Answer(view.as_json(), lambda screen: print_replicas(screen, view))
 
 

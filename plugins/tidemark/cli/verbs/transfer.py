@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 SHOWN = 20  # files of a list for people; --json and --out have all
 
 
+def from_nodes_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option of verbs that can do without the ledger's database."""
+    told = "by the logs of the data nodes alone, while the ledger's database is away"
+    parser.add_argument("--from-nodes", action="store_true", help=told)
+
+
 def receiver_argument(parser: argparse.ArgumentParser, each: bool = False) -> None:
     """Add `--receiver R`. `each`: without it the verb runs for each receiver."""
     which = "only this receiver" if each else "which receiver"

@@ -142,23 +142,37 @@ class SurvivingNodes:
 
 
 @contextmanager
-def open_survivors(app: App, receiver: ReceiverSettings, findings: Findings) -> Iterator[SurvivingNodes | None]:
+def open_survivors(
+    app: App, receiver: ReceiverSettings, findings: Findings, away: dict[str, TidemarkError] | None = None
+) -> Iterator[SurvivingNodes | None]:
     """Open the nodes. None if the settings have no cluster of this receiver, or no node's folder is claimed.
 
     Raises UnreachableError for a node that cannot be asked (remove a lost one from the settings), PermanentError if folders
-    belong to several clusters or were exchanged.
+    belong to several clusters or were exchanged. `away`: gets each node that cannot be asked with why; it is left out then.
     """
     if cluster_settings(app, receiver) is None or not app.settings.nodes:
         yield None
         return
     rows = {name: node_row(app, receiver, name) for name in app.settings.nodes}
     with NodeStores(app, rows.values()) as stores:
-        identity, mine = _identify_nodes(stores, rows)
+        identity, mine = _identify_nodes(stores, rows, away)
         yield SurvivingNodes(identity, mine, _read_tables(stores, mine, findings), stores, findings) if mine else None
 
 
-def _identify_nodes(stores: NodeStores, rows: Mapping[str, NodeRow]) -> tuple[str, dict[str, NodeRow]]:
-    owners = {name: owner for name in sorted(rows) if (owner := _read_owner(stores, name)) is not None}
+def _identify_nodes(
+    stores: NodeStores, rows: Mapping[str, NodeRow], away: dict[str, TidemarkError] | None
+) -> tuple[str, dict[str, NodeRow]]:
+    owners: dict[str, NodeClaim] = {}
+    for name in sorted(rows):
+        try:
+            owner = _read_owner(stores, name)
+        except (UnreachableError, CorruptionError) as silent:
+            if away is None:
+                raise
+            away[name] = silent
+            continue
+        if owner is not None:
+            owners[name] = owner
     clusters = sorted({owner.cluster for owner in owners.values()})
     if len(clusters) > 1:
         told = ", ".join(f"{name} of {owner.cluster}" for name, owner in owners.items())

@@ -6,7 +6,7 @@ Source: seed 003 "Quorum", "Data forwarding flow", "The problem of a write that 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.cluster.replicas.core.roles import Group, Role, find_master
@@ -99,6 +99,17 @@ def judge_forward(group: Group, master: str, answers: Answers, *, expired: bool)
         return Outcome.COMMITTED
     hopeless = answers.get(master) is False or refused > len(group.members) - group.quorum
     return Outcome.UNKNOWN if expired or hopeless else Outcome.PENDING
+
+
+def find_committed(held: Sequence[int], unheard: int, quorum: int) -> tuple[int, bool]:
+    """Return the last version that a quorum is seen to have, and whether no later one can be at a quorum.
+
+    For readers without a ledger. `held`: how far each member that answers has the longest log. `unheard`: members that prove
+    nothing: away, emptied, or with another log. Each of them may have all.
+    """
+    ranked = sorted(held, reverse=True)
+    seen = ranked[quorum - 1] if len(ranked) >= quorum else 0
+    return seen, unheard < quorum and len(ranked) >= quorum - unheard and ranked[quorum - unheard - 1] == seen
 
 
 def find_left_behind(group: Group, answers: Answers) -> tuple[str, ...]:

@@ -1,0 +1,264 @@
+"""The catalog of a cluster from its nodes alone: what the logs of its groups tell, up to the last committed operation.
+
+    with open_from_nodes(settings, receiver) as app:      # the ledger's database is away
+        read(app, receiver, …); show_replicas(app, receiver)
+
+`app` has a ledger of its own with what the nodes tell, which is gone at the end; nothing is written to a node. A record
+counts if a quorum of its group has it. Where members that do not answer may have more, nobody knows whether it was
+acknowledged: then nothing is read, rather than something older. Source: seed 003 "Quorum"; docs/decisions/0024.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import cluster_settings
+from tidemark.cluster.nodes.stores import node_row
+from tidemark.cluster.replicas.cache import places_of
+from tidemark.cluster.replicas.core.quorum import find_committed
+from tidemark.cluster.replicas.core.record import StoredRecord
+from tidemark.cluster.replicas.core.roles import Position
+from tidemark.cluster.replicas.deliver import members_of_header
+from tidemark.cluster.replicas.log import GroupLog, Tail
+from tidemark.cluster.replicas.members import folder_of
+from tidemark.cluster.replicas.records.fold import GroupTold, Told, fold_group, join_groups
+from tidemark.cluster.slots.routing import home_slot, slots_of
+from tidemark.cluster.slots.table import PartitionTable
+from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import group_logs
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import this_process
+from tidemark.ledger.migrations import migrate_ledger
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver import schemas as schema_rows
+from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
+from tidemark.operations.rebuild.cluster import SurvivingNodes, open_survivors
+from tidemark.operations.rebuild.result import Findings
+from tidemark.settings.model import ReceiverSettings, Settings
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
+
+_HINT = "bring the nodes back that do not answer: ./tidemark replica show --from-nodes names them; or wait for the ledger"
+
+
+_NOTHING = Position(0, 0)
+
+
+@dataclass(frozen=True)
+class GroupHeard:
+    """A group's members as they answered. `committed`: the last record that a quorum has; `sure`: no later one can be at
+    a quorum. `holders`: who has all up to it. `silent`: why others tell nothing."""
+
+    header: str
+    members: tuple[str, ...]
+    tails: Mapping[str, Tail]
+    silent: Mapping[str, TidemarkError]
+    committed: Position = _NOTHING
+    holders: tuple[str, ...] = ()
+    sure: bool = True
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the nodes tell. `folds`: header → what its log tells, of groups that have one."""
+
+    nodes: SurvivingNodes
+    table: PartitionTable
+    groups: tuple[GroupHeard, ...]
+    folds: Mapping[str, GroupTold]
+
+    def require_all(self) -> Told:
+        """Return the catalog that the logs tell. NoQuorumError for a group of which nobody knows what was committed last,
+        RetryableError for slots that moved and that no log tells of yet."""
+        for group in self.groups:
+            if not group.sure:
+                raise _doubt_error(group)
+        told = join_groups(dict(self.folds), partial(_slots_of_file, self.table))
+        for slot, owner in enumerate(self.table.owners):
+            if slot not in self.folds.get(owner, GroupTold()).slots:
+                raise RetryableError(
+                    f"the log of group {owner} does not tell of slot {slot}, which table {self.table.epoch} gives it",
+                    hint="with the ledger, housekeeping records it; until then the nodes alone tell no catalog",
+                    subject=owner,
+                )
+        return told
+
+
+@contextmanager
+def open_from_nodes(
+    settings: Settings,
+    receiver: ReceiverSettings,
+    *,
+    whole: bool = True,
+    opener: Callable[[StoreAddress], Store] = open_store,
+) -> Iterator[App]:
+    """Open an app whose ledger has what the nodes tell. `whole`: raise as `Heard.require_all`; else it may lack files.
+
+    NotFoundError if no node has a partition table. The settings' ledger is not touched.
+    """
+    if settings.cluster is not None:  # nothing is left in the receiver's cache: no ledger would know of it
+        settings = replace(settings, cluster=replace(settings.cluster, cache_bytes=1))
+    with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
+        ledger = Ledger(f"sqlite:///{folder}/ledger.db")
+        try:
+            migrate_ledger(ledger)
+            app = App(settings=settings, ledger=ledger, identity=this_process(), opener=opener)
+            away: dict[str, TidemarkError] = {}
+            with open_survivors(app, receiver, Findings(), away) as nodes:
+                heard = hear_nodes(app, receiver, nodes, away)
+                told = heard.require_all() if whole else Told()
+                write_told(app, receiver, told)
+                _write_cluster(app, receiver, heard, told)
+            yield app
+        finally:
+            ledger.close()
+
+
+def hear_nodes(
+    app: App, receiver: ReceiverSettings, nodes: SurvivingNodes | None, away: Mapping[str, TidemarkError]
+) -> Heard:
+    """Read the newest partition table and the logs of its groups. `away`: nodes that do not answer.
+
+    NotFoundError if no node has a table, NoQuorumError if not more than half of the table's nodes answer: a newer one may
+    be in force.
+    """
+    table = nodes.table if nodes is not None else None
+    if nodes is None or table is None:
+        why = "".join(f"; {name}: {error.message}" for name, error in away.items())
+        raise NotFoundError(f"no node of {receiver.name} that answers has a partition table{why}", hint=_HINT)
+    here = [name for name in table.ring.names if name in nodes.rows]
+    if 2 * len(here) <= len(table.ring.names):
+        told = "; ".join(f"{name}: {error.message}" for name, error in away.items())
+        raise NoQuorumError(
+            f"{len(here)} of the {len(table.ring.names)} nodes of {receiver.name} answer: {told}", hint=_HINT
+        )
+    settings = cluster_settings(app, receiver)
+    quorum = min(settings.quorum if settings is not None else 1, table.replicas)
+    groups = tuple(_hear_group(nodes, table, header, quorum, away=away) for header in sorted(set(table.owners)))
+    folds = {}
+    for group in groups:
+        if group.holders:
+            records = _log_of(nodes, group.holders[0], group.header).read(1)
+            counted = takewhile(partial(_is_committed, group), records)
+            folds[group.header] = fold_group(counted, partial(_slots_of_file, table))
+    return Heard(nodes, table, groups, folds)
+
+
+def _hear_group(
+    nodes: SurvivingNodes, table: PartitionTable, header: str, quorum: int, *, away: Mapping[str, TidemarkError]
+) -> GroupHeard:
+    members = members_of_header(table, header)
+    tails: dict[str, Tail] = {}
+    silent: dict[str, TidemarkError] = {}
+    for name in members:
+        try:
+            if name not in nodes.rows:
+                raise away.get(name) or NotFoundError(f"the folder of node {name} is not claimed, or not in the settings")
+            tails[name] = _log_of(nodes, name, header).read_tail()
+        except TidemarkError as error:
+            silent[name] = error
+    sworn = {name: tail for name, tail in tails.items() if tail.fence is not None}
+    if not sworn:
+        return GroupHeard(header, members, tails, silent, sure=not silent)
+    longest = max(sworn, key=lambda name: sworn[name].end.position)
+    held = {name: tail.end.position.version for name, tail in sworn.items() if _is_part(nodes, header, longest, sworn, name)}
+    version, sure = find_committed(list(held.values()), len(members) - len(held), min(quorum, len(members)))
+    holders = tuple(name for name in held if held[name] >= version)
+    position = next(_log_of(nodes, longest, header).read(version)).head.position if version else _NOTHING
+    return GroupHeard(header, members, tails, silent, position, holders, sure)
+
+
+def _is_part(nodes: SurvivingNodes, header: str, longest: str, tails: Mapping[str, Tail], name: str) -> bool:
+    """Tell whether a member's log is how the longest one begins."""
+    end = tails[name].end
+    if end == tails[longest].end or not end.position.version:
+        return True
+    return next(_log_of(nodes, longest, header).read(end.position.version)).head.end == end
+
+
+def _is_committed(group: GroupHeard, stored: StoredRecord) -> bool:
+    return stored.head.position.version <= group.committed.version
+
+
+def _log_of(nodes: SurvivingNodes, name: str, header: str) -> GroupLog:
+    return GroupLog(nodes.stores.open_store(name), folder_of(header))
+
+
+def _slots_of_file(table: PartitionTable, file: CatalogFile) -> tuple[int, ...]:
+    return slots_of(table, file.database, file.partition_from, file.partition_to)
+
+
+def _doubt_error(group: GroupHeard) -> NoQuorumError:
+    why = "; ".join(f"{name}: {error.message}" for name, error in group.silent.items())
+    empty = [name for name, tail in group.tails.items() if tail.fence is None]
+    why = "; ".join(filter(None, [why, f"without a log: {', '.join(empty)}" if empty else ""]))
+    return NoQuorumError(
+        f"nobody knows what group {group.header} ({', '.join(group.members)}) committed last: a quorum has version"
+        f" {group.committed.version}, and members that tell nothing may have more: {why or 'their logs differ'}",
+        hint=_HINT,
+        subject=group.header,
+    )
+
+
+def write_told(app: App, receiver: ReceiverSettings, told: Told) -> None:
+    """Write what logs tell into the app's ledger, which has no catalog of this receiver."""
+    files = [FileWithDevices(replace(entry.file, receiver=receiver.name), entry.devices) for entry in told.files.values()]
+    with app.ledger.write() as connection:
+        for site in told.sites.values():
+            landing_rows.put_site(connection, site, app.clock())
+        catalog_rows.add_files(connection, files)
+        for width in told.widths.values():
+            catalog_rows.widen_tables(connection, receiver.name, width.site_id, {(width.database, width.table): width.tags})
+        refusal_rows.put_owners(connection, receiver.name, told.owners.values())
+        schema_rows.put_series(connection, [replace(row, receiver=receiver.name) for row in told.series.values()])
+
+
+def _copies_of(heard: Heard, receiver: str, told: Told, at: float) -> Iterator[CopyRow]:
+    """Yield the files of the catalog that lie at nodes; who reads one compares its digest."""
+    wanted = {
+        location: (home_slot(heard.table, entry.file), digest)
+        for entry in told.files.values()
+        for location, digest in places_of(entry.file)
+    }
+    for name, sizes in heard.nodes.sizes.items():
+        for location in sizes.keys() & wanted.keys():
+            yield CopyRow(receiver, name, location, *wanted[location], sizes[location], "held", at)
+
+
+def _write_cluster(app: App, receiver: ReceiverSettings, heard: Heard, told: Told) -> None:
+    paper = heard.nodes.table_bytes
+    assert paper is not None
+    with app.ledger.write() as connection:
+        at, identity = app.clock(), heard.nodes.identity
+        table_rows.restore_table(connection, table_rows.TableRow(receiver.name, heard.table.epoch, paper, identity, at))
+        for name in heard.table.ring.names:
+            if name in app.settings.nodes:
+                row = node_row(app, receiver, name)
+                table_rows.put_node(connection, replace(row, state="serving", epoch=heard.table.epoch, at=at))
+        copy_rows.put_copies(connection, _copies_of(heard, receiver.name, told, at) if told.files else ())
+        for group in heard.groups:
+            if row_of := _group_row(receiver.name, group):
+                group_logs.swap_group_log(connection, group_logs.GroupLogRow(receiver.name, group.header), row_of, at)
+
+
+def _group_row(receiver: str, group: GroupHeard) -> group_logs.GroupLogRow | None:
+    fences = [tail.fence for tail in group.tails.values() if tail.fence is not None]
+    if not fences:
+        return None
+    newest = max(fences, key=lambda fence: fence.epoch)
+    active = newest.master in group.holders
+    settled = (group.committed.epoch, group.committed.version)
+    return group_logs.GroupLogRow(
+        receiver, group.header, newest.epoch, newest.master, active, settled, in_step=group.holders
+    )

@@ -1,0 +1,179 @@
+"""The ledger's database is away: the nodes' logs tell the catalog up to the last committed operation, or nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.centre import d1, rows
+from tests.clustered import SLOTS, Clustered, LoadedCentre
+from tests.group_logs import records_at
+from tests.small_files import deletion, source
+from tidemark.cli.main import main
+from tidemark.cluster.replicas.commit import append_change, hold_groups, record_slots
+from tidemark.cluster.replicas.core.quorum import find_committed
+from tidemark.cluster.replicas.core.roles import Role
+from tidemark.cluster.replicas.records.change import Change, read_entries
+from tidemark.cluster.slots.balance import even_slots
+from tidemark.cluster.slots.hash_ring import Node, identifier_of
+from tidemark.errors import NoQuorumError, NotFoundError, RetryableError
+from tidemark.ledger.receiver.catalog import live_files
+from tidemark.operations.rebuild.from_nodes import open_from_nodes
+from tidemark.proof.cluster.replicas import show_replicas
+from tidemark.receiver.read import Query, read
+from tidemark.settings.model import NodeSettings
+from tidemark.stores.local import LocalStore
+
+NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> LoadedCentre:
+    """Files, a deletion and a merge; every log tells of its slots."""
+    made = LoadedCentre(tmp_path)
+    made.app.settings.nodes.update({name: NodeSettings(name, f"file://{made.node(name)}") for name in NODES})
+    made.land(1, 2)
+    made.site.land({source(3, unsequence=True): d1((2, 21), (7, 70))})
+    made.site.land({source(1): {".mods": deletion("root.sg.d1.s", 1, 1).encode()}})
+    made.load()
+    made.merge()
+    with made.cluster() as cluster:
+        record_slots(cluster)
+    return made
+
+
+def rows_from_nodes(centre: Clustered) -> list[tuple[object, ...]]:
+    out = centre.folder / "out.parquet"
+    with open_from_nodes(centre.app.settings, centre.receiver, opener=centre.open_store) as app:
+        read(app, centre.receiver, Query(tall=True), out)
+    return [tuple(row.values()) for row in pq.read_table(out).to_pylist()]
+
+
+def test_readers_see_the_same_without_ledger_and_without_the_receivers_own_copies(centre: LoadedCentre) -> None:
+    expected = centre.rows()
+    assert expected == rows((2, 21), (7, 70))
+    centre.app.ledger.close()
+    (centre.folder / "ledger.db").unlink(missing_ok=True)
+    centre.empty_cache()
+    assert rows_from_nodes(centre) == expected
+    assert centre.files("data") == [] == centre.files("recall")
+    centre.away = {"n2"}
+    assert rows_from_nodes(centre) == expected
+
+
+def test_the_commands_need_no_database(centre: LoadedCentre, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = "".join(f'[nodes.{name}]\nstore = "nodes/{name}"\n' for name in NODES)
+    (centre.folder / "tidemark.toml").write_text(
+        '[ledger]\nurl = "postgresql+psycopg://nobody@127.0.0.1:1/none"\n[receivers.centre]\nstore = "centre"\n'
+        f"[cluster]\nreplicas = 3\nquorum = 2\nslots = {SLOTS}\n{nodes}"
+    )
+    words = ["--config", str(centre.folder / "tidemark.toml"), "--json"]
+    out = str(centre.folder / "told.csv")
+    assert main([*words, "read", "--from-nodes", "--tall", "--out", out]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 2
+    assert main([*words, "replica", "show", "--from-nodes"]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert {member["role"] for group in groups for member in group["members"]} == {"master", "slave"}
+    assert main([*words, "read", "--tall", "--out", out]) != 0
+
+
+def test_what_a_quorum_has_counts_and_what_nobody_knows_is_not_read_as_something_older(centre: LoadedCentre) -> None:
+    header = centre.header
+    late, other = (name for name in NODES if name != master_of(centre, header))
+    centre.away = {late}
+    centre.land(4)
+    centre.load()
+    centre.away = set()
+    assert rows_from_nodes(centre) == rows((2, 21), (4, 40), (7, 70))  # two have it, the third answers that it has not
+    centre.away = {other}
+    with pytest.raises(NoQuorumError, match=f"what group {header} .*committed last") as doubt:
+        rows_from_nodes(centre)
+    assert "replica show --from-nodes" in (doubt.value.hint or "")
+    centre.away = {late, other}
+    with pytest.raises(NoQuorumError, match="1 of the 3 nodes"):
+        rows_from_nodes(centre)
+    centre.away = set(NODES)
+    with pytest.raises(NotFoundError, match="no node of centre"):
+        rows_from_nodes(centre)
+
+
+def test_a_member_whose_log_is_gone_proves_nothing(centre: LoadedCentre) -> None:
+    emptied, other, _ = NODES
+    shutil.rmtree(centre.node(emptied) / ".tidemark" / "log")
+    assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
+    centre.away = {other}
+    with pytest.raises(NoQuorumError, match=f"without a log: {emptied}"):
+        rows_from_nodes(centre)
+
+
+def test_a_record_that_is_at_one_member_alone_is_left_out(centre: LoadedCentre) -> None:
+    header = centre.header
+    master = master_of(centre, header)
+    with centre.app.ledger.read() as connection:
+        entries = read_entries(connection, live_files(connection, centre.name))
+    before = len(records_at(LocalStore(str(centre.node(master))), header))
+    centre.away = {name for name in NODES if name != master}
+    with centre.cluster() as cluster, hold_groups(cluster) as lease, pytest.raises(NoQuorumError):
+        append_change(cluster, lease, Change(gone=tuple(entry.file for entry in entries)))
+    assert len(records_at(LocalStore(str(centre.node(master))), header)) > before
+    centre.away = set()
+    assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
+
+
+def test_slots_that_no_log_tells_of_yet_are_named(tmp_path: Path) -> None:
+    centre = LoadedCentre(tmp_path)
+    centre.app.settings.nodes.update({name: NodeSettings(name, f"file://{centre.node(name)}") for name in NODES})
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+    centre.land(1)
+    centre.load()
+    assert rows_from_nodes(centre) == rows((1, 10))
+    with centre.cluster() as cluster:
+        table = cluster.table
+    centre.app.settings.nodes["n4"] = NodeSettings("n4", f"file://{centre.node('n4')}")
+    centre.swap(table.with_node(Node(identifier_of("n4"), "n4"), even_slots))
+    with pytest.raises(RetryableError, match="does not tell of slot"):
+        rows_from_nodes(centre)
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+    assert rows_from_nodes(centre) == rows((1, 10))
+
+
+def test_roles_are_told_by_the_nodes_alone(centre: LoadedCentre) -> None:
+    late = next(name for name in NODES if name != master_of(centre, centre.header))
+    with open_from_nodes(centre.app.settings, centre.receiver, whole=False) as app:
+        before, now = show_replicas(centre.app, centre.receiver), show_replicas(app, centre.receiver)
+    assert now == before
+    centre.away = {late}
+    with open_from_nodes(centre.app.settings, centre.receiver, whole=False, opener=centre.open_store) as app:
+        seen = {member.node: member.role for group in show_replicas(app, centre.receiver).groups for member in group.members}
+    assert seen[late] is Role.OFFLINE
+
+
+@pytest.mark.parametrize(
+    ("held", "unheard", "quorum", "expected"),
+    [
+        ([9, 9, 9], 0, 2, (9, True)),
+        ([9, 9, 8], 0, 2, (9, True)),
+        ([9, 8, 8], 0, 2, (8, True)),
+        ([9, 9], 1, 2, (9, True)),
+        ([9, 8], 1, 2, (8, False)),
+        ([9], 2, 2, (0, False)),
+        ([9], 1, 1, (9, False)),
+        ([9, 7], 0, 1, (9, True)),
+        ([9, 9, 9], 2, 3, (9, True)),
+        ([9, 9, 8], 2, 3, (8, False)),
+        ([], 3, 2, (0, False)),
+    ],
+)
+def test_what_is_committed_for_sure(held: list[int], unheard: int, quorum: int, expected: tuple[int, bool]) -> None:
+    assert find_committed(held, unheard, quorum) == expected
+
+
+def master_of(centre: LoadedCentre, header: str) -> str:
+    ((master,),) = centre.sql("SELECT master FROM group_log WHERE header = :h", h=header)
+    return str(master)
