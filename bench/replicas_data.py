@@ -1,0 +1,79 @@
+"""A receiver with three data nodes behind SSH servers, rows of its catalog, and a landing of 200 files for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tests.landing_maker import SITE_A, Sender
+from tests.services.sshd import Sshd
+from tests.small_files import sealed
+from tidemark.ledger.receiver.catalog import CatalogFile
+
+DATABASE = "root.bench"
+FILES = 200
+PARTITIONS = 20
+POINTS = 2_000  # of each of its series
+SERIES = 10
+_INTERVAL_MS = 604_800_000
+
+
+def cluster_settings_of(below: Path, running: Sequence[Sshd]) -> str:
+    """Make the folders of a receiver and its nodes in `below`; return the path of its settings."""
+    for name in ("centre", *(f"n{number}" for number in range(1, len(running) + 1))):
+        (below / name).mkdir(parents=True)
+    nodes = "".join(
+        f'[nodes.n{number}]\nstore = "{server.url(below / f"n{number}")}"\n'
+        f'host_key = "{server.host_key}"\nkey = "{server.key}"\n\n'
+        for number, server in enumerate(running, 1)
+    )
+    settings = below / "tidemark.toml"
+    settings.write_text(
+        f'[ledger]\nurl = "sqlite:///ledger.db"\n\n[receivers.centre]\nstore = "file://{below / "centre"}"\n\n'
+        f'[sites.plant1]\nid = "{SITE_A}"\nstore = "file://{below / "site"}"\n\n[links.plant1]\nsite = "plant1"\n\n'
+        f'[spark]\nengine = "pool"\n\n'
+        f'[cluster]\nreceiver = "centre"\nreplicas = {len(running)}\nquorum = 2\nslots = 100\n\n{nodes}'
+    )
+    return str(settings)
+
+
+def land_files(receiver: Path) -> None:
+    """Leave a landing of `FILES` files of some hundred kilobytes in `PARTITIONS` time partitions, as a sync would."""
+    random = np.random.default_rng(19)
+    files = {}
+    for number in range(FILES):
+        partition = number % PARTITIONS
+        times = (partition * _INTERVAL_MS + 1000 * (number // PARTITIONS * POINTS + np.arange(POINTS))).tolist()
+        values = random.integers(0, 1 << 40, (SERIES, POINTS)).tolist()
+        series = {f"s{place}": list(zip(times, mine, strict=True)) for place, mine in enumerate(values)}
+        path = f"data/sequence/{DATABASE}/0/{partition}/{1_600_000_000_000 + number}-{number + 1}-0-0.tsfile"
+        files[path] = sealed({f"{DATABASE}.d1": series})
+    Sender(receiver).land(files)
+
+
+def add_file(number: int, partition: int) -> CatalogFile:
+    """Return the row of a file that nobody has."""
+    sha256 = hashlib.sha256(str(number).encode()).hexdigest()
+    return CatalogFile(
+        receiver="centre",
+        site_id=SITE_A,
+        role="source",
+        path=f"data/sequence/{DATABASE}/0/{partition}/{number}-{number}-0-0.tsfile",
+        generation=1,
+        database=DATABASE,
+        model="tree",
+        format=3,
+        partition_from=partition,
+        partition_to=partition,
+        location=f"data/{DATABASE}/{partition}/{SITE_A[:8]}-{sha256[:12]}-{number}-{number}-0-0.tsfile",
+        mods_location="",
+        mods_sha256="",
+        sha256=sha256,
+        size=100_000,
+        points=1,
+        rank=(0, number, 0, 0, number),
+        created=1.0,
+    )
