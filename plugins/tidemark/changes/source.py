@@ -18,7 +18,8 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.changes import points
-from tidemark.changes.bootstrap.run import Bootstrapped, bootstrap_tables, can_bootstrap, list_readable
+from tidemark.changes.bootstrap.chunks import can_bootstrap, list_readable
+from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
 from tidemark.changes.bootstrap.state import Table, read_state, write_state
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import (
@@ -241,7 +242,7 @@ def _begin_store(source: Source, request: Request) -> _Begin:
 
 def _read_tables(source: Source, job: Job, writer: Writer, progress: Progress) -> Bootstrapped:
     login = login_of(source.settings)
-    return bootstrap_tables(replace(job, follow=False), writer, lambda: open_server(login), progress)
+    return bootstrap_tables(replace(job, follow=False), writer, lambda: open_server(login), Pace(), progress=progress)
 
 
 @contextmanager

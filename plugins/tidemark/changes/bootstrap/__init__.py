@@ -3,11 +3,13 @@
 Enter by `run.bootstrap_tables`, for tables that `state.State.with_waiting` asks for. Nothing is written at the source.
 
     state   how far each table is, and the chunk that is on its way
-    tables  a table of the catalog in the form in which a log gives its rows
-    run     chunk by chunk: a snapshot, the changes up to it, its rows
+    tables  a table of the catalog in the form in which a log gives its rows; its key, and questions by it
+    rows    rows of an answer in the form of the store
+    chunks  a snapshot, its place in the log, rows behind a key
+    run     chunk by chunk: the changes up to its place, its rows
 
-A chunk is read in a consistent snapshot, of which MariaDB tells the place in its log (`binlog_snapshot_file`,
-`binlog_snapshot_position`). The changes up to that place are captured, then the rows are appended: a transaction
-of the store without a GTID, at the place of the one before it. Each chunk stands once: it is written down before it
-is appended, and after a death the store says whether it stands.
+A table is read in the order of its key, or, where it has none, as one chunk. A chunk is read in a consistent snapshot, of
+which MariaDB tells the place in its log. The changes up to that place are captured, then the rows are appended: a
+transaction of the store without a GTID, at the place of the one before it. Each chunk stands once: it is written down
+before it is appended, and after a death the store says whether it stands.
 """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from tidemark.changes.bootstrap.chunks import CHUNK_ROWS, UNKNOWN, Chunk, Tables
 from tidemark.changes.bootstrap.state import (
     BEGIN,
     DONE,
@@ -21,27 +23,15 @@ from tidemark.changes.bootstrap.state import (
     settle,
     write_state,
 )
-from tidemark.changes.bootstrap.tables import ReadTable, list_tables, quote_name, read_table
 from tidemark.changes.capture.identity import number_of, origin_of, write_origin
 from tidemark.changes.capture.run import Captured, Job, capture_into
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.points import parse_point
-from tidemark.changes.store.model import BinlogInfo, Mark, Op, Record, Row, Rows, Transaction
+from tidemark.changes.store.model import BinlogInfo, Mark, Record, Rows, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.errors import PermanentError
 from tidemark.progress import Progress, Tick, ignore_progress
-
-CHUNK_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows of a table as they were at `place` of the log. `last`: the highest key; None: there are no more rows."""
-
-    place: FilePosition
-    rows: tuple[Row, ...]
-    last: int | None
 
 
 @dataclass
@@ -53,8 +43,30 @@ class Bootstrapped:
     refused: PermanentError | None = None
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How fast tables are read. `rows_a_second` at most; 0: no limit. `chunk_rows`: of a chunk, at most."""
+
+    rows_a_second: int = 0
+    chunk_rows: int = CHUNK_ROWS
+
+    @property
+    def most_rows(self) -> int:
+        return min(self.chunk_rows, self.rows_a_second or self.chunk_rows)
+
+    def wait(self, rows: int, begun: float) -> None:
+        """Wait until this many rows may have been read since `begun` (of `time.monotonic`)."""
+        if self.rows_a_second:
+            time.sleep(max(0.0, begun + rows / self.rows_a_second - time.monotonic()))
+
+
 def bootstrap_tables(
-    job: Job, writer: Writer, open_server: Callable[[], Server], progress: Progress = ignore_progress
+    job: Job,
+    writer: Writer,
+    open_server: Callable[[], Server],
+    pace: Pace | None = None,
+    *,
+    progress: Progress = ignore_progress,
 ) -> Bootstrapped:
     """Append the rows of the tables that `bootstrap.json` has as not read yet, and the changes up to each chunk of them.
 
@@ -68,37 +80,37 @@ def bootstrap_tables(
             write_state(job.disk, state)
     else:
         with open_server() as server:
-            _Bootstrap(job, writer, server, progress).read_all(state, made)
+            _Bootstrap(job, writer, Tables(server), pace or Pace(), progress).read_all(state, made)
     made.captured.last = writer.durable
     return made
 
 
 class _Bootstrap:
-    def __init__(self, job: Job, writer: Writer, server: Server, progress: Progress) -> None:
-        self.job, self.writer, self.server, self.progress = job, writer, server, progress
+    def __init__(self, job: Job, writer: Writer, tables: Tables, pace: Pace, progress: Progress) -> None:
+        self.job, self.writer, self.tables, self.pace, self.progress = job, writer, tables, pace, progress
 
     def read_all(self, state: State, made: Bootstrapped) -> None:
-        there = list_readable(self.server)
         for name in state.list_open():
             table = state.tables[name]
-            if name not in there:
+            if name not in self.tables.there:
                 state = state.with_table(name, replace(table, state=GONE))
                 continue
             if table.state == REFUSED:
                 table = replace(table, state=READING if table.chunks else WAITING, why="")
             while table.state != DONE:
-                try:
-                    chunk, shape = read_chunk(self.server, there[name], table.last)
-                except PermanentError as refused:
-                    made.refused = made.refused or refused
-                    state = state.with_table(name, replace(table, state=REFUSED, why=refused.message))
-                    break
-                self._capture_up_to(chunk.place, made)
-                table = Table(
-                    DONE if chunk.last is None else READING, table.chunks + 1, table.rows + len(chunk.rows), chunk.last
-                )
-                state = self._append(state, name, table, chunk, shape)
-                made.captured.rows += len(chunk.rows)
+                with ExitStack() as opened:
+                    begun = time.monotonic()
+                    try:
+                        chunk = opened.enter_context(self.tables.open_chunk(name, table, self.pace.most_rows))
+                    except PermanentError as refused:
+                        made.refused = made.refused or refused
+                        state = state.with_table(name, replace(table, state=REFUSED, why=refused.message))
+                        break
+                    self._capture_up_to(chunk.place, made)
+                    before = 0 if chunk.is_first else table.rows
+                    table = self._append(state, name, table, chunk, begun)
+                    state = state.with_table(name, table)
+                made.captured.rows += table.rows - before
                 self.progress(Tick(f"bootstrap of {name}", done=table.rows))
             else:
                 made.done.append(name)
@@ -110,27 +122,38 @@ class _Bootstrap:
         made.captured.rows += part.rows
         made.captured.bytes += part.bytes
 
-    def _append(self, state: State, name: str, table: Table, chunk: Chunk, shape: ReadTable) -> State:
-        writer, disk = self.writer, self.job.disk
-        head = _make_head(self.job, self.server, writer, chunk)
-        write_state(disk, replace(state, intended=Intended(name, writer.state.seq + 1, table)))
+    def _append(self, state: State, name: str, table: Table, chunk: Chunk, begun: float) -> Table:
+        """Append a chunk. Returns how far the table is with it."""
+        writer = self.writer
+        rows = UNKNOWN if chunk.rows == UNKNOWN else (0 if chunk.is_first else table.rows) + chunk.rows
+        after = Table(
+            READING if chunk.last else DONE,
+            1 if chunk.is_first else table.chunks + 1,
+            rows,
+            chunk.table.describe_key(),
+            tuple(value.hex() for value in chunk.last),
+        )
+        head = _make_head(self.job, self.tables.server, writer, chunk)
+        write_state(self.job.disk, replace(state, intended=Intended(name, writer.state.seq + 1, after)))
         # CRASH WINDOW: a chunk that is intended and does not stand: it is read anew, and intended with another number.
-        writer.append(replace(head, records=tuple(_make_records(shape, chunk, name, table))), writer.gtids)
+        counted = _Counted(chunk.records, self.pace, begun)
+        writer.append_large(head, _make_records(counted, chunk, name), writer.gtids)
         writer.sync()
         # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
-        return state.with_table(name, table)
+        return replace(after, rows=counted.rows) if rows == UNKNOWN else after
 
 
-def can_bootstrap(server: Server) -> bool:
-    """Whether a server tells where a snapshot stands in its log."""
-    return server.is_maria
+class _Counted:
+    """Records on their way, and how many rows they had."""
 
+    def __init__(self, records: Iterable[Rows], pace: Pace, begun: float) -> None:
+        self.records, self.pace, self.begun, self.rows = records, pace, begun, 0
 
-def list_readable(server: Server) -> dict[str, tuple[str, str]]:
-    """`database.table` → (database, table) of what can be read. PermanentError: nothing of this server."""
-    if not can_bootstrap(server):
-        raise PermanentError(f"{server.name} is no MariaDB: a bootstrap reads from MariaDB alone", subject=server.name)
-    return list_tables(server)
+    def __iter__(self) -> Iterator[Rows]:
+        for record in self.records:
+            self.rows += record.count
+            yield record
+            self.pace.wait(self.rows, self.begun)
 
 
 def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transaction:
@@ -149,50 +172,9 @@ def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transa
     return Transaction(info)
 
 
-def read_chunk(server: Server, name: tuple[str, str], after: int | None) -> tuple[Chunk, ReadTable]:
-    """The next rows of a table behind a key, in a snapshot. A table without a key of one integer is one chunk."""
-    quoted = ".".join(map(quote_name, name))
-    with _snapshot(server) as place:
-        server.ask(f"SELECT 1 FROM {quoted} LIMIT 0")  # from here on no definition of it changes
-        table = read_table(server, *name)
-        key = table.key
-        wanted = ", ".join(f"{expression} AS c{number}" for number, expression in enumerate(table.select))
-        question = f"SELECT {wanted} FROM {quoted}"
-        if key is not None:
-            question += f" WHERE {quote_name(key)} > {after}" if after is not None else ""
-            question += f" ORDER BY {quote_name(key)} LIMIT {CHUNK_ROWS}"
-        found = [tuple(row.values()) for row in server.ask(question)]
-    rows = tuple(
-        Row(Op.READ, None, tuple(convert(value) for convert, value in zip(table.convert, values, strict=True)))
-        for values in found
-    )
-    last = None
-    if key is not None and len(rows) == CHUNK_ROWS:
-        position = next(number for number, column in enumerate(table.shape.columns) if column.key)
-        last = int(found[-1][position])
-    return Chunk(place, rows, last), table
-
-
-@contextmanager
-def _snapshot(server: Server) -> Iterator[FilePosition]:
-    """A consistent snapshot, and where it stands in the log."""
-    server.ask("SET SESSION time_zone = '+00:00'")
-    server.ask("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    try:
-        pairs = (map(str, row.values()) for row in server.ask("SHOW STATUS LIKE 'binlog_snapshot_%'"))
-        lowered = {name.lower(): value for name, value in pairs}
-        if not lowered.get("binlog_snapshot_file"):
-            raise PermanentError(f"{server.name} does not say where a snapshot stands in its log", subject=server.name)
-        yield FilePosition(lowered["binlog_snapshot_file"], int(lowered["binlog_snapshot_position"]))
-    finally:
-        server.ask("ROLLBACK")
-
-
-def _make_records(read: ReadTable, chunk: Chunk, label: str, table: Table) -> Iterator[Record]:
-    if table.chunks == 1:
-        yield Mark(BEGIN, label)
-    if chunk.rows:
-        yield Rows.of(read.shape, chunk.rows)
-    if chunk.last is None:
-        yield Mark(END, label)
+def _make_records(counted: Iterable[Rows], chunk: Chunk, name: str) -> Iterator[Record]:
+    if chunk.is_first:
+        yield Mark(BEGIN, name)
+    yield from counted
+    if not chunk.last:
+        yield Mark(END, name)

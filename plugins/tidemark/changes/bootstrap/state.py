@@ -28,12 +28,14 @@ OPEN = (WAITING, READING, REFUSED)
 
 @dataclass(frozen=True)
 class Table:
-    """How far a table is. `last`: the highest key that was read; None: none yet, or there is no more. `why`: refused."""
+    """How far a table is. `key`: the columns by which it is read, none: whole. `last`: the highest key that was read, each
+    value as hexadecimal bytes; none: nothing yet, or there is no more. `why`: refused."""
 
     state: str = WAITING
     chunks: int = 0
     rows: int = 0
-    last: int | None = None
+    key: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
     why: str = ""
 
 
@@ -75,13 +77,17 @@ def read_state(disk: Disk) -> State:
         found = json.loads(data)
         if found["format"] > FORMAT:
             raise UnsupportedError(f"{PATH} is of a newer format", hint="upgrade Tidemark", subject=PATH)
-        tables = {name: Table(**table) for name, table in found["tables"].items()}
+        tables = {name: _read_table(table) for name, table in found["tables"].items()}
         intended = found["intended"]
-        return State(tables, intended and Intended(**{**intended, "after": Table(**intended["after"])}))
+        return State(tables, intended and Intended(**{**intended, "after": _read_table(intended["after"])}))
     except (ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise CorruptionError(
             f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
         ) from wrong
+
+
+def _read_table(found: dict[str, Any]) -> Table:
+    return Table(**{**found, "key": tuple(found["key"]), "last": tuple(found["last"])})
 
 
 def write_state(disk: Disk, state: State) -> None:
@@ -98,8 +104,12 @@ def settle(disk: Disk, state: State) -> State:
     intended = state.intended
     if intended is None:
         return state
-    if has_chunk(Reader(disk), intended.name, intended.seq):
-        return state.with_table(intended.name, intended.after)
+    reader = Reader(disk)
+    if has_chunk(reader, intended.name, intended.seq):
+        after = intended.after
+        if after.rows < 0:  # nobody had counted them when it was intended
+            after = replace(after, rows=_count_rows(reader, intended.seq))
+        return state.with_table(intended.name, after)
     return replace(state, intended=None)
 
 
@@ -109,6 +119,15 @@ def has_chunk(reader: Reader, name: str, seq: int) -> bool:
         return False
     piece = next(reader.read(seq))
     return any(_is_of(record, name) for record in piece.transaction.records)
+
+
+def _count_rows(reader: Reader, seq: int) -> int:
+    rows = 0
+    for piece in reader.read(seq):
+        rows += sum(record.count for record in piece.transaction.records if isinstance(record, Rows))
+        if piece.ends:
+            break
+    return rows
 
 
 def _is_of(record: Record, name: str) -> bool:

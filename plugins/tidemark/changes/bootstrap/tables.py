@@ -1,43 +1,112 @@
 """A table as the server's catalog describes it, in the form in which its rows come out of a binary log.
 
 Rows that are read and rows that are logged must be equal, so the shape here is the one that `capture.rows` makes of a log.
+Texts come as they are stored (`character_set_results` is NULL), and are decoded as those of a log.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.changes.binlog.charsets import BINARY, find_codec
 from tidemark.changes.connection.login import Server
-from tidemark.changes.store.model import Column, Kind, Shape, Value
-from tidemark.errors import PermanentError
+from tidemark.changes.store.model import Column, Kind, Shape
+from tidemark.errors import CorruptionError, PermanentError
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
-_AS_TEXT = ("decimal", "date", "time", "datetime", "timestamp")
-_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
+_TIMES = ("date", "time", "datetime", "timestamp")
+_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+_LABELS = ("enum", "set")
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
+_SHAPES = (
+    *("geometry", "point", "linestring", "polygon"),
+    *("multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection"),
+)
+_FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}
+"""Types of MariaDB that its log calls BINARY."""
+_AS_BYTES = {"char": "binary", "varchar": "varbinary"}
 # COLUMN_KEY is PRI for a UNIQUE NOT NULL, too, where there is no primary key: the log says the same.
 _COLUMNS = (
-    "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, COLUMN_KEY, CHARACTER_SET_NAME, DATETIME_PRECISION"
-    " FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+    "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, COLUMN_KEY, CHARACTER_SET_NAME, COLLATION_NAME,"
+    " CHARACTER_OCTET_LENGTH, DATETIME_PRECISION FROM information_schema.COLUMNS"
+    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
 )
+_CHARSETS = (
+    "SELECT CHARACTER_SET_NAME AS name, MIN(ID) AS id FROM information_schema.COLLATIONS"
+    " WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL GROUP BY CHARACTER_SET_NAME"
+)
+_WORD, _NUMBER, _TIME = re.compile(r"\w+"), re.compile(r"-?\d+(\.\d+)?"), re.compile(r"-?[\d:. -]+")
+
+
+@dataclass(frozen=True)
+class ReadColumn:
+    """A column to read. `expression`: what to select. `charset`: the number of a collation of its charset, None: ASCII.
+
+    `order`: how a value is written so that the server compares it as it orders the column: "number", "time", "bytes", or
+    the charset and collation of a text. Empty: not known.
+    """
+
+    column: Column
+    expression: str
+    charset: int | None = None
+    order: str = ""
+
+    def write_literal(self, value: bytes) -> str:
+        """A value of the column as SQL. It is compared by the column's own collation: rows that are equal by it cannot both
+        stand under a key, so none is left out and none comes twice."""
+        if self.order == "bytes":
+            return f"X'{value.hex()}'"
+        if self.order in ("number", "time"):
+            text = value.decode("ascii", "replace")
+            if not (_NUMBER if self.order == "number" else _TIME).fullmatch(text):
+                raise CorruptionError(f"{text!r} is no key of {self.column.name}", subject=self.column.name)
+            return text if self.order == "number" else f"'{text}'"
+        charset, collation = self.order.split()
+        return f"_{charset} X'{value.hex()}' COLLATE {collation}"
 
 
 @dataclass(frozen=True)
 class ReadTable:
-    """A table to read. `select`: an expression a column; `convert`: from the server's value to the store's."""
+    """A table to read. `key`: the positions of the columns by which it is read in chunks, `index` their index; none: whole.
+
+    `row_bytes`: what a row takes on the average, as the server guesses.
+    """
 
     shape: Shape
-    select: tuple[str, ...]
-    convert: tuple[Callable[[Any], Value], ...]
+    columns: tuple[ReadColumn, ...]
+    key: tuple[int, ...] = ()
+    index: str = ""
+    row_bytes: int = 0
 
-    @property
-    def key(self) -> str | None:
-        """The primary key's column, where it is one column of integers."""
-        found = [c for c in self.shape.columns if c.key]
-        return found[0].name if len(found) == 1 and found[0].kind in (Kind.INT64, Kind.UINT64) else None
+    def describe_key(self) -> tuple[str, ...]:
+        """What a key of this table means: as long as it is the same, what was read before goes on."""
+        found = [self.columns[number] for number in self.key]
+        return tuple(f"{one.column.name} {one.column.type} {one.order}" for one in found)
+
+    def select(self, after: Sequence[bytes] = (), limit: int = 0) -> str:
+        """The question for the rows behind a key, in its order; for all rows where the table has none."""
+        wanted = ", ".join(one.expression for one in self.columns)
+        question = f"SELECT {wanted} FROM {quote_name(self.shape.database)}.{quote_name(self.shape.table)}"
+        if not self.key:
+            return question
+        names = [quote_name(self.columns[number].column.name) for number in self.key]
+        question += f" FORCE INDEX ({quote_name(self.index)})"
+        if after:
+            literals = [self.columns[number].write_literal(value) for number, value in zip(self.key, after, strict=True)]
+            question += f" WHERE {_compare(names, literals)}"
+        return f"{question} ORDER BY {', '.join(names)} LIMIT {limit}"
+
+
+def _compare(names: Sequence[str], literals: Sequence[str]) -> str:
+    """`names > literals`, one after the other. Not as rows: some servers walk the whole index for that."""
+    found = []
+    for number, (name, literal) in enumerate(zip(names, literals, strict=True)):
+        same = [f"{one} = {value}" for one, value in zip(names[:number], literals[:number], strict=True)]
+        found.append(" AND ".join([*same, f"{name} > {literal}"]))
+    return " OR ".join(f"({one})" for one in found)
 
 
 def list_tables(server: Server) -> dict[str, tuple[str, str]]:
@@ -53,52 +122,82 @@ def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def read_table(server: Server, database: str, table: str) -> ReadTable:
+def read_charsets(server: Server) -> dict[str, int]:
+    """Of each charset of a server the number of a collation."""
+    return {str(row["name"]): int(row["id"]) for row in server.ask(_CHARSETS)}
+
+
+def read_table(server: Server, name: tuple[str, str], charsets: dict[str, int]) -> ReadTable:
     """Ask the catalog for a table. PermanentError: a column whose rows are not known to come out as they are logged."""
-    columns, select, convert = [], [], []
-    for row in server.ask(_COLUMNS, database, table):
-        column, expression, function = _describe(row, f"{database}.{table}")
-        columns.append(column)
-        select.append(expression)
-        convert.append(function)
-    return ReadTable(Shape(database, table, tuple(columns)), tuple(select), tuple(convert))
+    columns = tuple(_describe(row, ".".join(name), charsets) for row in server.ask(_COLUMNS, *name))
+    shape = Shape(*name, tuple(one.column for one in columns))
+    index, key = _choose_key(server.ask(f"SHOW INDEX FROM {'.'.join(map(quote_name, name))}"), columns)
+    guessed = server.ask(
+        "SELECT AVG_ROW_LENGTH AS size FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", *name
+    )
+    return ReadTable(shape, columns, key, index, int(guessed[0]["size"] or 0) if guessed else 0)
 
 
-def _describe(row: dict[str, Any], table: str) -> tuple[Column, str, Callable[[Any], Value]]:
+def _choose_key(rows: Sequence[dict[str, Any]], columns: Sequence[ReadColumn]) -> tuple[str, tuple[int, ...]]:
+    """The index by which a table is read, and its columns: the primary key, else one that is unique and without nulls."""
+    positions = {one.column.name: number for number, one in enumerate(columns)}
+    indexes: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        indexes.setdefault(str(row["Key_name"]), []).append(row)
+    for index in sorted(indexes, key=lambda one: (one != "PRIMARY", one)):
+        parts = sorted(indexes[index], key=lambda row: int(row["Seq_in_index"]))
+        key = tuple(positions[str(row["Column_name"])] for row in parts if row["Column_name"] in positions)
+        if len(key) == len(parts) and all(map(_orders, parts)) and all(columns[number].order for number in key):
+            return index, key
+    return "", ()
+
+
+def _orders(part: dict[str, Any]) -> bool:
+    is_off = part.get("Ignored") == "YES" or part.get("Visible") == "NO"
+    return not (int(part["Non_unique"]) or part["Sub_part"] or part["Null"] or is_off) and part["Index_type"] == "BTREE"
+
+
+def _describe(row: dict[str, Any], table: str, charsets: dict[str, int]) -> ReadColumn:
     name, word, declared = str(row["COLUMN_NAME"]), str(row["DATA_TYPE"]).lower(), str(row["COLUMN_TYPE"])
-    quoted, unsigned = quote_name(name), "unsigned" in declared.lower().split(")")[-1].split()
-    kind, expression, function = Kind.TEXT, quoted, _keep
-    described = word
-    if word in _INTEGERS:
-        kind = Kind.UINT64 if unsigned else Kind.INT64
-    elif word in _AS_TEXT:
-        expression = f"CONCAT({quoted})"
-        if word == "decimal":
-            described = re.sub(r" .*", "", declared)
-        elif row["DATETIME_PRECISION"]:
-            described += f"({row['DATETIME_PRECISION']})"
+    quoted, words = quote_name(name), declared.lower().split(")")[-1].split()
+    charset = charsets.get(str(row["CHARACTER_SET_NAME"])) if row["CHARACTER_SET_NAME"] else None
+    kind, expression, described, order = Kind.TEXT, quoted, word, ""
+    is_unsigned = "unsigned" in words and word != "year"
+    if word in _INTEGERS or (word == "year" and declared.lower() != "year(2)"):
+        kind, order = Kind.UINT64 if is_unsigned else Kind.INT64, "number"
+    elif word == "decimal":
+        described, order = re.sub(r" .*", "", declared), "number"
+        expression = f"{quoted} + 0" if "zerofill" in words else quoted
+    elif word in _TIMES:
+        described, order = word + (f"({row['DATETIME_PRECISION']})" if row["DATETIME_PRECISION"] else ""), "time"
     elif word in ("float", "double"):
-        kind, expression, function = Kind.FLOAT64, f"CAST({quoted} AS DOUBLE)", _to_float
+        kind, expression = Kind.FLOAT64, f"CAST({quoted} AS DOUBLE)"
     elif word == "bit":
-        kind, expression, described = Kind.UINT64, f"CAST({quoted} AS UNSIGNED)", declared
-    elif word in _TEXTS and row["CHARACTER_SET_NAME"] in ("utf8mb4", "utf8mb3", "utf8", "latin1", "ascii"):
-        described = declared if word in ("enum", "set") else word
+        kind, expression, described, order = Kind.UINT64, f"CAST({quoted} AS UNSIGNED)", declared, "number"
+    elif word in _LABELS and charset is not None and find_codec(charset) is not None:
+        described = declared
+    elif word in _TEXTS and charset is not None:
+        order = f"{row['CHARACTER_SET_NAME']} {row['COLLATION_NAME']}" if "text" not in word else ""
+        if find_codec(charset) is None:  # bytes in the log, too
+            kind, charset = Kind.BYTES, BINARY
+            size = int(row["CHARACTER_OCTET_LENGTH"]) + ("compressed" in declared.lower())
+            described = f"{_AS_BYTES[word]}({size})" if word in _AS_BYTES else word.replace("text", "blob")
     elif word in _BYTES:
-        kind = Kind.BYTES
-        described = declared if word in ("binary", "varbinary") else word
+        kind, order = Kind.BYTES, "bytes" if "blob" not in word else ""
+        size = int(row["CHARACTER_OCTET_LENGTH"]) + ("compressed" in declared.lower())
+        described = f"{word}({size})" if "blob" not in word else word
+    elif word in _SHAPES:
+        kind, described = Kind.BYTES, "geometry"
+    elif word in _FIXED:
+        kind, described, order = Kind.BYTES, f"binary({_FIXED[word]})", "bytes"
+        expression = f"CAST({quoted} AS BINARY({_FIXED[word]}))"
     else:
         raise PermanentError(
             f"{table}: a column of type {declared} is not read in a bootstrap",
-            hint=f'leave the table out: exclude = ["{table}"] of the source, or --tables',
+            hint=f'leave the table out: exclude = ["{table}"] of the source',
             subject=table,
         )
-    described += (" unsigned" if unsigned else "") + ("" if row["IS_NULLABLE"] == "YES" else " not null")
-    return Column(name, kind, described, row["COLUMN_KEY"] == "PRI"), expression, function
-
-
-def _keep(value: Any) -> Value:
-    return value  # type: ignore[no-any-return]
-
-
-def _to_float(value: Any) -> Value:
-    return None if value is None else float(value)
+    described += (" unsigned" if is_unsigned else "") + ("" if row["IS_NULLABLE"] == "YES" else " not null")
+    if not all(_WORD.fullmatch(part) for part in order.split()):
+        order = ""
+    return ReadColumn(Column(name, kind, described, row["COLUMN_KEY"] == "PRI"), expression, charset, order)

@@ -115,7 +115,7 @@ def _convert_rows(rows: logged.Rows) -> Iterator[tuple[Shape, Row]]:
     for before, after in logged.decode_rows(rows):
         odd = {index for image in (before, after) if image for index in texts if isinstance(image[index], bytes)}
         images = [_convert_image(image, odd) for image in (before, after)]
-        yield (_with_bytes(shape, frozenset(odd)) if odd else shape), Row(op, *images)
+        yield (with_bytes(shape, frozenset(odd)) if odd else shape), Row(op, *images)
 
 
 def _convert_image(image: logged.Image | None, odd: set[int]) -> tuple[model.Value, ...] | None:
@@ -130,6 +130,6 @@ def _convert_image(image: logged.Image | None, odd: set[int]) -> tuple[model.Val
 
 
 @lru_cache(maxsize=64)
-def _with_bytes(shape: Shape, odd: frozenset[int]) -> Shape:
+def with_bytes(shape: Shape, odd: frozenset[int]) -> Shape:
     columns = [replace(column, kind=Kind.BYTES) if index in odd else column for index, column in enumerate(shape.columns)]
     return replace(shape, columns=tuple(columns))

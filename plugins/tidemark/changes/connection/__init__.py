@@ -6,6 +6,7 @@ gives the same from files. `login.open_server` logs in and asks questions, `fact
     model    what all share: settings of a source, where a dump begins, a raw event
     packets  packets of the protocol on a socket that is ours; requests of a replica; what a refusal means
     login    an address, TLS, a login by PyMySQL, questions in SQL
+    results  the rows of a long answer, not value by value
     facts    what a server says of itself, as one value
     dump     the stream of a server's events
     files    the same from files

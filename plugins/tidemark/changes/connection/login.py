@@ -28,6 +28,7 @@ Row = dict[str, Any]
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 """A server that says nothing for so long is not reached any more."""
+_QUERY = 3
 _NONSENSE = (
     RuntimeError,
     ValueError,
@@ -74,6 +75,19 @@ class Server:
                 return list(cursor.fetchall())
         except Exception as error:
             _raise_translated(error, self.address)
+
+    def begin_answer(self, question: str) -> tuple[int, Any]:
+        """Ask an SQL statement, and leave its rows on the line: how many columns it has, and the stream that they come by.
+        Nothing else can be asked before the caller has read all of it. Raises as `ask`."""
+        connection = self._connection
+        try:
+            connection._execute_command(_QUERY, question)
+            width = connection._read_packet().read_length_encoded_integer()
+            for _ in range(width + 1):  # what the columns are, and that this was all
+                connection._read_packet()
+        except Exception as error:
+            _raise_translated(error, self.address)
+        return width, connection._rfile
 
     def ask_if_allowed(self, question: str) -> list[Row] | None:
         """The same, None if the login may not ask."""
