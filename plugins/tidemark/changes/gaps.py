@@ -10,7 +10,11 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.capture.identity import number_of
+from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import BinlogInfo
 from tidemark.changes.trust.answers import Answers, StoreEnd
 from tidemark.changes.trust.headroom import has_rest
 from tidemark.errors import CorruptionError, UnsupportedError
@@ -69,6 +73,18 @@ def find_gap(answers: Answers, end: StoreEnd) -> Gap | None:
         tables=answers.tables,
         found=answers.time,
     )
+
+
+def is_in_gap(gap: Gap, info: BinlogInfo, gtid: str) -> bool:
+    """Whether a transaction lies in a gap: by the sets at its ends where there are some, else by its place. Pure."""
+    if gtid and gap.start_gtids and gap.end_gtids:
+        return contains_gtid(parse_gtids(gap.end_gtids), gtid) and not contains_gtid(parse_gtids(gap.start_gtids), gtid)
+    return _parse_place(gap.start) < (info.file, info.offset) < _parse_place(gap.end)
+
+
+def _parse_place(text: str) -> tuple[int, int]:
+    file, _, position = text.rpartition(":")
+    return number_of(file), int(position)
 
 
 def read_gaps(disk: Disk) -> tuple[Gap, ...]:

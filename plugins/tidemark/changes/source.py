@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidemark.app import App
 from tidemark.changes import points
@@ -35,9 +36,9 @@ from tidemark.changes.capture.run import (
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.dump import open_dump
-from tidemark.changes.connection.login import open_server
+from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.export import Exported, Query, Stream, export
-from tidemark.changes.gaps import find_gap, record_gap
+from tidemark.changes.gaps import OPEN, Gap, find_gap, is_in_gap, read_gaps, record_gap
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -51,6 +52,9 @@ from tidemark.ledger.leases import Lease, Leases
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import Settings, SourceSettings
 from tidemark.settings.values import split_server_url
+
+if TYPE_CHECKING:
+    from tidemark.changes.capture.proof import Proof
 
 VERIFIED = "verified"
 """When the store was last found whole: seconds since 1970, as text."""
@@ -344,7 +348,7 @@ def _open_server(source: Source, log: str = "", *, follow: bool = False) -> Open
     def open_events(end: Place | None) -> tuple[connection.Dump, bool]:
         server = open_server(login)
         try:
-            logs = [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")]
+            logs = _list_logs(server)
         except BaseException:
             server.close()
             raise
@@ -383,14 +387,76 @@ def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
     return export(reader, read_origin(source.disk), Query(first, end, choose_tables(span.tables)), out)
 
 
-def verify_source(source: Source) -> Verified:
-    """Every checksum and every seam of the store. When it is whole, that is noted beside it, for `is_verify_due`."""
+@dataclass(frozen=True)
+class Proven:
+    """What `verify_source` found: of the store alone, and beside the logs (None: there is no server, and no file)."""
+
+    store: Verified
+    logs: Proof | None
+    gaps: tuple[Gap, ...]
+
+    @property
+    def problems(self) -> list[dict[str, str]]:
+        """`what` (damaged, missing, double, unknown, changed) and `problem`, each."""
+        found = [{"what": "damaged", "problem": problem} for problem in self.store.problems]
+        return found + [{"what": what, "problem": which} for what, which in (self.logs.differences if self.logs else ())]
+
+
+def verify_source(
+    source: Source, files: Sequence[str] = (), *, deep: bool = False, progress: Progress = ignore_progress
+) -> Proven:
+    """Every checksum and every seam of the store, and every transaction of the server's logs, or of log files, in it once.
+
+    `deep`: their rows, too. When nothing is wrong, that is noted beside the store, for `is_verify_due`.
+    """
     source.open_reader()
-    proof = verify_store(source.disk)
-    if not proof.problems:
+    store, gaps, logs = verify_store(source.disk), read_gaps(source.disk), None
+    if not store.problems and (files or source.settings.url):
+        logs = _prove_logs(source, files, gaps, deep=deep, progress=progress)
+    proven = Proven(store, logs, tuple(gap for gap in gaps if gap.state == OPEN))
+    if not proven.problems:
         # CRASH WINDOW: it is not noted: the next round verifies again.
         source.disk.publish(VERIFIED, str(int(source.app.clock())).encode())
-    return proof
+    return proven
+
+
+def _prove_logs(
+    source: Source, files: Sequence[str], gaps: Sequence[Gap], *, deep: bool, progress: Progress
+) -> Proof | None:
+    from tidemark.changes.capture.proof import prove_transactions  # it imports Arrow
+
+    reader, origin = source.open_reader(), read_origin(source.disk)
+    if origin is None:
+        return None
+    end = reader.view.end.info
+    begin = next(reader.read()).transaction.info
+    first = origin.name_log(begin.file) if begin.change_id == end.change_id else ""
+    dump = _open_files(files)(None)[0] if files else _open_logs(login_of(source.settings), first)
+    # What cannot be trusted ended the capture; where it did not, the store says so, and here it is no reason to end.
+    rules = Rules(wants_of(source.settings), end.change_id, stops=False)
+    return prove_transactions(
+        reader,
+        dump,
+        rules,
+        lambda info, gtid: any(is_in_gap(gap, info, gtid) for gap in gaps),
+        deep=deep,
+        progress=progress,
+    )
+
+
+def _open_logs(login: connection.SourceSettings, first: str) -> connection.Dump:
+    """The logs of a server from one on, or from the oldest where it has none of that name."""
+    server = open_server(login)
+    try:
+        logs = _list_logs(server)
+    except BaseException:
+        server.close()
+        raise
+    return open_dump(server, connection.FilePosition(first if first in logs else logs[0]))
+
+
+def _list_logs(server: Server) -> list[str]:
+    return [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")]
 
 
 def is_verify_due(source: Source) -> bool:

@@ -176,3 +176,13 @@ class MariaGtidPosition:
     def count(self) -> int:
         """The sum of the sequence numbers: it grows with every transaction, whichever domain commits it."""
         return sum(number for _, number in self.last.values())
+
+
+def contains_gtid(gtids: MysqlGtidSet | MariaGtidPosition | None, gtid: str) -> bool:
+    """Whether a set has a transaction, by its GTID as text. None and "" have and are none."""
+    if gtid and isinstance(gtids, MysqlGtidSet):
+        return gtids >= MysqlGtidSet.parse(gtid)
+    if gtid and isinstance(gtids, MariaGtidPosition):
+        domain, _, number = map(int, gtid.split("-"))
+        return gtids.contains(domain, number)
+    return False

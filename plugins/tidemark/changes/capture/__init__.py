@@ -10,6 +10,7 @@ Enter by `run.capture` with a `Job`. Events come from `changes.connection`, file
     ahead         events read ahead, so that quiet moments are seen
     identity      the names of the logs that a store is from
     run           from the store's durable end on, up to the end of the events
+    proof         is every transaction of the logs in the store, once
 
 Imports `changes.binlog`, `changes.connection`, `changes.store`, `errors`, `progress`. Knows no settings and no ledger.
 """

@@ -91,6 +91,11 @@ class Transactions:
         self._patience = self._misses = 0
         self.description: FormatDescription | None = None
 
+    @property
+    def gtids(self) -> Gtids:
+        """The set before the transaction that was given last, until its items are read."""
+        return self._gtids
+
     def __iter__(self) -> Iterator[Group]:
         while True:
             if self._ahead:

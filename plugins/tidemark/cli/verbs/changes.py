@@ -49,7 +49,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument("--from", dest="since", metavar="POINT", default="", help=f"from there on: {POINT}")
     read.add_argument("--to", dest="until", metavar="POINT", default="", help="to before the first transaction there")
     read.add_argument("--out", required=True, metavar="F", help="FILE.jsonl or FILE.parquet; -: stdout, as JSON lines")
-    add("verify", "every checksum and every seam of the store")
+    proven = add("verify", "every transaction of the server's logs is in the store, once; every checksum of the store")
+    proven.add_argument("--deep", action="store_true", help="compare the rows, too")
+    proven.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
     add("retain", "remove what is older than retain_hours; one round")
 
 
@@ -211,31 +213,57 @@ def _run_read(call: Call) -> Answer:
 
 
 def _run_verify(call: Call) -> Answer:
-    from tidemark.changes.gaps import OPEN, read_gaps
     from tidemark.changes.source import verify_source
 
-    source = _source(call)
-    proof, gaps = verify_source(source), [gap for gap in read_gaps(source.disk) if gap.state == OPEN]
-    differences = [{"what": "damaged", "problem": problem} for problem in proof.problems]
+    with progress.show_progress(call.screen) as beat:
+        proven = verify_source(_source(call), call.arguments.files, deep=call.arguments.deep, progress=beat)
+    store, logs = proven.store, proven.logs
     found = {
-        "checked": proof.transactions,
-        "rows": proof.rows,
-        "blocks": proof.blocks,
-        "differences": differences,
-        "gaps": [gap.as_json() for gap in gaps],
-        "indexes": list(proof.indexes),
+        "checked": store.transactions,
+        "rows": store.rows,
+        "blocks": store.blocks,
+        "differences": proven.problems,
+        "gaps": [gap.as_json() for gap in proven.gaps],
+        "indexes": list(store.indexes),
+        "logs": logs
+        and {
+            "compared": logs.compared,
+            "rows_compared": call.arguments.deep,
+            "purged": logs.purged,
+            "in_gaps": logs.in_gaps,
+            "not_captured": logs.behind,
+            "counts": logs.counts,
+        },
     }
 
     def show(screen: Screen) -> None:
-        screen.print_line(f"{proof.transactions:,} transactions, {proof.rows:,} rows, {proof.blocks:,} blocks")
-        for problem in proof.problems:
-            screen.print_line(f"  {problem}")
-        for gap in gaps:
+        screen.print_line(f"{store.transactions:,} transactions, {store.rows:,} rows, {store.blocks:,} blocks")
+        if logs is not None:
+            what = "in the logs and in the store, with equal rows" if call.arguments.deep else "in the logs and in the store"
+            told = [(logs.compared, what), (logs.purged, "purged from the logs"), (logs.in_gaps, "of the logs in a gap")]
+            told.append((logs.behind, "not captured yet"))
+            screen.print_line("; ".join(f"{count:,} {words}" for count, words in told if count))
+        for one in proven.problems:
+            screen.print_line(f"  {_WRONG[one['what']]}{one['problem']}")
+        for what, count in logs.counts.items() if logs else ():
+            named = sum(one["what"] == what for one in proven.problems)
+            if count > named:
+                screen.print_line(f"  {_WRONG[what]}{count - named:,} more")
+        for gap in proven.gaps:
             screen.print_line(f"  gap {gap.id}: behind {gap.start}, before {gap.end} of {gap.server}")
-        for index in proof.indexes:
+        for index in store.indexes:
             screen.print_line(f"  {index} is not as it can be derived; nothing reads it")
 
-    return Answer(found, show, DIFFERENCES_FOUND if differences else BinlogGapError.kind if gaps else 0)
+    return Answer(found, show, DIFFERENCES_FOUND if proven.problems else BinlogGapError.kind if proven.gaps else 0)
+
+
+_WRONG = {
+    "damaged": "",
+    "missing": "missing in the store: ",
+    "double": "twice in the store: ",
+    "unknown": "in the store, in no log: ",
+    "changed": "not as the log has it: ",
+}
 
 
 def _run_retain(call: Call) -> Answer:

@@ -109,7 +109,8 @@ def retain(source: str) -> dict[str, Any]:
 
 
 def verify(source: str) -> dict[str, Any]:
-    """Read the whole store once a day, and compare every checksum and seam. Red if anything differs: the log lists it."""
+    """Once a day, compare the whole store with its checksums and with the server's logs. Red if anything differs: the log
+    lists it."""
     from tidemark.changes.source import find_source, is_verify_due, verify_source
 
     def prove(app: App) -> Any:
@@ -120,11 +121,12 @@ def verify(source: str) -> dict[str, Any]:
     if proof is None:
         _skip(f"the store of {source} was verified less than a day ago")
         return {}
-    for problem in proof.problems:
+    problems = [f"{one['what']}: {one['problem']}" for one in proof.problems]
+    for problem in problems:
         log.error("differs: %s", problem)
-    if proof.problems:
-        raise PermanentError(escape_invisible(proof.problems[0]), hint=f"./tidemark changes verify {source}", subject=source)
-    return report_counts(f"Verified {source}", {"transactions": proof.transactions, "rows": proof.rows})
+    if problems:
+        raise PermanentError(escape_invisible(problems[0]), hint=f"./tidemark changes verify {source}", subject=source)
+    return report_counts(f"Verified {source}", {"transactions": proof.store.transactions, "rows": proof.store.rows})
 
 
 def _skip(why: str) -> None:

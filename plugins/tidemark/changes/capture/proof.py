@@ -1,0 +1,369 @@
+"""Prove that a store has every transaction of its server's logs, once: both are read side by side.
+
+A transaction is known by its GTID, and by its place where it has none. So it is found in any commit order, after a fail-over
+too. What stands in one of the two alone waits for the other side; both go on at the same pace, so few wait. What still waits
+at the end is judged: purged at the server, not captured yet, in a gap that is on record, or a difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.capture.batches import convert_items, convert_stream
+from tidemark.changes.capture.identity import number_of
+from tidemark.changes.capture.rows import MOST_BYTES, Item, weigh
+from tidemark.changes.capture.run import parse_gtids
+from tidemark.changes.capture.transactions import (
+    XA_COMMIT,
+    XA_PREPARE,
+    XA_ROLLBACK,
+    CutOff,
+    Group,
+    Gtids,
+    Rules,
+    Transactions,
+)
+from tidemark.changes.connection.model import Dump
+from tidemark.changes.store.block import decode_gtids
+from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Op, Record, Rows, SchemaChange, Shape
+from tidemark.changes.store.read import Reader
+from tidemark.changes.store.view import read_first
+from tidemark.progress import Progress, Tick, ignore_progress
+
+MISSING, DOUBLE, UNKNOWN, CHANGED = "missing", "double", "unknown", "changed"
+"""What may be wrong with a transaction: only the log has it, the store has it twice, only the store has it, rows differ."""
+MOST_TOLD = 100
+"""Differences that are named; the others are counted."""
+MOST_TOGETHER = 1000
+PROGRESS_SECONDS = 0.2
+InGap = Callable[[BinlogInfo, str], bool]
+"""Whether a transaction, by place and GTID ("": none), lies in a stretch that is on record as lost."""
+
+
+class Seen(NamedTuple):
+    """A transaction of either side. `digest`: of its records; None where they are not compared. `seq`: 0 of a log's."""
+
+    gtid: str
+    info: BinlogInfo
+    digest: bytes | None
+    seq: int = 0
+
+    @property
+    def key(self) -> object:
+        return self.gtid or self.info.order[:3]
+
+    def __str__(self) -> str:
+        stands = f"seq:{self.seq}, " if self.seq else ""
+        return f"{self.gtid or 'a transaction without GTID'} ({stands}log {self.info.file}:{self.info.offset})"
+
+
+@dataclass
+class Proof:
+    """What was found. `compared`: transactions that both have; `behind`: those of the log that are not captured yet;
+    `purged`: those of the store that no log has any more; `in_gaps`: those of the log that a gap on record tells of.
+    `differences`: (what, which transaction), at most `MOST_TOLD` of each kind; `counts`: how many there are."""
+
+    compared: int = 0
+    behind: int = 0
+    purged: int = 0
+    in_gaps: int = 0
+    differences: list[tuple[str, str]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, what: str, which: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        if self.counts[what] <= MOST_TOLD:
+            self.differences.append((what, which))
+
+
+def prove_transactions(
+    reader: Reader, dump: Dump, rules: Rules, in_gap: InGap, *, deep: bool = False, progress: Progress = ignore_progress
+) -> Proof:
+    """Compare a store with logs of its server, which begin with the store's first log, or the oldest that there is.
+
+    `deep`: their rows, too. The dump is closed. Raises what a damaged store and an unreadable log raise.
+    """
+    logs = _Logs(dump, rules, deep=deep)
+    try:
+        return _Comparison(reader, logs, in_gap, deep=deep, progress=progress).run()
+    finally:
+        dump.close()
+
+
+class _Comparison:
+    def __init__(self, reader: Reader, logs: _Logs, in_gap: InGap, *, deep: bool, progress: Progress) -> None:
+        self.reader, self.logs, self.in_gap, self.deep, self.progress = reader, logs, in_gap, deep, progress
+        self.proof = Proof()
+        self.in_store: dict[object, Seen] = {}  # those that wait for the other side
+        self.in_logs: dict[object, Seen] = {}
+        self.known = _Known()
+        self.end = reader.view.end.info
+        self.end_gtids = parse_gtids(reader.view.gtids)
+        self.before = parse_gtids(_gtids_before(reader))
+        self.first: Seen | None = None
+
+    def run(self) -> Proof:
+        stored = _read_store(self.reader, deep=self.deep)
+        self.first = next(stored, None)
+        if self.first is None:
+            return self.proof
+        self._take_stored(self.first)
+        last = time.monotonic()
+        is_met = False
+        for read, seen in enumerate(self.logs, 1):
+            self._take_logged(seen)
+            if (found := next(stored, None)) is not None:
+                self._take_stored(found)
+            if (now := time.monotonic()) - last > PROGRESS_SECONDS:
+                last = now
+                self.progress(Tick("verify", done=read))
+            if seen.info == self.end:
+                is_met = True  # what the log has behind it is not captured yet
+                break
+        for found in stored:
+            self._take_stored(found)
+        for seen in self.in_logs.values():
+            self._judge_logged(seen, is_met=is_met)
+        for seen in self.in_store.values():
+            self._judge_stored(seen)
+        return self.proof
+
+    def _take_stored(self, seen: Seen) -> None:
+        if not self.known.add(seen):
+            self.proof.add(DOUBLE, str(seen))
+        elif (other := self.in_logs.pop(seen.key, None)) is not None:
+            self._compare(seen, other)
+        else:
+            self.in_store[seen.key] = seen
+
+    def _take_logged(self, seen: Seen) -> None:
+        if (other := self.in_store.pop(seen.key, None)) is not None:
+            self._compare(other, seen)
+        elif not self._is_before_store(seen):
+            self.in_logs[seen.key] = seen
+
+    def _compare(self, stored: Seen, logged: Seen) -> None:
+        self.proof.compared += 1
+        if logged.digest is not None and stored.digest != logged.digest:
+            self.proof.add(CHANGED, str(stored))
+
+    def _is_before_store(self, seen: Seen) -> bool:
+        """Whether the store begins behind it: it was begun so, or retention took it."""
+        assert self.first is not None
+        if self.first.info.change_id == self.end.change_id:
+            return seen.info.order < self.first.info.order
+        return contains_gtid(self.before, seen.gtid)
+
+    def _judge_logged(self, seen: Seen, *, is_met: bool) -> None:
+        if self.in_gap(seen.info, seen.gtid):
+            self.proof.in_gaps += 1
+        elif not is_met and not (
+            contains_gtid(self.end_gtids, seen.gtid) if seen.gtid else seen.info.order < self.end.order
+        ):
+            self.proof.behind += 1
+        else:
+            self.proof.add(MISSING, str(seen))
+
+    def _was_captured(self, seen: Seen) -> bool:
+        """Whether the store, by where it ends, must have it. Its last transaction stands elsewhere in these logs."""
+        return contains_gtid(self.end_gtids, seen.gtid) if seen.gtid else seen.info.order < self.end.order
+
+    def _judge_stored(self, seen: Seen) -> None:
+        """A log whose number is lower than the first one's is purged; of another server's logs, GTIDs tell it."""
+        order, first = seen.info.order, self.logs.first
+        is_older = order[0] == self.end.change_id and first is not None and seen.info.file < first
+        if contains_gtid(self.logs.before, seen.gtid) or is_older or (not seen.gtid and order[0] < self.end.change_id):
+            self.proof.purged += 1
+        else:
+            self.proof.add(UNKNOWN, str(seen))
+
+
+class _Known:
+    """Which transactions came already: numbers as intervals for each maker of GTIDs; places by the last one, as they only
+    grow."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[str, list[int]] = {}
+        self._lasts: dict[str, list[int]] = {}
+        self._place: tuple[int, ...] = ()
+
+    def add(self, seen: Seen) -> bool:
+        """False: it came already."""
+        if not seen.gtid:
+            is_new = seen.info.order[:3] > self._place
+            self._place = seen.info.order[:3]
+            return is_new
+        maker, number = _split_gtid(seen.gtid)
+        firsts, lasts = self._firsts.setdefault(maker, []), self._lasts.setdefault(maker, [])
+        at = bisect_right(firsts, number) - 1
+        if at >= 0 and number <= lasts[at]:
+            return False
+        joins, meets = at >= 0 and lasts[at] == number - 1, at + 1 < len(firsts) and firsts[at + 1] == number + 1
+        if joins:
+            lasts[at] = lasts[at + 1] if meets else number
+            if meets:
+                del firsts[at + 1], lasts[at + 1]
+        elif meets:
+            firsts[at + 1] = number
+        else:
+            firsts.insert(at + 1, number)
+            lasts.insert(at + 1, number)
+        return True
+
+
+def _split_gtid(gtid: str) -> tuple[str, int]:
+    """A GTID of either kind: who gave the number, and the number."""
+    maker, _, number = gtid.rpartition(":" if ":" in gtid else "-")
+    return maker, int(number)
+
+
+def _gtids_before(reader: Reader) -> str:
+    """The source's GTID set before the store's first transaction."""
+    view = reader.view
+    if view.buckets:
+        return read_first(reader.disk, view.buckets[0].file)[1]
+    group = view.tail[0] if view.tail else None
+    return decode_gtids(group.rest[: group.header.head_bytes])[0] if group else ""
+
+
+# the two sides
+
+
+def _read_store(reader: Reader, *, deep: bool) -> Iterator[Seen]:
+    """The store's transactions that are from a log. Those of a bootstrap are not."""
+    digest, is_logged = _Digest(), True
+    for piece in reader.read():
+        records = piece.transaction.records
+        is_logged = is_logged and not (piece.transaction.gtid == "" and _is_read(records))
+        if deep:
+            digest.add_all(records)
+        if piece.ends:
+            if is_logged:
+                whole = piece.transaction
+                yield Seen(whole.gtid, whole.info, digest.take() if deep else None, piece.seq)
+            digest, is_logged = _Digest(), True
+
+
+def _is_read(records: Iterable[Record]) -> bool:
+    """Whether records are of a bootstrap."""
+    return any(
+        record.word.startswith("bootstrap")
+        if isinstance(record, Mark)
+        else isinstance(record, Rows) and record.count > 0 and record.batch.column(0)[0].as_py() == Op.READ
+        for record in records
+    )
+
+
+class _Logs:
+    """The whole transactions of logs. Once all are given, `before` is the GTID set before the first, `first` its log."""
+
+    def __init__(self, dump: Dump, rules: Rules, *, deep: bool) -> None:
+        self._dump, self._deep = dump, deep
+        self._transactions = Transactions(dump.events(), rules, ahead=True)
+        self._prepared: dict[str, _Digest] = {}
+        self.before: Gtids = None
+        self.first: int | None = None
+
+    def __iter__(self) -> Iterator[Seen]:
+        waiting: list[tuple[Group, list[Item]]] = []
+        size = 0
+        for group in self._transactions:
+            if self.first is None:
+                self.before, self.first = self._transactions.gtids, group.head.info.file
+            try:
+                items, weight = _gather(group)
+                if not self._deep:
+                    for _ in group.items:
+                        pass
+                    yield Seen(group.head.gtid, group.head.info, None)
+                    continue
+                if group.is_xa or weight >= MOST_BYTES:
+                    yield from self._take_waiting(waiting)
+                    waiting, size = [], 0
+                    records = convert_stream(chain(items, group.items))
+                    digest = self._take_xa(records) if group.is_xa else _Digest().add_all(records).take()
+                    yield Seen(group.head.gtid, group.head.info, digest)
+                    continue
+            except CutOff:
+                continue
+            waiting.append((group, items))
+            size += weight
+            if size >= MOST_BYTES or len(waiting) >= MOST_TOGETHER:
+                yield from self._take_waiting(waiting)
+                waiting, size = [], 0
+        if self.first is None and self._dump.file:  # logs without a transaction
+            self.before, self.first = self._transactions.gtids, number_of(self._dump.file)
+        yield from self._take_waiting(waiting)
+
+    def _take_waiting(self, waiting: list[tuple[Group, list[Item]]]) -> Iterator[Seen]:
+        for (group, _), records in zip(waiting, convert_items([items for _, items in waiting]), strict=True):
+            yield Seen(group.head.gtid, group.head.info, _Digest().add_all(records).take())
+
+    def _take_xa(self, records: Iterable[Record]) -> bytes | None:
+        """As `run` appends it: rows stand where they are committed. None: they were prepared before these logs."""
+        digest, marks, mark = _Digest(), _Digest(), None
+        for record in records:
+            if isinstance(record, Mark):
+                marks.add(record)
+                if record.word in (XA_PREPARE, XA_COMMIT, XA_ROLLBACK):
+                    mark = record
+                    continue
+            digest.add(record)
+        if mark is None:
+            return digest.take()
+        if mark.word == XA_PREPARE:
+            self._prepared[mark.text] = digest
+            return marks.take()
+        rows = self._prepared.pop(mark.text, None)
+        if mark.word == XA_COMMIT:
+            return rows.add_all([mark]).take() if rows else None
+        return _Digest().add_all([mark]).take()
+
+
+def _gather(group: Group) -> tuple[list[Item], int]:
+    """The first items of a transaction, as many as are decoded together, and what they weigh."""
+    items: list[Item] = []
+    size = 0
+    for item in group.items:
+        items.append(item)
+        size += weigh(item)
+        if size >= MOST_BYTES:
+            break
+    return items, size
+
+
+class _Digest:
+    """A digest of records that does not depend on how their rows are put together in batches."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._shape: Shape | None = None
+
+    def add_all(self, records: Iterable[Record]) -> _Digest:
+        for record in records:
+            self.add(record)
+        return self
+
+    def add(self, record: Record) -> None:
+        if isinstance(record, Rows):
+            if record.shape != self._shape:
+                self._shape = record.shape
+                self._hash.update(self._shape.as_json().encode())
+            for row in record.rows():
+                self._hash.update(repr((int(row.op), row.before, row.after)).encode())
+        elif isinstance(record, Mark):
+            self._hash.update(repr((record.word, record.text)).encode())
+        elif isinstance(record, Ddl):
+            self._hash.update(repr((record.database, record.sql)).encode())
+        elif isinstance(record, SchemaChange):
+            self._hash.update(record.shape.as_json().encode())
+
+    def take(self) -> bytes:
+        return self._hash.digest()

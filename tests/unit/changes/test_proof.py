@@ -1,0 +1,161 @@
+"""A store is proved against the logs that it is from: what is missing, doubled, made up or changed in it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.changes.test_capture import NAMES, World
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import Rows, Transaction
+from tidemark.changes.store.read import Reader
+from tidemark.changes.store.write import Writer
+
+Change = Callable[[Iterable[Transaction]], Iterator[Transaction]]
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """The workload's logs with XA, DDL and savepoints, captured. Nobody changes this one."""
+    world = World(tmp_path_factory.mktemp("captured"))
+    world.capture("--files", *world.unpack(*(f"workload/{name}" for name in NAMES[:12])))
+    return world
+
+
+def planted(captured: World, folder: Path, change: Change) -> World:
+    """The same logs beside a store that holds something else."""
+    world = World(folder)
+    for log in captured.folder.glob("mysql-bin.0*"):
+        (folder / log.name).symlink_to(log)
+    world.config.write_bytes(captured.config.read_bytes())
+    (folder / "store").mkdir()
+    (folder / "store" / "source.json").write_bytes((captured.folder / "store" / "source.json").read_bytes())
+    reader = Reader(Disk(captured.folder / "store"))
+    with Writer(Disk(folder / "store"), 1) as writer:
+        for transaction in change(one for _, one in reader.read_whole()):
+            writer.append(transaction, reader.view.gtids)
+    return world
+
+
+def prove(world: World, *words: str, code: int = 0) -> dict[str, Any]:
+    said = world.run("verify", "orders", *words, "--files", str(world.folder / "mysql-bin.0*"))
+    assert said.code == code, said
+    return said.json
+
+
+@pytest.mark.parametrize("deep", [(), ("--deep",)])
+def test_all_that_the_logs_have_is_in_the_store(captured: World, deep: tuple[str, ...]) -> None:
+    found = prove(captured, *deep)
+    assert found["logs"] == {
+        "compared": found["checked"],
+        "rows_compared": bool(deep),
+        "purged": 0,
+        "in_gaps": 0,
+        "not_captured": 0,
+        "counts": {},
+    }
+
+
+def test_what_is_not_captured_yet_is_told_and_no_difference(world: World) -> None:
+    files = world.unpack(*(f"workload/{name}" for name in NAMES[:12]))
+    world.capture("--until", "seq:100", "--files", *files)
+    found = prove(world, "--deep")
+    assert found["logs"]["compared"] == 99 and found["differences"] == []
+    assert world.capture("--files", *files)["transactions"]
+    whole = prove(world, "--deep")["logs"]["compared"]
+    for name in NAMES[:4]:
+        (world.folder / name).unlink()
+    found = prove(world)
+    assert found["logs"]["purged"] + found["logs"]["compared"] == whole and found["logs"]["purged"]
+
+
+def without(number: int) -> Change:
+    return lambda found: (one for at, one in enumerate(found, 1) if at != number)
+
+
+def twice(number: int) -> Change:
+    def change(found: Iterable[Transaction]) -> Iterator[Transaction]:
+        for at, one in enumerate(found, 1):
+            yield one
+            if at == number:
+                yield one
+
+    return change
+
+
+def renamed(number: int) -> Change:
+    def change(found: Iterable[Transaction]) -> Iterator[Transaction]:
+        for at, one in enumerate(found, 1):
+            yield replace(one, gtid="0-7-1") if at == number else one
+
+    return change
+
+
+def with_one_value_changed(found: Iterable[Transaction]) -> Iterator[Transaction]:
+    is_done = False
+    for one in found:
+        records = list(one.records)
+        for at, record in enumerate(records):
+            if isinstance(record, Rows) and not is_done and (row := next(record.rows())).after is not None:
+                column = next(number for number, value in enumerate(row.after) if isinstance(value, int))
+                after = (*row.after[:column], int(str(row.after[column])) ^ 1, *row.after[column + 1 :])
+                records[at] = Rows.of(record.shape, [replace(row, after=after), *list(record.rows())[1:]])
+                is_done = True
+        yield replace(one, records=tuple(records))
+
+
+@pytest.mark.parametrize(
+    ("change", "whats"),
+    [(without(50), ["missing"]), (twice(50), ["double"]), (renamed(50), ["missing", "unknown"])],
+    ids=["missing", "doubled", "another"],
+)
+def test_a_transaction_that_is_not_as_it_should_be_is_named(
+    captured: World, tmp_path: Path, change: Change, whats: list[str]
+) -> None:
+    found = prove(planted(captured, tmp_path, change), code=20)
+    assert [one["what"] for one in found["differences"]] == whats
+    assert found["differences"][0]["problem"].startswith("0-1-50 ")
+    assert found["logs"]["counts"] == dict.fromkeys(whats, 1)
+
+
+def test_a_changed_value_is_found_where_rows_are_compared(captured: World, tmp_path: Path) -> None:
+    world = planted(captured, tmp_path, with_one_value_changed)
+    assert prove(world)["differences"] == []
+    [one] = prove(world, "--deep", code=20)["differences"]
+    assert one["what"] == "changed"
+
+
+def test_without_gtids_places_are_compared(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("sound", "missing", "double")]
+    for folder in folders:
+        folder.mkdir()
+    captured = World(folders[0])
+    captured.write_settings('tables = ["other.*"]')  # this log has no names of columns
+    captured.put_log("real/tsdb-mysql-bin.000002", "mysql-bin.000003")
+    count = captured.capture("--files", str(captured.folder / "mysql-bin.000003"))["transactions"]
+    assert prove(captured)["logs"]["compared"] == count > 4
+    for folder, change in zip(folders[1:], (without(3), twice(3)), strict=True):
+        world = planted(captured, folder, change)
+        [one] = prove(world, code=20)["differences"]
+        assert one["what"] == folder.name and one["problem"].startswith("a transaction without GTID")
+
+
+def test_what_lies_in_a_gap_on_record_is_told_as_such(captured: World, tmp_path: Path) -> None:
+    from tidemark.changes.gaps import Gap, record_gap
+
+    world = planted(captured, tmp_path, without(50))
+    record_gap(
+        Disk(tmp_path / "store"),
+        Gap("", "db", "mysql-bin.000001:4", "mysql-bin.000012:4", "0-1-49", "0-1-50", ("a.b",), 1e9),
+    )
+    found = prove(world, code=31)
+    assert found["logs"]["in_gaps"] == 1 and found["differences"] == []
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
