@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,11 +20,15 @@ from typing import TYPE_CHECKING
 
 from tidemark.app import App
 from tidemark.changes import points
+from tidemark.changes.bootstrap import requests
 from tidemark.changes.bootstrap.chunks import can_bootstrap, list_readable
+from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
-from tidemark.changes.bootstrap.state import Table, read_state, write_state
+from tidemark.changes.bootstrap.state import READING, WAITING, Table, read_state, write_state
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import (
+    LEAST_WAIT,
+    MOST_WAIT,
     Captured,
     Job,
     OpenDump,
@@ -47,7 +52,15 @@ from tidemark.changes.store.read import Found, Reader, Target
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
-from tidemark.errors import BinlogGapError, NotFoundError, RetryableError, TidemarkError, UsageError
+from tidemark.errors import (
+    BinlogGapError,
+    LeaseHeldError,
+    NotFoundError,
+    RetryableError,
+    TidemarkError,
+    UnreachableError,
+    UsageError,
+)
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import Settings, SourceSettings
@@ -60,6 +73,8 @@ VERIFIED = "verified"
 """When the store was last found whole: seconds since 1970, as text."""
 VERIFY_SECONDS = 86_400
 RETAIN_SECONDS = 3600.0
+ASK_SECONDS = 0.5
+"""How often who waits for another's capture looks."""
 BOOTSTRAP = "bootstrap"
 """Where a new store begins, if not at a POINT."""
 Wants = Callable[[str, str], bool]
@@ -199,19 +214,28 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
             )
         begin = _begin_store(source, request) if is_new else _Begin()
         open_events = _open_files(request.files) if request.files else _open_server(source, begin.log, follow=request.follow)
-        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow)
+        asked = _is_asked_in(disk) if request.reading is Reading.NOW else bool
+        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked)
+        reads = request.reading is Reading.NOW and not request.files and until is None
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
         with cleaning_up, _recording_gap(source, files=bool(request.files)), open_writer(job) as writer:
-            made = Bootstrapped(Captured(writer.state, writer.state), [])
-            if request.reading is Reading.NOW and not request.files and until is None:
-                made = _read_tables(source, replace(job, open_dump=_open_server(source, begin.log)), writer, progress)
-            if made.refused is not None:
-                progress(Tick(f"not read: {made.refused.message}"))
-            done = capture_into(job, writer, progress)
-    if made.refused is not None:
+            parts: list[Captured] = []
+            tables: list[str] = []
+            while True:
+                made = _read_tables(source, job, begin.log, writer, progress) if reads else None
+                parts += [made.captured] if made else []
+                tables += made.done if made else []
+                parts.append(capture_into(job, writer, progress))
+                if not (request.follow and reads and job.is_asked()):
+                    break
+    if made is not None and made.refused is not None:
         raise made.refused
-    first = made.captured
-    return Done(Captured(first.first, done.last, first.rows + done.rows, first.bytes + done.bytes), made.done)
+    rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables)
+
+
+def _is_asked_in(disk: Disk) -> Callable[[], bool]:
+    return lambda: bool(list_requests(disk))
 
 
 @dataclass(frozen=True)
@@ -244,9 +268,25 @@ def _begin_store(source: Source, request: Request) -> _Begin:
     return _Begin(log)
 
 
-def _read_tables(source: Source, job: Job, writer: Writer, progress: Progress) -> Bootstrapped:
-    login = login_of(source.settings)
-    return bootstrap_tables(replace(job, follow=False), writer, lambda: open_server(login), Pace(), progress=progress)
+def _read_tables(source: Source, job: Job, log: str, writer: Writer, progress: Progress) -> Bootstrapped:
+    """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
+    read."""
+    login, follow = login_of(source.settings), job.follow
+    job = replace(job, open_dump=_open_server(source, log), follow=False)
+    pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
+    while True:
+        try:
+            made = bootstrap_tables(job, writer, lambda: open_server(login), pace, progress=progress)
+        except UnreachableError as away:
+            if not follow:
+                raise
+            progress(Tick(f"{away.message}: again in {wait:g} s"))
+            time.sleep(wait)
+            wait = min(2 * wait, MOST_WAIT)
+            continue
+        if made.refused is not None:
+            progress(Tick(f"not read: {made.refused.message}"))
+        return made
 
 
 @contextmanager
@@ -307,28 +347,47 @@ def _record_gap(source: Source, met: BinlogGapError) -> None:
     ) from met
 
 
-def bootstrap_source(
-    source: Source, patterns: Sequence[str] = ("**",), progress: Progress = ignore_progress
-) -> Mapping[str, Table]:
-    """Ask for tables by patterns, and read those that are asked for and not read yet, as the holder of the source's lease.
-    How far each is. PermanentError: a table could not be read; the others are."""
+def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Mapping[str, Table]:
+    """Read the tables that are asked for and not read yet, as the holder of the source's lease. How far each is.
+
+    PermanentError: a table could not be read; the others are. LeaseHeldError: a capture is at work, which may do it.
+    """
     settings, disk = source.settings, source.disk
-    wants, asked = wants_of(settings), choose_tables(patterns)
     with _hold_capture(source) as lease:
-        if patterns:
-            with open_server(login_of(settings)) as server:
-                there = list_readable(server).items()
-            names = [name for name, (database, table) in there if wants(database, table) and asked(database, table)]
-            write_state(disk, read_state(disk).with_waiting(names))
-        if not (found := read_state(disk)).list_open():
+        if not list_requests(disk) and not (found := read_state(disk)).list_open():
             return found.tables
-        rules = Rules(wants, stops=settings.unsafe == "stop")
+        rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
         job = Job(disk, lease.fence, rules, _open_server(source))
         with _recording_gap(source), open_writer(job) as writer:
-            made = _read_tables(source, job, writer, progress)
+            made = _read_tables(source, job, "", writer, progress)
     if made.refused is not None:
         raise made.refused
     return read_state(disk).tables
+
+
+def ask_bootstrap(
+    source: Source, request: requests.Request, *, wait: bool = True, progress: Progress = ignore_progress
+) -> Mapping[str, Table]:
+    """Ask for tables, or for no more of them. It is done here, or by the capture that is at work, which is waited for;
+    without `wait`, by the next that comes by. How far each table is."""
+    if not request.cancel:
+        with open_server(login_of(source.settings)) as server:
+            list_readable(server)
+    path = requests.write_request(source.disk, request)
+    while wait:
+        try:
+            if not request.cancel:
+                return bootstrap_source(source, progress)
+            with _hold_capture(source):
+                requests.cancel(source.disk)
+            break
+        except LeaseHeldError as held:
+            busy = any(table.state in (WAITING, READING) for table in read_state(source.disk).tables.values())
+            if path not in list_requests(source.disk) and not busy:
+                break
+            progress(Tick(held.message))
+            time.sleep(ASK_SECONDS)
+    return read_state(source.disk).tables
 
 
 def _open_files(patterns: Sequence[str]) -> OpenDump:

@@ -336,6 +336,7 @@ class SourceSettings:
     unsafe: str = setting(
         "stop", one_of("stop", "mark"), 'at changes that the log does not hold as rows; "mark": go on, and tell of them'
     )
+    bootstrap_rows: int = setting(0, whole_number(0), "rows a second that are read of tables, at most; 0: no limit")
     retain_hours: int = setting(24, whole_number(1), "changes older than this are removed by `changes retain`")
     retain_bytes: int = setting(0, parse_size, '"200 GB": more than this is removed, the oldest first; "": no limit')
 

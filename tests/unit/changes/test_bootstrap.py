@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tidemark
 from tests.change_worlds import DyingDisk, Power
 from tests.commanded import run_here
 from tests.crash.explorer import Effects, explore
 from tests.dump_worlds import settings_for
 from tests.services import mariadb
+from tidemark.changes.bootstrap.requests import Request, list_requests, write_request
 from tidemark.changes.bootstrap.run import Pace, bootstrap_tables
 from tidemark.changes.bootstrap.state import Table, read_state, write_state
 from tidemark.changes.bootstrap.tables import list_tables, quote_name
@@ -260,6 +266,58 @@ def test_a_new_store_may_begin_elsewhere(tmp_path: Path, server: mariadb.MariaDb
     assert "bootstrap_begin" not in [line["k"] for line in read(other)]
 
 
+def test_it_is_cancelled_and_goes_on(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run(
+        "CREATE TABLE d.t (id INT PRIMARY KEY) ENGINE=InnoDB",
+        "INSERT INTO d.t SELECT seq FROM d.seq_1_to_1000",
+        "CREATE TABLE d.u (id INT PRIMARY KEY) ENGINE=InnoDB",
+        "INSERT INTO d.u VALUES (1)",
+    )
+    config = write_settings(tmp_path, server)
+    config.write_text(config.read_text() + "bootstrap_rows = 100\nheartbeat_seconds = 1\n")
+    disk = Disk(tmp_path / "store")
+    follower = start_follower(config)
+    try:
+        wait_until(lambda: read_state(disk).tables.get("d.t", Table()).chunks >= 2, "two chunks")
+        said = run_here(config, "changes", "bootstrap", "orders", "--cancel")
+        assert (said.code, said.json["state"]) == (0, "cancelled")
+        table = read_state(disk).tables["d.t"]
+        assert table.rows == 100 * table.chunks < 1000
+        server.run("INSERT INTO d.t VALUES (5000)")
+        wait_until(lambda: any(line.get("after") == [5000] for line in read(config)), "a change, captured")
+        config.write_text(config.read_text().replace("= 100\n", "= 0\n"))
+        assert run_here(config, "changes", "bootstrap", "orders", "--tables", "d.u", "--no-wait").json["state"] == "asked"
+        wait_until(lambda: read_state(disk).tables["d.u"].state == "done", "the other table")
+        run_here(config, "changes", "capture", "orders").refused(5, "capture:orders")
+    finally:
+        follower.kill()
+        follower.wait()
+    begun = read_state(disk).tables["d.t"]
+    assert begun.state == "cancelled"
+    server.run("DELETE FROM d.t WHERE id = 999")
+    said = run_here(config, "changes", "bootstrap", "orders")
+    assert (said.code, said.json["state"]) == (0, "done")
+    lines = read(config)
+    rows = [line["after"][0] for line in lines if line.get("op") == "R" and line["table"] == "t"]
+    assert rows == [*range(1, 999), 1000, 5000]
+    assert fold([line for line in lines if line.get("table") == "t"]) == sorted(server.run("SELECT id FROM d.t"))
+    assert run_here(config, "changes", "bootstrap", "orders", "--cancel").json["state"] == "done"
+
+
+def start_follower(config: Path) -> subprocess.Popen[bytes]:
+    plugins = str(Path(tidemark.__file__).parents[1])
+    path = os.pathsep.join([plugins, *filter(None, [os.environ.get("PYTHONPATH")])])
+    words = [sys.executable, "-m", "tidemark.cli", "--config", str(config), "changes", "capture", "orders", "--follow"]
+    return subprocess.Popen(words, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.DEVNULL)
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < limit, what
+        time.sleep(0.1)
+
+
 def fold(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """A table with a key in its first column, as the changes leave it."""
     rows: dict[Any, tuple[Any, ...]] = {}
@@ -331,7 +389,8 @@ class BootstrapWorld:
             server.ask = write_and_ask  # type: ignore[method-assign]
             return server
 
-        write_state(disk, read_state(disk).with_waiting(["d.k"]))
+        if not read_state(disk).tables and not list_requests(disk):
+            write_request(disk, Request(["d.k"]), lambda: 1)
         with open_writer(job) as writer:
             bootstrap_tables(job, writer, open_written, Pace(chunk_rows=4096))
             capture_into(job, writer)

@@ -1,8 +1,9 @@
 """Bring the rows that tables have when their capture begins: in chunks by key, each at a proved place between the changes.
 
-Enter by `run.bootstrap_tables`, for tables that `state.State.with_waiting` asks for. Nothing is written at the source.
+Enter by `run.bootstrap_tables`, for tables that `requests.write_request` asks for. Nothing is written at the source.
 
     state   how far each table is, and the chunk that is on its way
+    requests  what others ask who do not hold the source
     tables  a table of the catalog in the form in which a log gives its rows; its key, and questions by it
     rows    rows of an answer in the form of the store
     chunks  a snapshot, its place in the log, rows behind a key

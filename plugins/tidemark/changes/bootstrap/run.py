@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tidemark.changes.bootstrap.chunks import CHUNK_ROWS, UNKNOWN, Chunk, Tables
+from tidemark.changes.bootstrap.requests import list_requests, take_requests
 from tidemark.changes.bootstrap.state import (
     BEGIN,
     DONE,
@@ -15,7 +16,6 @@ from tidemark.changes.bootstrap.state import (
     GONE,
     READING,
     REFUSED,
-    WAITING,
     Intended,
     State,
     Table,
@@ -68,14 +68,15 @@ def bootstrap_tables(
     *,
     progress: Progress = ignore_progress,
 ) -> Bootstrapped:
-    """Append the rows of the tables that `bootstrap.json` has as not read yet, and the changes up to each chunk of them.
+    """Append the rows of the tables that are asked for and not read yet, and the changes up to each chunk of them.
 
-    `job` has an end: it does not follow. A table goes on behind the last chunk that the store holds. One that cannot be
-    read is told as refused, and the others are read. Raises what the capture raises, and UnreachableError.
+    What others ask meanwhile is done between two chunks. `job` has an end: it does not follow. A table goes on behind the
+    last chunk that the store holds. One that cannot be read is told as refused, and the others are read. Raises what the
+    capture raises, and UnreachableError.
     """
     made = Bootstrapped(Captured(writer.state, writer.state), [])
     state = settle(job.disk, found := read_state(job.disk))
-    if not state.list_open():
+    if not state.list_open() and not list_requests(job.disk):
         if state != found:
             write_state(job.disk, state)
     else:
@@ -90,31 +91,39 @@ class _Bootstrap:
         self.job, self.writer, self.tables, self.pace, self.progress = job, writer, tables, pace, progress
 
     def read_all(self, state: State, made: Bootstrapped) -> None:
-        for name in state.list_open():
-            table = state.tables[name]
-            if name not in self.tables.there:
-                state = state.with_table(name, replace(table, state=GONE))
-                continue
-            if table.state == REFUSED:
-                table = replace(table, state=READING if table.chunks else WAITING, why="")
-            while table.state != DONE:
-                with ExitStack() as opened:
-                    begun = time.monotonic()
-                    try:
-                        chunk = opened.enter_context(self.tables.open_chunk(name, table, self.pace.most_rows))
-                    except PermanentError as refused:
-                        made.refused = made.refused or refused
-                        state = state.with_table(name, replace(table, state=REFUSED, why=refused.message))
-                        break
-                    self._capture_up_to(chunk.place, made)
-                    before = 0 if chunk.is_first else table.rows
-                    table = self._append(state, name, table, chunk, begun)
-                    state = state.with_table(name, table)
-                made.captured.rows += table.rows - before
-                self.progress(Tick(f"bootstrap of {name}", done=table.rows))
-            else:
+        """Read a chunk after the other. A table that is refused is not tried twice."""
+        tried: set[str] = set()
+        while True:
+            state = take_requests(self.job.disk, state, self.tables.there, self.job.rules.wants)
+            left = [name for name in state.list_open() if name not in tried]
+            if not left:
+                break
+            name = next((one for one in left if state.tables[one].state == READING), left[0])
+            table = self._read_chunk(state, name, made)
+            if table.state == DONE:
                 made.done.append(name)
+            elif table.state != READING:
+                tried.add(name)
+            state = state.with_table(name, table)
         write_state(self.job.disk, state)
+
+    def _read_chunk(self, state: State, name: str, made: Bootstrapped) -> Table:
+        """Append the next chunk of a table, and the changes up to it. Returns how far the table is then."""
+        table = state.tables[name]
+        if name not in self.tables.there:
+            return replace(table, state=GONE)
+        with ExitStack() as opened:
+            begun = time.monotonic()
+            try:
+                chunk = opened.enter_context(self.tables.open_chunk(name, table.as_open(), self.pace.most_rows))
+            except PermanentError as refused:
+                made.refused = made.refused or refused
+                return replace(table, state=REFUSED, why=refused.message)
+            self._capture_up_to(chunk.place, made)
+            after = self._append(state, name, table, chunk, begun)
+        made.captured.rows += after.rows - (0 if chunk.is_first else table.rows)
+        self.progress(Tick(f"bootstrap of {name}", done=after.rows))
+        return after
 
     def _capture_up_to(self, place: FilePosition, made: Bootstrapped) -> None:
         until = parse_point(f"{place.file}:{place.position}")

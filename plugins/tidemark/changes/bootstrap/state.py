@@ -20,8 +20,8 @@ PATH = "bootstrap.json"
 FORMAT = 1
 BEGIN, END = "bootstrap_begin", "bootstrap_end"
 """Words of the marks that stand before a table's first chunk and behind its last."""
-WAITING, READING, DONE, REFUSED, GONE = "waiting", "reading", "done", "refused", "gone"
-"""What a table is: asked for, begun, read, not to be read as it is, no longer at the server."""
+WAITING, READING, DONE, REFUSED, GONE, CANCELLED = "waiting", "reading", "done", "refused", "gone", "cancelled"
+"""What a table is: asked for, begun, read, not to be read as it is, no longer at the server, not to be read on."""
 OPEN = (WAITING, READING, REFUSED)
 """Those that the next round reads."""
 
@@ -37,6 +37,10 @@ class Table:
     key: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     why: str = ""
+
+    def as_open(self) -> Table:
+        """The same, to be read on."""
+        return replace(self, state=READING if self.chunks else WAITING, why="")
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,15 @@ class State:
         return tuple(sorted(name for name, table in self.tables.items() if table.state in OPEN))
 
     def with_waiting(self, names: Iterable[str]) -> State:
-        """The same, with these tables asked for. One that is known goes on as it is."""
-        return replace(self, tables={**dict.fromkeys(names, Table()), **self.tables})
+        """The same, with these tables asked for. One that was begun goes on where it is, one that is done stays so."""
+        asked = {name: self.tables.get(name, Table()) for name in names}
+        found = {name: table if table.state == DONE else table.as_open() for name, table in asked.items()}
+        return replace(self, tables={**self.tables, **found})
+
+    def with_cancelled(self) -> State:
+        """The same, with no table to be read on."""
+        found = {name: replace(self.tables[name], state=CANCELLED) for name in self.list_open()}
+        return replace(self, tables={**self.tables, **found})
 
     def with_table(self, name: str, table: Table) -> State:
         return State({**self.tables, name: table})

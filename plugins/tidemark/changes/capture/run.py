@@ -103,7 +103,7 @@ def open_log_files(paths: Iterable[Path]) -> OpenDump:
 @dataclass(frozen=True)
 class Job:
     """What to capture, and how. `start`: the first transaction that a new store takes. `until`: the first that is left out.
-    `follow`: the events have no end, and a server that is away is asked again."""
+    `follow`: the events have no end, and a server that is away is asked again; it ends where `is_asked` for something."""
 
     disk: Disk
     fence: int
@@ -112,6 +112,7 @@ class Job:
     until: Target | None = None
     start: Target | None = None
     follow: bool = False
+    is_asked: Callable[[], bool] = bool
     limits: Limits | None = None
 
 
@@ -130,6 +131,10 @@ def open_writer(job: Job) -> Writer:
 def capture_into(job: Job, writer: Writer, progress: Progress = ignore_progress) -> Captured:
     """Capture with a writer that the caller opened, and goes on to use."""
     return _Capture(job, writer, progress).run()
+
+
+class _AskedError(Exception):
+    """Somebody asks for something: who follows ends."""
 
 
 class _Capture:
@@ -151,6 +156,8 @@ class _Capture:
             try:
                 self._run_once()
                 return self._make_durable()
+            except _AskedError:
+                return self._make_durable()
             except UnreachableError as away:
                 # What was not durable may stay so: the server is asked from the store's end on, which has it.
                 wait = LEAST_WAIT if self.writer.state.seq > before else min(2 * wait, MOST_WAIT)
@@ -165,6 +172,15 @@ class _Capture:
         self.done.last = self.writer.durable
         return self.done
 
+    def _rest(self) -> None:
+        """A moment without events."""
+        self._make_durable()
+        self._check_asked()
+
+    def _check_asked(self) -> None:
+        if self.job.follow and self.job.is_asked():
+            raise _AskedError
+
     def _run_once(self) -> None:
         """Append what there is from the writer's end on."""
         state = self.writer.state
@@ -178,7 +194,7 @@ class _Capture:
             dump, comes_again = self.job.open_dump(end)
         except NotFoundError:
             return
-        events = read_ahead(dump, self._make_durable) if self.job.follow else dump.events()
+        events = read_ahead(dump, self._rest) if self.job.follow else dump.events()
         try:
             groups = iter(Transactions(events, self.job.rules, gtids, state.gtid_offset, ahead=not self.job.follow))
             if end is not None and comes_again and not is_log_head(end.position):
@@ -220,6 +236,7 @@ class _Capture:
                     last = now
                     done = self.writer.state.seq - self.done.first.seq
                     self.progress(Tick("capture", done=done, bytes_done=self.done.bytes))
+                    self._check_asked()
         finally:
             self._append_waiting()
 

@@ -41,6 +41,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     captured.add_argument("--until", metavar="POINT", default="", help=f"to before the first transaction there: {POINT}")
     read_in = add("bootstrap", "bring the rows that tables have now into the store, between the changes (MariaDB)")
     read_in.add_argument("--tables", nargs="+", metavar="P", default=["**"], help='patterns such as "shop.*"')
+    read_in.add_argument("--cancel", action="store_true", help="read no more; what is read stays, and may go on later")
+    read_in.add_argument("--no-wait", action="store_true", help="ask the capture that is at work, or the next, and end")
     add("show", "what is known of a source, or of all", optional=True)
     found = add("find", "the first transaction at or after a point", "orders 2026-11-20T10:00Z")
     found.add_argument("point", metavar="POINT", help=POINT)
@@ -121,15 +123,19 @@ def _run_capture(call: Call) -> Answer:
 
 
 def _run_bootstrap(call: Call) -> Answer:
-    from tidemark.changes.source import bootstrap_source
+    from tidemark.changes.bootstrap.requests import Request
+    from tidemark.changes.source import ask_bootstrap
 
+    asked = call.arguments
+    request = Request(cancel=True) if asked.cancel else Request(asked.tables)
     with progress.show_progress(call.screen) as beat:
-        tables = bootstrap_source(_source(call), call.arguments.tables, beat)
+        tables = ask_bootstrap(_source(call), request, wait=not asked.no_wait, progress=beat)
     shown = [
         {"name": name, "state": table.state, "chunks": table.chunks, "rows": table.rows}
         for name, table in sorted(tables.items())
     ]
-    state = "done" if all(table.state == "done" for table in tables.values()) else "reading"
+    left = {table.state for table in tables.values() if table.state != "done"}
+    state = "asked" if asked.no_wait else "reading" if left & {"waiting", "reading"} else min(left, default="done")
 
     def show(screen: Screen) -> None:
         rows = [list(table.values()) for table in shown]

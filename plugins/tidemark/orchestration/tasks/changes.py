@@ -78,7 +78,7 @@ def bootstrap(
 
     def read(app: App) -> tuple[int, int]:
         found = find_source(app, source)
-        tables = bootstrap_source(found, (), progress)
+        tables = bootstrap_source(found, progress)
         return sum(table.rows for table in tables.values()), Reader(found.disk).view.end.seq
 
     try:

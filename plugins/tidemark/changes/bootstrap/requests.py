@@ -1,0 +1,75 @@
+"""What is asked of the capture of a source by others who do not hold it: to read tables, or to stop reading.
+
+A file a request, `asked/<nanoseconds>.json` in the store's folder, published whole. The holder of the source's lease takes
+them in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+
+from tidemark.changes.bootstrap.state import State, read_state, write_state
+from tidemark.changes.store.disk import Disk
+from tidemark.errors import CorruptionError, UnsupportedError
+
+FOLDER = "asked"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """Read the tables that patterns of `database.table` mean; or `cancel`: read no more of any."""
+
+    tables: Sequence[str] = ()
+    cancel: bool = False
+
+
+def write_request(disk: Disk, request: Request, clock: Callable[[], int] = time.time_ns) -> str:
+    """Ask. Returns the path of the file: it is gone when the request is taken."""
+    path = f"{FOLDER}/{clock():020}.json"
+    disk.publish(path, json.dumps({"format": FORMAT, **asdict(request)}, ensure_ascii=False).encode())
+    return path
+
+
+def list_requests(disk: Disk) -> list[str]:
+    """The paths of what is asked, the oldest first."""
+    return sorted(f"{FOLDER}/{name}" for name in disk.list_names(FOLDER) if re.fullmatch(r"\d+\.json", name))
+
+
+def take_requests(
+    disk: Disk, state: State, there: Mapping[str, tuple[str, str]], wants: Callable[[str, str], bool]
+) -> State:
+    """Do what is asked. `there`: the server's tables; `wants(database, table)`: of the source."""
+    for path in list_requests(disk):
+        request = _read_request(disk, path)
+        if request.cancel:
+            state = state.with_cancelled()
+        else:
+            names = [name for name in there if wants(*there[name])]
+            state = state.with_waiting(n for n in names if any(fnmatchcase(n, p) for p in request.tables))
+        write_state(disk, state)
+        # CRASH WINDOW: done, and still asked: it is done again, which changes nothing.
+        disk.remove([path])
+    return state
+
+
+def cancel(disk: Disk) -> None:
+    """Do what is asked where it is to read no more. For a holder who reads nothing now."""
+    take_requests(disk, read_state(disk), {}, lambda *_: False)
+
+
+def _read_request(disk: Disk, path: str) -> Request:
+    try:
+        found = json.loads(disk.read(path))
+        if found.pop("format") > FORMAT:
+            raise UnsupportedError(f"{path} is of a newer format", hint="upgrade Tidemark", subject=path)
+        return Request(**found)
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise CorruptionError(
+            f"{path} of the store is damaged: {wrong}", hint="remove it, and ask again", subject=path
+        ) from wrong
