@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TESTS = {
     ("packets", "small_files"): ("tests/unit/stores/test_packets.py", "tests/unit/transfer/test_small_files.py"),
-    ("kernels",): ("tests/property/test_binlog_batches.py", "tests/property/test_plain_transactions.py"),
+    ("kernels",): (
+        "tests/property/test_binlog_batches.py",
+        "tests/property/test_plain_transactions.py",
+        "tests/unit/changes/connection/test_results.py",
+    ),
 }
 
 

@@ -459,6 +459,8 @@ def kernels() -> ctypes.CDLL | None:
     places = (ctypes.c_char_p, pointer, pointer, u64)
     walk = (ctypes.c_char_p, u64, u64, pointer, u32, pointer, pointer, u64, pointer, pointer, pointer)
     library.tm_walk.argtypes, library.tm_walk.restype = walk, ctypes.c_int64
+    answer = (ctypes.c_char_p, u64, u32, u64, pointer, pointer, pointer)
+    library.tm_walk_answer.argtypes, library.tm_walk_answer.restype = answer, ctypes.c_int64
     library.tm_load.argtypes, library.tm_load.restype = (*places, u32, u32, pointer), None
     library.tm_gather.argtypes, library.tm_gather.restype = (*places, pointer), None
     library.tm_decimals.argtypes = (*places, pointer, u32, u32, pointer)

@@ -1,7 +1,9 @@
 /* Find and load the values of row events, for speed alone. C11 of gcc and clang; includes only headers of the C library.
  *
- * `tm_scan` finds transactions in events. `tm_walk` finds where each value of each row begins and how long it is. The others load the values that it found, as they
- * are or as text. None reads beyond `data + size`. The same functions in numpy and Python are in batches.py and scalars.py;
+ * `tm_scan` finds transactions in events. `tm_walk` finds where each value of each row begins and how long it is,
+ * `tm_walk_answer` the same in the answer of a server. The others load the values that it found, as they
+ * are or as text. None reads beyond `data + size`. The same functions in numpy and Python are in batches.py, scalars.py and
+ * in connection/results.py;
  * batches.py builds this file.
  */
 #include <stdint.h>
@@ -47,6 +49,47 @@ EXPORT int64_t tm_walk(const uint8_t *data, uint64_t size, uint64_t at, const ui
         }
         ends[row] = (int64_t)p;
     }
+    return (int64_t)row;
+}
+
+/* The rows of an answer in the text protocol, from byte 0 on, `most` of them at most: packets of 3 bytes of size, a number and
+ * `width` values, each behind its length. Ends before a packet that is not there wholly or is no row in one packet. Writes
+ * as tm_walk does, and the bytes of those rows to `used`. Returns the number of rows, or -1 at one that is none.
+ */
+EXPORT int64_t tm_walk_answer(const uint8_t *data, uint64_t size, uint32_t width, uint64_t most, int64_t *starts,
+                              int64_t *lengths, uint64_t *used) {
+    uint64_t p = 0, row = 0;
+    for (; row < most && size - p > 4; row++) {
+        const uint64_t body = data[p] | (uint64_t)data[p + 1] << 8 | (uint64_t)data[p + 2] << 16;
+        if (body == 0 || body == 0xffffff || body > size - p - 4) break;
+        const uint8_t first = data[p + 4];
+        if (first == 0xff || (first == 0xfe && body < 9)) break;
+        uint64_t at = p + 4, end = at + body;
+        for (uint64_t column = 0; column < width; column++) {
+            int64_t *start = starts + column * most + row, *length = lengths + column * most + row;
+            if (at == end) return -1;
+            uint64_t bytes = data[at++];
+            if (bytes == 0xfb) {
+                *start = (int64_t)at;
+                *length = -1;
+                continue;
+            }
+            if (bytes > 0xfb) {
+                const unsigned prefix = bytes == 0xfc ? 2 : bytes == 0xfd ? 3 : bytes == 0xfe ? 8 : 0;
+                if (prefix == 0 || prefix > end - at) return -1;
+                bytes = 0;
+                for (unsigned k = 0; k < prefix; k++) bytes |= (uint64_t)data[at + k] << (8 * k);
+                at += prefix;
+            }
+            if (bytes > end - at) return -1;
+            *start = (int64_t)at;
+            *length = (int64_t)bytes;
+            at += bytes;
+        }
+        if (at != end) return -1;
+        p = end;
+    }
+    *used = p;
     return (int64_t)row;
 }
 

@@ -89,6 +89,7 @@ def bootstrap_tables(
 class _Bootstrap:
     def __init__(self, job: Job, writer: Writer, tables: Tables, pace: Pace, progress: Progress) -> None:
         self.job, self.writer, self.tables, self.pace, self.progress = job, writer, tables, pace, progress
+        self.bytes = 0  # of the last chunk
 
     def read_all(self, state: State, made: Bootstrapped) -> None:
         """Read a chunk after the other. A table that is refused is not tried twice."""
@@ -122,6 +123,7 @@ class _Bootstrap:
             self._capture_up_to(chunk.place, made)
             after = self._append(state, name, table, chunk, begun)
         made.captured.rows += after.rows - (0 if chunk.is_first else table.rows)
+        made.captured.bytes += self.bytes
         self.progress(Tick(f"bootstrap of {name}", done=after.rows))
         return after
 
@@ -149,18 +151,21 @@ class _Bootstrap:
         writer.append_large(head, _make_records(counted, chunk, name), writer.gtids)
         writer.sync()
         # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
+        self.bytes = counted.bytes
         return replace(after, rows=counted.rows) if rows == UNKNOWN else after
 
 
 class _Counted:
-    """Records on their way, and how many rows they had."""
+    """Records on their way, and the rows and bytes that they had."""
 
     def __init__(self, records: Iterable[Rows], pace: Pace, begun: float) -> None:
-        self.records, self.pace, self.begun, self.rows = records, pace, begun, 0
+        self.records, self.pace, self.begun = records, pace, begun
+        self.rows = self.bytes = 0
 
     def __iter__(self) -> Iterator[Rows]:
         for record in self.records:
             self.rows += record.count
+            self.bytes += record.batch.nbytes
             yield record
             self.pace.wait(self.rows, self.begun)
 

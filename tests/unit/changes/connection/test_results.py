@@ -10,12 +10,22 @@ from typing import Any, cast
 import pytest
 
 from tests.binlog_maker import lenenc
+from tidemark.changes.binlog.batches import kernels
+from tidemark.changes.connection import results
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.results import ask_values
 from tidemark.errors import CorruptionError, PermanentError, TidemarkError, UnreachableError
 
 Row = Sequence[bytes | None]
 END = b"\xfe\0\0\2\0"
+
+
+@pytest.fixture(params=["compiled", "slow"], autouse=True)
+def walked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "slow":
+        monkeypatch.setattr(results, "kernels", lambda: None)
+    elif kernels() is None:
+        pytest.skip("no C compiler")
 
 
 class FakeServer:
