@@ -15,7 +15,7 @@ from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo
-from tidemark.changes.trust.answers import Answers, StoreEnd
+from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import has_rest
 from tidemark.errors import CorruptionError, UnsupportedError
 
@@ -67,7 +67,7 @@ def find_gap(answers: Answers, end: StoreEnd) -> Gap | None:
         id="",
         server=answers.address,
         start=f"{end.position.file}:{end.position.position}",
-        end=f"{names[0]}:4",
+        end=f"{find_rest(names, end.position.file)[0]}:4",
         start_gtids=str(end.gtids or ""),
         end_gtids=str(before or ""),
         tables=answers.tables,

@@ -40,7 +40,8 @@ from tidemark.changes.capture.run import (
 )
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
-from tidemark.changes.connection.dump import open_dump
+from tidemark.changes.connection.dump import open_dump, open_stretches
+from tidemark.changes.connection.facts import read_logs
 from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.export import Exported, Query, Stream, export
 from tidemark.changes.gaps import OPEN, Gap, find_gap, is_in_gap, read_gaps, record_gap
@@ -51,7 +52,7 @@ from tidemark.changes.store.layout import hour_name
 from tidemark.changes.store.read import Found, Reader, Target
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.write import Writer
-from tidemark.changes.trust.answers import StoreEnd, ask_server
+from tidemark.changes.trust.answers import StoreEnd, ask_server, find_stretches
 from tidemark.errors import (
     BinlogGapError,
     LeaseHeldError,
@@ -504,18 +505,15 @@ def _prove_logs(
 
 
 def _open_logs(login: connection.SourceSettings, first: str) -> connection.Dump:
-    """The logs of a server from one on, or from the oldest where it has none of that name."""
-    server = open_server(login)
-    try:
+    """The logs of a server from one on, or all where it has none of that name."""
+    with open_server(login) as server:
         logs = _list_logs(server)
-    except BaseException:
-        server.close()
-        raise
-    return open_dump(server, connection.FilePosition(first if first in logs else logs[0]))
+    wanted = logs[logs.index(first) :] if first in logs else logs
+    return open_stretches(login, [stretch[0] for stretch in find_stretches(wanted)])
 
 
 def _list_logs(server: Server) -> list[str]:
-    return [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")]
+    return [name for name, _ in read_logs(server)]
 
 
 def is_verify_due(source: Source) -> bool:

@@ -30,7 +30,7 @@ from tidemark.changes.capture.transactions import (
     Rules,
     Transactions,
 )
-from tidemark.changes.connection.model import Dump
+from tidemark.changes.connection.model import Dump, RawEvent
 from tidemark.changes.store.block import decode_gtids
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Op, Record, Rows, SchemaChange, Shape
 from tidemark.changes.store.read import Reader
@@ -176,10 +176,10 @@ class _Comparison:
         return contains_gtid(self.end_gtids, seen.gtid) if seen.gtid else seen.info.order < self.end.order
 
     def _judge_stored(self, seen: Seen) -> None:
-        """A log whose number is lower than the first one's is purged; of another server's logs, GTIDs tell it."""
-        order, first = seen.info.order, self.logs.first
-        is_older = order[0] == self.end.change_id and first is not None and seen.info.file < first
-        if contains_gtid(self.logs.before, seen.gtid) or is_older or (not seen.gtid and order[0] < self.end.change_id):
+        """One of a log that is not there any more is purged; of another server's logs, GTIDs tell it."""
+        file, files, is_former = seen.info.file, self.logs.files, seen.info.change_id < self.end.change_id
+        is_gone = not is_former and file not in files and file < max(files, default=0)
+        if contains_gtid(self.logs.before, seen.gtid) or is_gone or (not seen.gtid and is_former):
             self.proof.purged += 1
         else:
             self.proof.add(UNKNOWN, str(seen))
@@ -262,21 +262,31 @@ def _is_read(records: Iterable[Record]) -> bool:
 
 
 class _Logs:
-    """The whole transactions of logs. Once all are given, `before` is the GTID set before the first, `first` its log."""
+    """The whole transactions of logs. Once all are given, `before` is the GTID set before the first, `files` the numbers of
+    the logs."""
 
     def __init__(self, dump: Dump, rules: Rules, *, deep: bool) -> None:
-        self._dump, self._deep = dump, deep
-        self._transactions = Transactions(dump.events(), rules, ahead=True)
+        self._deep = deep
+        self._transactions = Transactions(self._note_files(dump), rules, ahead=True)
         self._prepared: dict[str, _Digest] = {}
         self.before: Gtids = None
-        self.first: int | None = None
+        self.files: set[int] = set()
+
+    def _note_files(self, dump: Dump) -> Iterator[RawEvent]:
+        last = ""
+        for raw in dump.events():
+            if raw.file != last:
+                last = raw.file
+                self.files.add(number_of(last))
+            yield raw
 
     def __iter__(self) -> Iterator[Seen]:
         waiting: list[tuple[Group, list[Item]]] = []
         size = 0
+        is_first = True
         for group in self._transactions:
-            if self.first is None:
-                self.before, self.first = self._transactions.gtids, group.head.info.file
+            if is_first:
+                self.before, is_first = self._transactions.gtids, False
             try:
                 items, weight = _gather(group)
                 if not self._deep:
@@ -298,8 +308,8 @@ class _Logs:
             if size >= MOST_BYTES or len(waiting) >= MOST_TOGETHER:
                 yield from self._take_waiting(waiting)
                 waiting, size = [], 0
-        if self.first is None and self._dump.file:  # logs without a transaction
-            self.before, self.first = self._transactions.gtids, number_of(self._dump.file)
+        if is_first:  # logs without a transaction
+            self.before = self._transactions.gtids
         yield from self._take_waiting(waiting)
 
     def _take_waiting(self, waiting: list[tuple[Group, list[Item]]]) -> Iterator[Seen]:

@@ -148,7 +148,11 @@ class _Capture:
 
     def run(self) -> Captured:
         if not self.job.follow:
-            self._run_once()
+            try:
+                self._run_once()
+            except BinlogGapError:
+                self._make_durable()  # the gap lies behind it
+                raise
             return self._make_durable()
         wait = LEAST_WAIT
         while True:

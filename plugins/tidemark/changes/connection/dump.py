@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from tidemark.changes.binlog import layout
 from tidemark.changes.binlog.cursor import Cursor
@@ -21,7 +21,7 @@ from tidemark.changes.connection.facts import Replica, read_replicas
 from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.connection.model import Dump, FilePosition, RawEvent, SourceSettings, Start
 from tidemark.changes.connection.packets import PacketStream
-from tidemark.errors import CorruptionError, PermanentError, UnreachableError
+from tidemark.errors import BinlogGapError, CorruptionError, PermanentError, UnreachableError
 
 SILENT_HEARTBEATS = 3
 _MADE_UP = 0x0020
@@ -69,6 +69,34 @@ def open_dump(source: SourceSettings | Server, start: Start, *, follow: bool = F
         stream.close()
         raise
     return _ServerDump(stream, server.name, start, follow=follow)
+
+
+def open_stretches(source: SourceSettings, files: Sequence[str]) -> Dump:
+    """All events from the first byte of each of these logs to the end, or to where the next log is gone."""
+    return _Stretches(source, files)
+
+
+class _Stretches:
+    def __init__(self, source: SourceSettings, files: Sequence[str]) -> None:
+        self._source, self._files = source, files
+        self._dump: Dump | None = None
+
+    @property
+    def file(self) -> str:
+        return self._dump.file if self._dump else ""
+
+    def events(self) -> Iterator[RawEvent]:
+        for file in self._files:
+            try:
+                self._dump = open_dump(self._source, FilePosition(file))
+                yield from self._dump.events()
+            except BinlogGapError:
+                if file == self._files[-1]:
+                    raise
+
+    def close(self) -> None:
+        if self._dump is not None:
+            self._dump.close()
 
 
 def choose_server_id(wanted: int, host: str, servers_own: int, replicas: Collection[Replica], chance: random.Random) -> int:

@@ -43,7 +43,8 @@ class ServerFacts:
     has_gtids: bool
     """MariaDB, or MySQL with `gtid_mode` ON."""
     logs: tuple[tuple[str, int], ...]
-    """(name, bytes) of each binary log, the oldest first."""
+    """(name, bytes) of each binary log that is there, the oldest first. One that somebody removed without telling the server
+    is in its list with 0 bytes: it is left out."""
     binlog_format: str
     row_image: str
     row_metadata: str
@@ -78,7 +79,7 @@ def read_facts(server: Server) -> ServerFacts:
     """Ask for all of it: some ten short questions, one after the other. Raises as `Server.ask`."""
     variables = server.read_variables(*_VARIABLES)
     log_bin = variables.get("log_bin") == "ON"
-    logs = server.ask_if_allowed("SHOW BINARY LOGS") or [] if log_bin else []
+    logs = read_logs(server) if log_bin else ()
     status = server.ask_if_allowed(_status_question(server)) or [] if log_bin else []
     clock = server.ask("SELECT UNIX_TIMESTAMP() AS clock")
     grants = server.ask("SHOW GRANTS")
@@ -93,13 +94,23 @@ def read_facts(server: Server) -> ServerFacts:
             end=FilePosition(str(status[0]["File"]), int(status[0]["Position"])) if status else None,
             do_db=str(status[0].get("Binlog_Do_DB") or "") if status else "",
             ignore_db=str(status[0].get("Binlog_Ignore_DB") or "") if status else "",
-            logs=tuple((str(log["Log_name"]), int(log["File_size"])) for log in logs),
+            logs=logs,
             grants=tuple(str(next(iter(row.values()))).partition(" IDENTIFIED ")[0] for row in grants),
             is_replica=is_replica,
             replicas=replicas,
         )
     except (LookupError, ValueError, TypeError, StopIteration, UsageError) as error:
         raise CorruptionError(f"{server.name} answers what no server does: {error!r}", subject=server.name) from error
+
+
+def read_logs(server: Server) -> tuple[tuple[str, int], ...]:
+    """(name, bytes) of each binary log that is there, the oldest first; none if the login may not ask."""
+    rows = server.ask_if_allowed("SHOW BINARY LOGS") or []
+    try:
+        logs = [(str(row["Log_name"]), int(row["File_size"])) for row in rows]
+    except (LookupError, ValueError, TypeError) as error:
+        raise CorruptionError(f"{server.name} answers what no server does: {error!r}", subject=server.name) from error
+    return tuple((name, size) for name, size in logs if size)
 
 
 def read_replicas(server: Server) -> tuple[Replica, ...] | None:

@@ -140,8 +140,8 @@ def read_refusal(packet: bytes, peer: str) -> TidemarkError:
 _RIGHTS = "see user, password_file and tls of the source; its user needs REPLICATION SLAVE, REPLICATION CLIENT and SELECT"
 _DENIED = {1044, 1045, 1130, 1142, 1143, 1227, 1370, 1410, 1698, 1820, 1862, 3118, 3159, 4151}
 _BUSY_OR_ENDING = {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 3032, 4031}
-_NO_DUMP = 1236
-_LOST = ("purged", "could not find first log", "could not find next log", "missing in the source")
+_NO_DUMP, _NO_FILE = 1236, 29
+_LOST = ("purged", "could not find first log", "could not find next log", "could not open log file", "missing in the source")
 _TAKEN = "same server_uuid/server_id"
 
 
@@ -152,6 +152,6 @@ def explain_refusal(code: int, text: str, peer: str) -> TidemarkError:
         return PermissionDeniedError(message, hint=_RIGHTS, subject=peer)
     if code in _BUSY_OR_ENDING or _TAKEN in text:
         return UnreachableError(message, subject=peer)
-    if code == _NO_DUMP and any(words in text.lower() for words in _LOST):
+    if (code == _NO_DUMP and any(words in text.lower() for words in _LOST)) or code == _NO_FILE:
         return BinlogGapError(message, subject=peer)
     return PermanentError(message, subject=peer)

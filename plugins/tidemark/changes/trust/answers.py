@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tidemark.changes.binlog.events import Gtid, MariaGtid
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
@@ -56,7 +57,7 @@ class Answers:
     without_key: tuple[str, ...]
     cascades: tuple[Cascade, ...]
     oldest: LogStart | None
-    """The oldest log that the server has."""
+    """The first of the logs that `find_rest` gives."""
     following: LogStart | None
     """The log behind the one in which the store ends: it began when that one was closed."""
 
@@ -99,9 +100,32 @@ def ask_server(
         tables=tuple(sorted(tables)),
         without_key=tuple(sorted(tables - keyed)),
         cascades=tuple(cascades),
-        oldest=read_log_start(login, names[0]) if names else None,
+        oldest=read_log_start(login, find_rest(names, end.position.file if end else "")[0]) if names else None,
         following=read_log_start(login, behind[0]) if behind else None,
     )
+
+
+def find_rest(names: Sequence[str], file: str) -> Sequence[str]:
+    """All logs, where none is missing behind `file`, or there is no `file`; else those behind the first hole. Pure."""
+    begin = names.index(file) if file in names else len(names)
+    for before, after in pairwise(range(begin, len(names))):
+        if _number(names[after]) != _number(names[before]) + 1:
+            return names[after:]
+    return names
+
+
+def find_stretches(names: Sequence[str]) -> list[Sequence[str]]:
+    """Logs in stretches in which none is missing. Pure."""
+    found = []
+    while names:
+        rest = find_rest(names, names[0])
+        found.append(names[: len(names) - len(rest)] if rest is not names else names)
+        names = () if rest is names else rest
+    return found
+
+
+def _number(file: str) -> int:
+    return int(file.rpartition(".")[2])
 
 
 def _ask_tables(server: Server, question: str, wants: Callable[[str, str], bool]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.trust.answers import Answers, StoreEnd
+from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
 
 RED_SHARE = 0.5
 """Below this share of the purge time somebody has to be told."""
@@ -30,7 +30,7 @@ class Headroom:
 
 def has_rest(answers: Answers, end: StoreEnd) -> bool:
     """Whether a server's logs hold everything that the store does not: from its last log on, or by GTID."""
-    if any(name == end.position.file for name, _ in answers.facts.logs):
+    if end.position.file in find_rest([name for name, _ in answers.facts.logs], end.position.file):
         return True
     if isinstance(end.gtids, MysqlGtidSet):
         return bool(end.gtids.intervals) and end.gtids >= answers.facts.purged

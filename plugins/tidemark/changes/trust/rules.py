@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd
+from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import RED_SHARE, has_rest, measure_headroom
 from tidemark.errors import BinlogGapError, PermanentError
 
@@ -292,15 +292,17 @@ def check_position(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         yield Finding("position", "nothing is captured yet")
         return
     place = f"{end.position.file}:{end.position.position}"
-    if any(name == end.position.file for name, _ in answers.facts.logs):
+    names = [name for name, _ in answers.facts.logs]
+    rest = find_rest(names, end.position.file)
+    if end.position.file in rest:
         yield Finding("position", f"the server has what follows {place}")
     elif has_rest(answers, end):
         yield Finding("position", f"{end.position.file} is purged; by GTID the server has what follows {end.gtids}")
     else:
-        first = answers.facts.logs[0][0] if answers.facts.logs else "none"
+        first = rest[0] if rest else "none"
         yield Finding(
             "position",
-            f"what follows {place} is purged: the oldest log of the server is {first}",
+            f"what follows {place} is purged: the server's logs go on with {first}",
             "what is lost stands in no log: the tables have to be read anew",
             BinlogGapError.kind,
         )

@@ -242,6 +242,14 @@ def _run_verify(call: Call) -> Answer:
         },
     }
 
+    name = call.arguments.source
+    if proven.problems:
+        first = proven.problems[0]
+        found |= {"error": f"{_WRONG[first['what']]}{first['problem']}", "hint": f"./tidemark changes show {name}"}
+    elif proven.gaps:
+        told = ", ".join(f"{gap.id} from {gap.start} to {gap.end}" for gap in proven.gaps)
+        found |= {"error": f"gap {told}", "hint": f"./tidemark changes show {name}"}
+
     def show(screen: Screen) -> None:
         screen.print_line(f"{store.transactions:,} transactions, {store.rows:,} rows, {store.blocks:,} blocks")
         if logs is not None:
@@ -255,8 +263,6 @@ def _run_verify(call: Call) -> Answer:
             named = sum(one["what"] == what for one in proven.problems)
             if count > named:
                 screen.print_line(f"  {_WRONG[what]}{count - named:,} more")
-        for gap in proven.gaps:
-            screen.print_line(f"  gap {gap.id}: behind {gap.start}, before {gap.end} of {gap.server}")
         for index in store.indexes:
             screen.print_line(f"  {index} is not as it can be derived; nothing reads it")
 

@@ -100,6 +100,8 @@ def with_log_pos(packet: bytes, position: int) -> bytes:
         (without(1), CorruptionError, "where a log begins"),
         (changed(0, lambda packet: packet.replace(b"binlog.000007", b"binlog.000009")), CorruptionError, "asked to"),
         (after(4, Refusal(1236, "the master has purged binary logs").packet), BinlogGapError, "purged"),
+        (after(4, Refusal(1236, "Could not open log file").packet), BinlogGapError, "open log file"),
+        (after(4, Refusal(29, "File 'b.000008' not found (Errcode: 2)").packet), BinlogGapError, "not found"),
         (after(4, Refusal(1236, "log event entry exceeded max_allowed_packet").packet), PermanentError, "max_allowed"),
         (after(4, Refusal(1053, "Server shutdown in progress").packet), UnreachableError, "shutdown"),
         (after(4, Refusal(1227, "Access denied").packet), PermissionDeniedError, "denied"),

@@ -31,6 +31,16 @@ def test_a_gap_lies_between_the_store_and_the_oldest_log() -> None:
     assert found is not None and found.end_gtids == f"{UUID}:1-9"
 
 
+def test_a_log_that_is_missing_between_others_is_a_gap() -> None:
+    holed = with_facts(logs=(("b.000001", 900), ("b.000002", 900), ("b.000004", 900), ("b.000005", 900)))
+    end = end_in("b.000002", "0-1-9").end
+    assert end is not None
+    found = find_gap(holed, end)
+    assert found is not None and (found.start, found.end) == ("b.000002:400", "b.000004:4")
+    behind = end_in("b.000004", "0-1-30").end
+    assert behind is not None and find_gap(holed, behind) is None
+
+
 def test_what_the_server_still_has_is_no_gap() -> None:
     for wanted in (end_in("b.000001"), end_in("b.000000", "0-1-10")):
         assert wanted.end is not None
