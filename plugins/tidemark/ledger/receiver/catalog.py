@@ -62,7 +62,7 @@ class CatalogFile:
         return self.rank[0] < 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CatalogDevice:
     """The extent of one device in one file: first and last time (site's unit), points before deletions."""
 
@@ -123,17 +123,17 @@ def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[
     file_ids = _new_ids(connection, len(files))
     note_files(connection, file_ids, added=True)
     write_rows(connection, _INSERT, [_row_values(file_id, one.file) for file_id, one in zip(file_ids, files, strict=True)])
-    rows = [
-        {"f": file_id, "d": d.device, "s": d.start, "e": d.end, "p": d.points}
-        for file_id, one in zip(file_ids, files, strict=True)
-        for d in one.devices
-    ]
-    write_rows(
-        connection,
-        "INSERT INTO catalog_device (file_id, device, start_time, end_time, points) VALUES (:f, :d, :s, :e, :p)",
-        rows,
-    )
+    _add_devices(connection, zip(file_ids, files, strict=True))
     return file_ids
+
+
+def put_file(connection: Connection, file_id: int, one: FileWithDevices) -> None:
+    """Give a row that exists these facts and devices."""
+    note_files(connection, [file_id])
+    sql = f"UPDATE catalog_file SET {', '.join(f'{c} = :{c}' for c in _COLUMNS)} WHERE file_id = :file_id"
+    connection.execute(sa.text(sql), _row_values(file_id, one.file))
+    connection.execute(sa.text("DELETE FROM catalog_device WHERE file_id = :f"), {"f": file_id})
+    _add_devices(connection, [(file_id, one)])
 
 
 def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> None:
@@ -337,6 +337,17 @@ def table_widths(connection: Connection, receiver: str) -> dict[tuple[str, str, 
     """Return (site, database, table) → number of tags that readers pad devices to."""
     query = sa.text("SELECT site_id, database_name, table_name, tags FROM table_width WHERE receiver = :receiver")
     return {(r[0], r[1], r[2]): int(r[3]) for r in connection.execute(query, {"receiver": receiver})}
+
+
+def _add_devices(connection: Connection, files: Iterable[tuple[int, FileWithDevices]]) -> None:
+    rows = [
+        {"f": file_id, "d": d.device, "s": d.start, "e": d.end, "p": d.points} for file_id, one in files for d in one.devices
+    ]
+    write_rows(
+        connection,
+        "INSERT INTO catalog_device (file_id, device, start_time, end_time, points) VALUES (:f, :d, :s, :e, :p)",
+        rows,
+    )
 
 
 def _new_ids(connection: Connection, count: int) -> list[int]:

@@ -118,6 +118,29 @@ def publish_merged(
     return made
 
 
+def put_merge(
+    connection: Connection,
+    merged_id: int,
+    source_ids: Collection[int],
+    account: Account,
+    batch: str,
+    *,
+    at: float,
+    settled: float | None = None,
+) -> None:
+    """Record what a merged file was made of, in the place of what was recorded. Times in seconds since 1970."""
+    for table in ("lineage", "merge_account"):
+        connection.execute(sa.text(f"DELETE FROM {table} WHERE merged_id = :m"), {"m": merged_id})
+    lineage = [{"m": merged_id, "s": source_id} for source_id in sorted(source_ids)]
+    write_rows(connection, "INSERT INTO lineage (merged_id, source_id) VALUES (:m, :s)", lineage)
+    sql = (
+        "INSERT INTO merge_account (merged_id, batch, points_in, points_out, overwritten, deleted, at, settled) "
+        "VALUES (:merged_id, :batch, :points_in, :points_out, :overwritten, :deleted, :at, :settled)"
+    )
+    values = {"merged_id": merged_id, "batch": batch, **vars(account), "at": at, "settled": settled}
+    connection.execute(sa.text(sql), values)
+
+
 def remember_unmerged(connection: Connection, receiver: str, kept: Kept, digest: str, at: float) -> None:
     """Record that these sources are not merged, so that the same ones are not tried again."""
     judge_anew(connection, receiver, set(kept.file_ids))
@@ -278,26 +301,7 @@ def _came_between(connection: Connection, receiver: str, ids: set[int], merged: 
 
 def _insert_merged(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:
     merged_id = catalog_rows.add_file(connection, one.file, one.devices)
-    lineage = [
-        {"m": merged_id, "s": source_id} for source_id in sorted({*source_ids, *_original_sources(connection, source_ids)})
-    ]
-    write_rows(connection, "INSERT INTO lineage (merged_id, source_id) VALUES (:m, :s)", lineage)
-    account = {
-        "merged": merged_id,
-        "batch": batch,
-        "i": one.account.points_in,
-        "o": one.account.points_out,
-        "w": one.account.overwritten,
-        "d": one.account.deleted,
-        "at": at,
-    }
-    connection.execute(
-        sa.text(
-            "INSERT INTO merge_account (merged_id, batch, points_in, points_out, overwritten, deleted, at) "
-            "VALUES (:merged, :batch, :i, :o, :w, :d, :at)"
-        ),
-        account,
-    )
+    put_merge(connection, merged_id, {*source_ids, *_original_sources(connection, source_ids)}, one.account, batch, at=at)
     counts = {"in": one.account.points_in, "out": one.account.points_out}
     lost = {"overwritten": one.account.overwritten, "deleted": one.account.deleted}
     _record_merge(connection, "merge.published", merged_id, counts | lost)

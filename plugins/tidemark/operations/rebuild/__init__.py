@@ -9,7 +9,7 @@ Enter by `rebuild.rebuild_ledger`; `rebuild.backup_ledger` and `rebuild.upgrade_
     links       the link's side, from manifests and receipts at its receiver, local or remote
     receiver    the receiver's side, replayed moment by moment through the load, files described in child processes
     cluster     the files and tables of data nodes, the rows of a cluster, and series that only data nodes know
-    from_nodes  the catalog that nodes' logs tell, in a ledger that is gone at the end: reading without the ledger's database
+    from_nodes  the catalog that nodes' logs tell: in a ledger that is gone at the end, or over what documents tell
     rebuild     links, receivers, requests to send again, fences, in a ledger of its own; then copied over the old one
 
 A landing goes through the load's own `admit_files`, `record_landing` and `record_retried`: what a file becomes is decided

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import cluster_settings
@@ -28,6 +28,7 @@ from tidemark.cluster.replicas.deliver import members_of_header
 from tidemark.cluster.replicas.log import GroupLog, Tail
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.fold import GroupTold, Told, fold_group, join_groups
+from tidemark.cluster.replicas.records.operation import FileKey, key_of
 from tidemark.cluster.slots.routing import home_slot, slots_of
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError
@@ -40,11 +41,14 @@ from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate_ledger
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
+from tidemark.ledger.receiver.merges import Account, put_merge
 from tidemark.operations.rebuild.cluster import SurvivingNodes, open_survivors
 from tidemark.operations.rebuild.result import Findings
+from tidemark.receiver.load.schema import write_unknown
 from tidemark.settings.model import ReceiverSettings, Settings
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
@@ -53,6 +57,7 @@ _HINT = "bring the nodes back that do not answer: ./tidemark replica show --from
 
 
 _NOTHING = Position(0, 0)
+_AT_ONCE = 5000  # files written in one statement
 
 
 @dataclass(frozen=True)
@@ -213,11 +218,13 @@ def _doubt_error(group: GroupHeard) -> NoQuorumError:
 
 def write_told(app: App, receiver: ReceiverSettings, told: Told) -> None:
     """Write what logs tell into the app's ledger, which has no catalog of this receiver."""
-    files = [FileWithDevices(replace(entry.file, receiver=receiver.name), entry.devices) for entry in told.files.values()]
     with app.ledger.write() as connection:
         for site in told.sites.values():
             landing_rows.put_site(connection, site, app.clock())
-        catalog_rows.add_files(connection, files)
+        entries = iter(told.files.values())
+        while some := list(islice(entries, _AT_ONCE)):
+            files = [FileWithDevices(replace(entry.file, receiver=receiver.name), entry.devices) for entry in some]
+            catalog_rows.add_files(connection, files)
         for width in told.widths.values():
             catalog_rows.widen_tables(connection, receiver.name, width.site_id, {(width.database, width.table): width.tags})
         refusal_rows.put_owners(connection, receiver.name, told.owners.values())
@@ -262,3 +269,51 @@ def _group_row(receiver: str, group: GroupHeard) -> group_logs.GroupLogRow | Non
     return group_logs.GroupLogRow(
         receiver, group.header, newest.epoch, newest.master, active, settled, in_step=group.holders
     )
+
+
+def restore_catalog(app: App, receiver: ReceiverSettings, store: Store, nodes: SurvivingNodes) -> None:
+    """Give the catalog that was rebuilt from the receiver's documents the facts that the logs of the groups tell: what was
+    merged, deleted, kept or ranked since. Differences in bytes are not judged: a file whose bytes are gone stays gone.
+
+    Without logs, or while slots move that no log tells of, the documents alone count. What nobody knows is added to the
+    findings.
+    """
+    try:
+        heard = hear_nodes(app, receiver, nodes, {})
+        if not heard.folds:
+            return
+        told = heard.require_all()
+    except RetryableError:
+        return
+    except (NotFoundError, NoQuorumError) as unknown:
+        if nodes.table is not None and nodes.table.moving:  # a node that joins has no log yet
+            return
+        nodes.findings.troubles.append(f"the logs of the nodes are not used: {unknown.message}")
+        return
+    here = dict(zip(told.files, store.stat_many([key.location for key in told.files]), strict=True))
+    with app.ledger.write() as connection:
+        ids = [row.file_id for row in rebuild_rows.catalog_places(connection, receiver.name)]
+        known: dict[FileKey, CatalogFile] = {}
+        for row in sorted(catalog_rows.files_by_id(connection, ids), key=lambda one: one.state == "live"):
+            known[key_of(row)] = row  # of several the live one
+        gone = [row.file_id for key, row in known.items() if row.state == "live" and key not in told.files]
+        catalog_rows.retire_files(connection, gone, app.clock())
+        restored = {}
+        for key, entry in told.files.items():
+            one = FileWithDevices(replace(entry.file, receiver=receiver.name), entry.devices)
+            if here[key] is None:
+                continue
+            if key not in known:
+                restored[key] = catalog_rows.add_files(connection, [one])[0]
+                continue
+            restored[key] = known[key].file_id
+            if known[key].state != "live":
+                nodes.findings.derived -= entry.merge is not None
+            catalog_rows.put_file(connection, known[key].file_id, one)
+        made_from = {key: row.file_id for key, row in known.items()} | restored
+        for key, file_id in restored.items():
+            if (merge := told.files[key].merge) is not None:
+                sources = {made_from[source] for source in merge.sources if source in made_from}
+                account = Account(merge.points_in, merge.points_out, merge.overwritten, merge.deleted)
+                put_merge(connection, file_id, sources, account, merge.batch, at=merge.at, settled=merge.settled)
+        write_unknown(connection, receiver.name, [replace(row, receiver=receiver.name) for row in told.series.values()])

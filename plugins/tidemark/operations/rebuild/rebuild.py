@@ -27,6 +27,7 @@ from tidemark.ledger.leases import Leases, load_lease, this_process
 from tidemark.ledger.migrations import migrate_ledger, schema_version
 from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.operations.rebuild.cluster import open_survivors, write_cluster, write_schemas
+from tidemark.operations.rebuild.from_nodes import restore_catalog
 from tidemark.operations.rebuild.links import rebuild_link
 from tidemark.operations.rebuild.receiver import rebuild_receiver
 from tidemark.operations.rebuild.result import Findings, Lost, RebuildResult
@@ -201,6 +202,9 @@ def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: 
                 nodes.bring_back(store, progress)
         # CRASH WINDOW: files of the nodes are in the receiver's cache, the ledger is as it was: it is run again.
         rebuild_receiver(app, receiver, root, findings, progress)
+        if nodes is not None:
+            with app.receiver_store(receiver) as store:
+                restore_catalog(app, receiver, store, nodes)
         with app.ledger.write() as connection:
             adopt_mark(connection, receiver.name, root)
         if nodes is not None:

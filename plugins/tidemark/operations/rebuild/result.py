@@ -119,7 +119,7 @@ NOT_ON_PAPER = (
     "events, and runs but for what their manifests tell",
     "approvals at a link that no run had told yet: its guard trips again and asks again",
     "when a file was first seen, and why files are skipped: the next listing says the latter",
-    "merges that had not settled: their sources are read, and the next merge derives them again",
+    "merges that had not settled, without data nodes: their sources are read, and the next merge derives them again",
 )
 
 

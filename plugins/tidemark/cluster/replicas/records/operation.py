@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from sys import intern
 from typing import Any, NamedTuple
 
 from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord, decode_record, encode_body, encode_record
@@ -230,12 +231,13 @@ def _series_words(row: SeriesRow) -> dict[str, Any]:
 
 
 def _read_entry(words: dict[str, Any]) -> FileEntry:
-    devices = tuple(CatalogDevice(*one) for one in words["devices"])
+    devices = tuple(CatalogDevice(intern(name), *extent) for name, *extent in words["devices"])
     merge = None
     if "merge" in words:
         sources, *rest = words["merge"]
         merge = MergeFacts(tuple(FileKey(*one) for one in sources), *rest)
     known = {name: words[name] for name in _KEPT}
+    known |= {name: intern(known[name]) for name in ("site_id", "role", "database", "model")}
     known |= {"rank": tuple(words["rank"]), "undecodable": tuple(words["undecodable"])}
     return FileEntry(CatalogFile(receiver="", **known), devices, merge)
 
