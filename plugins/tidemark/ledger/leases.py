@@ -182,9 +182,13 @@ class Leases:
         if not leases:
             return
         with self.ledger.write() as connection:
-            for lease in sorted(leases, key=lambda one: one.name):
-                free = Lease(lease.name, lease.fence, "")
-                self._write_lease(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
+            self.release_within(connection, leases)
+
+    def release_within(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Release leases in the caller's transaction: whoever gets one sees what it wrote."""
+        for lease in sorted(leases, key=lambda one: one.name):
+            free = Lease(lease.name, lease.fence, "")
+            self._write_lease(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
 
     def list_held(self) -> list[LeaseRow]:
         """Return every lease that has a holder."""
@@ -242,7 +246,7 @@ class Leases:
     def _write_lease(
         self, connection: Connection, lease: Lease, identity: Identity, expires: float, only_ours: bool = False
     ) -> None:
-        ours = " AND fence = :fence" if only_ours else ""
+        ours = " AND fence = :fence AND holder <> ''" if only_ours else ""
         taken = "" if only_ours else ", taken = :taken"
         connection.execute(
             sa.text(

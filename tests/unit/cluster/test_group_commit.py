@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.centre import rows
 from tests.clustered import LoadedCentre, logs_tell_the_catalog
 from tests.group_logs import files_of, records_at
+from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_commit
 from tidemark.cluster.replicas.core.record import RecordKind
 from tidemark.cluster.replicas.members import folder_of
@@ -19,6 +24,7 @@ from tidemark.errors import LeaseLostError, NoQuorumError, PermanentError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.stores.local import LocalStore
+from tidemark.stores.protocol import Store, StoreAddress
 
 NODES = ("n1", "n2", "n3")
 
@@ -142,3 +148,60 @@ def test_a_ledger_that_never_gave_an_epoch_is_refused_by_nodes_that_have_one(cen
     centre.land(2)
     with pytest.raises(PermanentError, match="ahead of this ledger"):
         centre.load()
+
+
+def drop_nothing(cluster: Cluster) -> None:
+    """A commit without files."""
+    with hold_groups(cluster) as lease:
+        appended = append_change(cluster, lease, Change(dropped=("root.never",)))
+        with cluster.app.ledger.write() as connection:
+            settle_commit(connection, cluster, lease, appended)
+
+
+class AskedStore:
+    """A store that notes what it is asked."""
+
+    def __init__(self, inner: Store, asked: Counter[str]) -> None:
+        self._inner, self._asked = inner, asked
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if callable(found):
+            self._asked[name] += 1
+        return found
+
+
+def test_a_commit_behind_another_asks_each_member_once(centre: LoadedCentre) -> None:
+    asked: Counter[str] = Counter()
+
+    def open_asked(address: StoreAddress) -> Any:
+        return AskedStore(centre.open_store(address), asked)
+
+    centre.app.opener = open_asked
+    with centre.cluster() as cluster:
+        drop_nothing(cluster)
+        asked.clear()
+        drop_nothing(cluster)
+        assert asked == {"append_if": 3}
+        with centre.cluster() as other:  # another process, which knows nothing of this one
+            drop_nothing(other)
+        drop_nothing(cluster)
+    header = cluster.table.route_schema("root.never").header
+    logs = [records_at(LocalStore(str(centre.node(node))), header) for node in NODES]
+    assert logs == [logs[0]] * 3
+    assert [stored.kind for stored in logs[0]][-4:] == [RecordKind.DROP_DATABASE] * 4
+
+
+def test_another_coordinator_of_the_same_epoch_is_noticed_also_between_two_commits(centre: LoadedCentre) -> None:
+    with centre.cluster() as cluster:
+        drop_nothing(cluster)
+        copy = centre.folder / "copy.db"
+        with closing(sqlite3.connect(str(centre.app.ledger.engine.url.database))) as connection:
+            connection.execute("VACUUM INTO ?", [str(copy)])
+        ours, centre.ledger_url = centre.app, f"sqlite:///{copy}"
+        centre.reopen()
+        with centre.cluster() as second:
+            drop_nothing(second)
+        with pytest.raises(PermanentError, match="ahead of this ledger"):
+            drop_nothing(cluster)
+        ours.ledger.close()

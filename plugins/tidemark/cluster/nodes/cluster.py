@@ -53,6 +53,8 @@ class Cluster:
     paper: bytes  # the table as bytes, as stored in the ledger and at nodes
     nodes: Mapping[str, NodeRow]
     stores: NodeStores = field(repr=False)
+    kept: dict[tuple[str, str], object] = field(default_factory=dict, repr=False)
+    """Group and node → the end of the log there when this process saw it last: a hint, which the node compares."""
     _proved: dict[str, Store] = field(default_factory=dict, repr=False)
 
     @classmethod

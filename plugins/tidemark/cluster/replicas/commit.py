@@ -141,12 +141,13 @@ def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Itera
 
 def settle_commit(connection: Connection, cluster: Cluster, lease: Lease, appended: Appended) -> None:
     """Note, in the transaction that makes the files visible, that their records count. A member that lacks them is not in
-    step from now on. LeaseLostError, StaleEpochError if another process has the groups by now."""
+    step from now on. The lease is free with it. LeaseLostError, StaleEpochError if another process has the groups by now."""
     assert_held(connection, lease)
     for before, after in appended.rows:
         swap_group_log(connection, before, after, cluster.app.clock())
     for cover in appended.covers:
         put_cover(connection, cover)
+    Leases(cluster.app.ledger, cluster.app.identity).release_within(connection, [lease])
 
 
 def record_slots(cluster: Cluster) -> None:

@@ -4,15 +4,18 @@
     tails = logs.read_tails()
     holders = logs.append(records, fence)       # the members that have them, durably; NoQuorumError
 
-A member that lacks records gets them from the master's log first. One whose log parted from the master's stays as it is: it
+All are asked at once, in one round trip if their logs end as this process saw them last. A member that lacks records gets
+them from the master's log then. One whose log parted from the master's stays as it is: it
 acknowledges nothing. Errors of a member count as silence; what says that this ledger is not the newest, or not the
 nodes' own, is raised. Source: seed 003 "Data forwarding flow"; docs/decisions/0024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import TypeVar
 
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.folder import LOGS
@@ -20,10 +23,11 @@ from tidemark.cluster.replicas.core.epochs import Fence, Verdict, judge_fence
 from tidemark.cluster.replicas.core.quorum import Outcome, judge_forward
 from tidemark.cluster.replicas.core.record import StoredRecord
 from tidemark.cluster.replicas.core.roles import Arbitrator, Group, Member, Position, Role
-from tidemark.cluster.replicas.deliver import members_of_header
+from tidemark.cluster.replicas.deliver import machine_of, members_of_header
 from tidemark.cluster.replicas.log import Answer, GroupLog, Tail
 from tidemark.errors import NoQuorumError, PermanentError, TidemarkError, UnreachableError
 
+_T = TypeVar("_T", Answer, Tail)
 _AT_ONCE = 8  # records in an append to a member that is behind: they have some MiB at most, an append at most 32
 
 
@@ -42,57 +46,45 @@ class MemberLogs:
         return Group(tuple(members), self.quorum, Arbitrator.ONLINE, Position(*committed))
 
     def read_tails(self) -> dict[str, Tail]:
-        """Return member → the end of its log, of those that answer."""
-        return {name: tail for name in self.names if (tail := self.read_tail_of(name)) is not None}
+        """Return member → the end of its log, of those that answer and whose log is sound."""
+        return self._ask_members(self.names, lambda log, _: log.read_tail())
 
     def read_tail_of(self, name: str) -> Tail | None:
         """Return the end of a member's log; None if it does not answer or its log is damaged."""
-        try:
-            return GroupLog(self.cluster.open_store(name), folder_of(self.header)).read_tail()
-        except TidemarkError as broken:
-            self._note(name, broken)
-            return None
+        return self._ask_members([name], lambda log, _: log.read_tail()).get(name)
+
+    def last_tail_of(self, name: str) -> Tail | None:
+        """Return the end that this process saw last at a member, if any. It may be another by now: an append finds out."""
+        kept = self.cluster.kept.get((self.header, name))
+        return kept if isinstance(kept, Tail) else None
 
     def swear(self, names: Sequence[str], fence: Fence) -> dict[str, Answer]:
         """Let members swear to `fence`; return the answers that are yes."""
-        found = {}
-        for name in names:
-            if (log := self._open(name)) is None:
-                continue
-            try:
-                answer = log.swear(fence)
-            except TidemarkError as broken:
-                self._note(name, broken)
-                continue
+        answers = self._ask_members(names, lambda log, _: log.swear(fence))
+        for name, answer in answers.items():
             self.require_ours(name, answer.verdict)
-            if answer.is_yes:
-                found[name] = answer
-        return found
+        return {name: answer for name, answer in answers.items() if answer.is_yes}
 
     def append(self, records: Sequence[StoredRecord], fence: Fence) -> tuple[str, ...]:
-        """Append at the master, then at the others; return who has them. NoQuorumError if too few do.
+        """Append at all members; return who has the records. NoQuorumError if too few do.
 
-        It is unknown then whether a later master has them: `promote` finds out.
+        It is unknown then whether a later master has them: `promote` finds out. PermanentError if the master has others in
+        their place.
         """
-        answers: dict[str, bool] = {}
-        for name in (fence.master, *(name for name in self.names if name != fence.master)):
-            if (log := self._open(name)) is None:
-                continue
-            try:
-                answer = log.append(records, fence)
-                if answer.verdict in (Verdict.GAP, Verdict.UNFENCED) and answers.get(fence.master):
-                    answer = self._bring_up(log, fence)
-            except TidemarkError as broken:
-                self._note(name, broken)
-                continue
+        answers = self._ask_members(self.names, lambda log, name: log.append(records, fence, expect=self.last_tail_of(name)))
+        for name, answer in answers.items():
             self.require_ours(name, answer.verdict)
-            answers[name] = answer.is_yes
-            if name == fence.master and not answer.is_yes:
-                break
+        master = answers.get(fence.master)
+        if master is not None and master.verdict is Verdict.CONFLICT:
+            raise self.ahead_error(fence.master)
+        if master is not None and master.is_yes:
+            behind = [name for name, answer in answers.items() if answer.verdict in (Verdict.GAP, Verdict.UNFENCED)]
+            answers |= self._ask_members(behind, lambda log, _: self._bring_up(log, fence))
+        have = {name: answer.is_yes for name, answer in answers.items()}
         members = [Member(name, Role.MASTER if name == fence.master else Role.SLAVE) for name in self.names]
-        if judge_forward(self.as_group(members), fence.master, answers, expired=True) is not Outcome.COMMITTED:
-            raise self.quorum_error("the record of this operation", sum(answers.values()))
-        return tuple(name for name in self.names if answers.get(name))
+        if judge_forward(self.as_group(members), fence.master, have, expired=True) is not Outcome.COMMITTED:
+            raise self.quorum_error("the record of this operation", sum(have.values()))
+        return tuple(name for name in self.names if have.get(name))
 
     def read(self, name: str, from_version: int) -> Iterator[StoredRecord]:
         """Yield a member's records from this version on. Raises what the member's store raises."""
@@ -142,16 +134,34 @@ class MemberLogs:
             answer = log.append(records, fence, expect=answer.tail)
         return answer
 
-    def _open(self, name: str) -> GroupLog | None:
-        try:
-            return GroupLog(self.cluster.open_store(name), folder_of(self.header))
-        except TidemarkError as broken:
-            self._note(name, broken)
-            return None
+    def _ask_members(self, names: Sequence[str], ask: Callable[[GroupLog, str], _T]) -> dict[str, _T]:
+        """Return member → its answer, by the order of names. Different machines work at once. Who fails has no answer."""
+        found: dict[str, _T] = {}
+
+        def ask_machine(mine: Sequence[str]) -> None:
+            for name in mine:
+                try:
+                    answer = ask(GroupLog(self.cluster.open_store(name), folder_of(self.header)), name)
+                except TidemarkError as broken:
+                    self._note(name, broken)
+                    continue
+                found[name] = answer
+                self.cluster.kept[self.header, name] = answer.tail if isinstance(answer, Answer) else answer
+
+        machines: dict[str, list[str]] = {}
+        for name in names:
+            machines.setdefault(machine_of(self.cluster, name), []).append(name)
+        if len(machines) < 2:
+            ask_machine(names)
+        else:
+            with ThreadPoolExecutor(len(machines)) as pool:
+                list(pool.map(ask_machine, machines.values()))
+        return {name: found[name] for name in names if name in found}
 
     def _note(self, name: str, error: TidemarkError) -> None:
         if isinstance(error, UnreachableError):
             self.cluster.stores.mark_away(name, error)
+        self.cluster.kept.pop((self.header, name), None)
         self.silent[name] = error
 
 

@@ -30,6 +30,9 @@ def open_group(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupL
     NoQuorumError if no master can be had now. PermanentError if the nodes are ahead of the ledger.
     """
     if row.active and not row.operation and row.master in logs.names:
+        last, asked = logs.last_tail_of(row.master), Fence(logs.cluster.identity, row.epoch, row.master)
+        if last is not None and last.fence == asked and last.end.position.version == row.settled[1]:
+            return row, last.end  # its node compares it with what it has
         tail = logs.read_tail_of(row.master)
         if tail is not None and tail.fence is not None:
             logs.require_known(row.master, tail, row.epoch)
