@@ -262,7 +262,7 @@ def _begin_store(source: Source, request: Request) -> _Begin:
             return _Begin()
         log = [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")][-1]
         # The log comes first: a table that is made behind this line stands in it wholly.
-        names = [name for name, (database, table) in list_readable(server).items() if wants(database, table)]
+        names = [name for name, found in list_readable(server).items() if wants(found.database, found.table)]
     # CRASH WINDOW: tables are asked for, and nothing is captured: the next capture begins with the log that is newest then,
     # and asks for the tables that are there then.
     write_state(source.disk, read_state(source.disk).with_waiting(names))

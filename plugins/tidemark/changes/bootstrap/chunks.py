@@ -2,7 +2,8 @@
 
 MariaDB tells the place of a snapshot (`binlog_snapshot_file`, `binlog_snapshot_position`): the changes before it are in the
 snapshot, those behind it are not. A position that is asked for beside a SELECT proves nothing, for a transaction is in the
-log before a SELECT sees it.
+log before a SELECT sees it. Engines without snapshots write to the log before they unlock a table; so where the log ends
+while a table is locked is the place of its rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.changes.bootstrap.state import Table
-from tidemark.changes.bootstrap.tables import ReadTable, list_tables, quote_name, read_charsets, read_table
+from tidemark.changes.bootstrap.tables import Name, ReadTable, list_tables, read_charsets, read_table
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.store.model import Rows
@@ -66,7 +67,8 @@ class Tables:
         PermanentError: the table cannot be read.
         """
         for left in reversed(range(_TRIES)):
-            with _open_snapshot(self.server) as place:
+            opened = _open_snapshot(self.server) if self.there[name].has_snapshot else _lock(self.server, self.there[name])
+            with opened as place:
                 try:
                     table = self._look_at(name)
                 except PermanentError as changed:  # behind the snapshot
@@ -81,9 +83,8 @@ class Tables:
             return
 
     def _look_at(self, name: str) -> ReadTable:
-        database, table = self.there[name]
-        self.server.ask(f"SELECT 1 FROM {quote_name(database)}.{quote_name(table)} LIMIT 1")  # now its definition stays
-        return read_table(self.server, (database, table), self._charsets)
+        self.server.ask(f"SELECT 1 FROM {self.there[name].quoted} LIMIT 1")  # now its definition stays
+        return read_table(self.server, self.there[name], self._charsets)
 
     def _read(self, place: FilePosition, table: ReadTable, known: Table, most_rows: int) -> Chunk:
         from tidemark.changes.connection.results import ask_values
@@ -107,8 +108,8 @@ def can_bootstrap(server: Server) -> bool:
     return server.is_maria
 
 
-def list_readable(server: Server) -> dict[str, tuple[str, str]]:
-    """`database.table` → (database, table) of what can be read. PermanentError: nothing of this server."""
+def list_readable(server: Server) -> dict[str, Name]:
+    """What can be read, by `database.table`. PermanentError: nothing of this server."""
     if not can_bootstrap(server):
         raise PermanentError(f"{server.name} is no MariaDB: a bootstrap reads from MariaDB alone", subject=server.name)
     return list_tables(server)
@@ -124,6 +125,17 @@ def _convert(table: ReadTable, found: Iterable[Values]) -> Iterator[Rows]:
 def _find_key(values: Values, table: ReadTable) -> tuple[bytes, ...]:
     """The key of the last row."""
     return tuple(values.value(number, values.rows - 1) or b"" for number in table.key)
+
+
+@contextmanager
+def _lock(server: Server, name: Name) -> Iterator[FilePosition]:
+    """Nobody writes to a table, and where its rows stand in the log. Others read it meanwhile."""
+    server.ask(f"LOCK TABLES {name.quoted} READ")
+    try:
+        end = server.ask("SHOW MASTER STATUS")[0]
+        yield FilePosition(str(end["File"]), int(end["Position"]))
+    finally:
+        server.ask("UNLOCK TABLES")
 
 
 @contextmanager

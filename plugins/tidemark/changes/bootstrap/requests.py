@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 
 from tidemark.changes.bootstrap.state import State, read_state, write_state
+from tidemark.changes.bootstrap.tables import Name
 from tidemark.changes.store.disk import Disk
 from tidemark.errors import CorruptionError, UnsupportedError
 
@@ -41,16 +42,14 @@ def list_requests(disk: Disk) -> list[str]:
     return sorted(f"{FOLDER}/{name}" for name in disk.list_names(FOLDER) if re.fullmatch(r"\d+\.json", name))
 
 
-def take_requests(
-    disk: Disk, state: State, there: Mapping[str, tuple[str, str]], wants: Callable[[str, str], bool]
-) -> State:
+def take_requests(disk: Disk, state: State, there: Mapping[str, Name], wants: Callable[[str, str], bool]) -> State:
     """Do what is asked. `there`: the server's tables; `wants(database, table)`: of the source."""
     for path in list_requests(disk):
         request = _read_request(disk, path)
         if request.cancel:
             state = state.with_cancelled()
         else:
-            names = [name for name in there if wants(*there[name])]
+            names = [name for name in there if wants(there[name].database, there[name].table)]
             state = state.with_waiting(n for n in names if any(fnmatchcase(n, p) for p in request.tables))
         write_state(disk, state)
         # CRASH WINDOW: done, and still asked: it is done again, which changes nothing.

@@ -38,6 +38,7 @@ _CHARSETS = (
     "SELECT CHARACTER_SET_NAME AS name, MIN(ID) AS id FROM information_schema.COLLATIONS"
     " WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL GROUP BY CHARACTER_SET_NAME"
 )
+_SNAPSHOTS, _LOCKED = "InnoDB", "'Aria', 'MyISAM', 'MEMORY', 'ARCHIVE'"
 _WORD, _NUMBER, _TIME = re.compile(r"\w+"), re.compile(r"-?\d+(\.\d+)?"), re.compile(r"-?[\d:. -]+")
 
 
@@ -109,13 +110,27 @@ def _compare(names: Sequence[str], literals: Sequence[str]) -> str:
     return " OR ".join(f"({one})" for one in found)
 
 
-def list_tables(server: Server) -> dict[str, tuple[str, str]]:
-    """The tables of which a snapshot is consistent: `database.table` → (database, table)."""
+@dataclass(frozen=True)
+class Name:
+    """A table of a server. `has_snapshot`: its engine has consistent snapshots; else it is locked to be read."""
+
+    database: str
+    table: str
+    has_snapshot: bool
+
+    @property
+    def quoted(self) -> str:
+        return f"{quote_name(self.database)}.{quote_name(self.table)}"
+
+
+def list_tables(server: Server) -> dict[str, Name]:
+    """The tables that hold rows of their own, by `database.table`."""
     rows = server.ask(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
-        " AND ENGINE = 'InnoDB' AND TABLE_SCHEMA NOT IN ('mysql', 'sys') ORDER BY 1, 2"
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e FROM information_schema.TABLES"
+        f" WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE IN ('{_SNAPSHOTS}', {_LOCKED})"
+        " AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1, 2"
     )
-    return {f"{row['d']}.{row['t']}": (str(row["d"]), str(row["t"])) for row in rows}
+    return {f"{row['d']}.{row['t']}": Name(str(row["d"]), str(row["t"]), row["e"] == _SNAPSHOTS) for row in rows}
 
 
 def quote_name(name: str) -> str:
@@ -127,13 +142,14 @@ def read_charsets(server: Server) -> dict[str, int]:
     return {str(row["name"]): int(row["id"]) for row in server.ask(_CHARSETS)}
 
 
-def read_table(server: Server, name: tuple[str, str], charsets: dict[str, int]) -> ReadTable:
+def read_table(server: Server, name: Name, charsets: dict[str, int]) -> ReadTable:
     """Ask the catalog for a table. PermanentError: a column whose rows are not known to come out as they are logged."""
-    columns = tuple(_describe(row, ".".join(name), charsets) for row in server.ask(_COLUMNS, *name))
-    shape = Shape(*name, tuple(one.column for one in columns))
-    index, key = _choose_key(server.ask(f"SHOW INDEX FROM {'.'.join(map(quote_name, name))}"), columns)
+    asked, label = (name.database, name.table), f"{name.database}.{name.table}"
+    columns = tuple(_describe(row, label, charsets) for row in server.ask(_COLUMNS, *asked))
+    shape = Shape(*asked, tuple(one.column for one in columns))
+    index, key = _choose_key(server.ask(f"SHOW INDEX FROM {name.quoted}"), columns)
     guessed = server.ask(
-        "SELECT AVG_ROW_LENGTH AS size FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", *name
+        "SELECT AVG_ROW_LENGTH AS size FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", *asked
     )
     return ReadTable(shape, columns, key, index, int(guessed[0]["size"] or 0) if guessed else 0)
 
