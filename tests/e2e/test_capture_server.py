@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,3 +201,65 @@ def await_purge(orders: Orders) -> None:
         orders.server.run(f"PURGE BINARY LOGS TO '{orders.server.logs[-1].name}'")
         assert time.monotonic() < ends
         time.sleep(0.1)
+
+
+def test_a_bootstrap_that_is_killed_again_and_again_among_changes(orders: Orders) -> None:
+    """8,000 rows a second, with a writer at work, killed at random: at last the tables are as the changes fold."""
+    orders.config.write_text(orders.config.read_text().replace('start = "earliest"', "bootstrap_rows = 8000"))
+    orders.server.run(
+        "USE shop",
+        "INSERT INTO orders SELECT seq, CONCAT('n', seq), seq / 4 FROM seq_1_to_20000",
+        "CREATE TABLE plain ENGINE=InnoDB AS SELECT * FROM orders WHERE id <= 8000",
+        "CREATE TABLE places (a VARCHAR(9) COLLATE utf8mb4_general_ci, b INT, PRIMARY KEY (a, b)) ENGINE=InnoDB",
+        "INSERT INTO places SELECT CONCAT(seq % 7, 'Ö'), seq FROM seq_1_to_20000",
+        "SET GLOBAL max_binlog_size = 1048576",
+        "FLUSH BINARY LOGS",
+    )
+    ended = threading.Event()
+
+    def write() -> None:
+        writer = MariaDb(orders.server.folder, orders.server.port, orders.server.options, orders.server.process)
+        choice = random.Random(5)
+        while not ended.is_set():
+            number = choice.randrange(1, 20000)
+            writer.run(
+                f"UPDATE shop.orders SET paid = paid + 1 WHERE id BETWEEN {number} AND {number + 20}",
+                f"UPDATE shop.orders SET id = -id WHERE id = {number}",
+                f"DELETE FROM shop.orders WHERE id = {number + 1}",
+                f"UPDATE IGNORE shop.places SET b = -b WHERE b BETWEEN {number} AND {number + 3}",
+                f"INSERT IGNORE INTO shop.places VALUES ('é', {number})",
+                f"UPDATE shop.plain SET paid = 0 WHERE id = {number}",
+            )
+            if choice.random() < 0.01:
+                writer.run(f"ALTER TABLE shop.orders COMMENT = '{number}'")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    choice = random.Random(4)
+    try:
+        for _ in range(12):
+            follower = orders.start("--follow")
+            time.sleep(choice.uniform(0.4, 1.6))
+            follower.send_signal(signal.SIGKILL)
+            follower.wait()
+    finally:
+        ended.set()
+        thread.join()
+    said = orders.run("capture", "orders")
+    assert said.code == 0, said
+    lines = orders.read()
+    marks = [line["text"] for line in lines if line["k"] in ("bootstrap_begin", "bootstrap_end")]
+    assert sorted(marks) == sorted([f"shop.{name}" for name in ("orders", "places", "plain")] * 2)
+    for table, key in (("orders", 1), ("places", 2), ("plain", 1)):
+        rows: dict[tuple[Any, ...], list[Any]] = {}
+        for line in lines:
+            if line.get("table") == table and line["k"] == "row":
+                if line["before"]:
+                    assert rows.pop(tuple(line["before"][:key]), line["before"]) == line["before"]
+                if line["after"]:
+                    assert rows.setdefault(tuple(line["after"][:key]), line["after"]) == line["after"]
+        columns = "id, name, CAST(paid AS CHAR)" if key == 1 else "a, b"
+        assert sorted(map(tuple, rows.values())) == sorted(orders.server.run(f"SELECT {columns} FROM shop.{table}"))
+    read = [tuple(line["after"]) for line in lines if line.get("op") == "R" and line["table"] == "places"]
+    assert len(set(read)) == len(read), "each chunk stands once"
+    assert orders.run("verify", "orders").code == 0
