@@ -160,7 +160,9 @@ KEYS = {
 WHOLE = {"nulls", "label", "prefix", "none"}
 
 
-def read_in_chunks(root: Path, server: mariadb.MariaDb, chunk_rows: int, fence: int = 1) -> list[dict[str, Any]]:
+def read_in_chunks(
+    root: Path, server: mariadb.MariaDb, chunk_rows: int, fence: int = 1, before: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
     """Bootstrap every table of `d`, and return the lines of the store."""
     login = settings_for(("127.0.0.1", server.port), user=mariadb.USER, password=mariadb.PASSWORD)
     first = FilePosition(server.logs[-1].name)
@@ -169,11 +171,22 @@ def read_in_chunks(root: Path, server: mariadb.MariaDb, chunk_rows: int, fence: 
         return open_dump(open_server(login), end.position if end else first), end is not None
 
     job = Job(Disk(root), fence, Rules(lambda *_: True), open_logs)
+
+    def open_asked() -> Server:
+        asked = open_server(login)
+        ask = asked.ask
+
+        def ask_it(question: str, *values: object) -> list[dict[str, Any]]:
+            before(question)
+            return ask(question, *values)
+
+        asked.ask = ask_it  # type: ignore[method-assign]
+        return asked
+
     with open_server(login) as asked:
         write_state(job.disk, read_state(job.disk).with_waiting(list_tables(asked)))
     with open_writer(job) as writer:
-        made = bootstrap_tables(job, writer, lambda: open_server(login), Pace(chunk_rows=chunk_rows))
-        assert made.refused is None
+        bootstrap_tables(job, writer, open_asked, Pace(chunk_rows=chunk_rows))
         capture_into(job, writer)
     reader = Reader(job.disk)
     query = Query(reader.first, reader.view.end.seq + 1, lambda *_: True)
@@ -249,6 +262,59 @@ def test_a_key_that_is_made_anew_is_read_anew(tmp_path: Path, server: mariadb.Ma
     lines = read_in_chunks(tmp_path, server, 4)
     assert [line["after"][0] for line in lines if line.get("op") == "R"] == [*range(1, 11)]
     assert [line["k"] for line in lines].count("bootstrap_begin") == 1
+
+
+def test_definitions_that_change_meanwhile(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    for name in ("gone", "made_anew", "t"):
+        server.run(f"CREATE TABLE d.{name} (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+        server.run(f"INSERT INTO d.{name} SELECT seq, seq FROM d.seq_1_to_10")
+    changes = iter(
+        [
+            "ALTER TABLE d.made_anew ADD c INT",  # behind the snapshot of the chunk that is read next
+            "DROP TABLE d.gone",
+            "UPDATE d.made_anew SET c = 1 WHERE a = 9",
+            "CREATE OR REPLACE TABLE d.made_anew (b VARCHAR(9), a INT PRIMARY KEY) ENGINE=InnoDB",
+            "INSERT INTO d.made_anew VALUES ('x', 1), ('y', 20)",
+            "ALTER TABLE d.t DROP PRIMARY KEY",
+            "ALTER TABLE d.t DROP b",
+        ]
+    )
+
+    def change(question: str) -> None:
+        if question.startswith("SHOW STATUS"):
+            server.run(next(changes, "DO 1"))
+
+    lines = read_in_chunks(tmp_path, server, 3, before=change)
+    tables = read_state(Disk(tmp_path)).tables
+    assert {name: table.state for name, table in tables.items()} == {
+        "d.gone": "refused",
+        "d.made_anew": "done",
+        "d.t": "done",
+    }
+    assert "(1146)" in tables["d.gone"].why
+    last = [line["seq"] for line in lines if line.get("sql", "").startswith("CREATE OR REPLACE TABLE d.made_anew")][-1]
+    found = [line for line in lines if line.get("table") == "made_anew" and line["k"] == "row" and line["seq"] > last]
+    rows = {line["after"][1]: line["after"] for line in found}
+    assert sorted(map(tuple, rows.values())) == sorted(server.run("SELECT b, a FROM d.made_anew"))
+    begins = [line["seq"] for line in lines if line["k"] == "bootstrap_begin" and line["text"] == "d.t"]
+    whole = [line["after"] for line in lines if line.get("op") == "R" and line["table"] == "t" and line["seq"] >= begins[-1]]
+    assert sorted(map(tuple, whole)) == sorted(server.run("SELECT * FROM d.t"))
+    again = read_in_chunks(tmp_path, server, 3, fence=2)
+    assert read_state(Disk(tmp_path)).tables["d.gone"].state == "gone"
+    assert len(again) == len(lines)
+
+
+def test_a_right_that_is_missing_is_told_by_table(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run("CREATE TABLE d.closed (a INT PRIMARY KEY)", "CREATE TABLE d.open (a INT PRIMARY KEY)")
+    server.run("CREATE USER some@'127.0.0.1'", "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO some@'127.0.0.1'")
+    server.run("GRANT SELECT ON d.open TO some@'127.0.0.1'", "GRANT INSERT ON d.closed TO some@'127.0.0.1'")
+    config = write_settings(tmp_path, server)
+    config.write_text(config.read_text().replace(f"{mariadb.USER}@", "some@").replace('password_file = "password"\n', ""))
+    run_here(config, "changes", "capture", "orders").refused(6, "closed")
+    assert {name: table.state for name, table in read_state(Disk(tmp_path / "store")).tables.items()} == {
+        "d.closed": "refused",
+        "d.open": "done",
+    }
 
 
 def test_a_row_that_takes_many_packets(tmp_path: Path, server: mariadb.MariaDb) -> None:
