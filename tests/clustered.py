@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.centre import Centre, d1
-from tests.group_logs import records_at, slots_of_file
+from tests.group_logs import records_at
 from tests.small_files import source
 from tidemark.cluster.membership.plan import first_table
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
@@ -22,6 +22,7 @@ from tidemark.cluster.replicas.records.fold import fold_group, join_groups
 from tidemark.cluster.slots import table as table_paper
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import SlotHash
+from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import UnreachableError
 from tidemark.ledger.cluster import group_logs

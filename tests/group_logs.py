@@ -11,9 +11,8 @@ from tidemark.cluster.replicas.core.roles import LogEnd
 from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
-from tidemark.cluster.slots.routing import slots_of
+from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
-from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.stores.protocol import Store
 
 COORDINATOR = "0f8e1c52"
@@ -42,10 +41,6 @@ def told_by(records: list[StoredRecord], table: PartitionTable) -> GroupTold:
     told = fold_group(records, partial(slots_of_file, table))
     join_groups({"alone": told}, partial(slots_of_file, table))
     return told
-
-
-def slots_of_file(table: PartitionTable, file: CatalogFile) -> tuple[int, ...]:
-    return slots_of(table, file.database, file.partition_from, file.partition_to)
 
 
 def files_of(records: list[StoredRecord], table: PartitionTable) -> list[str]:

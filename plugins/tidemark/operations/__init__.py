@@ -3,6 +3,7 @@
     decisions      quarantine, owners, approval; each written to the audit table with its effect
     consequences   what a decision would do, in numbers
     housekeeping   old merged files stand alone, unread files are reclaimed, old events are trimmed
+    replicas       the members of each data group have the same files, by what lies on their disks
     survey         what an IoTDB left in a folder: version, folders, time unit, partition interval
     new_sites      sites that somebody names for the first time: how they are reached, what is found there
     doctor/        everything that a run needs, checked in advance

@@ -78,6 +78,12 @@ def test_the_commands_need_no_database(centre: LoadedCentre, capsys: pytest.Capt
     assert main([*words, "replica", "show", "--from-nodes"]) == 0
     groups = json.loads(capsys.readouterr().out)["groups"]
     assert {member["role"] for group in groups for member in group["members"]} == {"master", "slave"}
+    assert main([*words, "replica", "verify", "--from-nodes"]) == 0
+    roots = [{member["root"] for member in g["members"]} for g in json.loads(capsys.readouterr().out)["groups"]]
+    assert all(len(found) == 1 for found in roots)
+    (centre.node("n2") / centre.at("n2")[0]).unlink()
+    assert main([*words, "replica", "verify", "--from-nodes"]) == 20
+    assert centre.at("n1")[0] in json.loads(capsys.readouterr().out)["error"]
     assert main([*words, "read", "--tall", "--out", out]) != 0
 
 

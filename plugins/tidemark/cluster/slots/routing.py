@@ -43,6 +43,11 @@ def slots_of(table: PartitionTable, database: str, partition_from: int, partitio
     return _slots_between(database, partition_from, partition_to, table.slots, table.hash)
 
 
+def slots_of_file(table: PartitionTable, file: RoutedFile) -> tuple[int, ...]:
+    """Return the slots that a file touches, each once, rising."""
+    return slots_of(table, file.database, file.partition_from, file.partition_to)
+
+
 def home_slot(table: PartitionTable, file: RoutedFile) -> int:
     """Return the one slot that counts a file, by its first partition: `node_copy.slot`."""
     return data_slot(file.database, file.partition_from, table.slots, table.hash)

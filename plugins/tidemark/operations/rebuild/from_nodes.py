@@ -29,7 +29,7 @@ from tidemark.cluster.replicas.log import GroupLog, Tail
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.fold import GroupTold, Told, fold_group, join_groups
 from tidemark.cluster.replicas.records.operation import FileKey, key_of
-from tidemark.cluster.slots.routing import home_slot, slots_of
+from tidemark.cluster.slots.routing import home_slot, slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError
 from tidemark.ledger.cluster import copies as copy_rows
@@ -89,7 +89,7 @@ class Heard:
         for group in self.groups:
             if not group.sure:
                 raise _doubt_error(group)
-        told = join_groups(dict(self.folds), partial(_slots_of_file, self.table))
+        told = join_groups(dict(self.folds), partial(slots_of_file, self.table))
         for slot, owner in enumerate(self.table.owners):
             if slot not in self.folds.get(owner, GroupTold()).slots:
                 raise RetryableError(
@@ -156,7 +156,7 @@ def hear_nodes(
         if group.holders:
             records = _log_of(nodes, group.holders[0], group.header).read(1)
             counted = takewhile(partial(_is_committed, group), records)
-            folds[group.header] = fold_group(counted, partial(_slots_of_file, table))
+            folds[group.header] = fold_group(counted, partial(slots_of_file, table))
     return Heard(nodes, table, groups, folds)
 
 
@@ -198,10 +198,6 @@ def _is_committed(group: GroupHeard, stored: StoredRecord) -> bool:
 
 def _log_of(nodes: SurvivingNodes, name: str, header: str) -> GroupLog:
     return GroupLog(nodes.stores.open_store(name), folder_of(header))
-
-
-def _slots_of_file(table: PartitionTable, file: CatalogFile) -> tuple[int, ...]:
-    return slots_of(table, file.database, file.partition_from, file.partition_to)
 
 
 def _doubt_error(group: GroupHeard) -> NoQuorumError:

@@ -8,6 +8,7 @@
     election       are two rounds consistent; who becomes master
     status         the state processing flow: from a group to new roles and actions
     epochs         fence, promotion, barrier, grant of the arbitrator; may this record be appended
+    digest_tree    equal roots mean equal files; two trees are compared where they differ alone
     recovery_plan  which files and records a member lacks, and which phase comes next
     placement      a member that stays away is replaced; masters go home to the first of their list
 

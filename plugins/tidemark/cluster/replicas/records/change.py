@@ -28,7 +28,7 @@ from tidemark.cluster.replicas.records.operation import (
     key_of,
     without_ledger,
 )
-from tidemark.cluster.slots.routing import slots_of
+from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
@@ -99,7 +99,9 @@ def read_entries(connection: Connection, files: Sequence[CatalogFile]) -> list[F
 def read_snapshot(connection: Connection, receiver: str, table: PartitionTable, slots: Collection[int]) -> Operation:
     """Return the operation by which a log gets these slots, with all that the catalog has in them now."""
     wanted = frozenset(slots)
-    files = [file for file in catalog_rows.live_files(connection, receiver) if wanted.intersection(_slots(table, file))]
+    files = [
+        file for file in catalog_rows.live_files(connection, receiver) if wanted.intersection(slots_of_file(table, file))
+    ]
     entries = read_entries(connection, files)
     tables = {(file.site_id, file.database) for file in files}
     widths = {key for key in catalog_rows.table_widths(connection, receiver) if key[:2] in tables}
@@ -144,7 +146,7 @@ def sort_by_group(table: PartitionTable, change: Change, headers: Collection[str
 
 def headers_of(table: PartitionTable, file: CatalogFile) -> frozenset[str]:
     """Return the headers of all groups of the file's slots."""
-    return frozenset(table.owners[slot] for slot in _slots(table, file))
+    return frozenset(table.owners[slot] for slot in slots_of_file(table, file))
 
 
 def _operations_of(change: Change) -> list[Operation]:
@@ -180,10 +182,6 @@ def _operations_of(change: Change) -> list[Operation]:
     if left:
         take(RecordKind.REMOVE_FILES, (), list(left))
     return [Operation(kind, tuple(kinds[kind][0]), tuple(kinds[kind][1])) for kind in _ORDER if kind in kinds]
-
-
-def _slots(table: PartitionTable, file: CatalogFile) -> tuple[int, ...]:
-    return slots_of(table, file.database, file.partition_from, file.partition_to)
 
 
 def _facts_of(

@@ -40,10 +40,12 @@ class Told:
 class GroupTold(Told):
     """What one log tells. `slots`: slot → epoch of the partition table by which the group has it.
 
-    `commits`: all that count. `last`: the records of a commit that nobody settled yet; `join_groups` judges it.
+    `made_by`: file → the commit by which it stands so. `commits`: all that count. `last`: the records of a commit that
+    nobody settled yet; `join_groups` judges it.
     """
 
     slots: dict[int, int] = field(default_factory=dict)
+    made_by: dict[FileKey, str] = field(default_factory=dict)
     commits: set[str] = field(default_factory=set)
     last: list[Part] = field(default_factory=list)
 
@@ -116,6 +118,7 @@ def _do_part(told: GroupTold, part: Part, slots_of_file: SlotsOf) -> None:
     for entry in one.files:
         known = told.files.get(entry.key)
         more = part.more and known is not None
+        told.made_by[entry.key] = part.commit
         told.files[entry.key] = replace(entry, devices=known.devices + entry.devices) if more and known else entry
     for row in one.series:
         told.series[row.site_id, row.series] = row

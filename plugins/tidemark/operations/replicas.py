@@ -1,0 +1,184 @@
+"""`replica verify`: the members of each data group have the same files, by what lies on their disks now.
+
+    folds of the logs → what each member must have → its files digested at the node → a digest tree a member → differences
+
+What a group has is what its log tells up to the last committed record. The ledger is not asked. A member's tree has the
+files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed. Not cheap:
+every file is read once at each member. Source: seed 003 "Data recovery flow"; docs/decisions/0024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tidemark.app import App
+from tidemark.cluster.replicas.cache import places_of
+from tidemark.cluster.replicas.core.digest_tree import DigestTree, Leaf, compare_trees
+from tidemark.cluster.replicas.log import GroupLog
+from tidemark.cluster.replicas.members import folder_of
+from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
+from tidemark.cluster.slots.routing import slots_of_file
+from tidemark.errors import DIFFERENCES_FOUND, TidemarkError
+from tidemark.operations.rebuild.cluster import SurvivingNodes, open_survivors
+from tidemark.operations.rebuild.from_nodes import GroupHeard, Heard, hear_nodes
+from tidemark.operations.rebuild.result import Findings
+from tidemark.progress import Progress, Tick, ignore_progress
+from tidemark.settings.model import ReceiverSettings
+
+_AT_ONCE = 512  # files digested in one call
+_REPAIR = "./tidemark cluster check --repair"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A file that a member has otherwise than its group. `found`: in words."""
+
+    location: str
+    found: str
+
+
+@dataclass(frozen=True)
+class MemberVerified:
+    """`root`: of the tree of its files, "" if it could not be asked; then `why` says so. `files`: with deletions' files."""
+
+    node: str
+    root: str = ""
+    files: int = 0
+    differences: tuple[Difference, ...] = ()
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "differences": [vars(one) for one in self.differences]}
+
+
+@dataclass(frozen=True)
+class GroupVerified:
+    """`version`: of the last committed record. `root`: of the tree that all members must have. `doubt`: nobody knows whether
+    members that tell nothing have more."""
+
+    group: str
+    version: int
+    root: str
+    members: tuple[MemberVerified, ...]
+    doubt: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "members": [member.as_json() for member in self.members]}
+
+
+@dataclass(frozen=True)
+class ReplicasVerified:
+    receiver: str
+    groups: tuple[GroupVerified, ...]
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """What is not equal or not proved, a sentence each."""
+        found = []
+        for group in self.groups:
+            for member in group.members:
+                place = f"node {member.node} of group {group.group}"
+                found += [f"{place}: {one.location} {one.found}" for one in member.differences]
+                found += [f"{place}: {member.why}"] if member.why else []
+            found += [f"group {group.group}: members that tell nothing may have more"] if group.doubt else []
+        return tuple(found)
+
+    @property
+    def exit_code(self) -> int:
+        return DIFFERENCES_FOUND if self.wrong else 0
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"ok": not self.wrong}
+        if self.wrong:
+            more = f" (and {len(self.wrong) - 1} more)" if len(self.wrong) > 1 else ""
+            told |= {"error": self.wrong[0] + more, "hint": _REPAIR}
+        return {**told, "receiver": self.receiver, "groups": [group.as_json() for group in self.groups]}
+
+
+def verify_replicas(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ReplicasVerified:
+    """Compare the members of every group. Errors as `hear_nodes`; a member that cannot be asked is in the result."""
+    away: dict[str, TidemarkError] = {}
+    with open_survivors(app, receiver, Findings(), away) as nodes:
+        heard = hear_nodes(app, receiver, nodes, away)
+        join_groups(heard.folds, partial(slots_of_file, heard.table))  # settles what each log ends with
+        digests = _Digests(heard.nodes, progress)
+        return ReplicasVerified(receiver.name, tuple(_verify_group(heard, group, digests) for group in heard.groups))
+
+
+def _verify_group(heard: Heard, group: GroupHeard, digests: _Digests) -> GroupVerified:
+    told = heard.folds.get(group.header, GroupTold())
+    wanted = {leaf.location: leaf for leaf in _leaves_of(told)}
+    sizes = {entry.file.location: entry.file.size for entry in told.files.values()}
+    whole = DigestTree(wanted.values())
+    members = []
+    for name in group.members:
+        try:
+            if name in group.silent:
+                raise group.silent[name]
+            mine = wanted if name in group.holders else _leaves_of_member(heard, group, name)
+            found = digests.compute(name, {at: sizes.get(at, 0) for at in mine})
+        except TidemarkError as error:
+            members.append(MemberVerified(name, why=error.message))
+            continue
+        tree = DigestTree(leaf._replace(sha256=digest) for at, leaf in mine.items() if isinstance(digest := found[at], str))
+        differences = () if tree.root == whole.root else tuple(_name_differences(whole, tree, mine, found))
+        members.append(MemberVerified(name, tree.root, len(mine), differences))
+    return GroupVerified(group.header, group.committed.version, whole.root, tuple(members), not group.sure)
+
+
+def _name_differences(
+    whole: DigestTree, tree: DigestTree, mine: Mapping[str, Leaf], found: Mapping[str, str | int | None]
+) -> Iterator[Difference]:
+    for wanted, has in compare_trees(whole, tree).differences:
+        location = wanted.location if wanted else has.location if has else ""
+        if wanted is None:
+            yield Difference(location, "is in its log and not in that of the others")
+        elif location not in mine:
+            yield Difference(location, "is not in its log")
+        elif has is None:
+            length = found[location]
+            yield Difference(location, "is missing" if length is None else f"has {length} bytes, not those of the catalog")
+        elif has.sha256 != wanted.sha256:
+            yield Difference(location, f"has digest {has.sha256}, not {wanted.sha256}")
+        else:
+            yield Difference(location, "stands in its log by another commit")
+
+
+def _leaves_of(told: GroupTold) -> Iterator[Leaf]:
+    for key, entry in sorted(told.files.items()):
+        for location, digest in places_of(entry.file):
+            yield Leaf(location, digest, told.made_by[key])
+
+
+def _leaves_of_member(heard: Heard, group: GroupHeard, name: str) -> dict[str, Leaf]:
+    """Return what the log of a member that is behind, or has another one, tells."""
+    if group.tails[name].fence is None:
+        return {}
+    slots = partial(slots_of_file, heard.table)
+    told = fold_group(GroupLog(heard.nodes.stores.open_store(name), folder_of(group.header)).read(1), slots)
+    join_groups({group.header: told}, slots)
+    return {leaf.location: leaf for leaf in _leaves_of(told)}
+
+
+@dataclass
+class _Digests:
+    """Digests of files at nodes, each computed once: a file may be in several groups."""
+
+    nodes: SurvivingNodes
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._known: dict[str, dict[str, str | int | None]] = {}
+
+    def compute(self, name: str, sizes: Mapping[str, int]) -> Mapping[str, str | int | None]:
+        """Return location → digest, as `NodeFolder.compute_digests`."""
+        known = self._known.setdefault(name, {})
+        missing = sorted(sizes.keys() - known.keys())
+        for start in range(0, len(missing), _AT_ONCE):
+            some = {at: sizes[at] for at in missing[start : start + _AT_ONCE]}
+            known |= self.nodes.stores.open_folder(name).compute_digests(some)
+            self.progress(Tick(f"verify {name}", start + len(some), len(missing)))
+        return known
