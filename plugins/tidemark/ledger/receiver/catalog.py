@@ -104,6 +104,7 @@ class FileWithDevices:
 _RENAMED = {"database": "database_name"}
 _RANKS = ("rank_unsequence", "rank_version", "rank_inner", "rank_cross", "rank_created")
 _PLAIN = tuple((_RENAMED.get(f.name, f.name), f.name) for f in fields(CatalogFile) if f.name not in ("rank", "file_id"))
+_READ = (*((name, column) for column, name in _PLAIN if name != "undecodable"), ("file_id", "file_id"))
 _COLUMNS = (*(column for column, _ in _PLAIN), *_RANKS)
 _SELECT = f"SELECT file_id, {', '.join('f.' + c for c in _COLUMNS)} FROM catalog_file f"
 _INSERT = (
@@ -368,9 +369,7 @@ def _row_values(file_id: int, file: CatalogFile) -> dict[str, Any]:
 
 
 def _file_of_row(row: Mapping[Any, Any]) -> CatalogFile:
-    values = {
-        f.name: row[_RENAMED.get(f.name, f.name)] for f in fields(CatalogFile) if f.name not in ("rank", "undecodable")
-    }
+    values = {name: row[column] for name, column in _READ}
     values["visible"] = bool(row["visible"])
     unsequence, version, inner, cross, created = (int(row[name]) for name in _RANKS)
     undecodable = tuple(json.loads(row["undecodable"])) if row["undecodable"] else ()

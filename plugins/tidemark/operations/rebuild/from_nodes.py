@@ -90,8 +90,12 @@ class Heard:
             if not group.sure:
                 raise _doubt_error(group)
         told = join_groups(dict(self.folds), partial(slots_of_file, self.table))
+        newest: dict[int, int] = {}
+        for fold in self.folds.values():
+            newest |= {slot: max(epoch, newest.get(slot, 0)) for slot, epoch in fold.slots.items()}
         for slot, owner in enumerate(self.table.owners):
-            if slot not in self.folds.get(owner, GroupTold()).slots:
+            mine = self.folds[owner].slots if owner in self.folds else {}
+            if slot not in mine or mine[slot] != newest[slot]:
                 raise RetryableError(
                     f"the log of group {owner} does not tell of slot {slot}, which table {self.table.epoch} gives it",
                     hint="with the ledger, housekeeping records it; until then the nodes alone tell no catalog",
