@@ -8,6 +8,8 @@ a table of ten columns; two thirds are inserts, a quarter updates. Whole process
     capture_bulk_rows_s, …_oltp_rows_s    changes a second, server to durable store
     capture_library_x                     how many times faster than mysql-replication reads the bulk from the server
     store_to_binlog                       bytes of the store to those of the log, bulk
+    bootstrap_to_dump                     2,000,000 rows into a new store, to `mariadb-dump --single-transaction` to a file,
+                                          both under 300 transactions a second
     idle_seconds                          the command where nothing is new
     peak_mb                               largest memory of a capture
 
@@ -28,11 +30,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.changes_data import ROWS, make_load
+from bench.changes_data import ROWS, TABLE_ROWS, make_load, make_table, write_to
 from bench.measure import Contender, alternate, report, warm
 from bench.merge import PEERS
 from bench.rows import REPOSITORY, say
 from tests.services.mariadb import PASSWORD, USER, MariaDb, start
+from tidemark.changes.source import BOOTSTRAP
 
 RUN = [sys.executable, "-m", "bench.changes_run"]
 
@@ -45,6 +48,7 @@ class Load:
     server: MariaDb
     log: Path
     folder: Path
+    start: str = "earliest"
 
     @property
     def config(self) -> Path:
@@ -63,7 +67,7 @@ class Load:
         (self.folder / "password").write_text(PASSWORD, encoding="utf-8")
         self.config.write_text(
             f'[sources.{self.name}]\nstore = "store"\nurl = "mysql://{USER}@127.0.0.1:{self.server.port}"\n'
-            'password_file = "password"\ntls = "off"\n'
+            f'password_file = "password"\ntls = "off"\nstart = "{self.start}"\n'
         )
 
     def capture(self, *, anew: bool) -> list[str]:
@@ -85,12 +89,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stack.callback(server.close)
             loads.append(Load(name, server, make_load(server, name), folder / name))
             loads[-1].write_settings()
-        paper = _measure(loads, 1 if asked.quick else 5)
+        rounds = 1 if asked.quick else 5
+        both = _measure_bootstrap(stack, folder, rounds)
+        paper = _measure(loads, rounds, both)
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
 
 
-def _measure(loads: Sequence[Load], rounds: int) -> dict[str, object]:
+def _measure_bootstrap(stack: ExitStack, folder: Path, rounds: int) -> tuple[Contender, Contender | None]:
+    """The bootstrap of a table under load, and mariadb-dump in turns with it, if it is there."""
+    say(f"a table of {TABLE_ROWS:,} rows")
+    server = start({"innodb_buffer_pool_size": "1G", "innodb_log_file_size": "512M"})
+    stack.callback(server.close)
+    make_table(server)
+    load = Load("whole", server, server.logs[-1], folder / "whole", BOOTSTRAP)
+    load.write_settings()
+    ours = Contender("bootstrap", load.capture(anew=True))
+    dump = None
+    if tool := shutil.which("mariadb-dump"):
+        login = load.folder / "login"
+        quoted = PASSWORD.replace('"', '\\"')
+        login.write_text(f'[client]\nuser="{USER}"\npassword="{quoted}"\nhost=127.0.0.1\nport={server.port}\n')
+        login.chmod(0o600)
+        words = ["--single-transaction", f"--result-file={load.folder / 'dump'}", "bench", "whole"]
+        dump = Contender("mariadb-dump", [tool, f"--defaults-file={login}", *words])
+    with write_to(server):
+        both = [one for one in (ours, dump) if one]
+        warm(both, REPOSITORY)
+        alternate(both, rounds, REPOSITORY)
+        captured = json.loads(ours.run(REPOSITORY))
+    if captured["bootstrapped"] != ["bench.whole"] or captured["rows"] < TABLE_ROWS:
+        raise RuntimeError(f"a bootstrap did not read all there is: {captured}")
+    return ours, dump
+
+
+def _measure(loads: Sequence[Load], rounds: int, bootstrap: tuple[Contender, Contender | None]) -> dict[str, object]:
     ours: dict[str, Contender] = {}
     peers: dict[str, Contender] = {}
     absent = {
@@ -125,6 +158,10 @@ def _measure(loads: Sequence[Load], rounds: int) -> dict[str, object]:
         if captured["rows"] != load.rows or again["state"] != "nothing new":
             raise RuntimeError(f"a capture of {load.name} did not take all there is: {captured}, {again}")
     ratios = _compare(loads, ours, peers)
+    ours["bootstrap"], dump = bootstrap
+    if dump is not None:
+        peers["mariadb-dump"] = dump
+        ratios["bootstrap_to_dump"] = ours["bootstrap"].median_seconds / dump.median_seconds
     sides = [{name: one.as_json() for name, one in side.items()} for side in (ours, peers)]
     return report("changes", ratios, *sides, absent=absent)
 

@@ -1,8 +1,13 @@
-"""The load of `bench changes`: a table of ten columns, some 180 bytes a row, filled, changed and thinned out."""
+"""The loads of `bench changes`: a table of ten columns, some 180 bytes a row, filled, changed and thinned out; and one that
+is read whole while it is written to."""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.services.mariadb import MariaDb
@@ -37,6 +42,43 @@ def make_load(server: MariaDb, name: str) -> Path:
             server.run(f"{change} WHERE id BETWEEN {first} AND {first + step - 1}")
     server.run("FLUSH BINARY LOGS", f"PURGE BINARY LOGS TO '{log.name}'")
     return log
+
+
+TABLE_ROWS, WRITES_A_SECOND = 2_000_000, 300
+
+
+def make_table(server: MariaDb) -> None:
+    """Make a table of `TABLE_ROWS` rows, in no log that the server has still."""
+    server.run("SET time_zone = '+00:00'", "CREATE DATABASE bench", f"CREATE TABLE bench.whole ({COLUMNS}) ENGINE=InnoDB")
+    server.run(
+        "INSERT INTO bench.whole SELECT seq, CONCAT('dev-', seq % 5000), '2025-01-01' + INTERVAL seq * 7001 MICROSECOND,"
+        " seq / 7, seq % 256, seq / 1000, '2025-02-01' + INTERVAL seq SECOND, CONCAT('note ', MD5(seq), MD5(seq % 977)),"
+        f" 1 + seq % 3, CAST(seq AS SIGNED) % 99991 - 5 FROM bench.seq_1_to_{TABLE_ROWS}",
+        "FLUSH BINARY LOGS",
+    )
+    server.run(f"PURGE BINARY LOGS TO '{server.logs[-1].name}'")
+
+
+@contextmanager
+def write_to(server: MariaDb) -> Iterator[None]:
+    """Change rows of that table, `WRITES_A_SECOND` transactions a second."""
+    ended = threading.Event()
+
+    def write() -> None:
+        own = MariaDb(server.folder, server.port, server.options, server.process)
+        dice, due = random.Random(6), time.monotonic()
+        while not ended.is_set():
+            own.run(f"UPDATE bench.whole SET v = v + 1 WHERE id = {dice.randint(1, TABLE_ROWS)}")
+            due += 1 / WRITES_A_SECOND
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def make_row(number: int, dice: random.Random) -> str:

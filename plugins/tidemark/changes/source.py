@@ -215,9 +215,9 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
             )
         begin = _begin_store(source, request) if is_new else _Begin()
         open_events = _open_files(request.files) if request.files else _open_server(source, begin.log, follow=request.follow)
-        asked = _is_asked_in(disk) if request.reading is Reading.NOW else bool
-        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked)
         reads = request.reading is Reading.NOW and not request.files and until is None
+        asked = _is_asked_in(disk) if reads else bool
+        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked)
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
         with cleaning_up, _recording_gap(source, files=bool(request.files)), open_writer(job) as writer:
             parts: list[Captured] = []
@@ -227,7 +227,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                 parts += [made.captured] if made else []
                 tables += made.done if made else []
                 parts.append(capture_into(job, writer, progress))
-                if not (request.follow and reads and job.is_asked()):
+                if not (request.follow and job.is_asked()):
                     break
     if made is not None and made.refused is not None:
         raise made.refused

@@ -1,0 +1,156 @@
+"""Rows that are read of a table are those that its log gives, each once, whatever its types and its key are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bootstrap_worlds import read, read_in_chunks, write_settings
+from tests.commanded import run_here
+from tests.services import mariadb
+from tidemark.changes.bootstrap.state import read_state
+from tidemark.changes.bootstrap.tables import quote_name
+from tidemark.changes.store.disk import Disk
+
+pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
+
+EVERY_TYPE = """CREATE TABLE d.t (id BIGINT UNSIGNED PRIMARY KEY, a TINYINT, b INT UNSIGNED NOT NULL, c DECIMAL(65,30),
+ d DECIMAL(9,0) UNSIGNED, e FLOAT, f DOUBLE, g BIT(64), h ENUM('x','it''s','ü'), i SET('p','q'), j DATE, k DATETIME(6),
+ l TIMESTAMP(3) NULL, m TIME(2), o BINARY(8), p VARBINARY(20), q CHAR(5),
+ r VARCHAR(40) CHARACTER SET latin1, s LONGTEXT CHARACTER SET utf8mb4, u BLOB, v JSON,
+ w YEAR, x UUID, y INET6, z INET4, aa POINT, ab GEOMETRY, ac LINESTRING NOT NULL, ad
+ VARCHAR(10) CHARACTER SET sjis, ae CHAR(4) CHARACTER SET ucs2, af TEXT CHARACTER SET utf16, ag VARCHAR(5) CHARACTER
+ SET dec8, ah CHAR(5) CHARACTER SET swe7, ai TEXT CHARACTER SET keybcs2, aj ENUM('a','ж') CHARACTER SET cp1251, ak
+ VARCHAR(100) COMPRESSED, al BLOB COMPRESSED, am INT AS (a + 1) VIRTUAL, an INT AS (a + 2) STORED, ao INT INVISIBLE, ap
+ INT(7) ZEROFILL, aq DECIMAL(8,2) ZEROFILL, ar VARCHAR(9) COLLATE uca1400_ai_ci, at VARBINARY(30) COMPRESSED)
+ ENGINE=InnoDB DEFAULT CHARSET=utf8mb4"""
+LINE = "ac = ST_GeomFromText('LINESTRING(0 0,1 1)')"
+ROWS = (
+    f"""INSERT INTO d.t SET id = 18446744073709551615, a = -128, b = 4294967295, c = -12345678901234567890123456789012345.5,
+ d = 999999999, e = 0.1, f = 1e-300, g = b'{"1" * 64}', h = 'it''s', i = 'p,q', j = '0000-00-00',
+ k = '2026-11-26 01:02:03.000004', l = '2026-01-01 00:00:00.5', m = '-838:59:58.25', o = 'ab', p = x'00ff00', q = 'x  ',
+ r = 'ü%s', s = '日本', u = x'00', v = '{{"a": 1}}', w = 2155, x = '123e4567-e89b-12d3-a456-426655440000',
+ y = '::ffff:1.2.3.4', z = '1.2.3.4',
+ aa = POINT(1, 2), ab = ST_GeomFromText('LINESTRING(0 0,1 1)', 4326), {LINE}, ad = '日',
+ ae = 'äb', af = 'жß',
+ ag = 'ä', ah = 'a', ai = 'č', aj = 'ж', ak = REPEAT('é', 60), al = REPEAT('y', 60), ao = 7, ap = 5, aq = 5.5, ar = 'é',
+ at = 'abc'""",
+    f"INSERT INTO d.t SET id = 1, b = 0, {LINE}",
+    f"INSERT INTO d.t SET id = 2, b = 7, e = 16777217, f = 1.7976931348623157e308, h = 'ü', i = '', j = '2026-02-00',"
+    f" s = '', w = 0, x = '01234567-89ab-7def-8123-456789abcdef', ad = x'fd', {LINE}",
+)
+
+
+@pytest.fixture
+def server() -> Iterator[mariadb.MariaDb]:
+    started = mariadb.start({"sql_mode": ""})
+    try:
+        started.run("CREATE DATABASE d")
+        yield started
+    finally:
+        started.close()
+
+
+def test_rows_that_are_read_are_the_rows_that_are_logged(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run(
+        EVERY_TYPE, *ROWS, "CREATE TABLE d.unique_alone (a INT NOT NULL UNIQUE)", "INSERT INTO d.unique_alone VALUES (1)"
+    )
+    config = write_settings(tmp_path, server)
+    said = run_here(config, "changes", "bootstrap", "orders")
+    assert said.code == 0, said
+    assert [(t["name"], t["state"], t["rows"]) for t in said.json["tables"]] == [
+        ("d.t", "done", 3),
+        ("d.unique_alone", "done", 1),
+    ]
+    assert [line["table"] for line in read(config) if line["k"] == "schema"] == ["t", "unique_alone"]
+    lines = [line for line in read(config) if "unique_alone" not in (line.get("table"), line.get("text", "")[2:])]
+    logged = {line["after"][0]: line["after"] for line in lines if line.get("op") == "I"}
+    found = {line["after"][0]: line["after"] for line in lines if line.get("op") == "R"}
+    assert found == logged
+    words = [line["k"] for line in lines if line["k"].startswith("bootstrap")]
+    assert words == ["bootstrap_begin", "bootstrap_end"]
+    server.run("UPDATE d.t SET a = 5 WHERE id = 1")
+    assert run_here(config, "changes", "capture", "orders").json["rows"] == 1
+    assert run_here(config, "changes", "bootstrap", "orders").code == 0
+    assert [line["k"] for line in read(config)].count("bootstrap_begin") == 2
+    assert run_here(config, "changes", "verify", "orders").code == 0
+
+
+def test_a_table_with_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run("CREATE TABLE d.u (id INT PRIMARY KEY, u YEAR(2))", "INSERT INTO d.u VALUES (1, 99)")
+    config = write_settings(tmp_path, server)
+    run_here(config, "changes", "bootstrap", "orders").refused(6, "d.u", "year(2)")
+
+
+NUMBERS = "FROM seq_0_to_99"
+KEYS = {
+    "two": (
+        "a VARCHAR(9) COLLATE latin1_german1_ci, b INT, PRIMARY KEY (a, b)",
+        f"SELECT CONCAT('k', seq % 3), seq {NUMBERS}",
+    ),
+    "three": (
+        "a DATE, b DECIMAL(5,2), c TIME(3), PRIMARY KEY (a, b, c)",
+        f"SELECT '2026-01-01' + INTERVAL seq % 2 DAY, seq % 5 - 2.5, SEC_TO_TIME(seq - 50.125) {NUMBERS}",
+    ),
+    "no_case": (
+        "a VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY",
+        "VALUES ('A'), ('b'), ('C'), ('d'), ('É'), ('ß'), (''), (' x'), ('Ω'), ('日')",
+    ),
+    "no_pad": ("a VARCHAR(9) COLLATE utf8mb4_nopad_bin PRIMARY KEY", "VALUES ('a'), ('a '), ('a  '), ('a\t'), ('A'), ('')"),
+    "pad": ("a CHAR(9) COLLATE utf8mb4_bin PRIMARY KEY", "VALUES ('a'), ('a\t'), ('a\t\t'), ('a!'), ('b'), ('c')"),
+    "foreign": ("a VARCHAR(9) CHARACTER SET sjis PRIMARY KEY", "VALUES ('日'), ('本'), ('ア'), ('ｱ'), ('a'), ('b')"),
+    "bytes": ("a VARBINARY(9) PRIMARY KEY", "VALUES (''), (x'00'), (x'0000'), (x'ff'), ('%s'), ('a'), ('\\'')"),
+    "fixed": ("a BINARY(3) PRIMARY KEY", "VALUES (''), ('a'), ('ab'), (x'ff'), ('b'), ('c')"),
+    "uuid": ("a UUID PRIMARY KEY, b INET6", f"SELECT UUID(), '::1' {NUMBERS}"),
+    "bits": ("a BIT(20), b YEAR, PRIMARY KEY (a, b)", f"SELECT seq % 9, 1990 + seq {NUMBERS}"),
+    "time": ("a TIMESTAMP(6) PRIMARY KEY", f"SELECT '2026-10-25 00:59:50' + INTERVAL seq SECOND {NUMBERS}"),
+    "down": ("a INT, b INT, PRIMARY KEY (a DESC, b)", f"SELECT CAST(seq AS SIGNED) % 7 - 3, seq {NUMBERS}"),
+    "unique_alone": (
+        "a BIGINT UNSIGNED NOT NULL, b INT, UNIQUE (b), UNIQUE (a)",
+        f"SELECT 18446744073709551615 - seq, NULL {NUMBERS}",
+    ),
+    "ignored": ("a INT NOT NULL, b INT NOT NULL, UNIQUE y (a), UNIQUE x (b) IGNORED", f"SELECT seq, -seq {NUMBERS}"),
+    "nulls": ("a INT, UNIQUE (a)", "VALUES (NULL), (NULL), (1)"),
+    "label": ("a ENUM('z','a') PRIMARY KEY", "VALUES ('a'), ('z')"),
+    "prefix": ("a TEXT, PRIMARY KEY (a(3))", "VALUES ('abc'), ('abd'), ('b')"),
+    "none": ("a INT, b VARCHAR(9)", f"SELECT seq % 3, 'x' {NUMBERS}"),
+    "empty": ("a INT PRIMARY KEY", "SELECT 1 FROM seq_0_to_99 WHERE FALSE"),
+    "o`dd.ü": ('`k``"e%s` INT PRIMARY KEY, `b``a` INT', f"SELECT seq, 1 {NUMBERS}"),
+}
+WHOLE = {"nulls", "label", "prefix", "none"}
+
+
+def test_each_row_is_read_once_whatever_the_key_is(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run("SET time_zone = '+00:00'", "USE d")
+    for table, (columns, rows) in KEYS.items():
+        name = quote_name(table)
+        server.run(f"CREATE TABLE {name} ({columns}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", f"INSERT INTO {name} {rows}")
+    server.run("FLUSH BINARY LOGS", f"UPDATE {next(iter(KEYS))} SET b = b + 1000")
+    chunked = read_in_chunks(tmp_path / "chunks", server, 3)
+    whole = read_in_chunks(tmp_path / "whole", server, 1000)
+    tables = {str(line.get("table")): line for line in chunked if line["k"] == "row"}
+    assert len(tables) == len(KEYS) - 1, "one is empty"
+    for table in tables:
+        found, expected = (
+            [json.dumps(line["after"]) for line in lines if line.get("op") == "R" and line["table"] == table]
+            for lines in (chunked, whole)
+        )
+        count = server.run(f"SELECT COUNT(*) FROM {quote_name(table)}")[0][0]
+        assert len(found) == len(expected) == count, table
+        assert found == expected, table
+        assert table in WHOLE or len(set(found)) == count
+    chunks = {name: table.chunks for name, table in read_state(Disk(tmp_path / "chunks")).tables.items()}
+    assert {name for name, number in chunks.items() if number == 1} == {f"d.{name}" for name in WHOLE} | {"d.empty"}
+
+
+def test_a_row_that_takes_many_packets(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run("CREATE TABLE d.t (a LONGBLOB, b INT) ENGINE=InnoDB", "INSERT INTO d.t VALUES ('x', 1), (NULL, 2)")
+    server.run("INSERT INTO d.t VALUES (REPEAT('y', 16777216 + 16777000), 3), (REPEAT('z', 70000), 4)")
+    lines = read_in_chunks(tmp_path, server, 4)
+    found = [
+        (line["after"][0] and len(line["after"][0]["hex"]) // 2, line["after"][1]) for line in lines if line.get("op") == "R"
+    ]
+    assert found == [(1, 1), (None, 2), (16777216 + 16777000, 3), (70000, 4)]
