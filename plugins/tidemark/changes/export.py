@@ -96,7 +96,7 @@ def make_lines(reader: Reader, origin: Origin | None, query: Query, done: Export
 
 def _describe_place(seq: int, transaction: Transaction, origin: Origin | None) -> Line:
     info = transaction.info
-    file = origin.name_log(info.file) if origin else str(info.file)
+    file = origin.name_log(info.file, info.change_id) if origin else str(info.file)
     time = (_EPOCH + timedelta(microseconds=info.timestamp)).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return {"seq": seq, "file": file, "txn_pos": info.offset, "gtid": transaction.gtid, "ts": time}
 

@@ -66,16 +66,17 @@ def _parse_set(text: str) -> Target:
         raise UsageError(f"{text!r} is no point of a change store: {ALLOWED}", hint=f"write {ALLOWED}") from None
 
 
-def find_point(reader: Reader, text: str, change_id: int = 1) -> Found | None:
-    """The first transaction of the store at or after a POINT, None where the store ends before it."""
+def find_point(reader: Reader, text: str) -> Found | None:
+    """The first transaction of the store at or after a POINT, None where the store ends before it. FILE:POS is one of the
+    logs that the store is from now."""
     if text == "latest":
         return reader.find(at_seq(reader.view.end.seq)) if reader.view.end.seq else None
     if text == "earliest":
         return reader.find(at_seq(reader.first))
-    return reader.find(parse_point(text, change_id))
+    return reader.find(parse_point(text, max(1, reader.view.end.info.change_id)))
 
 
-def number_of_point(reader: Reader, text: str, change_id: int = 1) -> int:
+def number_of_point(reader: Reader, text: str) -> int:
     """The number of that transaction; one more than the last where there is none."""
-    found = find_point(reader, text, change_id)
+    found = find_point(reader, text)
     return found.seq if found else reader.view.end.seq + 1

@@ -69,7 +69,7 @@ def show_source(source: Source) -> dict[str, Any]:
     return {
         **shown,
         "change_id": end.info.change_id,
-        "position": f"{origin.name_log(end.info.file)}:{end.info.offset}",
+        "position": f"{origin.name_log(end.info.file, end.info.change_id)}:{end.info.offset}",
         "gtid_set": reader.view.gtids,
         "lag_seconds": measure_lag(store_end, end, seen.answers, source.app.clock()),
         "oldest": f"seq:{reader.first}",

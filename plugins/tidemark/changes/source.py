@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.app import App
 from tidemark.changes import points
+from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.bootstrap import requests
 from tidemark.changes.bootstrap.chunks import can_bootstrap, list_readable
 from tidemark.changes.bootstrap.requests import list_requests
@@ -33,6 +34,7 @@ from tidemark.changes.capture.run import (
     Job,
     OpenDump,
     Place,
+    Switch,
     capture_into,
     open_log_files,
     open_writer,
@@ -41,7 +43,7 @@ from tidemark.changes.capture.run import (
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.dump import open_dump, open_stretches
-from tidemark.changes.connection.facts import read_logs
+from tidemark.changes.connection.facts import read_facts, read_logs
 from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.export import Exported, Query, Stream, export
 from tidemark.changes.gaps import OPEN, Gap, find_gap, is_in_gap, read_gaps, record_gap
@@ -52,11 +54,13 @@ from tidemark.changes.store.layout import hour_name
 from tidemark.changes.store.read import Found, Reader, Target
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.write import Writer
-from tidemark.changes.trust.answers import StoreEnd, ask_server, find_stretches
+from tidemark.changes.trust.answers import StoreEnd, ask_server, find_stretches, read_log_start
+from tidemark.changes.trust.rules import list_missing
 from tidemark.errors import (
     BinlogGapError,
     LeaseHeldError,
     NotFoundError,
+    PermanentError,
     RetryableError,
     TidemarkError,
     UnreachableError,
@@ -156,7 +160,9 @@ def find_end(disk: Disk) -> StoreEnd | None:
     if not view.end.seq or origin is None:
         return None
     info = view.end.info
-    return StoreEnd(connection.FilePosition(origin.name_log(info.file), info.offset), parse_gtids(view.gtids))
+    return StoreEnd(
+        connection.FilePosition(origin.name_log(info.file, info.change_id), info.offset), parse_gtids(view.gtids)
+    )
 
 
 def choose_tables(tables: Sequence[str], exclude: Sequence[str] = ()) -> Wants:
@@ -217,7 +223,8 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
         open_events = _open_files(request.files) if request.files else _open_server(source, begin.log, follow=request.follow)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = _is_asked_in(disk) if reads else bool
-        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked)
+        switch = None if request.files else _switch_server(source, follow=request.follow)
+        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked, switch=switch)
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
         with cleaning_up, _recording_gap(source, files=bool(request.files)), open_writer(job) as writer:
             parts: list[Captured] = []
@@ -273,7 +280,7 @@ def _read_tables(source: Source, job: Job, log: str, writer: Writer, progress: P
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     login, follow = login_of(source.settings), job.follow
-    job = replace(job, open_dump=_open_server(source, log), follow=False)
+    job = replace(job, open_dump=_open_server(source, log), switch=_switch_server(source, follow=False), follow=False)
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
         try:
@@ -358,7 +365,7 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
         if not list_requests(disk) and not (found := read_state(disk)).list_open():
             return found.tables
         rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
-        job = Job(disk, lease.fence, rules, _open_server(source))
+        job = Job(disk, lease.fence, rules, _open_server(source), switch=_switch_server(source, follow=False))
         with _recording_gap(source), open_writer(job) as writer:
             made = _read_tables(source, job, "", writer, progress)
     if made.refused is not None:
@@ -415,10 +422,64 @@ def _open_server(source: Source, log: str = "", *, follow: bool = False) -> Open
         if end is None:
             return open_dump(server, connection.FilePosition(log or logs[0]), follow=follow), False
         if end.gtids is not None and end.position.file not in logs:  # a log without anything new behind it may be purged
-            return open_dump(server, end.gtids, follow=follow), False
+            server.close()
+            return _open_behind(source, end, None, follow=follow), False
         return open_dump(server, end.position, follow=follow), True
 
     return open_events
+
+
+def _switch_server(source: Source, *, follow: bool) -> Switch:
+    """Go on with other logs than those that the store is from, by its GTID set."""
+    return lambda end, found: _open_behind(source, end, found, follow=follow)
+
+
+def _open_behind(source: Source, end: Place, found: PermanentError | None, *, follow: bool) -> connection.Dump:
+    """What a server has behind a store's GTID set, in any order. Raises PermanentError where it lacks what the store has.
+
+    `found`: what stands at the store's position; raised where there are no GTIDs.
+    """
+    login = login_of(source.settings)
+    with open_server(login) as server:
+        facts, name = read_facts(server), server.name
+    if end.gtids is None or not facts.has_gtids:
+        raise found or PermanentError(f"{name} has no GTIDs, and no log {end.position.file}", subject=name)
+    only_store = list_missing(end.gtids, facts.gtids)
+    why = f"; {found.message}" if found else ""
+    if only_store is None or only_store:
+        raise PermanentError(
+            f"{name} lacks what the store has: {only_store or end.gtids}; it was restored or RESET, is behind, or is another"
+            f" one{why}",
+            hint="let url name a server that has them; a server of its own is a source of its own, with a store of its own",
+            subject=name,
+        )
+    if found is not None:
+        _check_last(source, [log for log, _ in facts.logs], name)
+    return open_dump(login, end.gtids, follow=follow)
+
+
+def _check_last(source: Source, logs: Sequence[str], name: str) -> None:
+    """Raise PermanentError where the GTID with which the store ends is another transaction at the server: it was restored,
+    and gave its numbers again. Where the server purged that log, the GTID sets alone prove the point."""
+    from tidemark.changes.capture.proof import find_transaction, read_last  # it imports Arrow
+
+    login, last = login_of(source.settings), read_last(source.open_reader())
+    if last is None or not last.gtid:
+        return
+    for log in reversed(logs):
+        start = read_log_start(login, log)
+        if start is None or not contains_gtid(start.gtids, last.gtid):
+            break
+    else:
+        return
+    rules = Rules(wants_of(source.settings), stops=False)
+    there = find_transaction(open_dump(login, connection.FilePosition(log)), rules, last.gtid)
+    if there is not None and there.digest not in (None, last.digest):
+        raise PermanentError(
+            f"{last.gtid} is another transaction at {name} than in the store: it was restored, and gave numbers again",
+            hint="a server of its own is a source of its own, with a store of its own",
+            subject=last.gtid,
+        )
 
 
 # reading
@@ -490,7 +551,7 @@ def _prove_logs(
         return None
     end = reader.view.end.info
     begin = next(reader.read()).transaction.info
-    first = origin.name_log(begin.file) if begin.change_id == end.change_id else ""
+    first = origin.name_log(begin.file, begin.change_id) if begin.change_id == end.change_id else ""
     dump = _open_files(files)(None)[0] if files else _open_logs(login_of(source.settings), first)
     # What cannot be trusted ended the capture; where it did not, the store says so, and here it is no reason to end.
     rules = Rules(wants_of(source.settings), end.change_id, stops=False)

@@ -7,6 +7,7 @@ import lzma
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -376,3 +377,16 @@ def test_retention_takes_old_hours(world: World) -> None:
     done = world.run("retain", "orders").json
     assert done["oldest"] == "seq:1", "the newest hour stays, however old"
     world.run("retain", "others").refused(3, "others", "orders")
+
+
+def test_without_gtids_a_log_that_was_made_again_is_not_believed(world: World) -> None:
+    """Its name, and what stands where the store ends, are the same; it was begun at another time."""
+    world.write_settings('tables = ["other.*"]')
+    place = Path(world.put_log("real/tsdb-mysql-bin.000002"))
+    world.capture("--files", str(place))
+    data = bytearray(place.read_bytes())
+    size = int.from_bytes(data[13:17], "little")
+    data[4:8] = (int.from_bytes(data[4:8], "little") + 60).to_bytes(4, "little")
+    data[size : 4 + size] = zlib.crc32(data[4:size]).to_bytes(4, "little")
+    place.write_bytes(data)
+    world.run("capture", "orders", "--files", str(place)).refused(6, "mysql-bin.000001", "begun at")

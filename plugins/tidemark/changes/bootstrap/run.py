@@ -23,7 +23,7 @@ from tidemark.changes.bootstrap.state import (
     settle,
     write_state,
 )
-from tidemark.changes.capture.identity import number_of, origin_of, write_origin
+from tidemark.changes.capture.identity import Logs, Origin, number_of, write_origin
 from tidemark.changes.capture.run import Captured, Job, capture_into
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
@@ -178,7 +178,7 @@ def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transa
     if writer.state.seq:
         return Transaction(writer.state.info, "", writer.state.gtid_offset)
     # CRASH WINDOW: the origin of a store without a transaction; the next capture writes its own.
-    write_origin(job.disk, origin_of(chunk.place.file))
+    write_origin(job.disk, Origin({job.rules.change_id: Logs.of(chunk.place.file)}))
     facts = server.ask("SELECT @@server_id AS id, UNIX_TIMESTAMP() AS clock")[0]
     head = FilePosition(chunk.place.file)
     clock = int(facts["clock"]) * 1_000_000

@@ -1,36 +1,76 @@
-"""The names of the logs that a store's transactions are from.
+"""Which logs a store's transactions are from, so that other logs under the same names are not taken for them.
 
-`source.json` in the store's folder. A position of the store has the number of a log; this says its name.
+`source.json` in the store's folder. A position of the store has a change id and the number of a log. For each change id this
+says how its logs are named and which server wrote them; for the last logs, when each of them was begun. A change id ends
+where another server, or the same one with new logs, goes on.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from tidemark.changes.connection.model import RawEvent
 from tidemark.changes.store.disk import Disk
 from tidemark.errors import CorruptionError, UnsupportedError
 
 PATH = "source.json"
-FORMAT = 1
+FORMAT = 2
+MOST_HEADS = 8
+"""Logs of which the first event is kept: the store's end is in one of the last two."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the first event of a log says: when it was written, in seconds since 1970, and the id of the log's server."""
+
+    time: int
+    server_id: int
+
+    @classmethod
+    def of(cls, first: RawEvent) -> Head:
+        return cls(first.header.timestamp, first.header.server_id)
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The logs of a change id: `<base>.<number>`, with `digits` digits at least. `heads`: the last ones' first events, by
+    number; `server_id`: None where none is kept."""
+
+    base: str
+    digits: int
+    server_id: int | None = None
+    heads: dict[int, Head] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, file: str) -> Logs:
+        base, digits = _split_name(file)
+        return cls(base, len(digits))
+
+    def may_be(self, file: str, head: Head) -> bool:
+        """Whether a log of that name and first event is one of these, or comes behind them."""
+        known = self.heads.get(number_of(file))
+        return _split_name(file)[0] == self.base and self.server_id in (None, head.server_id) and known in (None, head)
+
+    def with_head(self, number: int, head: Head) -> Logs:
+        last = sorted({**self.heads, number: head}.items())[-MOST_HEADS:]
+        return replace(self, heads=dict(last), server_id=head.server_id)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Logs `<base>.<number>`, with `digits` digits at least."""
+    """All logs that a store is from, by change id."""
 
-    base: str
-    digits: int
+    changes: dict[int, Logs] = field(default_factory=dict)
 
-    def name_log(self, number: int) -> str:
-        return f"{self.base}.{number:0{self.digits}}"
+    def name_log(self, number: int, change_id: int) -> str:
+        logs = self.changes.get(change_id)
+        return f"{logs.base}.{number:0{logs.digits}}" if logs else str(number)
 
-
-def origin_of(file: str) -> Origin:
-    base, digits = _split_name(file)
-    return Origin(base, len(digits))
+    def with_logs(self, change_id: int, logs: Logs) -> Origin:
+        return Origin({**self.changes, change_id: logs})
 
 
 @lru_cache(maxsize=64)
@@ -54,14 +94,29 @@ def read_origin(disk: Disk) -> Origin | None:
         return None
     try:
         found = json.loads(data)
-        if found.pop("format") > FORMAT:
+        if found["format"] > FORMAT:
             raise UnsupportedError(f"{PATH} is of a newer format", hint="upgrade Tidemark", subject=PATH)
-        return Origin(**found)
+        if found["format"] == 1:
+            return Origin({1: Logs(found["base"], found["digits"])})
+        return Origin({int(change_id): _decode_logs(**logs) for change_id, logs in found["changes"].items()})
     except (ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise CorruptionError(
             f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
         ) from wrong
 
 
+def _decode_logs(base: str, digits: int, server_id: int | None, heads: dict[str, list[int]]) -> Logs:
+    return Logs(base, digits, server_id, {int(number): Head(*head) for number, head in heads.items()})
+
+
 def write_origin(disk: Disk, origin: Origin) -> None:
-    disk.publish(PATH, json.dumps({"format": FORMAT, **asdict(origin)}).encode())
+    changes = {
+        change_id: {
+            "base": logs.base,
+            "digits": logs.digits,
+            "server_id": logs.server_id,
+            "heads": {number: [head.time, head.server_id] for number, head in logs.heads.items()},
+        }
+        for change_id, logs in origin.changes.items()
+    }
+    disk.publish(PATH, json.dumps({"format": FORMAT, "changes": changes}).encode())

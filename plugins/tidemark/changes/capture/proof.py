@@ -39,6 +39,8 @@ from tidemark.progress import Progress, Tick, ignore_progress
 
 MISSING, DOUBLE, UNKNOWN, CHANGED = "missing", "double", "unknown", "changed"
 """What may be wrong with a transaction: only the log has it, the store has it twice, only the store has it, rows differ."""
+GAP = "gap"
+"""The word of the mark that stands in a store where a stretch of the logs is lost."""
 MOST_TOLD = 100
 """Differences that are named; the others are counted."""
 MOST_TOGETHER = 1000
@@ -93,6 +95,22 @@ def prove_transactions(
     logs = _Logs(dump, rules, deep=deep)
     try:
         return _Comparison(reader, logs, in_gap, deep=deep, progress=progress).run()
+    finally:
+        dump.close()
+
+
+def read_last(reader: Reader) -> Seen | None:
+    """The last transaction of a store that is from a log, with its digest."""
+    for seq in range(reader.view.end.seq, reader.first - 1, -1):
+        for seen in _read_store(reader, deep=True, seq=seq):
+            return seen
+    return None
+
+
+def find_transaction(dump: Dump, rules: Rules, gtid: str) -> Seen | None:
+    """A transaction of logs by its GTID, with its digest. The dump is closed."""
+    try:
+        return next((seen for seen in _Logs(dump, rules, deep=True) if seen.gtid == gtid), None)
     finally:
         dump.close()
 
@@ -236,10 +254,10 @@ def _gtids_before(reader: Reader) -> str:
 # the two sides
 
 
-def _read_store(reader: Reader, *, deep: bool) -> Iterator[Seen]:
-    """The store's transactions that are from a log. Those of a bootstrap are not."""
+def _read_store(reader: Reader, *, deep: bool, seq: int | None = None) -> Iterator[Seen]:
+    """The store's transactions that are from a log. Those of a bootstrap are not, nor is what stands for a gap."""
     digest, is_logged = _Digest(), True
-    for piece in reader.read():
+    for piece in reader.read(seq):
         records = piece.transaction.records
         is_logged = is_logged and not (piece.transaction.gtid == "" and _is_read(records))
         if deep:
@@ -252,9 +270,9 @@ def _read_store(reader: Reader, *, deep: bool) -> Iterator[Seen]:
 
 
 def _is_read(records: Iterable[Record]) -> bool:
-    """Whether records are of a bootstrap."""
+    """Whether records are of a bootstrap, or stand for a gap."""
     return any(
-        record.word.startswith("bootstrap")
+        record.word.startswith("bootstrap") or record.word == GAP
         if isinstance(record, Mark)
         else isinstance(record, Rows) and record.count > 0 and record.batch.column(0)[0].as_py() == Op.READ
         for record in records

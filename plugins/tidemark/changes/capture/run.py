@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.capture.ahead import read_ahead
-from tidemark.changes.capture.identity import number_of, origin_of, read_origin, write_origin
+from tidemark.changes.capture.identity import Head, Logs, Origin, number_of, read_origin, write_origin
 from tidemark.changes.capture.parked import Parked
 from tidemark.changes.capture.rows import MOST_BYTES, Item, weigh
 from tidemark.changes.capture.transactions import (
@@ -28,7 +28,7 @@ from tidemark.changes.capture.transactions import (
     Transactions,
 )
 from tidemark.changes.connection.files import open_files
-from tidemark.changes.connection.model import Dump, FilePosition
+from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import Record, Rows, Transaction
@@ -39,6 +39,7 @@ from tidemark.errors import (
     CorruptionError,
     NotFoundError,
     PermanentError,
+    PermissionDeniedError,
     TidemarkError,
     UnreachableError,
 )
@@ -75,6 +76,9 @@ class Place:
 
 OpenDump = Callable[[Place | None], tuple[Dump, bool]]
 """From where a store ends (None: a new one) to events, and whether they begin with its last transaction."""
+Switch = Callable[[Place, PermanentError], Dump]
+"""From where a store ends to the events behind its GTID set, where its position is not believed: other logs stand there.
+Proves that the server has what the store has, or raises. Given is what was found, to be raised where there are no GTIDs."""
 
 
 def open_log_files(paths: Iterable[Path]) -> OpenDump:
@@ -102,7 +106,8 @@ def open_log_files(paths: Iterable[Path]) -> OpenDump:
 
 @dataclass(frozen=True)
 class Job:
-    """What to capture, and how. `start`: the first transaction that a new store takes. `until`: the first that is left out.
+    """What to capture, and how. `start`: the first transaction that a new store takes. `until`: the first that is left out;
+    positions are those of the logs that are read. `switch`: None: logs that the store is not from are refused.
     `follow`: the events have no end, and a server that is away is asked again; it ends where `is_asked` for something."""
 
     disk: Disk
@@ -114,6 +119,7 @@ class Job:
     follow: bool = False
     is_asked: Callable[[], bool] = bool
     limits: Limits | None = None
+    switch: Switch | None = None
 
 
 def capture(job: Job, progress: Progress = ignore_progress) -> Captured:
@@ -142,23 +148,22 @@ class _Capture:
         self.job, self.writer, self.progress = job, writer, progress
         self.parked = Parked(job.disk, writer.state, job.fence, writer.limits.block_bytes)
         self.done = Captured(writer.state, writer.state)
+        self.origin = read_origin(job.disk) or Origin()
+        self.change_id = writer.state.info.change_id or 1
+        self.heads: dict[int, tuple[str, Head]] = {}  # of the logs that are read, by number
         self.waiting: list[tuple[Group, list[Item]]] = []  # whole transactions whose rows are not decoded yet
         self.waiting_bytes = 0
         self.waiting_since = 0.0
 
     def run(self) -> Captured:
         if not self.job.follow:
-            try:
-                self._run_once()
-            except BinlogGapError:
-                self._make_durable()  # the gap lies behind it
-                raise
+            self._run_to_gap()
             return self._make_durable()
         wait = LEAST_WAIT
         while True:
             before = self.writer.state.seq
             try:
-                self._run_once()
+                self._run_to_gap()
                 return self._make_durable()
             except _AskedError:
                 return self._make_durable()
@@ -168,6 +173,13 @@ class _Capture:
                 self._make_durable()
                 self.progress(Tick(f"{away.message}: again in {wait:g} s"))
                 time.sleep(wait)
+
+    def _run_to_gap(self) -> None:
+        try:
+            self._run_once()
+        except BinlogGapError:
+            self._make_durable()  # the gap lies behind it
+            raise
 
     def _make_durable(self) -> Captured:
         self._append_waiting()
@@ -188,38 +200,98 @@ class _Capture:
     def _run_once(self) -> None:
         """Append what there is from the writer's end on."""
         state = self.writer.state
-        end, gtids = None, parse_gtids(self.writer.gtids)
-        if state.seq:
-            origin = read_origin(self.job.disk)
-            if origin is None:
-                raise PermanentError("source.json of the store is missing", hint="bring it back from a copy")
-            end = Place(FilePosition(origin.name_log(state.info.file), state.info.offset), gtids)
+        self.change_id = state.info.change_id or 1
+        if not state.seq:
+            self._append_from(*self._open(None))
+            return
+        if state.info.change_id not in self.origin.changes:
+            raise PermanentError("source.json of the store is missing", hint="bring it back from a copy")
+        name = self.origin.name_log(state.info.file, state.info.change_id)
+        end = Place(FilePosition(name, state.info.offset), parse_gtids(self.writer.gtids))
+        try:
+            self._append_from(*self._open(end), end=end)
+        except _OtherLogsError as met:
+            if self.job.switch is None:
+                raise
+            self.change_id += 1
+            self._append_from(self.job.switch(end, met), comes_again=False)
+
+    def _open(self, end: Place | None) -> tuple[Dump | None, bool]:
         try:
             dump, comes_again = self.job.open_dump(end)
         except NotFoundError:
+            return None, False
+        return dump, comes_again and end is not None and not is_log_head(end.position)
+
+    def _append_from(self, dump: Dump | None, comes_again: bool, end: Place | None = None) -> None:
+        """Append what a dump has. `end`: it goes on with the logs that the store is from, or by the GTID set of that end."""
+        if dump is None:
             return
-        events = read_ahead(dump, self._rest) if self.job.follow else dump.events()
         try:
-            groups = iter(Transactions(events, self.job.rules, gtids, state.gtid_offset, ahead=not self.job.follow))
-            if end is not None and comes_again and not is_log_head(end.position):
-                self._pass_known(groups, end.position)
-            self._append_all(groups, dump)
+            events = self._note_heads(read_ahead(dump, self._rest) if self.job.follow else dump.events())
+            try:
+                first = next(events, None)
+            except (CorruptionError, PermanentError) as damaged:
+                if not comes_again or isinstance(damaged, PermissionDeniedError):
+                    raise
+                raise _other_logs(_name_place(end), damaged.message) from damaged
+            if first is None:
+                return
+            if end is not None:
+                self._judge_first(first, end, comes_again=comes_again)
+            rules, offset = replace(self.job.rules, change_id=self.change_id), self.writer.state.gtid_offset
+            gtids = parse_gtids(self.writer.gtids)
+            groups = iter(Transactions(chain([first], events), rules, gtids, offset, ahead=not self.job.follow))
+            if comes_again:
+                self._pass_known(groups, _name_place(end))
+            self._append_all(groups)
         finally:
             dump.close()
 
-    def _pass_known(self, groups: Iterator[Group], start: FilePosition) -> None:
+    def _note_heads(self, events: Iterable[RawEvent]) -> Iterator[RawEvent]:
+        for raw in events:
+            if raw.data and is_log_head(FilePosition(raw.file, raw.position)):
+                self.heads[number_of(raw.file)] = raw.file, Head.of(raw)
+            yield raw
+
+    def _judge_first(self, first: RawEvent, end: Place, *, comes_again: bool) -> None:
+        """Whether the log that comes first is one of those that the store is from. Where the GTID set alone says what comes
+        next, it need not be: then a new change id begins."""
+        known, head = self.origin.changes[self.change_id], Head.of(first)
+        is_same = known.may_be(first.file, head)
+        if is_log_head(end.position) or comes_again:
+            if not is_same:
+                raise _other_logs(_name_place(end), f"its log was begun at {head.time} by server id {head.server_id}")
+        elif not is_same or number_of(first.file) < number_of(end.position.file):
+            self.change_id += 1
+
+    def _pass_known(self, groups: Iterator[Group], place: str) -> None:
         """Read the transaction that the store ends with again: it must be that one."""
-        place = f"{start.file}:{start.position}"
         try:
             group = next(groups, None)
-        except CorruptionError as damaged:
+        except PermissionDeniedError:
+            raise
+        except (CorruptionError, PermanentError) as damaged:
             raise _other_logs(place, damaged.message) from damaged
         if group is None:
             raise _other_logs(place, "there is nothing")
         if group.head.info != self.writer.state.info:
             raise _other_logs(place, f"there is {group.head.gtid or 'one without GTID'} of {group.head.info}")
 
-    def _append_all(self, groups: Iterator[Group], dump: Dump) -> None:
+    def _record_log(self, number: int) -> None:
+        """Record the log that the next transaction is from."""
+        logs = self.origin.changes.get(self.change_id)
+        file, head = self.heads[number]
+        if logs is not None and logs.heads.get(number) == head:
+            return
+        if self.writer.state.info.change_id != self.change_id:
+            logs = None  # what is recorded of it is from a capture that died before its first transaction
+        found = (logs or Logs.of(file)).with_head(number, head)
+        self.origin = self.origin.with_logs(self.change_id, found)
+        # CRASH WINDOW: a log, or a change id, of which the store has no transaction: the next capture records its own.
+        write_origin(self.job.disk, self.origin)
+
+    def _append_all(self, groups: Iterator[Group]) -> None:
         until, ahead = self.job.until, self.writer.state
         start = self.job.start if not self.writer.state.seq else None
         last = time.monotonic()
@@ -230,9 +302,7 @@ class _Capture:
                 start = None
                 if until is not None and _is_reached(until, ahead, group.head):
                     return
-                if self.writer.state.seq == 0 and not self.waiting:
-                    # CRASH WINDOW: the origin of a store without a transaction; the next capture writes its own.
-                    write_origin(self.job.disk, origin_of(dump.file))
+                self._record_log(group.head.info.file)
                 with suppress(CutOff):
                     self._append(group)
                     ahead = ahead.after(group.head) if until is not None else ahead
@@ -340,12 +410,20 @@ class _Capture:
 
 def is_log_head(position: FilePosition) -> bool:
     """Whether a place is the first byte of a log. No transaction begins there: rows of a bootstrap that stand before all
-    transactions do."""
+    transactions do, and what stands for a gap."""
     return position == FilePosition(position.file)
 
 
-def _other_logs(place: str, found: str) -> PermanentError:
-    return PermanentError(
+class _OtherLogsError(PermanentError):
+    """Where the store ends, logs stand that it is not from."""
+
+
+def _name_place(end: Place | None) -> str:
+    return f"{end.position.file}:{end.position.position}" if end else ""
+
+
+def _other_logs(place: str, found: str) -> _OtherLogsError:
+    return _OtherLogsError(
         f"at {place} the transaction with which the store ends is not ({found}): the log is damaged, of another server, or"
         " was made again",
         hint="bring that log back from a copy; a server of its own is a source of its own, with a store of its own",
@@ -354,7 +432,10 @@ def _other_logs(place: str, found: str) -> PermanentError:
 
 
 def _is_reached(target: Target, state: State, head: Transaction) -> bool:
-    return target.by_state(state.after(head)) if target.by_state else target.by_gtid(head.gtid)
+    after = state.after(head)
+    # Who writes FILE:POS means the logs that are read, whichever change id they have.
+    here = replace(after, info=replace(after.info, change_id=1))
+    return target.by_state(here) if target.by_state else target.by_gtid(head.gtid)
 
 
 def parse_gtids(text: str) -> Gtids:

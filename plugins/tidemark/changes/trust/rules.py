@@ -312,7 +312,7 @@ def check_identity(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     """Whether the server has every transaction that the store has, by GTID."""
     if wanted.end is None or not wanted.end.gtids or not answers.facts.has_gtids:
         return
-    only_store = _list_missing(wanted.end.gtids, answers.facts.gtids)
+    only_store = list_missing(wanted.end.gtids, answers.facts.gtids)
     if only_store is None:
         kind = "MariaDB" if answers.facts.is_maria else "MySQL"
         yield _bad("identity", f"a {kind}, and the store is from the other kind", "give it a source and a store of its own")
@@ -326,7 +326,7 @@ def check_identity(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         yield Finding("identity", f"the server has all that the store has: {wanted.end.gtids}")
 
 
-def _list_missing(has: Gtids, there: Gtids) -> str | None:
+def list_missing(has: Gtids, there: Gtids) -> str | None:
     """The transactions of one set that another one lacks, as text; None where they cannot be compared."""
     if isinstance(has, MysqlGtidSet) and isinstance(there, MysqlGtidSet):
         return str(has - there)

@@ -1,0 +1,146 @@
+"""Another server under a source's address, or the same one with other logs: only where GTIDs prove the point it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_capture_server import Orders
+from tests.services import mariadb
+from tests.services.mariadb import MariaDb
+
+pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
+
+TABLE = "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DECIMAL(10,2))"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[MariaDb, MariaDb]]:
+    first, second = mariadb.start(), mariadb.start({"server_id": "2"})
+    try:
+        yield first, second
+    finally:
+        first.close()
+        second.close()
+
+
+@dataclass
+class Pair:
+    """Two servers with the same empty table and empty logs. The source names the first one."""
+
+    first: MariaDb
+    second: MariaDb
+    orders: Orders
+
+    def name(self, server: MariaDb) -> None:
+        text = self.orders.config.read_text()
+        self.orders.config.write_text(text.replace(str(self.orders.server.port), str(server.port)))
+        self.orders.server = server
+
+
+@pytest.fixture
+def pair(tmp_path: Path, servers: tuple[MariaDb, MariaDb]) -> Pair:
+    for server in servers:
+        server.run(
+            "SET sql_log_bin = 0", "DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", TABLE, "SET sql_log_bin = 1"
+        )
+        server.run("RESET MASTER")
+    return Pair(*servers, Orders(tmp_path, servers[0]))
+
+
+def commit(server: MariaDb, gtid: str, statement: str) -> None:
+    """A transaction as a replica commits it that has it from another server."""
+    domain, server_id, number = gtid.split("-")
+    server.run(
+        f"SET gtid_domain_id = {domain}, server_id = {server_id}, gtid_seq_no = {number}",
+        statement,
+        "SET gtid_domain_id = DEFAULT, server_id = DEFAULT",
+    )
+
+
+def insert(number: int, name: str = "ü") -> str:
+    return f"INSERT INTO shop.orders VALUES ({number}, '{name}', {number}.5)"
+
+
+CHANGES = {
+    "1-1-1": insert(1),
+    "2-1-1": insert(2),
+    "1-1-2": "UPDATE shop.orders SET paid = 7 WHERE id = 1",
+    "2-1-2": "DELETE FROM shop.orders WHERE id = 2",
+    "1-1-3": insert(3),
+}
+OTHER_ORDER = ("2-1-1", "2-1-2", "1-1-1", "1-1-2", "1-1-3")
+
+
+def change_id(orders: Orders) -> int:
+    return int(orders.run("show").json["sources"][0]["change_id"])
+
+
+def test_a_server_that_committed_in_another_order_goes_on(pair: Pair) -> None:
+    orders = pair.orders
+    for gtid, statement in CHANGES.items():
+        commit(pair.first, gtid, statement)
+    for gtid in OTHER_ORDER:
+        commit(pair.second, gtid, CHANGES[gtid])
+    assert orders.run("capture", "orders").code == 0
+    pair.name(pair.second)
+    assert orders.run("capture", "orders").json["state"] == "nothing new"
+    commit(pair.second, "2-2-3", insert(4))
+    commit(pair.second, "1-2-4", "UPDATE shop.orders SET name = 'new' WHERE id = 3")
+    assert orders.run("capture", "orders").json["transactions"] == 2
+    assert change_id(orders) == 2
+    assert orders.fold() == orders.select()
+    pair.second.run("FLUSH BINARY LOGS", insert(5))
+    assert orders.run("capture", "orders").json["transactions"] == 1
+    assert change_id(orders) == 2
+    assert orders.fold() == orders.select()
+    said = orders.run("verify", "orders", "--deep")
+    assert said.code == 0 and said.json["logs"]["compared"] == said.json["checked"] == 8, said
+    found = orders.run("find", "orders", f"{pair.second.logs[-1].name}:4").json
+    assert found["point"] == "seq:8"
+
+
+def test_a_server_that_lacks_what_the_store_has_is_refused_by_name(pair: Pair) -> None:
+    orders = pair.orders
+    for gtid, statement in CHANGES.items():
+        commit(pair.first, gtid, statement)
+        if gtid != "2-1-2":
+            commit(pair.second, gtid, statement)
+    assert orders.run("capture", "orders").code == 0
+    pair.name(pair.second)
+    commit(pair.second, "1-2-4", insert(9))
+    before = orders.read()
+    orders.run("capture", "orders").refused(6, "domain 2: 2 to 2")
+    assert orders.read() == before
+    pair.name(pair.first)
+    assert orders.run("capture", "orders").code == 0
+
+
+def test_a_server_that_was_reset_is_refused_by_name(pair: Pair) -> None:
+    orders = pair.orders
+    pair.first.run(insert(1), insert(2))
+    assert orders.run("capture", "orders").code == 0
+    pair.first.run("RESET MASTER", insert(3))
+    orders.run("capture", "orders").refused(6, "domain 0: 2 to 2")
+
+
+def test_a_restored_server_that_gave_its_numbers_again(pair: Pair) -> None:
+    orders = pair.orders
+    pair.first.run(insert(1), insert(2))
+    assert orders.run("capture", "orders").code == 0
+    pair.first.run("RESET MASTER", insert(3), insert(4), insert(5))
+    orders.run("capture", "orders").refused(6, "0-1-2")
+
+
+def test_a_log_made_again_under_its_old_name_goes_on_where_gtids_prove_it(pair: Pair) -> None:
+    orders = pair.orders
+    pair.first.run(insert(1), insert(2))
+    assert orders.run("capture", "orders").code == 0
+    pair.first.run("RESET MASTER", "SET GLOBAL gtid_binlog_state = '0-1-2'", insert(3))
+    assert orders.run("capture", "orders").code == 0
+    assert change_id(orders) == 2
+    assert orders.fold() == orders.select()
+    assert orders.run("verify", "orders", "--deep").code == 0
