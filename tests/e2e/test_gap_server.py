@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.test_capture_server import Orders
+from tests.e2e.test_capture_server import Orders, await_purge
 from tests.services import mariadb
 from tests.services.mariadb import MariaDb
+from tidemark.changes import source
 
 pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
@@ -49,3 +51,74 @@ def test_a_log_that_somebody_removed_behind_the_servers_back(orders: Orders, num
     orders.run("verify", "orders").refused(31)
     position = next(one for one in orders.run("doctor", "orders").json["checks"] if one["name"] == "position")
     assert not position["ok"] and logs[number] in position["detail"]
+
+
+def purge(orders: Orders) -> None:
+    """What is not captured yet is in no log any more: rows were changed, added and deleted meanwhile."""
+    server = orders.server
+    server.run("DELETE FROM shop.orders", "INSERT INTO shop.orders VALUES (1, 'old', 1), (2, 'old', 2), (3, 'old', 3)")
+    assert orders.run("capture", "orders").code == 0
+    server.run("DELETE FROM shop.orders WHERE id = 1", "UPDATE shop.orders SET paid = 9 WHERE id = 2")
+    server.run("INSERT INTO shop.orders VALUES (4, 'lost', 4)")
+    await_purge(orders)
+    server.run("UPDATE shop.orders SET name = 'new' WHERE id = 3", "INSERT INTO shop.orders VALUES (5, 'new', 5)")
+    orders.run("capture", "orders").refused(31, "gap 1 of source orders")
+
+
+def fold(orders: Orders) -> dict[int, list[Any]]:
+    """The table as a consumer has it who drops the keys that a reading did not bring."""
+    table: dict[int, list[Any]] = {}
+    seen: set[int] | None = None
+    for line in orders.read():
+        if line["k"] == "bootstrap_begin":
+            seen = set()
+        elif line["k"] == "bootstrap_end":
+            assert seen is not None
+            table, seen = {key: row for key, row in table.items() if key in seen}, None
+        elif line["k"] == "row":
+            if line["before"]:
+                table.pop(line["before"][0], None)
+            if line["after"]:
+                table[line["after"][0]] = line["after"]
+                if seen is not None:
+                    seen.add(line["after"][0])
+    return table
+
+
+def check_repaired(orders: Orders) -> None:
+    assert orders.run("capture", "orders").code == 0
+    assert fold(orders) == orders.select()
+    [shown] = orders.run("show").json["sources"]
+    assert (shown["state"], [gap["state"] for gap in shown["gaps"]]) == ("idle", ["repaired"])
+    assert [line["text"] for line in orders.read() if line["k"] == "gap"] == ["1"]
+    said = orders.run("verify", "orders", "--deep")
+    assert said.code == 0 and said.json["differences"] == [], said
+
+
+def test_a_gap_is_repaired_by_reading_its_tables(orders: Orders) -> None:
+    purge(orders)
+    said = orders.run("repair", "orders")
+    assert said.code == 0 and (said.json["gaps"], said.json["tables"]) == (["1"], ["shop.orders"]), said
+    check_repaired(orders)
+    assert orders.run("repair", "orders").json["gaps"] == []
+    orders.server.run("DELETE FROM shop.orders WHERE id = 5")
+    check_repaired(orders)
+    orders.run("repair", "orders", "--gap", "7").refused(3, "no gap 7")
+
+
+@pytest.mark.parametrize("step", ["pass_gap", "write_state", "update_gap", "bootstrap_source", "capture_source"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_repair_that_died_is_made_good(orders: Orders, monkeypatch: pytest.MonkeyPatch, step: str, after: bool) -> None:
+    purge(orders)
+    whole = getattr(source, step)
+
+    def die(*given: Any) -> None:
+        if after:
+            whole(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source, step, die)
+        assert orders.run("repair", "orders").code != 0
+    assert orders.run("repair", "orders").code == 0
+    check_repaired(orders)

@@ -1,7 +1,8 @@
 """Gaps of a store: stretches of a source's history that no log of its server holds any more.
 
 `gaps.json` in the store's folder. Written by the holder of the source's lease, whole and durably. A gap that is met again is
-the same one.
+the same one. A gap is repaired in three steps: a transaction that stands for it is appended, behind which a capture goes on;
+its tables are read anew; it is closed.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import Any
 
 from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.identity import number_of
-from tidemark.changes.capture.run import parse_gtids
+from tidemark.changes.capture.run import GAP, parse_gtids
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.model import BinlogInfo
+from tidemark.changes.store.model import BinlogInfo, Mark, Transaction
+from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import has_rest
-from tidemark.errors import CorruptionError, UnsupportedError
+from tidemark.errors import CorruptionError, PermanentError, UnsupportedError
 
 PATH = "gaps.json"
 FORMAT = 1
-OPEN = "open"
+OPEN, REPAIRED = "open", "repaired"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Gap:
     tables: tuple[str, ...]
     found: float
     state: str = OPEN
+    is_passed: bool = False
+    """The store goes on behind it. Its tables are to be read, or to be read on."""
 
     def as_json(self) -> dict[str, Any]:
         """As `changes show --json` tells it."""
@@ -102,6 +106,35 @@ def read_gaps(disk: Disk) -> tuple[Gap, ...]:
         raise CorruptionError(
             f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
         ) from wrong
+
+
+def pass_gap(disk: Disk, fence: int, gap: Gap) -> None:
+    """Append the transaction that stands for a gap, unless it is there. A capture goes on behind it.
+
+    Raises PermanentError where the gap does not lie behind the store: its logs are not those that the store is from.
+    """
+    file, position = _parse_place(gap.end)
+    with Writer(disk, fence) as writer:
+        state = writer.state
+        info = replace(state.info, file=file, offset=position, uuid=bytes(16), transaction_id=0, event_index=0)
+        if state.info.order >= info.order > (info.change_id, *_parse_place(gap.start), 0):
+            return
+        if info.order <= state.info.order:
+            raise PermanentError(
+                f"gap {gap.id} ends at {gap.end}, before the store's end: {gap.server} has other logs than the store",
+                hint="let url name the former server; one of its own is a source of its own, with a store of its own",
+                subject=gap.id,
+            )
+        known, there = parse_gtids(writer.gtids), parse_gtids(gap.end_gtids)
+        gtids = known | there if known is not None and type(known) is type(there) else there or known  # type: ignore[operator]
+        offset = max(state.gtid_offset, gtids.count() if gtids is not None else 0)
+        writer.append(Transaction(info, "", offset, (Mark(GAP, gap.id),)), "" if gtids is None else gtids)
+
+
+def update_gap(disk: Disk, gap: Gap) -> None:
+    """Record what became of a gap."""
+    gaps = [asdict(gap if one.id == gap.id else one) for one in read_gaps(disk)]
+    disk.publish(PATH, json.dumps({"format": FORMAT, "gaps": gaps}, ensure_ascii=False).encode())
 
 
 def record_gap(disk: Disk, gap: Gap) -> Gap:

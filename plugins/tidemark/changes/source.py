@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 
 from tidemark.app import App
 from tidemark.changes import points
-from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.bootstrap import requests
 from tidemark.changes.bootstrap.chunks import can_bootstrap, list_readable
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
-from tidemark.changes.bootstrap.state import READING, WAITING, Table, read_state, write_state
+from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, State, Table, read_state, settle, write_state
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import (
     LEAST_WAIT,
@@ -33,8 +32,6 @@ from tidemark.changes.capture.run import (
     Captured,
     Job,
     OpenDump,
-    Place,
-    Switch,
     capture_into,
     open_log_files,
     open_writer,
@@ -42,11 +39,9 @@ from tidemark.changes.capture.run import (
 )
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
-from tidemark.changes.connection.dump import open_dump, open_stretches
-from tidemark.changes.connection.facts import read_facts, read_logs
-from tidemark.changes.connection.login import Server, open_server
+from tidemark.changes.connection.login import open_server
 from tidemark.changes.export import Exported, Query, Stream, export
-from tidemark.changes.gaps import OPEN, Gap, find_gap, is_in_gap, read_gaps, record_gap
+from tidemark.changes.gaps import OPEN, REPAIRED, Gap, find_gap, is_in_gap, pass_gap, read_gaps, record_gap, update_gap
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -54,8 +49,8 @@ from tidemark.changes.store.layout import hour_name
 from tidemark.changes.store.read import Found, Reader, Target
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.write import Writer
-from tidemark.changes.trust.answers import StoreEnd, ask_server, find_stretches, read_log_start
-from tidemark.changes.trust.rules import list_missing
+from tidemark.changes.trust.answers import StoreEnd, ask_server
+from tidemark.changes.trust.resume import Resume
 from tidemark.errors import (
     BinlogGapError,
     LeaseHeldError,
@@ -220,10 +215,11 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                 subject=source.name,
             )
         begin = _begin_store(source, request) if is_new else _Begin()
-        open_events = _open_files(request.files) if request.files else _open_server(source, begin.log, follow=request.follow)
+        resume = None if request.files else _resume(source, follow=request.follow)
+        open_events = resume.open_from(begin.log) if resume else _open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = _is_asked_in(disk) if reads else bool
-        switch = None if request.files else _switch_server(source, follow=request.follow)
+        switch = resume.open_behind if resume else None
         job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked, switch=switch)
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
         with cleaning_up, _recording_gap(source, files=bool(request.files)), open_writer(job) as writer:
@@ -280,7 +276,8 @@ def _read_tables(source: Source, job: Job, log: str, writer: Writer, progress: P
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     login, follow = login_of(source.settings), job.follow
-    job = replace(job, open_dump=_open_server(source, log), switch=_switch_server(source, follow=False), follow=False)
+    resume = _resume(source)
+    job = replace(job, open_dump=resume.open_from(log), switch=resume.open_behind, follow=False)
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
         try:
@@ -350,7 +347,7 @@ def _record_gap(source: Source, met: BinlogGapError) -> None:
     gap = record_gap(source.disk, gap)
     raise BinlogGapError(
         f"gap {gap.id} of source {source.name}: the server purged what follows {gap.start}, and begins with {gap.end}",
-        hint=f"./tidemark changes show {source.name} names the tables; what is lost stands in no log: read them anew",
+        hint=f"./tidemark changes repair {source.name} reads the tables anew; what is lost stands in no log",
         subject=gap.id,
     ) from met
 
@@ -365,7 +362,8 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
         if not list_requests(disk) and not (found := read_state(disk)).list_open():
             return found.tables
         rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
-        job = Job(disk, lease.fence, rules, _open_server(source), switch=_switch_server(source, follow=False))
+        resume = _resume(source)
+        job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind)
         with _recording_gap(source), open_writer(job) as writer:
             made = _read_tables(source, job, "", writer, progress)
     if made.refused is not None:
@@ -398,6 +396,60 @@ def ask_bootstrap(
     return read_state(source.disk).tables
 
 
+@dataclass(frozen=True)
+class Repaired:
+    """The gaps that were closed, their tables, and how many rows were read."""
+
+    gaps: tuple[str, ...]
+    tables: tuple[str, ...]
+    rows: int
+
+
+def repair_source(source: Source, gap_id: str = "", progress: Progress = ignore_progress) -> Repaired:
+    """Close the open gaps of a source, or one of them: go on behind it, and read its tables anew.
+
+    Any death is made good by calling it again. Raises NotFoundError for a gap that is not known, PermanentError where a
+    table cannot be read, or the server is one of which none is: then the gap stays open.
+    """
+    disk, gaps = source.disk, read_gaps(source.disk)
+    if gap_id and gap_id not in [gap.id for gap in gaps]:
+        raise NotFoundError(f"source {source.name} has no gap {gap_id}", hint=f"./tidemark changes show {source.name}")
+    wanted = [gap for gap in gaps if gap.state == OPEN and gap_id in ("", gap.id)]
+    tables = tuple(sorted({table for gap in wanted for table in gap.tables}))
+    if not wanted:
+        return Repaired((), (), 0)
+    with open_server(login_of(source.settings)) as server:
+        list_readable(server)
+    for gap in wanted:
+        if not gap.is_passed:
+            _go_behind(source, gap)
+    bootstrap_source(source, progress)
+    capture_source(source, Request(), progress)
+    read = {name: table for name, table in read_state(disk).tables.items() if name in tables}
+    if left := [name for name in tables if name not in read or read[name].state not in (DONE, GONE)]:
+        raise PermanentError(
+            f"gap {wanted[0].id} of source {source.name} stays open: not read are {', '.join(left)}",
+            hint=f"./tidemark changes bootstrap {source.name} --tables {left[0]}, then repair again",
+            subject=left[0],
+        )
+    for gap in wanted:
+        # CRASH WINDOW: its tables are read, and it is open: the next repair finds nothing to read, and closes it.
+        update_gap(disk, replace(gap, is_passed=True, state=REPAIRED))
+    return Repaired(tuple(gap.id for gap in wanted), tables, sum(table.rows for table in read.values()))
+
+
+def _go_behind(source: Source, gap: Gap) -> None:
+    """Have the store go on behind a gap, and its tables be read anew."""
+    disk = source.disk
+    with _hold_capture(source) as lease:
+        pass_gap(disk, lease.fence, gap)
+        # CRASH WINDOW: it is passed, and nothing says so: it is not passed twice.
+        state = settle(disk, read_state(disk))
+        write_state(disk, State({**state.tables, **{name: Table() for name in gap.tables}}))
+        # CRASH WINDOW: its tables are asked for, and nothing says so: they are asked for once more, from the start.
+        update_gap(disk, replace(gap, is_passed=True))
+
+
 def _open_files(patterns: Sequence[str]) -> OpenDump:
     found: dict[Path, None] = {}
     for pattern in patterns:
@@ -408,78 +460,8 @@ def _open_files(patterns: Sequence[str]) -> OpenDump:
     return open_log_files(found)
 
 
-def _open_server(source: Source, log: str = "", *, follow: bool = False) -> OpenDump:
-    """The source's server, from a store's end on; a new store begins with a log, or the oldest that the server has."""
-    login = login_of(source.settings)
-
-    def open_events(end: Place | None) -> tuple[connection.Dump, bool]:
-        server = open_server(login)
-        try:
-            logs = _list_logs(server)
-        except BaseException:
-            server.close()
-            raise
-        if end is None:
-            return open_dump(server, connection.FilePosition(log or logs[0]), follow=follow), False
-        if end.gtids is not None and end.position.file not in logs:  # a log without anything new behind it may be purged
-            server.close()
-            return _open_behind(source, end, None, follow=follow), False
-        return open_dump(server, end.position, follow=follow), True
-
-    return open_events
-
-
-def _switch_server(source: Source, *, follow: bool) -> Switch:
-    """Go on with other logs than those that the store is from, by its GTID set."""
-    return lambda end, found: _open_behind(source, end, found, follow=follow)
-
-
-def _open_behind(source: Source, end: Place, found: PermanentError | None, *, follow: bool) -> connection.Dump:
-    """What a server has behind a store's GTID set, in any order. Raises PermanentError where it lacks what the store has.
-
-    `found`: what stands at the store's position; raised where there are no GTIDs.
-    """
-    login = login_of(source.settings)
-    with open_server(login) as server:
-        facts, name = read_facts(server), server.name
-    if end.gtids is None or not facts.has_gtids:
-        raise found or PermanentError(f"{name} has no GTIDs, and no log {end.position.file}", subject=name)
-    only_store = list_missing(end.gtids, facts.gtids)
-    why = f"; {found.message}" if found else ""
-    if only_store is None or only_store:
-        raise PermanentError(
-            f"{name} lacks what the store has: {only_store or end.gtids}; it was restored or RESET, is behind, or is another"
-            f" one{why}",
-            hint="let url name a server that has them; a server of its own is a source of its own, with a store of its own",
-            subject=name,
-        )
-    if found is not None:
-        _check_last(source, [log for log, _ in facts.logs], name)
-    return open_dump(login, end.gtids, follow=follow)
-
-
-def _check_last(source: Source, logs: Sequence[str], name: str) -> None:
-    """Raise PermanentError where the GTID with which the store ends is another transaction at the server: it was restored,
-    and gave its numbers again. Where the server purged that log, the GTID sets alone prove the point."""
-    from tidemark.changes.capture.proof import find_transaction, read_last  # it imports Arrow
-
-    login, last = login_of(source.settings), read_last(source.open_reader())
-    if last is None or not last.gtid:
-        return
-    for log in reversed(logs):
-        start = read_log_start(login, log)
-        if start is None or not contains_gtid(start.gtids, last.gtid):
-            break
-    else:
-        return
-    rules = Rules(wants_of(source.settings), stops=False)
-    there = find_transaction(open_dump(login, connection.FilePosition(log)), rules, last.gtid)
-    if there is not None and there.digest not in (None, last.digest):
-        raise PermanentError(
-            f"{last.gtid} is another transaction at {name} than in the store: it was restored, and gave numbers again",
-            hint="a server of its own is a source of its own, with a store of its own",
-            subject=last.gtid,
-        )
+def _resume(source: Source, *, follow: bool = False) -> Resume:
+    return Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow=follow)
 
 
 # reading
@@ -552,7 +534,7 @@ def _prove_logs(
     end = reader.view.end.info
     begin = next(reader.read()).transaction.info
     first = origin.name_log(begin.file, begin.change_id) if begin.change_id == end.change_id else ""
-    dump = _open_files(files)(None)[0] if files else _open_logs(login_of(source.settings), first)
+    dump = _open_files(files)(None)[0] if files else _resume(source).open_logs(first)
     # What cannot be trusted ended the capture; where it did not, the store says so, and here it is no reason to end.
     rules = Rules(wants_of(source.settings), end.change_id, stops=False)
     return prove_transactions(
@@ -563,18 +545,6 @@ def _prove_logs(
         deep=deep,
         progress=progress,
     )
-
-
-def _open_logs(login: connection.SourceSettings, first: str) -> connection.Dump:
-    """The logs of a server from one on, or all where it has none of that name."""
-    with open_server(login) as server:
-        logs = _list_logs(server)
-    wanted = logs[logs.index(first) :] if first in logs else logs
-    return open_stretches(login, [stretch[0] for stretch in find_stretches(wanted)])
-
-
-def _list_logs(server: Server) -> list[str]:
-    return [name for name, _ in read_logs(server)]
 
 
 def is_verify_due(source: Source) -> bool:

@@ -19,7 +19,7 @@ from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.batches import convert_items, convert_stream
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.rows import MOST_BYTES, Item, weigh
-from tidemark.changes.capture.run import parse_gtids
+from tidemark.changes.capture.run import GAP, parse_gtids
 from tidemark.changes.capture.transactions import (
     XA_COMMIT,
     XA_PREPARE,
@@ -39,8 +39,6 @@ from tidemark.progress import Progress, Tick, ignore_progress
 
 MISSING, DOUBLE, UNKNOWN, CHANGED = "missing", "double", "unknown", "changed"
 """What may be wrong with a transaction: only the log has it, the store has it twice, only the store has it, rows differ."""
-GAP = "gap"
-"""The word of the mark that stands in a store where a stretch of the logs is lost."""
 MOST_TOLD = 100
 """Differences that are named; the others are counted."""
 MOST_TOGETHER = 1000

@@ -51,6 +51,9 @@ WAIT_SECONDS = 0.05
 LEAST_WAIT, MOST_WAIT = 1.0, 30.0
 """Seconds before a server that is away is asked again."""
 
+GAP = "gap"
+"""The word of the mark that stands in a store where a stretch of the logs is lost."""
+
 
 @dataclass
 class Captured:

@@ -6,7 +6,8 @@ value; what they mean is decided without a server.
     answers   what a server and its tables say, as one value
     headroom  the hours until the server purges what the store does not have; pure
     rules     what is wrong, and the SQL that mends it; pure
+    resume    the server's events from where a store ends on, where it is proved that it has what the store has
 
-Imports `changes.binlog`, `changes.connection`, `errors`. Knows no settings, no ledger and no store. Changes nothing at a
-server.
+Imports `changes.binlog`, `changes.connection`, `errors`; `resume` also `changes.capture` and `changes.store`. Knows no
+settings and no ledger. Changes nothing at a server.
 """

@@ -303,7 +303,7 @@ def check_position(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         yield Finding(
             "position",
             f"what follows {place} is purged: the server's logs go on with {first}",
-            "what is lost stands in no log: the tables have to be read anew",
+            f"./tidemark changes repair {wanted.name} reads the tables anew; what is lost stands in no log",
             BinlogGapError.kind,
         )
 

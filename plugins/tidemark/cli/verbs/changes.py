@@ -54,6 +54,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     proven = add("verify", "every transaction of the server's logs is in the store, once; every checksum of the store")
     proven.add_argument("--deep", action="store_true", help="compare the rows, too")
     proven.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
+    repaired = add("repair", "read anew the tables of a gap, and go on behind it")
+    repaired.add_argument("--gap", metavar="ID", default="", help="this one alone; `changes show` names them")
     add("retain", "remove what is older than retain_hours; one round")
 
 
@@ -248,7 +250,7 @@ def _run_verify(call: Call) -> Answer:
         found |= {"error": f"{_WRONG[first['what']]}{first['problem']}", "hint": f"./tidemark changes show {name}"}
     elif proven.gaps:
         told = ", ".join(f"{gap.id} from {gap.start} to {gap.end}" for gap in proven.gaps)
-        found |= {"error": f"gap {told}", "hint": f"./tidemark changes show {name}"}
+        found |= {"error": f"gap {told}", "hint": f"./tidemark changes repair {name}"}
 
     def show(screen: Screen) -> None:
         screen.print_line(f"{store.transactions:,} transactions, {store.rows:,} rows, {store.blocks:,} blocks")
@@ -278,6 +280,23 @@ _WRONG = {
 }
 
 
+def _run_repair(call: Call) -> Answer:
+    from tidemark.changes.source import repair_source
+
+    with progress.show_progress(call.screen) as beat:
+        done = repair_source(_source(call), call.arguments.gap, beat)
+
+    def show(screen: Screen) -> None:
+        if not done.gaps:
+            screen.print_line("no gap is open")
+            return
+        screen.print_line(
+            f"gap {', '.join(done.gaps)}: {done.rows:,} rows of {', '.join(done.tables) or 'no table'} read anew"
+        )
+
+    return Answer({"gaps": [*done.gaps], "tables": [*done.tables], "rows": done.rows}, show)
+
+
 def _run_retain(call: Call) -> Answer:
     from tidemark.changes.source import name_oldest, retain_source
 
@@ -302,6 +321,7 @@ _ACTIONS: dict[str, Callable[[Call], Answer]] = {
     "find": _run_find,
     "read": _run_read,
     "verify": _run_verify,
+    "repair": _run_repair,
     "retain": _run_retain,
 }
 

@@ -1,0 +1,107 @@
+"""The events of a server from where a store ends on: by its position, or by its GTID set where other logs stand there.
+
+A position is believed where the store's last transaction stands in the same log (`changes.capture.run` judges that). Else
+the server must have all that the store has, by GTID, and have the store's last transaction as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.capture.run import OpenDump, Place
+from tidemark.changes.capture.transactions import Rules
+from tidemark.changes.connection.dump import open_dump, open_stretches
+from tidemark.changes.connection.facts import read_facts, read_logs
+from tidemark.changes.connection.login import Server, open_server
+from tidemark.changes.connection.model import Dump, FilePosition, SourceSettings
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.read import Reader
+from tidemark.changes.trust.answers import find_stretches, read_log_start
+from tidemark.changes.trust.rules import list_missing
+from tidemark.errors import PermanentError
+
+_OWN_STORE = "a server of its own is a source of its own, with a store of its own"
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A store and the server it is from. `wants(database, table)`: of the source."""
+
+    disk: Disk
+    login: SourceSettings
+    wants: Callable[[str, str], bool]
+    follow: bool = False
+
+    def open_from(self, log: str = "") -> OpenDump:
+        """From a store's end on; a new store begins with a log, or the oldest that the server has."""
+
+        def open_events(end: Place | None) -> tuple[Dump, bool]:
+            server = open_server(self.login)
+            try:
+                logs = _list_logs(server)
+            except BaseException:
+                server.close()
+                raise
+            if end is None:
+                return open_dump(server, FilePosition(log or logs[0]), follow=self.follow), False
+            if end.gtids is not None and end.position.file not in logs:  # one without anything new behind it may be purged
+                server.close()
+                return self.open_behind(end), False
+            return open_dump(server, end.position, follow=self.follow), True
+
+        return open_events
+
+    def open_behind(self, end: Place, found: PermanentError | None = None) -> Dump:
+        """What the server has behind a store's GTID set, in any order. Raises PermanentError where it lacks what the store
+        has. `found`: what stands at the store's position; raised where there are no GTIDs."""
+        with open_server(self.login) as server:
+            facts, name = read_facts(server), server.name
+        if end.gtids is None or not facts.has_gtids:
+            raise found or PermanentError(f"{name} has no GTIDs, and no log {end.position.file}", subject=name)
+        only_store = list_missing(end.gtids, facts.gtids)
+        if only_store is None or only_store:
+            why = f"; {found.message}" if found else ""
+            raise PermanentError(
+                f"{name} lacks what the store has: {only_store or end.gtids}; it was restored or RESET, is behind, or is"
+                f" another one{why}",
+                hint=f"let url name a server that has them; {_OWN_STORE}",
+                subject=name,
+            )
+        if found is not None:
+            self._check_last([log for log, _ in facts.logs], name)
+        return open_dump(self.login, end.gtids, follow=self.follow)
+
+    def _check_last(self, logs: Sequence[str], name: str) -> None:
+        """Raise PermanentError where the GTID with which the store ends is another transaction at the server: it was
+        restored, and gave its numbers again. Where the server purged that log, the GTID sets alone prove the point."""
+        from tidemark.changes.capture.proof import find_transaction, read_last  # it imports Arrow
+
+        last = read_last(Reader(self.disk))
+        if last is None or not last.gtid:
+            return
+        for log in reversed(logs):
+            start = read_log_start(self.login, log)
+            if start is None or not contains_gtid(start.gtids, last.gtid):
+                break
+        else:
+            return
+        there = find_transaction(open_dump(self.login, FilePosition(log)), Rules(self.wants, stops=False), last.gtid)
+        if there is not None and there.digest not in (None, last.digest):
+            raise PermanentError(
+                f"{last.gtid} is another transaction at {name} than in the store: it was restored, and gave numbers again",
+                hint=_OWN_STORE,
+                subject=last.gtid,
+            )
+
+    def open_logs(self, first: str) -> Dump:
+        """All events of the server's logs from one on, or of all where it has none of that name."""
+        with open_server(self.login) as server:
+            logs = _list_logs(server)
+        wanted = logs[logs.index(first) :] if first in logs else logs
+        return open_stretches(self.login, [stretch[0] for stretch in find_stretches(wanted)])
+
+
+def _list_logs(server: Server) -> list[str]:
+    return [name for name, _ in read_logs(server)]
