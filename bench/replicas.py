@@ -7,6 +7,7 @@ Three nodes, each behind an OpenSSH server of its own on this machine; the group
                      ledger sync to this machine's disk. The files are there already
     commit_p50_ms    milliseconds of a commit, half of them and 99 of 100; `commit_p99_ms`
     single_per_s     the same with one file a commit; `single_p50_ms`, `single_p99_ms`
+    watch_1000_groups_s  one round of questions: 1,000 groups with three logs each on five nodes, all ends read
     load_overhead    `./tidemark load` of 200 files into the three nodes, to the same without lease, records and marks of
                      the logs, in one process that leaves them out
 """
@@ -26,9 +27,9 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from bench import replicas_load
+from bench import replicas_load, replicas_watch
 from bench.measure import report
-from bench.replicas_data import DATABASE, add_file, cluster_settings_of
+from bench.replicas_data import DATABASE, add_file, cluster_settings_of, hold_everywhere
 from bench.rows import leave_nothing, say
 from tests.services import sshd
 from tests.services.processes import PartMissing
@@ -41,7 +42,7 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
 from tidemark.settings.load import load_settings
 
-PARTS = ("commit", "load")
+PARTS = ("commit", "watch", "load")
 NODES = 3
 BATCH = 16  # files of a commit
 WARM = 20  # commits before the first that counts
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with servers() as running, tempfile.TemporaryDirectory(prefix="tidemark-bench-") as place:
             if "commit" in wanted:
                 measure_commits(running, Path(place) / "commit", 200 if asked.quick else 2_000, ratios, ours)
+            if "watch" in wanted:
+                replicas_watch.measure(Path(place) / "watch", 2 if asked.quick else 7, ratios, ours)
             if "load" in wanted:
                 replicas_load.measure(running, Path(place) / "load", 2 if asked.quick else 5, ratios, ours, peers)
     except PartMissing as missing:
@@ -123,6 +126,7 @@ def _commit_all(
         if number == WARM:
             cpu = time.process_time()
         mine = [next(files) for _ in range(size)]
+        hold_everywhere(app, cluster, mine)
         began = time.perf_counter()
         commit(app, cluster, mine)
         if number >= WARM:

@@ -11,6 +11,11 @@ import numpy as np
 from tests.landing_maker import SITE_A, Sender
 from tests.services.sshd import Sshd
 from tests.small_files import sealed
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas.plan import pieces_of, wanting_nodes
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.receiver.catalog import CatalogFile
 
 DATABASE = "root.bench"
@@ -77,3 +82,14 @@ def add_file(number: int, partition: int) -> CatalogFile:
         rank=(0, number, 0, 0, number),
         created=1.0,
     )
+
+
+def hold_everywhere(app: App, cluster: Cluster, files: Sequence[CatalogFile]) -> None:
+    """Say in the ledger that all members of their groups have these files."""
+    rows = [
+        CopyRow("centre", node, piece.location, piece.home, piece.sha256, piece.size, "held", 1.0)
+        for piece in pieces_of(cluster.table, files)
+        for node in wanting_nodes(cluster.table, piece)
+    ]
+    with app.ledger.write() as connection:
+        copy_rows.put_copies(connection, rows)

@@ -14,15 +14,20 @@ import pytest
 
 from tests.centre import rows
 from tests.clustered import LoadedCentre, logs_tell_the_catalog
-from tests.group_logs import files_of, records_at
+from tests.group_logs import files_of, records_at, records_behind
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_commit
+from tidemark.cluster.replicas.core.epochs import Fence
 from tidemark.cluster.replicas.core.record import RecordKind
+from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.errors import LeaseLostError, NoQuorumError, PermanentError
+from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.operations.housekeeping import housekeep
+from tidemark.proof.cluster.replicas import show_replicas
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store, StoreAddress
 
@@ -113,6 +118,9 @@ def test_what_never_became_visible_is_taken_back_and_its_late_worker_commits_not
     with centre.app.ledger.read() as connection:
         (entry,) = read_entries(connection, catalog_rows.live_files(connection, centre.name))
     never = replace(entry, file=replace(entry.file, location=f"{entry.file.location}.never"))
+    with centre.app.ledger.write() as connection:
+        for row in copy_rows.copies_of(connection, centre.name, [entry.file.location])[entry.file.location]:
+            copy_rows.put_copies(connection, [replace(row, location=never.file.location)])
     with centre.cluster() as cluster:
         with hold_groups(cluster) as lease:
             late = append_change(cluster, lease, Change((never,)))  # and falls asleep
@@ -150,10 +158,96 @@ def test_a_ledger_that_never_gave_an_epoch_is_refused_by_nodes_that_have_one(cen
         centre.load()
 
 
-def drop_nothing(cluster: Cluster) -> None:
+def test_who_lacks_a_file_is_no_master_and_unsynced_until_it_has_it(centre: LoadedCentre) -> None:
+    with centre.cluster() as cluster:
+        full = cluster.table.route_data("root.sg", 0).header  # which would be the first master
+    in_the_way = centre.node(full) / "data"
+    in_the_way.write_text("no room for files, some for a log")
+    centre.land(1)
+    assert centre.load().exit_code == 0
+    assert group(centre).master != full
+
+    def seen() -> tuple[str, str]:
+        groups = {view.group: view for view in show_replicas(centre.app, centre.receiver).groups}
+        return next((member.role, member.why) for member in groups[full].members if member.node == full)
+
+    assert seen() == ("unsynced", "it lacks 1 file of the group; the next catch-up brings them")
+    in_the_way.unlink()
+    housekeep(centre.app, centre.receiver)
+    assert seen() == ("slave", "")
+    logs_tell_the_catalog(centre)
+
+
+@pytest.mark.parametrize("how", ["parted", "ahead", "damaged", "emptied"])
+def test_a_member_that_fell_out_of_step_is_recovered_by_housekeeping(centre: LoadedCentre, how: str) -> None:
+    centre.land(1)
+    centre.load()
+    row = group(centre)
+    fallen = next(node for node in NODES if node != row.master)
+    place = centre.node(fallen) / folder_of(row.header)
+    log = GroupLog(LocalStore(str(centre.node(fallen))), folder_of(row.header))
+    if how == "ahead":  # a record that nobody else has
+        with centre.cluster() as cluster:
+            fence = Fence(cluster.identity, row.epoch, row.master)
+        assert log.append(records_behind(log.read_tail().end, row.epoch), fence).is_yes
+    centre.away = {fallen}
+    centre.land(2)
+    centre.load()
+    if how == "parted":
+        with centre.cluster() as cluster:
+            fence = Fence(cluster.identity, row.epoch, row.master)
+        assert log.append(records_behind(log.read_tail().end, row.epoch), fence).is_yes
+    elif how == "damaged":
+        newest = max(place.iterdir())
+        newest.write_bytes(newest.read_bytes()[:300] + bytes(200) + newest.read_bytes()[500:-256])
+    elif how == "emptied":
+        shutil.rmtree(place)
+    before = {path.read_bytes() for path in place.iterdir()} if place.exists() else set()
+    centre.away = set()
+    assert fallen not in group(centre).in_step
+    housekeep(centre.app, centre.receiver)
+    assert group(centre).in_step == NODES and len(log_at(centre, fallen)) == 2
+    aside = {path.read_bytes() for path in place.parent.glob(f"{place.name}.parted-*/*")}
+    assert aside == (before if how != "emptied" else set()) or (how == "parted" and len(aside) == len(before))
+    logs_tell_the_catalog(centre)
+
+
+def test_a_member_that_lost_a_file_is_not_elected(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    row = group(centre)
+    lost, other = (node for node in NODES if node != row.master)
+    with centre.app.ledger.write() as connection:  # as a check notes it
+        connection.exec_driver_sql(f"DELETE FROM node_copy WHERE node = '{lost}'")
+        connection.exec_driver_sql(f"UPDATE group_member SET applied = 0 WHERE node = '{lost}'")
+    centre.away = {row.master}
+    with centre.cluster() as cluster:
+        mine = next(f"root.{n}" for n in range(100) if cluster.table.route_schema(f"root.{n}").header == row.header)
+        drop_nothing(cluster, mine)
+    assert group(centre).master == other
+    logs_tell_the_catalog(centre)
+
+
+def test_without_a_quorum_that_has_the_files_no_record_is_written(centre: LoadedCentre) -> None:
+    centre.land(1)
+    centre.load()
+    before = group(centre)
+    with centre.app.ledger.read() as connection:
+        (entry,) = read_entries(connection, catalog_rows.live_files(connection, centre.name))
+    nowhere = replace(entry, file=replace(entry.file, location=f"{entry.file.location}.nowhere"))
+    with (
+        centre.cluster() as cluster,
+        hold_groups(cluster) as lease,
+        pytest.raises(NoQuorumError, match=r"0 of the 3 members .* have the files of this operation"),
+    ):
+        append_change(cluster, lease, Change((nowhere,)))
+    assert group(centre) == before and len(log_at(centre, "n1")) == 1
+
+
+def drop_nothing(cluster: Cluster, database: str = "root.never") -> None:
     """A commit without files."""
     with hold_groups(cluster) as lease:
-        appended = append_change(cluster, lease, Change(dropped=("root.never",)))
+        appended = append_change(cluster, lease, Change(dropped=(database,)))
         with cluster.app.ledger.write() as connection:
             settle_commit(connection, cluster, lease, appended)
 

@@ -15,7 +15,7 @@ from tidemark.cluster.replicas.core.epochs import Fence, Verdict
 from tidemark.cluster.replicas.core.record import encode_stored
 from tidemark.cluster.replicas.core.roles import ORIGIN, LogEnd, Position
 from tidemark.cluster.replicas.core.segment import MARK_BYTES, Mark, decode_mark, encode_mark, read_segment
-from tidemark.cluster.replicas.log import BLOCK, GroupLog, Tail
+from tidemark.cluster.replicas.log import BLOCK, GroupLog, Tail, read_all_tails
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError, SchemaTooNewError
 from tidemark.stores.protocol import Tier
 
@@ -300,3 +300,40 @@ def test_a_log_that_a_shell_wrote_is_not_forked_by_sftp_alone() -> None:
     store.tier = Tier.SFTP
     with pytest.raises(PermanentError, match="there is SFTP alone now"):
         GroupLog(store, FOLDER).append(records_behind(tail.end, 1), fence_of(1), expect=tail)
+
+
+def test_the_ends_of_many_logs_are_those_that_each_tells_alone(store: MemoryStore) -> None:
+    ends = {
+        "log/none": Tail(),
+        "log/short": written(GroupLog(store, "log/short"), 2, 1),
+        "log/long": written(GroupLog(store, "log/long"), *[150] * 5),
+        "log/sealed": written(GroupLog(store, "log/sealed"), 3),
+        "log/short.parted-1": written(GroupLog(store, "log/short.parted-1"), 4),
+    }
+    GroupLog(store, "log/sealed").seal()
+    asked: list[str] = []
+    store.on_effect = lambda effect, _path: asked.append(effect)
+    found = read_all_tails(store, list(ends))
+    assert not asked
+    assert {folder: GroupLog(store, folder).read_tail() for folder in ends} == found
+    assert [tail.end for tail in found.values() if isinstance(tail, Tail)] == [tail.end for tail in ends.values()]
+
+
+def test_a_damaged_log_is_named_among_sound_ones(store: MemoryStore) -> None:
+    sound = written(GroupLog(store, "log/1"), 2)
+    assert store.append_if("log/2/0000000002.log", encode_mark(Mark(ORIGIN, fence_of(1))), None)  # its folder was emptied
+    found = read_all_tails(store, ["log/1", "log/2"])
+    assert found["log/1"] == GroupLog(store, "log/1").read_tail() and found["log/1"] == sound
+    assert isinstance(found["log/2"], CorruptionError) and "log/2/0000000002.log" in found["log/2"].message
+
+
+@pytest.mark.parametrize("files_left", [1, 3])
+def test_a_log_that_is_set_aside_leaves_none(files_left: int, store: MemoryStore) -> None:
+    log = GroupLog(store, FOLDER, segment_bytes=700)
+    written(log, *[1] * files_left)
+    before = len(files(store))
+    log.set_aside()
+    assert log.read_tail() == Tail()
+    (aside,) = {entry.path.rpartition("/")[0] for entry in store.list_files(["log"]).entries}
+    assert len(store.list_files([aside]).entries) == before
+    assert versions(GroupLog(store, aside)) == list(range(1, files_left + 1))

@@ -51,7 +51,7 @@ def test_who_was_away_is_offline_then_unsynced_then_a_slave(centre: LoadedCentre
     centre.load()
     assert seen()[0] is Role.OFFLINE and "nobody answers" in seen()[1]
     centre.away = set()
-    assert seen() == (Role.UNSYNCED, "it lacks the versions 4 to 4; it gets them with the next record of the group")
+    assert seen() == (Role.UNSYNCED, "it lacks the versions 4 to 4; it gets them with the next record or catch-up")
     centre.land(3)
     centre.load()
     assert seen() == (Role.SLAVE, "")

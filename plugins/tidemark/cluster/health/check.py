@@ -20,7 +20,8 @@ from tidemark.app import App
 from tidemark.cluster.health.problems import MEND, Expected, Found, Problem, Recorded, expected_of, problem_keys, problems_of
 from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
 from tidemark.cluster.nodes.folder import NodeFolder
-from tidemark.cluster.replicas.catch_up import as_now, late_members
+from tidemark.cluster.replicas.catch_up import as_now
+from tidemark.cluster.replicas.deliver import late_members
 from tidemark.cluster.slots.hash_ring import schema_slot
 from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError

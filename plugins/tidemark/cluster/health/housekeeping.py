@@ -19,6 +19,7 @@ from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas import cache
 from tidemark.cluster.replicas.catch_up import catch_up, drop_databases, remove_everywhere
 from tidemark.cluster.replicas.commit import record_slots
+from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.errors import NoQuorumError, TidemarkError
 from tidemark.formats.layout import MERGED
 from tidemark.ledger.cluster import copies as copy_rows
@@ -51,6 +52,8 @@ def keep_nodes(cluster: Cluster | None, store: Store) -> Kept:
     _drop_strays(cluster)
     late |= _remove_left_over(cluster)
     _forget_operations(cluster)
+    for header in sorted(set(cluster.table.owners)):
+        MemberLogs(cluster, header).seal()
     cache.sweep_dead_fetches(store, cluster.app.clock() - cache.GRACE)
     evicted, size = cache.evict_cache(cluster, store, cluster.settings.cache_bytes)
     return Kept(evicted, size, late)

@@ -27,9 +27,8 @@ from tidemark.cluster.migration.plan import group_into_batches as batched
 from tidemark.cluster.migration.pull import RoadView, SlotMigration, drop_snapshots, pull_batch
 from tidemark.cluster.nodes.cluster import Cluster, hold_cluster_lease, open_cluster
 from tidemark.cluster.nodes.formats import schema_bytes_of
-from tidemark.cluster.replicas.catch_up import late_members
 from tidemark.cluster.replicas.commit import record_slots
-from tidemark.cluster.replicas.deliver import advance_applied
+from tidemark.cluster.replicas.deliver import advance_applied, late_members
 from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
 from tidemark.engines.choose import EngineChoice
 from tidemark.errors import CorruptionError, DiskFullError, RetryableError, StaleEpochError, TidemarkError

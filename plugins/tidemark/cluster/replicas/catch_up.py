@@ -1,11 +1,8 @@
 """A member that was away gets what it missed: every committed operation of its groups above what it has applied.
 
-It gets files from the receiver's cache, or from another node that holds them. Files to be removed are removed too.
-Operations that a dead forward left proposed are withdrawn: the caller holds the receiver's load lease, so no forward is at
-work. Nodes that cannot be reached are named.
-
-`late_members` lists the members that lack operations of their groups. It compares with the copies, not with the recorded
-`applied` version: a member that got its slots by moving has their files before its version is recorded.
+It gets files from the receiver's cache, or from another node that holds them. Files to be removed are removed too. A log
+that fell out of step with its group's is recovered. Operations that a dead forward left proposed are withdrawn: the caller
+holds the receiver's load lease, so no forward is at work. Nodes that cannot be reached are named.
 
 Source: seed 001 "Data group"; docs/decisions/0015.
 """
@@ -13,7 +10,6 @@ Source: seed 001 "Data group"; docs/decisions/0015.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,12 +18,11 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import schema_bytes_of
-from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_commit
+from tidemark.cluster.replicas.commit import append_change, hold_groups, recover_members, settle_commit
 from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, logs_of
 from tidemark.cluster.replicas.forward import withdraw_left
 from tidemark.cluster.replicas.plan import Piece, due_operations
 from tidemark.cluster.replicas.records.change import Change
-from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.formats.layout import MERGED
 from tidemark.ledger.cluster import (
@@ -87,6 +82,7 @@ def catch_up(cluster: Cluster | None, store: Store, most: int | None = None) -> 
             removed += _remove_files(cluster, late)
         except TidemarkError as error:
             away[late.node] = error.message
+    recover_members(cluster)
     return CaughtUp(files, removed, away)
 
 
@@ -244,44 +240,6 @@ def _remove_files(cluster: Cluster, late: _Late) -> int:
         copy_rows.forget_copies(connection, cluster.receiver.name, late.node, late.going)
         advance_applied(connection, cluster, late.node)
     return len(late.going)
-
-
-def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
-    """Return node → committed operations it lacks: files without a proved copy there, databases not put there.
-
-    Files that a slot's move still brings are left out. The ledger is not sure of databases: to know, compare with the node's
-    folder (`as_now`, `schema_digest`).
-    """
-    newest, applied = (
-        operation_rows.committed_versions(connection, receiver),
-        operation_rows.applied_versions(connection, receiver),
-    )
-    states = None
-    found: dict[str, list[OperationRow]] = defaultdict(list)
-    for header, members in table.groups_by_header().items():
-        for node in members:
-            before = applied.get((header, node), 0)
-            if before >= newest.get(header, 0):
-                continue
-            states = move_rows.slot_states(connection, receiver) if states is None else states
-            waiting = due_operations(operation_rows.operations_above(connection, receiver, header, before))
-            here = [o for o in waiting if table.owners[o.slot] == header and (node, o.slot) not in states]
-            found[node] += _find_missing(connection, receiver, node, here)
-    return {node: rows for node, rows in found.items() if rows}
-
-
-def _find_missing(connection: Connection, receiver: str, node: str, operations: list[OperationRow]) -> list[OperationRow]:
-    files = [operation.subject for operation in operations if operation.kind == "put"]
-    copies = copy_rows.copies_of(connection, receiver, files)
-    known = catalog_rows.locations_in_use(connection, receiver, files)
-
-    def lacks(operation: OperationRow) -> bool:
-        if operation.kind == "put":
-            proved = ((row.node, row.state, row.sha256) for row in copies.get(operation.subject, ()))
-            return operation.subject in known and (node, "held", operation.sha256) not in proved
-        return operation.kind.endswith("_database")
-
-    return [operation for operation in operations if lacks(operation)]
 
 
 def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -> dict[str, list[OperationRow]]:

@@ -29,10 +29,12 @@ from tidemark.cluster.replicas.core.epochs import Fence
 from tidemark.cluster.replicas.core.record import RecordKind
 from tidemark.cluster.replicas.core.roles import LogEnd
 from tidemark.cluster.replicas.members import MemberLogs
+from tidemark.cluster.replicas.plan import find_lacking, held_of, pieces_of
 from tidemark.cluster.replicas.promote import open_group
 from tidemark.cluster.replicas.records.change import Change, read_change, read_snapshot, sort_by_group
 from tidemark.cluster.replicas.records.operation import Operation, records_of
 from tidemark.errors import LeaseHeldError, NoQuorumError, TidemarkError
+from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.group_logs import (
     CoverRow,
@@ -95,7 +97,8 @@ def rehearse(cluster: Cluster, act: Callable[[Connection], T]) -> tuple[T, Chang
 
 def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Iterable[str] = ()) -> Appended:
     """Append the records of this change to the log of each of its groups (without a change: of `also`). A log that does not
-    tell of its group's slots by the table in force gets what it lacks first.
+    tell of its group's slots by the table in force gets what it lacks first. A member that lacks a file of the change does
+    not count.
 
     NoQuorumError if a group has no master or too few members take it, PermanentError if the nodes are ahead of the ledger.
     """
@@ -103,11 +106,16 @@ def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Itera
     with cluster.app.ledger.read() as connection:
         known = read_group_logs(connection, receiver)
         covers = read_covers(connection, receiver)
+        pieces = pieces_of(table, [entry.file for entry in change.files])
+        copies = copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces])
+    lacking = find_lacking(table, pieces, held_of(copies))
     operations = sort_by_group(table, change, covers) or {header: [] for header in also}
     opened: dict[str, tuple[MemberLogs, GroupLogRow, LogEnd]] = {}
     for header in sorted(operations.keys() & set(table.ring.names)):
         logs = MemberLogs(cluster, header)
-        opened[header] = (logs, *open_group(logs, known.get(header, GroupLogRow(receiver, header)), lease))
+        logs.require_holders(lacking.get(header, ()))
+        row = known.get(header, GroupLogRow(receiver, header))
+        opened[header] = (logs, *open_group(logs, row, lease, without=lacking.get(header, ())))
     covered = {}
     with cluster.app.ledger.read() as connection:
         covers = read_covers(connection, receiver)  # a log may have begun anew
@@ -133,7 +141,7 @@ def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Itera
         records = records_of(commit, operations[header], doing, end, epoch=row.epoch)
         fence = Fence(cluster.identity, row.epoch, row.master)
         for at in range(0, len(records), _RECORDS_AT_ONCE):
-            holders = logs.append(records[at : at + _RECORDS_AT_ONCE], fence)
+            holders = logs.append(records[at : at + _RECORDS_AT_ONCE], fence, without=lacking.get(header, ()))
         position = records[-1].head.position
         rows.append((row, replace(row, settled=(position.epoch, position.version), operation="", in_step=holders)))
     return Appended(tuple(rows), tuple(covered.values()))
@@ -174,3 +182,38 @@ def record_slots(cluster: Cluster) -> None:
                 settle_commit(connection, cluster, lease, appended)
     if failed:
         raise failed[0]
+
+
+def recover_members(cluster: Cluster) -> None:
+    """Bring the members whose logs are not in step back into it: what they lack comes from the master, and a log that parted
+    from the master's is set aside. If all are in step, this is one query.
+
+    A group without a master waits for its next record. PermanentError if the nodes are ahead of the ledger.
+    """
+    receiver = cluster.receiver.name
+    if not _find_fallen(cluster):
+        return
+    with hold_groups(cluster) as lease:
+        for header in _find_fallen(cluster):
+            logs = MemberLogs(cluster, header)
+            with cluster.app.ledger.read() as connection:
+                row = read_group_logs(connection, receiver)[header]
+            try:
+                row, end = open_group(logs, row, lease)
+            except NoQuorumError:
+                continue
+            fallen = [name for name in logs.names if name not in row.in_step]
+            back = logs.recover(fallen, Fence(cluster.identity, row.epoch, row.master), end)
+            # CRASH WINDOW: its log is whole, the ledger does not know: the next record or recovery tells.
+            if back:
+                with cluster.app.ledger.write() as connection:
+                    assert_held(connection, lease)
+                    swap_group_log(connection, row, replace(row, in_step=(*row.in_step, *back)), cluster.app.clock())
+
+
+def _find_fallen(cluster: Cluster) -> list[str]:
+    """Return headers of groups that have a log, of which a member is not in step."""
+    with cluster.app.ledger.read() as connection:
+        rows = read_group_logs(connection, cluster.receiver.name)
+    groups = cluster.table.groups_by_header()
+    return [h for h, row in rows.items() if row.epoch and row.in_step and not set(groups.get(h, ())) <= set(row.in_step)]

@@ -1,4 +1,4 @@
-"""Bring files (and before them their schema) to nodes, and record the copies. Used by `forward` and `catch_up`.
+"""Bring files (and before them their schema) to nodes, record the copies, tell who lacks some.
 
 A file that is already at the node with the right bytes is not sent again: an earlier process died before it could record the
 copy. Different machines work at once, nodes of one machine one after another. Source: docs/decisions/0015.
@@ -6,6 +6,7 @@ copy. Different machines work at once, nodes of one machine one after another. S
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -14,11 +15,12 @@ from urllib.parse import urlsplit
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.replicas.plan import Piece, applied_upto
+from tidemark.cluster.replicas.plan import Piece, applied_upto, due_operations
 from tidemark.cluster.slots.hash_ring import Group
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import NotFoundError, SourceVanishedError, TidemarkError, UnreachableError
 from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import operations as operation_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.copies import CopyRow
@@ -251,3 +253,48 @@ def _make_settled_check(
         return row.state == "held" and row.sha256 == operation.sha256
 
     return settled
+
+
+def lacking_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[tuple[str, str], int]:
+    """Return (header, member) → how many committed files of the group it lacks. Such a member is unsynced."""
+    late = late_members(connection, receiver, table)
+    return Counter((operation.header, node) for node, rows in late.items() for operation in rows if operation.kind == "put")
+
+
+def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
+    """Return node → committed operations it lacks: files without a proved copy there, databases not put there.
+
+    It compares with the copies, not with the recorded `applied` version: a member that got its slots by moving has their
+    files before that is recorded. Files that a slot's move still brings are left out. The ledger is not sure of databases:
+    to know, compare with the node's folder (`catch_up.as_now`, `catch_up.schema_digest`).
+    """
+    newest, applied = (
+        operation_rows.committed_versions(connection, receiver),
+        operation_rows.applied_versions(connection, receiver),
+    )
+    states = None
+    found: dict[str, list[OperationRow]] = defaultdict(list)
+    for header, members in table.groups_by_header().items():
+        for node in members:
+            before = applied.get((header, node), 0)
+            if before >= newest.get(header, 0):
+                continue
+            states = move_rows.slot_states(connection, receiver) if states is None else states
+            waiting = due_operations(operation_rows.operations_above(connection, receiver, header, before))
+            here = [o for o in waiting if table.owners[o.slot] == header and (node, o.slot) not in states]
+            found[node] += _find_missing(connection, receiver, node, here)
+    return {node: rows for node, rows in found.items() if rows}
+
+
+def _find_missing(connection: Connection, receiver: str, node: str, operations: list[OperationRow]) -> list[OperationRow]:
+    files = [operation.subject for operation in operations if operation.kind == "put"]
+    copies = copy_rows.copies_of(connection, receiver, files)
+    known = catalog_rows.locations_in_use(connection, receiver, files)
+
+    def lacks(operation: OperationRow) -> bool:
+        if operation.kind == "put":
+            proved = ((row.node, row.state, row.sha256) for row in copies.get(operation.subject, ()))
+            return operation.subject in known and (node, "held", operation.sha256) not in proved
+        return operation.kind.endswith("_database")
+
+    return [operation for operation in operations if lacks(operation)]

@@ -19,7 +19,8 @@ Not guaranteed: durable names where there is SFTP alone. Format: docs/formats/gr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -35,6 +36,7 @@ from tidemark.errors import (
     PermanentError,
     SchemaTooNewError,
     SourceVanishedError,
+    TidemarkError,
     UnreachableError,
 )
 from tidemark.stores.protocol import Entry, FileEnd, Store, without_password
@@ -44,6 +46,7 @@ LONGEST_APPEND = 32 << 20
 BLOCK = 64  # files in a pack
 _LONGEST_FILE = SEGMENT_BYTES + LONGEST_APPEND + (1 << 20)
 _NAME = re.compile(r"(\d{10})(?:-(\d{10}))?\.log")
+_SHORT = 1 << 16  # bytes of a file that is read with those of other logs
 _TRIES = 8
 _OLD_SECONDS = 86_400
 
@@ -87,6 +90,7 @@ class GroupLog:
         self._store = store
         self._folder = folder
         self._segment_bytes = min(segment_bytes, SEGMENT_BYTES)
+        self._known: Mapping[str, bytes] = {}  # files that were read with those of other logs
 
     def read_tail(self) -> Tail:
         """Return the log's end by a listing and 256 bytes. A torn append makes it read the last file as a whole."""
@@ -182,13 +186,23 @@ class GroupLog:
         old = [entry.path for entry in entries if entry.path.endswith(".tmp") and entry.mtime < newest - _OLD_SECONDS]
         self._store.remove(old)
 
+    def set_aside(self) -> None:
+        """Move the files of a log that is damaged, or parted from its master's, to a new folder beside it. The member has no
+        log then, and proves nothing until it has the master's."""
+        aside = f"{self._folder}.parted-{uuid.uuid4().hex[:8]}"
+        self._store.make_folders([aside])
+        for file in reversed(self._list_files()[0]):
+            # CRASH WINDOW: its newest files are aside. What is left is a chain with an older end: it continues the
+            # master's, or is set aside too.
+            self._store.seal_parts([(file.path, f"{aside}/{file.path.rpartition('/')[2]}")])
+
     # the end
 
     def _find_tail(self, chain: list[_File]) -> Tail:
         number = chain[-1].last if chain else 0
         for file in reversed(chain):
             is_last = file.last == number
-            tail = self._store.read(file.path, max(0, file.size - MARK_BYTES), MARK_BYTES)
+            tail = self._read_bytes(file, max(0, file.size - MARK_BYTES), MARK_BYTES)
             mark, sound = self._decode_mark(file, tail), file.size
             if mark is None:
                 segment = self._read_file(file)
@@ -270,16 +284,14 @@ class GroupLog:
     def _list_files(self) -> tuple[list[_File], Sequence[Entry]]:
         """Return the files of the log by number, the widest first, and everything in the folder."""
         entries = self._store.list_files([self._folder]).entries
-        files = []
-        for entry in entries:
-            match = _NAME.fullmatch(entry.path.removeprefix(f"{self._folder}/"))
-            if match is not None:
-                files.append(_File(int(match[1]), int(match[2] or match[1]), entry.path, entry.size))
-        return sorted(files, key=lambda file: (file.first, -file.last)), entries
+        return _files_of(self._folder, entries), entries
 
     def _list_chain(self) -> list[_File]:
         """Return the files that are the log: from the highest number down, without a gap, a pack before what it holds."""
-        chain = _chain_of(self._list_files()[0])
+        return self._require_chain(self._list_files()[0])
+
+    def _require_chain(self, files: Sequence[_File]) -> list[_File]:
+        chain = _chain_of(files)
         if len(chain) == 1 and chain[0].first > 1:  # retention leaves two: the folder was emptied, see `_make_file`
             raise self._damage_error(chain[0], 0)
         return chain
@@ -332,12 +344,16 @@ class GroupLog:
         if file.size > _LONGEST_FILE:
             raise self._damage_error(file, _LONGEST_FILE)
         try:
-            segment = read_segment(self._store.read(file.path, 0, file.size))
+            segment = read_segment(self._read_bytes(file, 0, file.size))
         except SchemaTooNewError as newer:
             raise self._newer_error(file, newer) from newer
         if segment.damage is not None:
             raise self._damage_error(file, segment.damage)
         return segment
+
+    def _read_bytes(self, file: _File, offset: int, length: int) -> bytes:
+        known = self._known.get(file.path, b"")
+        return known[offset : offset + length] if len(known) == file.size else self._store.read(file.path, offset, length)
 
     def _decode_mark(self, file: _File, data: bytes) -> Mark | None:
         try:
@@ -370,6 +386,39 @@ class GroupLog:
     def _busy_error(self) -> UnreachableError:
         text = f"{self._place_of(self._folder)}: others appended each time that this process tried"
         return UnreachableError(text, hint="run again", subject=self._folder)
+
+
+def read_all_tails(store: Store, folders: Sequence[str]) -> dict[str, Tail | TidemarkError]:
+    """Return folder → the end of the log there, or why it has none: by one listing and one reading of all short files. A log
+    whose last file is long costs a read of 256 bytes more."""
+    by_folder: dict[str, list[Entry]] = {folder: [] for folder in folders}
+    for entry in store.list_files(folders).entries:
+        if (mine := by_folder.get(entry.path.rpartition("/")[0])) is not None:
+            mine.append(entry)
+    files = {folder: _files_of(folder, entries) for folder, entries in by_folder.items()}
+    short = [(mine[-1].path, mine[-1].size) for mine in files.values() if mine and mine[-1].size <= _SHORT]
+    read = store.read_many([path for path, _ in short], [size for _, size in short])
+    known = {path: data for path, data in read if data is not None}
+    found: dict[str, Tail | TidemarkError] = {}
+    for folder in folders:
+        log = GroupLog(store, folder)
+        log._known = known
+        try:
+            found[folder] = log._find_tail(log._require_chain(files[folder]))
+        except SourceVanishedError:  # packed since it was listed
+            found[folder] = GroupLog(store, folder).read_tail()
+        except TidemarkError as broken:
+            found[folder] = broken
+    return found
+
+
+def _files_of(folder: str, entries: Sequence[Entry]) -> list[_File]:
+    files = []
+    for entry in entries:
+        match = _NAME.fullmatch(entry.path.removeprefix(f"{folder}/"))
+        if match is not None:
+            files.append(_File(int(match[1]), int(match[2] or match[1]), entry.path, entry.size))
+    return sorted(files, key=lambda file: (file.first, -file.last))
 
 
 def _chain_of(files: Sequence[_File]) -> list[_File]:

@@ -5,14 +5,14 @@
     holders = logs.append(records, fence)       # the members that have them, durably; NoQuorumError
 
 All are asked at once, in one round trip if their logs end as this process saw them last. A member that lacks records gets
-them from the master's log then. One whose log parted from the master's stays as it is: it
-acknowledges nothing. Errors of a member count as silence; what says that this ledger is not the newest, or not the
-nodes' own, is raised. Source: seed 003 "Data forwarding flow"; docs/decisions/0024.
+them from the master's log then. One whose log parted from the master's acknowledges nothing until it is recovered. Errors of
+a member count as silence; what says that this ledger is not the newest, or not the nodes' own, is raised. Source: seed 003
+"Data forwarding flow"; docs/decisions/0024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -22,10 +22,10 @@ from tidemark.cluster.nodes.folder import LOGS
 from tidemark.cluster.replicas.core.epochs import Fence, Verdict, judge_fence
 from tidemark.cluster.replicas.core.quorum import Outcome, judge_forward
 from tidemark.cluster.replicas.core.record import StoredRecord
-from tidemark.cluster.replicas.core.roles import Arbitrator, Group, Member, Position, Role
+from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import machine_of, members_of_header
-from tidemark.cluster.replicas.log import Answer, GroupLog, Tail
-from tidemark.errors import NoQuorumError, PermanentError, TidemarkError, UnreachableError
+from tidemark.cluster.replicas.log import Answer, GroupLog, Tail, read_all_tails
+from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, TidemarkError, UnreachableError
 
 _T = TypeVar("_T", Answer, Tail)
 _AT_ONCE = 8  # records in an append to a member that is behind: they have some MiB at most, an append at most 32
@@ -65,10 +65,17 @@ class MemberLogs:
             self.require_ours(name, answer.verdict)
         return {name: answer for name, answer in answers.items() if answer.is_yes}
 
-    def append(self, records: Sequence[StoredRecord], fence: Fence) -> tuple[str, ...]:
+    def require_holders(self, without: Collection[str]) -> None:
+        """Raise NoQuorumError if too few members are left without these, who lack files that are to be committed."""
+        if len(self.names) - len(without) < self.quorum:
+            self.silent |= dict.fromkeys(without, NotFoundError("it lacks a file"))
+            raise self.quorum_error("the files of this operation", len(self.names) - len(without))
+
+    def append(self, records: Sequence[StoredRecord], fence: Fence, *, without: Collection[str] = ()) -> tuple[str, ...]:
         """Append at all members; return who has the records. NoQuorumError if too few do.
 
-        It is unknown then whether a later master has them: `promote` finds out. PermanentError if the master has others in
+        `without`: members that lack a file that the records name. They get the records, and do not count. After an error it
+        is unknown whether a later master has the records: `promote` finds out. PermanentError if the master has others in
         their place.
         """
         answers = self._ask_members(self.names, lambda log, name: log.append(records, fence, expect=self.last_tail_of(name)))
@@ -81,10 +88,32 @@ class MemberLogs:
             behind = [name for name, answer in answers.items() if answer.verdict in (Verdict.GAP, Verdict.UNFENCED)]
             answers |= self._ask_members(behind, lambda log, _: self._bring_up(log, fence))
         have = {name: answer.is_yes for name, answer in answers.items()}
+        counted = {name: yes and name not in without for name, yes in have.items()}
         members = [Member(name, Role.MASTER if name == fence.master else Role.SLAVE) for name in self.names]
-        if judge_forward(self.as_group(members), fence.master, have, expired=True) is not Outcome.COMMITTED:
-            raise self.quorum_error("the record of this operation", sum(have.values()))
+        if judge_forward(self.as_group(members), fence.master, counted, expired=True) is not Outcome.COMMITTED:
+            raise self.quorum_error("the record of this operation", sum(counted.values()))
         return tuple(name for name in self.names if have.get(name))
+
+    def recover(self, names: Sequence[str], fence: Fence, end: LogEnd) -> tuple[str, ...]:
+        """Give members what the master has behind their ends; return those whose logs then end at `end`, as the master's
+        does. A log that parted from it or is damaged at its end is set aside before, and comes anew."""
+
+        def recover_one(log: GroupLog, _: str) -> Answer:
+            try:
+                log.read_tail()
+            except CorruptionError:
+                log.set_aside()
+            answer = self._bring_up(log, fence)
+            beyond = answer.tail.end != end and answer.tail.end.position.version >= end.position.version
+            if answer.verdict is Verdict.CONFLICT or (answer.is_yes and beyond):
+                log.set_aside()
+                answer = self._bring_up(log, fence)
+            return answer
+
+        answers = self._ask_members(names, recover_one)
+        for name, answer in answers.items():
+            self.require_ours(name, answer.verdict)
+        return tuple(name for name, answer in answers.items() if answer.tail.end == end)
 
     def read(self, name: str, from_version: int) -> Iterator[StoredRecord]:
         """Yield a member's records from this version on. Raises what the member's store raises."""
@@ -134,35 +163,81 @@ class MemberLogs:
             answer = log.append(records, fence, expect=answer.tail)
         return answer
 
+    def seal(self) -> None:
+        """Pack the small files of each member's log, remove what died processes left. Who fails is left out."""
+
+        def tidy(log: GroupLog, _: str) -> Tail:
+            log.seal()
+            log.retain(0)
+            return log.read_tail()
+
+        self._ask_members(self.names, tidy)
+
     def _ask_members(self, names: Sequence[str], ask: Callable[[GroupLog, str], _T]) -> dict[str, _T]:
         """Return member → its answer, by the order of names. Different machines work at once. Who fails has no answer."""
         found: dict[str, _T] = {}
 
-        def ask_machine(mine: Sequence[str]) -> None:
-            for name in mine:
-                try:
-                    answer = ask(GroupLog(self.cluster.open_store(name), folder_of(self.header)), name)
-                except TidemarkError as broken:
-                    self._note(name, broken)
-                    continue
-                found[name] = answer
-                self.cluster.kept[self.header, name] = answer.tail if isinstance(answer, Answer) else answer
+        def ask_one(name: str) -> None:
+            try:
+                answer = ask(GroupLog(self.cluster.open_store(name), folder_of(self.header)), name)
+            except TidemarkError as broken:
+                self.note_silent(name, broken)
+                return
+            found[name] = answer
+            self.cluster.kept[self.header, name] = answer.tail if isinstance(answer, Answer) else answer
 
-        machines: dict[str, list[str]] = {}
-        for name in names:
-            machines.setdefault(machine_of(self.cluster, name), []).append(name)
-        if len(machines) < 2:
-            ask_machine(names)
-        else:
-            with ThreadPoolExecutor(len(machines)) as pool:
-                list(pool.map(ask_machine, machines.values()))
+        call_machines(self.cluster, names, ask_one)
         return {name: found[name] for name in names if name in found}
 
-    def _note(self, name: str, error: TidemarkError) -> None:
+    def note_silent(self, name: str, error: TidemarkError) -> None:
+        """Keep why a member says nothing. One that cannot be reached is not asked again by this cluster."""
         if isinstance(error, UnreachableError):
             self.cluster.stores.mark_away(name, error)
         self.cluster.kept.pop((self.header, name), None)
         self.silent[name] = error
+
+
+def read_round(cluster: Cluster, headers: Iterable[str]) -> dict[str, tuple[MemberLogs, dict[str, Tail]]]:
+    """Ask all nodes for the ends of all logs: header → its members, with why some say nothing, and member → its end.
+
+    A node is asked once for all its groups, nodes of different machines at once.
+    """
+    groups = {header: MemberLogs(cluster, header) for header in headers}
+    found: dict[str, dict[str, Tail]] = {header: {} for header in groups}
+
+    def ask_node(node: str) -> None:
+        mine = {folder_of(header): header for header, logs in groups.items() if node in logs.names}
+        try:
+            tails = read_all_tails(cluster.open_store(node), list(mine))
+        except TidemarkError as broken:
+            for header in mine.values():
+                groups[header].note_silent(node, broken)
+            return
+        for folder, tail in tails.items():
+            if isinstance(tail, Tail):
+                found[mine[folder]][node] = tail
+            else:
+                groups[mine[folder]].note_silent(node, tail)
+
+    call_machines(cluster, {node for logs in groups.values() for node in logs.names}, ask_node)
+    return {header: (logs, found[header]) for header, logs in groups.items()}
+
+
+def call_machines(cluster: Cluster, nodes: Iterable[str], act: Callable[[str], None]) -> None:
+    """Call `act` with each node: those of different machines at once, those of one machine one after another."""
+    machines: dict[str, list[str]] = {}
+    for node in nodes:
+        machines.setdefault(machine_of(cluster, node), []).append(node)
+
+    def call_machine(mine: Sequence[str]) -> None:
+        for node in mine:
+            act(node)
+
+    if len(machines) < 2:
+        call_machine([node for mine in machines.values() for node in mine])
+        return
+    with ThreadPoolExecutor(len(machines)) as pool:
+        list(pool.map(call_machine, machines.values()))
 
 
 def folder_of(header: str) -> str:

@@ -106,6 +106,16 @@ def find_shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, q
     return list(found.values())
 
 
+def find_lacking(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, set[str]]:
+    """Return header → members of its group that lack one of its pieces, or have another."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for piece in pieces:
+        have = held.get(piece.location, {})
+        for slot in piece.slots:
+            found[table.owners[slot]].update(node for node in table.group_of(slot) if have.get(node) != piece.sha256)
+    return found
+
+
 def find_strangers(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, list[str]]:
     """Return node → pieces that it holds and must not: an earlier table brought them there."""
     found: dict[str, list[str]] = defaultdict(list)

@@ -8,13 +8,14 @@ problem of a write that succeeds on a minority of virtual nodes"; docs/decisions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tidemark.cluster.replicas.core.election import Restart, elect_master
 from tidemark.cluster.replicas.core.epochs import Fence, Oath, Promotion, judge_promotion
 from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import LogEnd, Member, Role
+from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
@@ -24,12 +25,15 @@ from tidemark.ledger.leases import Lease, assert_held
 _TRIES = 3
 
 
-def open_group(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLogRow, LogEnd]:
+def open_group(
+    logs: MemberLogs, row: GroupLogRow, lease: Lease, *, without: Collection[str] = ()
+) -> tuple[GroupLogRow, LogEnd]:
     """Return the group's row with an active master and nothing in doubt, and the end of that master's log.
 
+    `without`: members that lack files of what is to be committed: none of them stays the master.
     NoQuorumError if no master can be had now. PermanentError if the nodes are ahead of the ledger.
     """
-    if row.active and not row.operation and row.master in logs.names:
+    if row.active and not row.operation and row.master in logs.names and row.master not in without:
         last, asked = logs.last_tail_of(row.master), Fence(logs.cluster.identity, row.epoch, row.master)
         if last is not None and last.fence == asked and last.end.position.version == row.settled[1]:
             return row, last.end  # its node compares it with what it has
@@ -40,10 +44,12 @@ def open_group(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupL
                 raise logs.ahead_error(row.master)
             if tail.fence.epoch == row.epoch and tail.end.position.version == row.settled[1]:
                 return row, tail.end
-    return _promote(logs, row, lease)
+    return _promote(logs, row, lease, without)
 
 
-def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLogRow, LogEnd]:
+def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collection[str]) -> tuple[GroupLogRow, LogEnd]:
+    lacking = {*without, *_find_lacking(logs)}
+    ranked = sorted(logs.names, key=lambda name: name in lacking)  # of two that have the same log, who has the files too
     for _ in range(_TRIES):
         tails = logs.read_tails()
         for name, tail in tails.items():
@@ -51,7 +57,7 @@ def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLog
         if len(tails) == len(logs.names) and all(tail.fence is None for tail in tails.values()):
             # All answer, none has a log: it is the first one, or all who had it left. The ledger knows what was in it.
             row = _begin_anew(logs, row, lease)
-        group = logs.as_group([_as_member(name, tails, row) for name in logs.names], row.settled)
+        group = logs.as_group([_as_member(name, tails, row, lacking) for name in ranked], row.settled)
         elected = elect_master(group, Restart.INTERSECT)
         if elected is None:
             break
@@ -60,7 +66,7 @@ def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLog
         # next commit gives a newer epoch.
         fence = Fence(logs.cluster.identity, row.epoch, elected.name)
         sworn = logs.swear(list(tails), fence)
-        oaths = [Oath(n, a.tail.end, _as_member(n, tails, row).role is Role.SLAVE) for n, a in sworn.items()]
+        oaths = [Oath(n, a.tail.end, _is_in_step(n, tails[n], row)) for n, a in sworn.items()]
         decided = judge_promotion(group, elected.name, oaths, granted=group.even)
         if decided is Promotion.WAIT:
             break
@@ -85,14 +91,25 @@ def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> tuple[GroupLog
     raise logs.quorum_error("what makes one of them master", 0)
 
 
-def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow) -> Member:
-    """Return a member with its role: in step if the ledger says so and it has not lost its oath. At first all are."""
+def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow, lacking: Collection[str]) -> Member:
+    """Return a member with its role. One that lacks a file that its group committed proves its log, but is no slave."""
     tail = tails.get(name)
     if tail is None:
         return Member(name, Role.OFFLINE)
+    synced = _is_in_step(name, tail, row) and name not in lacking
+    return Member(name, Role.SLAVE if synced else Role.UNSYNCED, tail.end)
+
+
+def _is_in_step(name: str, tail: Tail, row: GroupLogRow) -> bool:
+    """Tell whether the ledger says so, and it has not lost its oath. At first all are."""
     first = row.settled == (0, 0) and not row.in_step
-    in_step = first or (name in row.in_step and tail.fence is not None)
-    return Member(name, Role.SLAVE if in_step else Role.UNSYNCED, tail.end)
+    return first or (name in row.in_step and tail.fence is not None)
+
+
+def _find_lacking(logs: MemberLogs) -> list[str]:
+    receiver, table = logs.cluster.receiver.name, logs.cluster.table
+    with logs.cluster.app.ledger.read() as connection:
+        return [node for header, node in lacking_members(connection, receiver, table) if header == logs.header]
 
 
 def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow:

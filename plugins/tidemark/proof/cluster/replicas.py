@@ -1,7 +1,7 @@
 """Who of each data group is master, slave, unsynced or offline, at which version, why, and what the group waits for.
 
-The nodes are asked for the ends of their logs; the ledger says what is settled and who is in step. Nothing is changed. A
-commit that goes on meanwhile is waited out: rows and logs are read until the rows stay. Source: seed 003 "Role",
+Each node is asked once for the ends of all its logs; the ledger says what is settled and who is in step. Nothing is changed.
+A commit that goes on meanwhile is waited out: rows and logs are read until the rows stay. Source: seed 003 "Role",
 "Version"; docs/replication.md.
 """
 
@@ -14,8 +14,9 @@ from typing import Any
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster, require_cluster
 from tidemark.cluster.replicas.core.roles import Role
+from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs
+from tidemark.cluster.replicas.members import read_round
 from tidemark.errors import TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.settings.model import ReceiverSettings
@@ -65,26 +66,24 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
     with require_cluster(app, receiver) as cluster:
         headers = sorted(cluster.table.groups_by_header())
         for left in reversed(range(_ROUNDS)):
-            before = _read_rows(cluster)
-            heard = {header: _ask_members(cluster, header) for header in headers}
-            if not left or _read_rows(cluster) == before:
+            before, lacking = _read_rows(cluster)
+            heard = read_round(cluster, headers)
+            if not left or _read_rows(cluster) == (before, lacking):
                 break
         groups = []
         for header in headers:
             row = before.get(header, GroupLogRow(receiver.name, header))
             logs, tails = heard[header]
-            groups.append(judge_replicas(row, cluster.identity, logs.names, tails, logs.silent))
+            mine = {name: count for (other, name), count in lacking.items() if other == header}
+            groups.append(judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine))
     return ReplicasView(receiver.name, tuple(groups))
 
 
-def _read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
+def _read_rows(cluster: Cluster) -> tuple[dict[str, GroupLogRow], dict[tuple[str, str], int]]:
+    """Return header → row, and (header, member) → how many committed files it lacks."""
+    receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
-        return read_group_logs(connection, cluster.receiver.name)
-
-
-def _ask_members(cluster: Cluster, header: str) -> tuple[MemberLogs, dict[str, Tail]]:
-    logs = MemberLogs(cluster, header)
-    return logs, logs.read_tails()
+        return read_group_logs(connection, receiver), lacking_members(connection, receiver, cluster.table)
 
 
 def judge_replicas(
@@ -93,24 +92,32 @@ def judge_replicas(
     names: tuple[str, ...],
     tails: Mapping[str, Tail],
     silent: Mapping[str, TidemarkError],
+    lacking: Mapping[str, int],
 ) -> GroupReplicasView:
-    """Return the roles of a group's members. Pure. `tails`: of those that answer; `silent`: why others do not."""
-    members = tuple(_judge_member(row, identity, name, tails.get(name), silent.get(name)) for name in names)
+    """Return the roles of a group's members. Pure. `tails`: of those that answer; `silent`: why others do not; `lacking`:
+    how many committed files a member lacks."""
+    members = tuple(
+        _judge_member(row, identity, name, tails.get(name), silent.get(name), lacking.get(name, 0)) for name in names
+    )
     return GroupReplicasView(row.header, *row.settled, members, _find_wait(row, members, tails))
 
 
-def _judge_member(row: GroupLogRow, identity: str, name: str, tail: Tail | None, error: TidemarkError | None) -> ReplicaView:
+def _judge_member(
+    row: GroupLogRow, identity: str, name: str, tail: Tail | None, error: TidemarkError | None, lacking: int
+) -> ReplicaView:
     if tail is None:
         return ReplicaView(name, Role.OFFLINE, why=error.message if error else "")
     epoch, version = tail.end.position.epoch, tail.end.position.version
     if tail.fence is None:
-        why = "its folder has no log; it gets one with the next record of the group"
+        why = "its folder has no log; it gets one with the next record or catch-up"
     elif tail.fence.coordinator != identity:
         why = "its log belongs to another cluster"
     elif version < row.settled[1]:
-        why = f"it lacks the versions {version + 1} to {row.settled[1]}; it gets them with the next record of the group"
+        why = f"it lacks the versions {version + 1} to {row.settled[1]}; it gets them with the next record or catch-up"
+    elif lacking:
+        why = f"it lacks {lacking} {'file' if lacking == 1 else 'files'} of the group; the next catch-up brings them"
     elif name not in row.in_step:
-        why = "it did not acknowledge the last record; the next one tells whether its log continues"
+        why = "it did not acknowledge the last record; the next catch-up brings it back into step"
     elif name == row.master and row.active:
         return ReplicaView(name, Role.MASTER, epoch, version)
     else:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.cluster.migration.pull import paths_of_change
-from tidemark.cluster.replicas.catch_up import late_members
+from tidemark.cluster.replicas.deliver import late_members
 from tidemark.cluster.slots.hash_ring import schema_slot
 from tidemark.cluster.slots.routing import slots_of
 from tidemark.cluster.slots.table import PartitionTable, decode_table

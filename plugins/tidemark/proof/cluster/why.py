@@ -14,7 +14,8 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
-from tidemark.cluster.replicas.catch_up import as_now, late_members, schema_digest
+from tidemark.cluster.replicas.catch_up import as_now, schema_digest
+from tidemark.cluster.replicas.deliver import late_members
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
