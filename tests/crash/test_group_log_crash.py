@@ -13,7 +13,7 @@ from tests.group_logs import fence_of, records_behind
 from tests.memory_store import MemoryStore
 from tidemark.cluster.replicas.core.record import StoredRecord
 from tidemark.cluster.replicas.core.roles import ORIGIN
-from tidemark.cluster.replicas.log import GroupLog
+from tidemark.cluster.replicas.log import GroupLog, Tail
 from tidemark.errors import NotFoundError
 from tidemark.stores.protocol import Tier
 
@@ -88,3 +88,44 @@ def test_a_member_may_lose_power_at_any_effect(tier: Tier, seed: int, block: Cal
 @pytest.mark.parametrize("tier", [Tier.PYTHON, Tier.SFTP])
 def test_recovery_may_die_too(tier: Tier, block: Callable[[int], None]) -> None:
     explore_double(lambda: LogWorld(tier, Random(7) if tier is Tier.PYTHON else None, block), pairs=200)
+
+
+class AsideWorld:
+    """A log of eight records in several files is set aside."""
+
+    def __init__(self, tier: Tier) -> None:
+        self.store = MemoryStore(tier=tier)
+        log = GroupLog(self.store, "log/1", segment_bytes=1600)
+        assert log.swear(fence_of(1)).is_yes
+        for start in range(0, len(RECORDS), 2):
+            assert log.append(RECORDS[start : start + 2], fence_of(1)).is_yes
+        self.before = {self.content(path) for path in self.paths()}
+
+    def live(self, effects: Effects) -> None:
+        self.store.on_effect = lambda effect, path: effects.point(f"{effect} {path}")
+        GroupLog(self.store, "log/1").set_aside()
+
+    def lose_power(self) -> None:
+        self.store.on_effect = lambda _effect, _path: None
+        kept = list(GroupLog(self.store, "log/1").read(1))
+        assert kept == RECORDS[: len(kept)]
+
+    def check(self) -> None:
+        self.store.on_effect = lambda _effect, _path: None
+        assert GroupLog(self.store, "log/1").read_tail() == Tail()
+        assert {self.content(path) for path in self.paths()} == self.before
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def paths(self) -> list[str]:
+        return [entry.path for entry in self.store.list_files(["log"]).entries]
+
+    def content(self, path: str) -> bytes:
+        (entry,) = (entry for entry in self.store.list_files(["log"]).entries if entry.path == path)
+        return self.store.read(path, 0, entry.size)
+
+
+@pytest.mark.parametrize("tier", [Tier.PYTHON, Tier.SFTP])
+def test_a_log_may_be_set_aside_in_several_goes(tier: Tier) -> None:
+    explore(lambda: AsideWorld(tier))
