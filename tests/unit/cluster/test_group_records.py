@@ -15,9 +15,10 @@ from tests.group_logs import fence_of, records_at
 from tests.landing_maker import SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.cluster.replicas.commit import record_slots
-from tidemark.cluster.replicas.core.record import RecordKind
+from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord
 from tidemark.cluster.replicas.core.roles import ORIGIN
-from tidemark.cluster.replicas.records.operation import FileEntry, Operation, read_part, records_of
+from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
+from tidemark.cluster.replicas.records.operation import FileEntry, Operation, read_part, records_of, taking_back
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
 from tidemark.ledger.cluster.group_logs import read_group_logs
@@ -164,3 +165,69 @@ def test_an_operation_is_cut_into_records_that_are_not_too_long() -> None:
     assert [part.operation.gone for part in parts] == [(small[0].key,)] + [()] * (len(parts) - 1)
     assert all(json.loads(stored.body)["commit"] == commit for stored in records)
     assert records_of(commit, [whole], ["n1"], ORIGIN, epoch=1) == records
+
+
+A_FILE = CatalogFile(
+    *("", "site", "source", "path", 1, "root.sg", "tree", 4, 0, 0, "data/a", "aa", 9, "", "", 2),
+    rank=(0, 1, 0, 0, 1),
+    created=1.0,
+)
+FIRST, SECOND_COMMIT = "0f8e1c52-0000-4000-8000-000000000001", "0f8e1c52-0000-4000-8000-000000000002"
+
+
+def both_slots(_: CatalogFile) -> tuple[int, ...]:
+    """Each file lies in a slot of either group."""
+    return (0, 1)
+
+
+def log_of(*commits: list[StoredRecord]) -> GroupTold:
+    return fold_group([stored for commit in commits for stored in commit], both_slots)
+
+
+def gained(slot: int) -> list[StoredRecord]:
+    return records_of(FIRST, [Operation(RecordKind.GAIN_SLOT, slots=(slot,), table=1)], ["n1", "n2"], ORIGIN, epoch=1)
+
+
+def added(behind: list[StoredRecord], commit: str = SECOND_COMMIT) -> list[StoredRecord]:
+    operations = [
+        Operation(RecordKind.CREATE_DATABASE, database="root.sg"),
+        Operation(RecordKind.ADD_FILES, (FileEntry(A_FILE),)),
+    ]
+    return records_of(commit, operations, ["n1", "n2"], behind[-1].head.end, epoch=1)
+
+
+def test_a_commit_counts_if_it_is_whole_in_all_of_its_groups() -> None:
+    one, two = gained(0), gained(1)
+
+    def files(*logs: GroupTold) -> int:
+        return len(join_groups(dict(zip(("n1", "n2"), logs, strict=True)), both_slots).files)
+
+    assert files(log_of(one, added(one)), log_of(two, added(two))) == 1
+    assert files(log_of(one, added(one)), log_of(two)) == 0  # it died before the second group
+    assert files(log_of(one, added(one)), log_of(two, added(two)[:1])) == 0  # or within it
+    back = taking_back(SECOND_COMMIT, added(two)[-1].head.end, 1)
+    assert files(log_of(one, added(one)), log_of(two, added(two), back)) == 0  # taken back in one of them so far
+    other = [Operation(RecordKind.CREATE_DATABASE, database="root.other")]
+    later = records_of("0f8e1c52-0000-4000-8000-000000000003", other, ["n2"], added(two)[-1].head.end, epoch=1)
+    assert later
+    assert files(log_of(one, added(one)), log_of(two, added(two), later)) == 1
+
+
+def test_a_log_that_is_read_twice_tells_the_same() -> None:
+    one = gained(0)
+    once, twice = log_of(one, added(one)), log_of(one, added(one), one, added(one))
+    assert join_groups({"n1": once}, both_slots).files == join_groups({"n1": twice}, both_slots).files
+
+
+def test_slots_that_went_take_their_files_along() -> None:
+    one, two = gained(0), gained(1)
+    lost = records_of(
+        "0f8e1c52-0000-4000-8000-000000000004",
+        [Operation(RecordKind.LOSE_SLOT, slots=(0,), table=2)],
+        ["n1"],
+        added(one)[-1].head.end,
+        epoch=1,
+    )
+    told = {"n1": log_of(one, added(one), lost), "n2": log_of(two, added(two))}
+    assert len(join_groups(told, both_slots).files) == 1  # the other slot has it still
+    assert told["n1"].files == {} and told["n1"].slots == {}
