@@ -10,6 +10,7 @@ Three nodes, each behind an OpenSSH server of its own on this machine; the group
     watch_1000_groups_s  one round of questions: 1,000 groups with three logs each on five nodes, all ends read
     load_overhead    `./tidemark load` of 200 files into the three nodes, to the same without lease, records and marks of
                      the logs, in one process that leaves them out
+    rebuild_100k_s   seconds for the catalog of 100,000 files from a group's log into a new ledger; `rebuild_100k_mb`
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from bench import replicas_load, replicas_watch
+from bench import replicas_load, replicas_rebuild, replicas_watch
 from bench.measure import report
 from bench.replicas_data import DATABASE, add_file, cluster_settings_of, hold_everywhere
 from bench.rows import leave_nothing, say
@@ -42,7 +43,7 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
 from tidemark.settings.load import load_settings
 
-PARTS = ("commit", "watch", "load")
+PARTS = ("commit", "watch", "load", "rebuild")
 NODES = 3
 BATCH = 16  # files of a commit
 WARM = 20  # commits before the first that counts
@@ -71,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 replicas_watch.measure(Path(place) / "watch", 2 if asked.quick else 7, ratios, ours)
             if "load" in wanted:
                 replicas_load.measure(running, Path(place) / "load", 2 if asked.quick else 5, ratios, ours, peers)
+            if "rebuild" in wanted:
+                replicas_rebuild.measure(Path(place) / "rebuild", ratios, ours)
     except PartMissing as missing:
         parser.exit(6, f"{missing}\n")
     paper = report("replicas", ratios, ours, peers)
