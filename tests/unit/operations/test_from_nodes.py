@@ -17,10 +17,11 @@ from tidemark.cli.main import main
 from tidemark.cluster.replicas.commit import append_change, hold_groups, record_slots
 from tidemark.cluster.replicas.core.quorum import find_committed
 from tidemark.cluster.replicas.core.roles import Role
+from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
-from tidemark.errors import NoQuorumError, NotFoundError, RetryableError
+from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError
 from tidemark.ledger.receiver.catalog import live_files
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
 from tidemark.proof.cluster.replicas import show_replicas
@@ -113,6 +114,17 @@ def test_a_member_whose_log_is_gone_proves_nothing(centre: LoadedCentre) -> None
     assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
     centre.away = {other}
     with pytest.raises(NoQuorumError, match=f"without a log: {emptied}"):
+        rows_from_nodes(centre)
+
+
+def test_a_log_that_is_damaged_in_its_middle_is_not_read_and_another_is(centre: LoadedCentre) -> None:
+    for name in NODES:
+        (log,) = (centre.node(name) / folder_of(centre.header)).glob("*.log")
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 1
+        assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
+        log.write_bytes(data)
+    with pytest.raises(CorruptionError):
         rows_from_nodes(centre)
 
 

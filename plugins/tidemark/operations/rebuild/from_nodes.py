@@ -31,7 +31,7 @@ from tidemark.cluster.replicas.records.fold import GroupTold, Told, fold_group, 
 from tidemark.cluster.replicas.records.operation import FileKey, key_of
 from tidemark.cluster.slots.routing import home_slot, slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
-from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError
+from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import group_logs
 from tidemark.ledger.cluster import tables as table_rows
@@ -155,13 +155,20 @@ def hear_nodes(
     settings = cluster_settings(app, receiver)
     quorum = min(settings.quorum if settings is not None else 1, table.replicas)
     groups = tuple(_hear_group(nodes, table, header, quorum, away=away) for header in sorted(set(table.owners)))
-    folds = {}
-    for group in groups:
-        if group.holders:
-            records = _log_of(nodes, group.holders[0], group.header).read(1)
-            counted = takewhile(partial(_is_committed, group), records)
-            folds[group.header] = fold_group(counted, partial(slots_of_file, table))
+    folds = {group.header: _fold_log(nodes, table, group) for group in groups if group.holders}
     return Heard(nodes, table, groups, folds)
+
+
+def _fold_log(nodes: SurvivingNodes, table: PartitionTable, group: GroupHeard) -> GroupTold:
+    """Return what the group's log tells, from the first holder whose log is whole. Else the last one's error."""
+    for left, name in reversed(list(enumerate(reversed(group.holders)))):
+        try:
+            records = takewhile(partial(_is_committed, group), _log_of(nodes, name, group.header).read(1))
+            return fold_group(records, partial(slots_of_file, table))
+        except (CorruptionError, NotFoundError, UnreachableError):
+            if not left:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _hear_group(
@@ -178,14 +185,19 @@ def _hear_group(
         except TidemarkError as error:
             silent[name] = error
     sworn = {name: tail for name, tail in tails.items() if tail.fence is not None}
-    if not sworn:
-        return GroupHeard(header, members, tails, silent, sure=not silent)
-    longest = max(sworn, key=lambda name: sworn[name].end.position)
-    held = {name: tail.end.position.version for name, tail in sworn.items() if _is_part(nodes, header, longest, sworn, name)}
-    version, sure = find_committed(list(held.values()), len(members) - len(held), min(quorum, len(members)))
-    holders = tuple(name for name in held if held[name] >= version)
-    position = next(_log_of(nodes, longest, header).read(version)).head.position if version else _NOTHING
-    return GroupHeard(header, members, tails, silent, position, holders, sure)
+    while sworn:
+        longest = max(sworn, key=lambda name: sworn[name].end.position)
+        try:
+            held = {n: t.end.position.version for n, t in sworn.items() if _is_part(nodes, header, longest, sworn, n)}
+            version, sure = find_committed(list(held.values()), len(members) - len(held), min(quorum, len(members)))
+            position = next((t.end.position for n, t in sworn.items() if held.get(n) == version), _NOTHING)
+        except CorruptionError as damaged:  # its end was read, what is before it cannot be
+            silent[longest] = damaged
+            del sworn[longest]
+            continue
+        holders = tuple(name for name in held if held[name] >= version)
+        return GroupHeard(header, members, tails, silent, position, holders, sure)
+    return GroupHeard(header, members, tails, silent, sure=not silent)
 
 
 def _is_part(nodes: SurvivingNodes, header: str, longest: str, tails: Mapping[str, Tail], name: str) -> bool:
@@ -285,7 +297,7 @@ def restore_catalog(app: App, receiver: ReceiverSettings, store: Store, nodes: S
         told = heard.require_all()
     except RetryableError:
         return
-    except (NotFoundError, NoQuorumError) as unknown:
+    except (NotFoundError, NoQuorumError, CorruptionError) as unknown:
         if nodes.table is not None and nodes.table.moving:  # a node that joins has no log yet
             return
         nodes.findings.troubles.append(f"the logs of the nodes are not used: {unknown.message}")
