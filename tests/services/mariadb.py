@@ -129,7 +129,11 @@ def _make_template() -> Path:
         "--skip-test-db",
         "--auth-root-authentication-method=normal",
     ]
-    subprocess.run([*install, *own], check=True, capture_output=True, timeout=START_SECONDS)
+    for left in reversed(range(START_TRIES)):  # beside another, on a busy machine, it failed sometimes
+        if not subprocess.run([*install, *own], capture_output=True, timeout=START_SECONDS, check=not left).returncode:
+            break
+        shutil.rmtree(folder)
+        folder.mkdir()
     quoted = PASSWORD.replace("'", "''")
     accounts = (
         "USE mysql;\nFLUSH PRIVILEGES;\n"
