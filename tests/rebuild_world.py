@@ -43,12 +43,12 @@ TABLES = {
     "schema_series": "receiver, site_id, series, database_name, type, encoding, compression, aligned, state, clash, source",
     "schema_received": "receiver, site_id, path, epoch, position, decoded",
     "table_width": "receiver, site_id, database_name, table_name, tags",
-    "site": "site_id, name, time_unit, partition_interval_ms",
+    "site": "site_id, name, time_unit, partition_interval_ms, prefix",
 }
 CATALOG = (
     "SELECT receiver, site_id, path, generation, database_name, model, format, partition_from, partition_to, location,"
     " sha256, size, mods_location, mods_sha256, points, rank_unsequence, rank_version, rank_inner, rank_cross, rank_created,"
-    " state, marked, undecodable, landing FROM catalog_file WHERE role = 'source' AND state = 'live'"
+    " state, marked, undecodable, landing, prefix FROM catalog_file WHERE role = 'source' AND state = 'live'"
 )
 
 

@@ -108,7 +108,7 @@ def survey_seen(root: Path, seen: Seen, wanted: Wanted) -> Survey:
 
 def _data_file(root: str, file: CatalogFile) -> DataFile:
     mods = UntrustedFile(root, file.mods_location) if file.mods_location else ""
-    return DataFile(UntrustedFile(root, file.location), (*file.rank, 0), file.database, mods)
+    return DataFile(UntrustedFile(root, file.location), (*file.rank, 0), file.database, mods, file.prefix)
 
 
 @contextmanager

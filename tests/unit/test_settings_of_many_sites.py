@@ -1,4 +1,4 @@
-"""Settings of many sites: files that are included, defaults, links made by a pattern; and what a mistake in them gets."""
+"""Settings of many sites: included files, defaults, links made by a pattern, prefixes; and what a mistake in them gets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
+from tidemark.settings import values
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import Settings
+from tidemark.tsfiles.devices import plain_path
 
 CENTRE = '[receivers.centre]\nstore = "centre"\n'
 Write = Callable[..., Settings]
@@ -166,3 +170,23 @@ def test_a_pattern_makes_a_link_for_each_site_without_one_of_its_own(load: Write
 )
 def test_a_mistake_in_a_pattern_is_told_once(load: Write, tmp_path: Path, links: str, said: str) -> None:
     assert refused(tmp_path, load, CENTRE + links + "\n" + site("north-1") + site("north-2")) == said
+
+
+@given(
+    st.one_of(
+        st.text(max_size=12),
+        st.lists(st.sampled_from(["a", "7", "e", ".", "`", "``", "-", "ü", "中", "0xF", "*"])).map("".join),
+    )
+)
+def test_a_prefix_is_a_path_in_the_spelling_of_the_catalog(nodes: str) -> None:
+    path = f"root.{nodes}"
+    try:
+        assert values.parse_prefix(path) == path
+    except ValueError:
+        return
+    assert plain_path(path) == path
+
+
+@pytest.mark.parametrize("path", ["root.ship7", "root.`ship-7`", "root.a.`7`", "root.`a``b`", "root.`a.b`", "root.船"])
+def test_what_a_prefix_may_be(path: str) -> None:
+    assert values.parse_prefix(path) == plain_path(path) == path

@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidemark.errors import CorruptionError
 from tidemark.formats.json_stream import read_fields
 from tidemark.stores.protocol import Store, check_path, is_utf8, read_records
+from tidemark.tsfiles.devices import plain_path, put_below
 from tidemark.untrusted_files import MOST_PAPER
 
 
@@ -110,6 +111,19 @@ class Manifest:
     inventory_count: int = 0  # sealed files the site has after this change
     left_out: tuple[tuple[str, str], ...] = ()  # (path, reason) of selected files that are not in it
     listed: float | None = None  # the begin of the whole listing behind the inventory; None if there was none
+    prefix: str = ""  # what the catalog puts before the site's devices of the tree model
+
+    @property
+    def named_added(self) -> tuple[InventoryEntry, ...]:
+        """`added`, with the devices as the catalog names them."""
+        if not self.prefix:
+            return self.added
+        return tuple(
+            replace(
+                entry, extent=tuple((put_below(self.prefix, device), first, last) for device, first, last in entry.extent)
+            )
+            for entry in self.added
+        )
 
 
 @dataclass(frozen=True)
@@ -155,8 +169,11 @@ class Receipt:
     claimed: tuple[str, ...] | None = None
 
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
+"""Written as 1 where nothing in it is new: of a site without prefix."""
+
 RECEIPT_FORMAT = 1
+_WITHOUT_PREFIX = 1
 _BAD = (
     KeyError,
     TypeError,
@@ -166,15 +183,17 @@ _BAD = (
 )  # raised for documents of another shape
 
 
-_LATER = ("listed", "held")
+_LATER = ("listed", "held", "prefix")
 """Left out where they say nothing, so that records without them are what they always were."""
 
 
 def encode_document(paper: Manifest | Receipt) -> bytes:
     """Encode a document: JSON without spaces, keys in their order here, so that equal documents have equal digests."""
-    number = MANIFEST_FORMAT if isinstance(paper, Manifest) else RECEIPT_FORMAT
+    number = RECEIPT_FORMAT
+    if isinstance(paper, Manifest):
+        number = MANIFEST_FORMAT if paper.prefix else _WITHOUT_PREFIX
     # `vars` of each part: `asdict` would first copy every extent of every file
-    said = {name: value for name, value in vars(paper).items() if name not in _LATER or value not in (None, ())}
+    said = {name: value for name, value in vars(paper).items() if name not in _LATER or value not in (None, (), "")}
     return json.dumps({"format": number, **said}, ensure_ascii=False, separators=(",", ":"), default=vars).encode()
 
 
@@ -213,6 +232,7 @@ def decode_manifest(data: bytes) -> Manifest:
             removed=_require_list(raw["removed"]),
             left_out=_require_list(raw["left_out"]),
             listed=None if raw.get("listed") is None else _parse_time(raw["listed"]),
+            prefix=_parse_prefix(raw.get("prefix", "")),
         )
     except _BAD as broken:
         raise CorruptionError(f"manifest is not readable: {type(broken).__name__} {broken}") from broken
@@ -329,6 +349,14 @@ def _parse_time(value: Any) -> float:
     if not math.isfinite(seconds):
         raise ValueError(f"{seconds} is no time")
     return seconds
+
+
+def _parse_prefix(value: Any) -> str:
+    """Return a prefix that is canonical: any other would make second names of devices."""
+    prefix = _require_text(value)
+    if prefix and not (prefix.startswith("root.") and plain_path(prefix) == prefix):
+        raise ValueError(f"{prefix!r:.60} is no prefix of devices")
+    return prefix
 
 
 def _parse_part(raw: Mapping[str, Any] | None) -> Part | None:

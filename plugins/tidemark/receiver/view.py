@@ -301,14 +301,14 @@ def gone_error(location: str) -> RetryableError:
 
 def _open_with_deletions(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
     deletions = _read_deletions(root, file)
-    return TsFile(UntrustedFile(str(root), file.location), file.database), deletions
+    return TsFile(UntrustedFile(str(root), file.location), file.database, file.prefix), deletions
 
 
 def _read_deletions(root: Path, file: CatalogFile) -> Deletions:
     if not file.mods_location:
         return NO_DELETIONS
     data = UntrustedFile(str(root), file.mods_location).read(MOST_MODS)
-    return parse_mods(data, mods_form(file.mods_location), file.mods_location)
+    return parse_mods(data, mods_form(file.mods_location), file.mods_location, file.prefix)
 
 
 def kept_times(found: Sequence[tuple[CatalogFile, Column]]) -> NDArray[np.int64]:

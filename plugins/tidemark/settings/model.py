@@ -31,6 +31,7 @@ from tidemark.settings.values import (
     parse_notifiers,
     parse_optional_folder,
     parse_path,
+    parse_prefix,
     parse_remote_files,
     parse_server_url,
     parse_share,
@@ -149,6 +150,9 @@ class SiteSettings:
         "ms", one_of("ms", "us", "ns"), '"ms", "us", "ns": as the site\'s IoTDB is set; TsFiles do not say'
     )
     partition_interval_ms: int = setting(604_800_000, whole_number(1), "as the site's IoTDB is set")
+    prefix: str = setting(
+        "", parse_prefix, '"root.ship7": in front of its devices in the catalog, instead of `root`; for the site\'s life'
+    )
     snapshot: str = setting(".tidemark", parse_snapshot_folder, 'folder for hard links on each data disk; "": read in place')
     nice: int = setting(
         0, whole_number(0, 19), "1 to 19: what we run at a remote site steps back for others, at its disk too"

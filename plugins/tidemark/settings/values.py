@@ -23,6 +23,8 @@ _BANDWIDTH = r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]+)(/s|ps)"
 _SIZE = r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMG]i?B|kB|B)"
 _UNITS = {"B": 1.0, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6}
 _UNITS |= {"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+_NODE = r"[0-9A-Za-z_\u2e80-\u9fff]+|`(?:[^`]|``)+`"
+_BARE = r"(?!\d+(?:[eE]\d+)?[dDfFlL]?$|0[xX][0-9a-fA-F]+$)[0-9A-Za-z_\u2e80-\u9fff]+"
 _WINDOW = r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d"
 _HOST_KEY = r"SHA256:[A-Za-z0-9+/]{43}"
 _CRON_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 7))
@@ -156,6 +158,26 @@ def parse_window(value: Any) -> str:
     if start == end:
         raise ValueError('is empty: both ends are the same; "" means always')
     return f"{start}-{end}"
+
+
+def parse_prefix(value: Any) -> str:
+    """Read a path of the tree model, "root.ship7", as IoTDB's SQL writes it. "" means none.
+
+    A node that needs back-quotes must have them, and no other may: a path has one spelling.
+    """
+    path = parse_text(value)
+    if not path:
+        return ""
+    if len(path) > 200 or not path.isprintable() or not re.fullmatch(rf"root(\.({_NODE}))+", path):
+        raise ValueError(
+            'must be a path like "root.ship7", or "" for none; a node like ship-7 in back-quotes: "root.`ship-7`"'
+        )
+    for node in re.findall(_NODE, path.removeprefix("root.")):
+        bare = node[1:-1].replace("``", "`") if node.startswith("`") else node
+        if node.startswith("`") == bool(re.fullmatch(_BARE, bare)):
+            how = f"{bare} without back-quotes" if node.startswith("`") else f"`{node}` in back-quotes: it is a number"
+            raise ValueError(f"write {how}")
+    return path
 
 
 def parse_uuid(value: Any) -> str:

@@ -19,6 +19,7 @@ from tidemark.sync.select.choose import Selection
 from tidemark.sync.select.select_files import make_selection
 from tidemark.sync.session import Options, Plan, Site
 from tidemark.sync.start import require_same_ends
+from tidemark.tsfiles.devices import put_below
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,14 @@ def _list_skipped(selection: Selection, unlisted: Mapping[str, str]) -> tuple[tu
 
 
 def _find_conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:
-    """Return (path, device, owner) for devices to send that another site owns, as far as this ledger knows the receiver."""
+    """Return (path, device, owner) for devices to send that another site owns, as far as this ledger knows the receiver.
+
+    Devices have the catalog's names.
+    """
+    prefix = app.site_settings(link.site).prefix
     sending = {i.path for i in selection.items if i.action == SEND}
-    devices = {d: path for path, extent in selection.extents.items() if path in sending for d, _, _ in extent}
+    found = ((path, d) for path, extent in selection.extents.items() if path in sending for d, _, _ in extent)
+    devices = {put_below(prefix, device): path for path, device in found}
     with app.ledger.read() as connection:
         owners = refusal_rows.owners_of(connection, link.receiver, sorted(devices))
     mine = app.site_settings(link.site).id

@@ -75,6 +75,15 @@ def require_same_ends(app: App, link: LinkSettings) -> None:
     site = app.site_settings(link.site)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
+        prefix = link_rows.fixed_prefix(connection, site.id)
+    if prefix not in (None, site.prefix):
+        raise PermanentError(
+            f"site {site.name} has sent its files with prefix {_quote(prefix)}, the settings say {_quote(site.prefix)}: its"
+            " devices would have two names",
+            hint=f"set prefix = {_quote(prefix)} again; to rename its devices give it a new id, a new name and a link of its"
+            " own: it sends everything again, and the catalog keeps what it has under the old names",
+            subject=f"sites.{site.name}.prefix",
+        )
     if known is None:
         return
     if known.site_id != site.id:
@@ -93,6 +102,10 @@ def require_same_ends(app: App, link: LinkSettings) -> None:
         )
 
 
+def _quote(prefix: str | None) -> str:
+    return f'"{prefix or ""}"'
+
+
 def _register_link(app: App, link: LinkSettings) -> None:
     """Add the site and the link to the ledger. Raises PermanentError, with what to do, if the link is new here but the
     receiver has landings of its site: the ledger was lost, and sequence numbers would be given twice."""
@@ -104,7 +117,7 @@ def _register_link(app: App, link: LinkSettings) -> None:
         with app.receiver_store(app.receiver_settings(link.receiver)) as target:
             _require_no_landing(target, site.id, link.name)
     with app.ledger.write() as connection:
-        link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
+        link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms, prefix=site.prefix)
         link_rows.add_link(connection, link.name, site.id, link.receiver)
 
 

@@ -80,9 +80,20 @@ def table_segments(device: str) -> tuple[str | None, ...]:
     return (unquote_node(table), *(None if tag == NULL_TAG else _ESCAPED.sub(r"\1", tag) for tag in tags))
 
 
-def file_device(segments: Sequence[str | None], database: str = "") -> str:
-    """The canonical name of a device of either model. The file does not name the model: tree paths begin with `root`."""
-    return table_device(database, segments) if is_table(segments) else tree_device(segments)
+def file_device(segments: Sequence[str | None], database: str = "", prefix: str = "") -> str:
+    """The canonical name of a device of either model. The file does not name the model: tree paths begin with `root`.
+
+    `database` completes a device of the table model, `prefix` (`put_below`) one of the tree model.
+    """
+    return table_device(database, segments) if is_table(segments) else put_below(prefix, tree_device(segments))
+
+
+def put_below(prefix: str, path: str) -> str:
+    """A path of the tree model (device, series, database or pattern) as the catalog names it: `prefix` in place of `root`.
+
+    `prefix` is a canonical path, or empty for the path as it is. A name of the table model stays as it is.
+    """
+    return prefix + path[4:] if prefix and (path == "root" or path.startswith("root.")) else path
 
 
 def is_table(segments: Sequence[str | None]) -> bool:

@@ -60,11 +60,12 @@ class _Device:
 class TsFile:
     """An open TsFile; a context manager. Not safe for use by several threads at once.
 
-    `database` completes the names of table-model devices. Names are canonical. Opening and every call may raise
-    CorruptionError (with problem and byte), UnsupportedError (device, measurement, encoding) and NotFoundError.
+    `database` and `prefix` complete the names of devices (`devices.file_device`), which are canonical.
+    Opening and every call may raise CorruptionError (with problem and byte), UnsupportedError (device, measurement,
+    encoding) and NotFoundError.
     """
 
-    def __init__(self, path: Path | str | UntrustedFile, database: str = "") -> None:
+    def __init__(self, path: Path | str | UntrustedFile, database: str = "", prefix: str = "") -> None:
         self._file = FileBytes(path)
         try:
             metadata = read_footer(self._file)
@@ -73,7 +74,7 @@ class TsFile:
             self._places: dict[str, list[Child]] = {}
             for root in metadata.roots:
                 for child in walk.iterate_devices(root):
-                    self._places.setdefault(file_device(child.name, database), []).append(child)
+                    self._places.setdefault(file_device(child.name, database, prefix), []).append(child)
         except BaseException:
             self._file.close()
             raise

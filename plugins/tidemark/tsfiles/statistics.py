@@ -85,34 +85,34 @@ class _Gathered:
     series: dict[str, SeriesFacts] = field(default_factory=dict)
 
 
-def describe_file(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
-    """The facts of a TsFile. `database` completes the names of table-model devices.
+def describe_file(path: Path | str | UntrustedFile, database: str = "", prefix: str = "") -> FileFacts:
+    """The facts of a TsFile. `database` and `prefix` complete the names of devices (`devices.file_device`).
 
     Raises as `layout.structure.check_structure`. The interval of an aligned device is that of its time column. A device
     without points is left out.
     """
     with FileBytes(path, all_of_it=True) as file:
-        return _facts_of_file(file, database, [])
+        return _facts_of_file(file, (database, prefix), [])
 
 
-def check_and_describe(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
+def check_and_describe(path: Path | str | UntrustedFile, database: str = "", prefix: str = "") -> FileFacts:
     """`check_structure` and `describe_file` in one walk over the file: its facts if it is whole. Raises as both do."""
     with FileBytes(path, all_of_it=True) as file:
         chunks: list[Place] = []
-        facts = _facts_of_file(file, database, chunks)
+        facts = _facts_of_file(file, (database, prefix), chunks)
         check_places(file, facts.version, chunks)
         return facts
 
 
-def _facts_of_file(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
-    """The facts of an open file. Appends the place of every chunk to `places`."""
+def _facts_of_file(file: FileBytes, naming: tuple[str, str], places: list[Place]) -> FileFacts:
+    """The facts of an open file. `naming`: database and prefix. Appends the place of every chunk to `places`."""
     metadata = read_footer(file)
     gathered: dict[str, _Gathered] = {}
     kinds = set()
     undecodable = []
     same = _Same()
     for segments, found_series in walk_devices(file, metadata):
-        table, device = _name_of(segments, database)
+        table, device = _name_of(segments, *naming)
         tags = _tags_of(file.path, segments, metadata.tables) if table else ()
         known = gathered.setdefault(device, _Gathered())  # one without series has no points and is left out below
         for series in found_series:
@@ -151,9 +151,9 @@ class _Same:
 
 
 @lru_cache(maxsize=4096)
-def _name_of(segments: Segments, database: str) -> tuple[bool, str]:
+def _name_of(segments: Segments, database: str, prefix: str) -> tuple[bool, str]:
     """(whether a device is of the table model, its canonical name). Cached: files of a site have much the same devices."""
-    return is_table(segments), file_device(segments, database)
+    return is_table(segments), file_device(segments, database, prefix)
 
 
 def _tags_of(path: str, segments: Segments, tables: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from tidemark.ledger.migrations import migrate_ledger, schema_version
 
 def _fill(ledger: Ledger, events_: int = 12_000) -> None:
     with ledger.write() as connection:
-        connection.execute(sa.text("INSERT INTO site VALUES ('id', 'plänt ''1''', 'ms', 604800000, 1.5)"))
+        connection.execute(sa.text("INSERT INTO site VALUES ('id', 'plänt ''1''', 'ms', 604800000, 1.5, '')"))
         events.record_many(connection, "file.loaded", [{"path": f"p{n}", "size": n} for n in range(events_)])
 
 

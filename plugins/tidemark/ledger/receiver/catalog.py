@@ -27,7 +27,8 @@ class CatalogFile:
 
     `rank` (unsequence, version, inner, cross, created) orders a site's files: higher wins. Files that vanished at the site
     rank below all others: their first number is negative (`below_live`). `undecodable`: "device.measurement: encoding" of
-    series that Tidemark's readers cannot decode.
+    series that Tidemark's readers cannot decode. `prefix`: what the catalog puts before the names in the file's bytes;
+    `database` has it already.
     """
 
     receiver: str
@@ -54,6 +55,7 @@ class CatalogFile:
     undecodable: tuple[str, ...] = ()
     landing: str | None = None
     retired: float | None = None
+    prefix: str = ""
     file_id: int = 0  # 0 until it is in the ledger
 
     @property

@@ -28,6 +28,7 @@ class SiteRow:
     name: str
     time_unit: str
     partition_interval_ms: int
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,11 @@ class DropRow:
 
 
 def put_site(connection: Connection, site: SiteRow, at: float) -> None:
-    """Insert the site, or rename it; its time unit and partition interval are not changed."""
+    """Insert the site, or rename it; its time unit, partition interval and prefix are not changed."""
     connection.execute(
         sa.text(
-            "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, first_seen) "
-            "VALUES (:site_id, :name, :time_unit, :partition_interval_ms, :at) "
+            "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, prefix, first_seen) "
+            "VALUES (:site_id, :name, :time_unit, :partition_interval_ms, :prefix, :at) "
             "ON CONFLICT (site_id) DO UPDATE SET name = excluded.name"
         ),
         {**asdict(site), "at": at},
@@ -102,7 +103,7 @@ def put_site(connection: Connection, site: SiteRow, at: float) -> None:
 
 def read_sites(connection: Connection) -> dict[str, SiteRow]:
     """Return {site id: its row}."""
-    query = sa.text("SELECT site_id, name, time_unit, partition_interval_ms FROM site")
+    query = sa.text("SELECT site_id, name, time_unit, partition_interval_ms, prefix FROM site")
     return {r["site_id"]: SiteRow(**r) for r in connection.execute(query).mappings()}
 
 

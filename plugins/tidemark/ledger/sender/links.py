@@ -75,16 +75,35 @@ class Skipped(NamedTuple):
     since: float
 
 
-def put_site(connection: Connection, site_id: str, name: str, time_unit: str, partition_interval_ms: int) -> None:
+def put_site(
+    connection: Connection, site_id: str, name: str, time_unit: str, partition_interval_ms: int, *, prefix: str = ""
+) -> None:
     """Write the site as the settings describe it."""
     connection.execute(
         sa.text(
-            "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, first_seen)"
-            " VALUES (:id, :name, :unit, :interval, :at) ON CONFLICT (site_id) DO UPDATE SET"
-            " name = excluded.name, time_unit = excluded.time_unit, partition_interval_ms = excluded.partition_interval_ms"
+            "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, prefix, first_seen)"
+            " VALUES (:id, :name, :unit, :interval, :prefix, :at) ON CONFLICT (site_id) DO UPDATE SET name = excluded.name,"
+            " time_unit = excluded.time_unit, partition_interval_ms = excluded.partition_interval_ms,"
+            " prefix = excluded.prefix"
         ),
-        {"id": site_id, "name": name, "unit": time_unit, "interval": partition_interval_ms, "at": database_time(connection)},
+        {
+            "id": site_id,
+            "name": name,
+            "unit": time_unit,
+            "interval": partition_interval_ms,
+            "prefix": prefix,
+            "at": database_time(connection),
+        },
     )
+
+
+def fixed_prefix(connection: Connection, site_id: str) -> str | None:
+    """Return the prefix under which the site's first landing was sent, and so every later one; None: nothing was sent."""
+    query = sa.text(
+        "SELECT prefix FROM site WHERE site_id = :site AND EXISTS"
+        " (SELECT 1 FROM link WHERE link.site_id = site.site_id AND link.next_sequence > 1)"
+    )
+    return connection.execute(query, {"site": site_id}).scalar()
 
 
 def add_link(connection: Connection, link: str, site_id: str, receiver: str) -> None:

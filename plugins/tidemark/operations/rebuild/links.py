@@ -65,7 +65,8 @@ def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Pro
         positions = [_rebuild_position(store, site.id, path, log) for path, log in sorted(recalled.logs.items())]
         adopted = _read_adopted(app, site, recalled)
         with app.ledger.write() as connection:
-            link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
+            prefix = site.prefix if recalled.prefix is None else recalled.prefix  # one that was changed is refused by a sync
+            link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms, prefix=prefix)
             _write_files(connection, link.name, recalled, adopted)
             link_rows.put_schema_positions(connection, link.name, positions)
             _write_runs(connection, link, site.id, recalled, read)
@@ -325,10 +326,12 @@ class LinkState:
     landings: list[SentLanding] = field(default_factory=list)
     receipts: dict[str, tuple[Receipt, str]] = field(default_factory=dict)  # by landing
     listed: float | None = None  # the begin of the newest whole listing in a manifest
+    prefix: str | None = None  # the site's, of the newest manifest; None: there is none
 
     def add_manifest(self, manifest: Manifest, sha256: str, receipt: tuple[Receipt, str] | None, folder: str) -> None:
         """Add the next manifest of the sequence; `receipt`: decoded and as text, `folder`: the landing's."""
         self.listed = manifest.listed or self.listed
+        self.prefix = manifest.prefix
         for entry in manifest.added:
             self._note_listed(Seen(entry.path, entry.size, entry.mtime, 0, entry.reason or None), entry.extent)
         for file in manifest.files:

@@ -28,7 +28,7 @@ from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.ledger.receiver.landings import DropRow, SiteRow
+from tidemark.ledger.receiver.landings import DropRow
 from tidemark.ledger.receiver.merges import Account, MergedFile
 from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.operations.rebuild.answers import Answered, StoredFiles, limit_claims, rebuild_admission
@@ -40,7 +40,13 @@ from tidemark.receiver.load.admit import Load, Origin
 from tidemark.receiver.load.check import KeptTask
 from tidemark.receiver.load.examine import find_survivors
 from tidemark.receiver.load.landings import FoundManifest
-from tidemark.receiver.load.record import drops_of_manifest, known_before, make_landing_row, record_landing
+from tidemark.receiver.load.record import (
+    drops_of_manifest,
+    known_before,
+    make_landing_row,
+    record_landing,
+    site_of_manifest,
+)
 from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
 from tidemark.receiver.load.removal.rules import Survival
 from tidemark.receiver.load.removal.survival import Found, due_drops, list_questions
@@ -141,17 +147,17 @@ def _read_landing(work: _Work, heard: LandingRecord, at: float) -> _Landed | Non
 
 def _describe_files(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
     """Describe the data files of these moments: location → facts. An unreadable one counts as missing."""
-    wanted: dict[str, str] = {}
+    wanted: dict[str, tuple[str, str]] = {}  # location → database and prefix
     for landed in landings:
         for one in landed.files:
             name = parse_source_path(one.file.path, landed.manifest.data)
             if one.location and name:
-                wanted[one.location] = name.database
+                wanted[one.location] = name.database, landed.manifest.prefix
     for moment in moments:
         if isinstance(moment.what, tuple):
-            wanted |= {p.location: p.database for p in moment.what if work.traces.sizes.get(p.location) == p.size}
+            wanted |= {p.location: (p.database, "") for p in moment.what if work.traces.sizes.get(p.location) == p.size}
     places = sorted(wanted)
-    tasks = [KeptTask(UntrustedFile(str(work.root), place), wanted[place]) for place in places]
+    tasks = [KeptTask(UntrustedFile(str(work.root), place), *wanted[place]) for place in places]
     facts: dict[str, FileFacts] = {}
     for outcome in choose_pool("pool").run("describe_kept", tasks) if tasks else ():
         place = places[outcome.index]
@@ -194,13 +200,12 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
     manifest, receiver = landed.manifest, work.receiver
     origin = Origin.from_manifest(manifest, receiver.name, receiver.partition_interval_ms)
     logs = schema.recall_logs(work.app.ledger, work.store, origin, manifest)
-    extents = {entry.path: entry.extent for entry in manifest.added}
+    extents = {entry.path: entry.extent for entry in manifest.named_added}
     paths = [file.path for file in manifest.files if file.path not in extents]
     devices = {d.device for one in landed.files if one.facts for d in one.facts.devices}
     devices |= {answer.device for answer in landed.receipt.answers if answer.device}
     with work.app.ledger.write() as connection:
-        site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
-        landing_rows.put_site(connection, site, manifest.created)
+        landing_rows.put_site(connection, site_of_manifest(manifest), manifest.created)
         extents |= landing_rows.extents_of(connection, receiver.name, manifest.site_id, paths)
         devices |= {device for extent in extents.values() for device, _, _ in extent}
         known = known_before(connection, origin, manifest.files, devices)

@@ -21,6 +21,7 @@ from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.coverage.cells import CatalogView, Expected, Held, account_trouble
 from tidemark.proof.status import LinkFacts
 from tidemark.sync.notes import passed_over
+from tidemark.tsfiles.devices import put_below
 
 
 def expected_files(connection: Connection, receiver: str, site_id: str) -> list[Expected]:
@@ -78,7 +79,8 @@ def waiting_files(connection: Connection, link: str, expected: Mapping[str, Expe
         if r["path"] in expected and expected[r["path"]].size == int(r["size"]):
             continue
         why = r["reason"] or f"link {link} has not sent it yet"
-        found.append((Expected(r["path"], int(r["size"]), 0, extent_of(r["extent"]), ""), why))
+        extent = tuple((put_below(r["prefix"], device), first, last) for device, first, last in extent_of(r["extent"]))
+        found.append((Expected(r["path"], int(r["size"]), 0, extent, ""), why))
     return found
 
 

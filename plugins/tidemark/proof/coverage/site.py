@@ -126,7 +126,7 @@ def cover_site(connection: Connection, scene: CoverageScope, site: Site, known: 
     apart = _find_unexpected(scene, site, [e for e in expected.values() if not e.generation or _has_changed(e, view)])
     for manifest in _read_unloaded(connection, scene, site, gaps):
         why = f"landing {manifest.landing} (sequence {manifest.sequence}) is not loaded yet"
-        for entry in manifest.added:
+        for entry in manifest.named_added:
             apart |= {entry.path: entry.reason} if entry.reason else {}
             expected[entry.path] = Expected(entry.path, entry.size, 0, entry.extent, manifest.landing)
             trouble.setdefault(entry.path, why)

@@ -32,6 +32,7 @@ from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.cache import feed_steps, open_feed
 from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.sql import run_report
@@ -158,9 +159,11 @@ _Opened = tuple[TsFile, Deletions]
 
 
 class SitePoints:
-    """Reads a site's files; a context manager. `not_read`: file or series → why it could not be compared."""
+    """Reads a site's files; a context manager. `not_read`: file or series → why it could not be compared. `prefix`: what the
+    catalog puts before their devices."""
 
-    def __init__(self, store: Store, files: Mapping[str, SourceFile], scratch: Path) -> None:
+    def __init__(self, store: Store, files: Mapping[str, SourceFile], scratch: Path, prefix: str = "") -> None:
+        self._prefix = prefix
         self._store = store
         self._files = files
         self._scratch = scratch
@@ -209,7 +212,8 @@ class SitePoints:
             return self._open[path]
         file = self._files[path]
         try:
-            opened = TsFile(self._fetch_file(path, file.size), file.name.database), self._read_deletions(file)
+            place = self._fetch_file(path, file.size)
+            opened = TsFile(place, file.name.database, self._prefix), self._read_deletions(file)
         except CorruptionError as broken:
             self.not_read[path] = broken.message
             return None
@@ -224,7 +228,8 @@ class SitePoints:
         if file.mods_size > MOST_MODS:
             raise CorruptionError(f"{file.mods_path} has {file.mods_size} bytes of deletions; at most {MOST_MODS} are read")
         form: Literal["mods", "mods2"] = "mods2" if file.mods_path.endswith(".mods2") else "mods"
-        return parse_mods(self._store.read(file.mods_path, 0, file.mods_size), form, file.mods_path)
+        data = self._store.read(file.mods_path, 0, file.mods_size)
+        return parse_mods(data, form, file.mods_path, self._prefix)
 
     def _fetch_file(self, path: str, size: int) -> Path | UntrustedFile:
         if self._local is not None:
@@ -297,14 +302,15 @@ def compare_points(proof: Proof, store: Store, source: SourceChecked, present: s
     found, kept = Found(), _Kept()
     with proof.app.ledger.read() as connection:
         shown = _read_visible(connection, proof, source, frozenset(present))
-        bounds = {site.site_id: None for site in catalog_rows.visible_files(connection, proof.receiver.name)}
+        site = landing_rows.read_sites(connection).get(proof.site.site_id)
+        bounds = {file.site_id: None for file in catalog_rows.visible_files(connection, proof.receiver.name)}
     found.visible = len(shown.sources)
     mine = {path: source.same[path] for path in present}
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch,
         open_feed(proof.cluster, proof.root) as feed,
         CatalogReader(proof.root, feed) as reader,
-        SitePoints(store, mine, Path(scratch)) as points,
+        SitePoints(store, mine, Path(scratch), site.prefix if site else "") as points,
     ):
         names = sorted({*points.devices(), *shown.devices})
         steps = ((name, _select_layers(shown, name)) for name in names)

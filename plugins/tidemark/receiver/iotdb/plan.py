@@ -101,7 +101,13 @@ def plan_load(standings: Iterable[SourceStatus], gone: Sequence[Gone], limits: L
     for one in (one for one in fit if one.state == "new"):
         before = coming.find_overlapping(one)
         late = any(_must_win_over(other, one) for other, _ in had.find_overlapping(one))
-        if one.changed or late or not one.file.points or any(o.file.site_id != one.file.site_id for o, _ in before):
+        if (
+            one.changed
+            or one.file.prefix
+            or late
+            or not one.file.points
+            or any(o.file.site_id != one.file.site_id for o, _ in before)
+        ):
             points.append(one)
             continue
         place = max((number + 1 for _, number in before), default=0)
@@ -119,6 +125,8 @@ def why_unfit(file: CatalogFile, limits: Limits) -> str:
         return f"the server reads TsFiles up to version {limits.format}, this one has {file.format}"
     if file.model == "mixed":
         return "it holds devices of both models, and a LOAD takes one"
+    if file.prefix and limits.format < 4:
+        return f"its devices are below {file.prefix} here, and this server takes files of version 3, with their own names"
     if file.model == "table" and not limits.tables:
         return "the server has no table model"
     if limits.unit and unit and unit != limits.unit:

@@ -278,7 +278,7 @@ class Mender:
     def _open_highest_file(self, device: str) -> TsFile:
         """Open the highest-ranked file that holds a device."""
         layer = self.seen[device].layers[-1]
-        return TsFile(UntrustedFile(str(self.root), layer.file.location), layer.file.database)
+        return TsFile(UntrustedFile(str(self.root), layer.file.location), layer.file.database, layer.file.prefix)
 
     def _delete_extra(self, file: CatalogFile, devices: Sequence[CatalogDevice], found: Mapping[str, Difference]) -> int:
         """Delete points that only the server has and that `file` brought, as the file's bytes show."""
@@ -286,7 +286,7 @@ class Mender:
         if not much:
             return 0
         try:
-            brought = TsFile(UntrustedFile(str(self.root), file.location), file.database)
+            brought = TsFile(UntrustedFile(str(self.root), file.location), file.database, file.prefix)
         except (NotFoundError, FileNotFoundError, CorruptionError):
             return 0  # the count reports extra points as `differs`
         spans = {d.device: Span(d.start, d.end) for d in devices}

@@ -31,6 +31,7 @@ from tidemark.formats.layout import (
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.receiver.load.check import Examined, parts_of_file
 from tidemark.receiver.load.place import Placement
+from tidemark.tsfiles.devices import put_below
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank_of_source
 from tidemark.tsfiles.statistics import FileFacts
 
@@ -47,6 +48,7 @@ class Origin:
     data: tuple[str, ...]
     landing: str
     folder: str
+    prefix: str = ""
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, receiver: str, catalog_interval_ms: int) -> Origin:
@@ -60,6 +62,7 @@ class Origin:
             data=manifest.data,
             landing=manifest.landing,
             folder=landing_folder(manifest.site_id, manifest.landing),
+            prefix=manifest.prefix,
         )
 
 
@@ -222,7 +225,7 @@ def _catalog_row(origin: Origin, file: LandedFile, name: SourceName, facts: File
         role="source",
         path=file.path,
         generation=file.generation,
-        database=name.database,
+        database=put_below(origin.prefix, name.database),
         model=facts.model,
         format=facts.version,
         partition_from=partition,
@@ -237,6 +240,7 @@ def _catalog_row(origin: Origin, file: LandedFile, name: SourceName, facts: File
         created=at,
         undecodable=facts.undecodable,
         landing=origin.landing,
+        prefix=origin.prefix if facts.model != "table" else "",
     )
 
 

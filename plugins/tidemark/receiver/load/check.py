@@ -26,12 +26,13 @@ _BLOCK = 1 << 18  # one buffer is reused, so it stays in a core's cache
 @dataclass(frozen=True)
 class ExamineTask:
     """`folder`: the receiver's root, absolute and trusted. `below`: the folder in it that holds the landed files under their
-    source paths. `database`: from the source path."""
+    source paths. `database`: from the source path, `prefix`: of the site; both complete the names of devices."""
 
     folder: str
     file: LandedFile
     database: str
     below: str = ""
+    prefix: str = ""
 
     def locate_part(self, part: Part) -> UntrustedFile:
         """Return the place of a part."""
@@ -74,10 +75,11 @@ def examine_file(task: ExamineTask) -> Examined:
 
 @dataclass(frozen=True)
 class KeptTask:
-    """A data file of the catalog, and the database of its devices."""
+    """A data file of the catalog, and what completes the names of its devices."""
 
     place: UntrustedFile
     database: str
+    prefix: str = ""
 
     @property
     def subject(self) -> str:
@@ -88,7 +90,7 @@ def describe_kept(task: KeptTask) -> FileFacts:
     """Return what a data file holds; its digest is not compared. CorruptionError; RetryableError: the disk does not
     answer."""
     try:
-        return check_and_describe(task.place, task.database)
+        return check_and_describe(task.place, task.database, task.prefix)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.place}: {broken}", subject=task.subject) from broken
     except (TidemarkError, MemoryError):
@@ -106,7 +108,8 @@ def _describe_file(task: ExamineTask) -> Examined:
             parse_mods(data, mods_form(file.mods.path), file.mods.path)
         if file.tsfile is None:
             return Examined(file.path, file.generation)
-        return Examined(file.path, file.generation, check_and_describe(task.locate_part(file.tsfile), task.database))
+        facts = check_and_describe(task.locate_part(file.tsfile), task.database, task.prefix)
+        return Examined(file.path, file.generation, facts)
     except TidemarkError as broken:
         if not isinstance(broken, CorruptionError):
             raise

@@ -86,7 +86,7 @@ def examine_all(
 ) -> list[CheckedFile]:
     """Check every file in the engine's processes. Results are in the given order. Raises errors that say nothing about a
     file (disk, engine)."""
-    tasks = [_examine_task(root, origin.folder, file, origin.data) for origin, file in files]
+    tasks = [_examine_task(root, origin, file) for origin, file in files]
     results: dict[int, Examined] = {}
     for outcome in _check_engine(app, engine).run("load_check", tasks) if tasks else ():
         file = files[outcome.index][1]
@@ -156,9 +156,9 @@ def ask_survivors(
     return find_survivors(session.root, asked, session.engine)
 
 
-def _examine_task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
-    name = parse_source_path(file.path, data)
-    return ExamineTask(str(root), file, name.database if name else "", folder)
+def _examine_task(root: Path, origin: Origin, file: LandedFile) -> ExamineTask:
+    name = parse_source_path(file.path, origin.data)
+    return ExamineTask(str(root), file, name.database if name else "", origin.folder, origin.prefix)
 
 
 def decide_files(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:

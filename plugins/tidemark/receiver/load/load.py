@@ -24,7 +24,7 @@ from tidemark.ledger.journal import record_event, record_many
 from tidemark.ledger.leases import assert_held
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
-from tidemark.ledger.receiver.landings import LandingRow, SiteRow
+from tidemark.ledger.receiver.landings import LandingRow
 from tidemark.progress import Progress, ignore_progress
 from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load import schema
@@ -59,7 +59,7 @@ from tidemark.receiver.load.landings import (
     unnamed_files,
 )
 from tidemark.receiver.load.place import place_files
-from tidemark.receiver.load.record import drops_of_manifest, make_landing_row, record_landing
+from tidemark.receiver.load.record import drops_of_manifest, make_landing_row, record_landing, site_of_manifest
 from tidemark.receiver.load.result import LoadResult, Tally, Trouble
 from tidemark.receiver.load.retry import replay_refused
 from tidemark.receiver.proved_files import note_proved
@@ -257,8 +257,7 @@ def _begin_landing(work: Work, record: FoundManifest) -> Landing:
     row = make_landing_row(receiver.name, record, "loading", work.app.clock())
     with work.app.ledger.write() as connection:
         assert_held(connection, work.lease)
-        site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
-        landing_rows.put_site(connection, site, row.found)
+        landing_rows.put_site(connection, site_of_manifest(manifest), row.found)
         landing_rows.put_landing(connection, row)
         if (row.site_id, row.landing) not in work.rows:
             record_event(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)

@@ -28,7 +28,7 @@ from tidemark.ledger.receiver import (
     refusals as refusal_rows,
 )
 from tidemark.ledger.receiver.catalog import FileWithDevices
-from tidemark.ledger.receiver.landings import DropRow, InventoryChange, LandingRow
+from tidemark.ledger.receiver.landings import DropRow, InventoryChange, LandingRow, SiteRow
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
 from tidemark.ledger.receiver.settled import note_gone
 from tidemark.receiver.load import schema
@@ -262,10 +262,15 @@ def make_landing_row(
 def _inventory_change(manifest: Manifest) -> InventoryChange:
     return InventoryChange(
         landing=manifest.landing,
-        added=tuple((e.path, e.size, e.mtime, e.extent, bool(e.reason)) for e in manifest.added),
+        added=tuple((e.path, e.size, e.mtime, e.extent, bool(e.reason)) for e in manifest.named_added),
         carried=tuple((f.path, f.tsfile.size if f.tsfile else 0, f.mtime, f.generation) for f in manifest.files),
         removed=manifest.removed,
     )
+
+
+def site_of_manifest(manifest: Manifest) -> SiteRow:
+    """Return the row of the site that made the manifest."""
+    return SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms, manifest.prefix)
 
 
 def drops_of_manifest(manifest: Manifest, at: float) -> Iterator[DropRow]:

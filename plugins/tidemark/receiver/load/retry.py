@@ -157,6 +157,7 @@ def origin_of_waiting(connection: Connection, receiver: ReceiverSettings, row: Q
         data=data,
         landing=row.landing,
         folder=waiting_folder(row.location, file),
+        prefix=site.prefix,
     )
 
 

@@ -25,7 +25,7 @@ from tidemark.receiver.load.admit import Load, Origin
 from tidemark.receiver.load.check import check_part, landed_file
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.companions.schema_log import SchemaRecord, decode_log, form_of
-from tidemark.tsfiles.devices import pattern_matches, split_nodes
+from tidemark.tsfiles.devices import pattern_matches, put_below, split_nodes
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.statistics import FileFacts
 
@@ -159,11 +159,12 @@ def declared_series(connection: Connection, origin: Origin, logs: Iterable[KeptL
         databases = [record.series for record in kept.records if record.kind == "create_database"]
         for record in kept.records:
             if record.kind == "create":
-                rows[record.series] = SeriesRow(
+                series = put_below(origin.prefix, record.series)
+                rows[series] = SeriesRow(
                     receiver=origin.receiver,
                     site_id=origin.site_id,
-                    series=record.series,
-                    database_name=_database_of_series(kept.log.path, record.series, databases),
+                    series=series,
+                    database_name=put_below(origin.prefix, _database_of_series(kept.log.path, record.series, databases)),
                     type=record.type,
                     encoding=record.encoding,
                     compression=record.compression,
@@ -171,7 +172,8 @@ def declared_series(connection: Connection, origin: Origin, logs: Iterable[KeptL
                     source=kept.log.path,
                 )
             elif record.kind in ("delete", "delete_database"):
-                pattern = record.series + (".**" if record.kind == "delete_database" else "")
+                below = ".**" if record.kind == "delete_database" else ""
+                pattern = put_below(origin.prefix, record.series) + below
                 for row in [*_matching_series(connection, origin, pattern), *rows.values()]:
                     if pattern_matches(pattern, row.series):
                         rows[row.series] = replace(rows.get(row.series, row), state="deleted", clash=None)

@@ -205,7 +205,7 @@ def _device_costs(group: Group) -> dict[str, int]:
 
 def _task_sources(group: Group, holders: Iterable[int]) -> tuple[TaskSource, ...]:
     files = [group.units[place].file for place in sorted(holders)]
-    return tuple(TaskSource(file.location, file.mods_location) for file in files)
+    return tuple(TaskSource(file.location, file.mods_location, file.prefix) for file in files)
 
 
 def _find_obstacle(group: Group) -> tuple[str, str] | None:

@@ -120,10 +120,12 @@ def _types_with_points(here: Alone | Sequence[Holder]) -> Iterator[tuple[str, Da
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A source file with its deletions ('': none). Locations are relative to the receiver's root."""
+    """A source file with its deletions ('': none). Locations are relative to the receiver's root. `prefix`: what its names
+    lack; outputs have the catalog's names."""
 
     location: str
     mods_location: str
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -253,11 +255,11 @@ def _prove_sources(task: MergeTask) -> None:
 
 
 def _open_source(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
-    file = opened.enter_context(TsFile(UntrustedFile(task.root, source.location), task.database))
+    file = opened.enter_context(TsFile(UntrustedFile(task.root, source.location), task.database, source.prefix))
     deletions: Deletions = NO_DELETIONS
     if source.mods_location:
         data = UntrustedFile(task.root, source.mods_location).read(MOST_MODS)
-        deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
+        deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location, source.prefix)
     return Source(file, deletions)
 
 

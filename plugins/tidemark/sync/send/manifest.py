@@ -111,6 +111,7 @@ def compose_manifest(landing: SentLanding, contents: Contents, link: LinkSetting
         inventory_count=contents.inventory.count,
         left_out=tuple(sorted((i.path, i.reason or "") for i in contents.failed if i.state in (FAILED, VANISHED))),
         listed=contents.inventory.listed,
+        prefix=site.prefix,
     )
 
 

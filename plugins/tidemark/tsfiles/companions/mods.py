@@ -14,12 +14,12 @@ folders, where the server's own answers prove them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.devices import pattern_matches, plain_path, table_segments
+from tidemark.tsfiles.devices import pattern_matches, plain_path, put_below, table_segments
 from tidemark.tsfiles.layout.bytes import Cursor, EndsEarlyError, corruption_error
 
 if TYPE_CHECKING:
@@ -99,13 +99,14 @@ class Deletions(tuple[Deletion, ...]):
 NO_DELETIONS = Deletions()
 
 
-def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") -> Deletions:
-    """The deletions of a `.mods` or `.mods2`, in order. Ignores a torn last entry.
+def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods", prefix: str = "") -> Deletions:
+    """The deletions of a `.mods` or `.mods2`, in order, of series below `prefix`. Ignores a torn last entry.
 
     Raises CorruptionError for any other damaged entry. Raises UnsupportedError for an entry of a newer IoTDB, because
     skipping it would bring deleted points back.
     """
-    return Deletions(_parse_text(data, what) if form == "mods" else _parse_binary(data, what))
+    found = _parse_text(data, what) if form == "mods" else _parse_binary(data, what)
+    return Deletions(replace(entry, path=put_below(prefix, entry.path)) for entry in found) if prefix else Deletions(found)
 
 
 def mask_deleted_points(deletions: Iterable[Deletion], times: NDArray[np.int64], chunk_offset: int = 0) -> NDArray[np.bool_]:

@@ -31,7 +31,8 @@ NO_DATABASE = "default"
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A TsFile to read. `path` is absolute. `database`: that of its folder, else NO_DATABASE. `mods` may be empty.
+    """A TsFile to read. `path` is absolute. `database`: that of its folder, else NO_DATABASE. `mods` may be empty. `prefix`
+    stands before its devices of the tree model.
 
     Files that others can write are UntrustedFile."""
 
@@ -39,6 +40,7 @@ class DataFile:
     rank: Rank
     database: str = NO_DATABASE
     mods: str | UntrustedFile = ""
+    prefix: str = ""
 
     def read_deletions(self) -> Deletions:
         """Read the file's deletions. Raises FileNotFoundError, and as `parse_mods`."""
@@ -46,7 +48,7 @@ class DataFile:
             return NO_DELETIONS
         place = str(self.mods)
         data = self.mods.read(MOST_MODS) if isinstance(self.mods, UntrustedFile) else Path(place).read_bytes()
-        return parse_mods(data, "mods2" if place.endswith(".mods2") else "mods", place)
+        return parse_mods(data, "mods2" if place.endswith(".mods2") else "mods", place, self.prefix)
 
 
 def find_files(paths: Sequence[str]) -> list[DataFile]:

@@ -188,7 +188,7 @@ class _OpenFiles:
 def _open_file(file: DataFile) -> tuple[TsFile, Deletions]:
     try:
         deletions = file.read_deletions()
-        return TsFile(file.path, file.database), deletions
+        return TsFile(file.path, file.database, file.prefix), deletions
     except (NotFoundError, FileNotFoundError) as gone:
         message = f"{file.path} is gone since the data frame was made: load() again"
         raise RetryableError(

@@ -82,7 +82,8 @@ def survey_files(files: Sequence[DataFile], wanted: Wanted) -> Survey:
             for segments, mine in _group_by_device(walk_series(opened, metadata)):
                 if _is_wanted(segments, file, wanted):
                     seen.note_device(segments, file)
-                    _add_holding(found, number, file_device(segments, file.database), is_table(segments), mine)
+                    name = file_device(segments, file.database, file.prefix)
+                    _add_holding(found, number, name, is_table(segments), mine)
     if not wanted.mixed:
         found.table = seen.require_one_table(wanted)
         found.tags = seen.tags_of(found.table)

@@ -51,8 +51,8 @@ class Question:
         """Build the task. None where nothing needs reading: it has points, no deletions, and no file can hold the points."""
         if not self.made and not self.gone.mods_location and self.gone.points:
             return None
-        made = tuple(HeldFile(file.location, file.mods_location) for file in self.made)
-        return SurvivalTask(root, self.gone.database, HeldFile(self.gone.location, self.gone.mods_location), made)
+        gone, *made = (HeldFile(file.location, file.mods_location, file.prefix) for file in (self.gone, *self.made))
+        return SurvivalTask(root, self.gone.database, gone, tuple(made))
 
     @property
     def bytes(self) -> int:

@@ -31,10 +31,12 @@ _AT_ONCE = 1_000_000
 
 @dataclass(frozen=True)
 class HeldFile:
-    """A data file of the catalog and its deletions ('' where it has none), relative to the receiver's root."""
+    """A data file of the catalog and its deletions ('' where it has none), relative to the receiver's root. `prefix`: what
+    its names lack."""
 
     location: str
     mods_location: str = ""
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,5 +191,6 @@ def _open_held(task: SurvivalTask, held: HeldFile, stack: ExitStack) -> _Open:
     deletions = NO_DELETIONS
     if held.mods_location:
         data = UntrustedFile(str(Path(task.root)), held.mods_location).read(MOST_MODS)
-        deletions = parse_mods(data, mods_form(held.mods_location), held.mods_location)
-    return _Open(stack.enter_context(TsFile(UntrustedFile(task.root, held.location), task.database)), deletions)
+        deletions = parse_mods(data, mods_form(held.mods_location), held.mods_location, held.prefix)
+    file = TsFile(UntrustedFile(task.root, held.location), task.database, held.prefix)
+    return _Open(stack.enter_context(file), deletions)
