@@ -62,6 +62,17 @@ def test_files_with_deletions_that_come_later(centre: Clustered) -> None:
     }
 
 
+def test_the_prefix_of_a_site_and_of_its_files(centre: Clustered) -> None:
+    sender = centre.sender()
+    sender.land({source(1): d1((1, 10), (3, 30)), SECOND: d1((2, 20), (3, 31))}, prefix="root.ship7")
+    centre.load()
+    assert {row[0] for row in centre.rows()} == {"root.ship7.sg.d1"}
+    logs_tell_the_catalog(centre)
+    centre.merge()
+    assert {row[0] for row in centre.rows()} == {"root.ship7.sg.d1"}
+    logs_tell_the_catalog(centre)
+
+
 def test_a_merge_that_is_published_undone_made_again_and_settled(centre: Clustered) -> None:
     sender = centre.sender()
     sender.land({source(1): d1((1, 10), (3, 30)), SECOND: d1((2, 20), (3, 31))})
@@ -217,6 +228,14 @@ def test_a_log_that_is_read_twice_tells_the_same() -> None:
     one = gained(0)
     once, twice = log_of(one, added(one)), log_of(one, added(one), one, added(one))
     assert join_groups({"n1": once}, both_slots).files == join_groups({"n1": twice}, both_slots).files
+
+
+def test_a_file_of_a_record_made_before_sites_had_a_prefix_has_none() -> None:
+    (stored,) = (one for one in added(gained(0)) if one.kind is RecordKind.ADD_FILES)
+    words = json.loads(stored.body)
+    del words["files"][0]["prefix"]
+    part = read_part(replace(stored, body=json.dumps(words).encode()))
+    assert part is not None and part.operation.files == (FileEntry(A_FILE),)
 
 
 def test_slots_that_went_take_their_files_along() -> None:

@@ -236,6 +236,7 @@ def _read_entry(words: dict[str, Any]) -> FileEntry:
     if "merge" in words:
         sources, *rest = words["merge"]
         merge = MergeFacts(tuple(FileKey(*one) for one in sources), *rest)
+    words.setdefault("prefix", "")  # records made before sites had one
     known = {name: words[name] for name in _KEPT}
     known |= {name: intern(known[name]) for name in ("site_id", "role", "database", "model")}
     known |= {"rank": tuple(words["rank"]), "undecodable": tuple(words["undecodable"])}
