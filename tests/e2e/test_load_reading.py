@@ -69,7 +69,7 @@ class TestReading:
         """Not once for each of its measurements, as it would be where files are closed for those that come next."""
         monkeypatch.setattr(view, "_OPEN_FILES", 3)
         opened: list[str] = []
-        monkeypatch.setattr(view, "TsFile", lambda path, database: opened.append(path) or TsFile(path, database))
+        monkeypatch.setattr(view, "TsFile", lambda path, *named: opened.append(path) or TsFile(path, *named))
         names = [f"s{n}" for n in range(4)]
         centre.sender().land({source(n): sealed({"root.sg.d1": {m: [(n, n)] for m in names}}) for n in range(1, 9)})
         centre.load()

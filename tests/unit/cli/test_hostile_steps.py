@@ -74,6 +74,7 @@ READ_NOTHING = {
     "encode_document": "writes a paper of ours",
     "drops_of_manifest": "takes a decoded manifest apart",
     "make_landing_row": "a row about a decoded manifest",
+    "site_of_manifest": "a row about a decoded manifest",
     "in_batches": "groups decoded manifests",
     "order_arrivals": "orders decoded manifests",
     "kept_manifest": "a name of ours",
