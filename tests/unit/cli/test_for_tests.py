@@ -10,19 +10,21 @@ import pytest
 from tidemark.cli.verbs.checkout import MOST_PROCESSES, keep_files_in_memory, side_by_side
 
 
-@pytest.mark.parametrize(("cores", "processes"), [(2, 3), (64, MOST_PROCESSES)])
-def test_all_tests_run_in_a_process_more_than_cores(cores: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cores", "all_", "processes"), [(2, False, 4), (2, True, 3), (64, True, MOST_PROCESSES)])
+def test_all_tests_run_in_more_processes_than_cores(
+    cores: int, all_: bool, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(cores)), raising=False)
     for words in ([], ["--durations=30", "-q"]):
-        assert side_by_side(words)[:2] == ["--numprocesses", str(processes)]
+        assert side_by_side(words, all_)[:2] == ["--numprocesses", str(processes)]
 
 
 def test_one_core_and_chosen_tests_need_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1}, raising=False)
-    assert side_by_side(["tests/unit"]) == []
-    assert side_by_side(["-k", "sshd"]) == []
+    assert side_by_side(["tests/unit"], False) == []
+    assert side_by_side(["-k", "sshd"], False) == []
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0}, raising=False)
-    assert side_by_side([]) == []
+    assert side_by_side([], False) == []
 
 
 def test_files_lie_in_memory_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

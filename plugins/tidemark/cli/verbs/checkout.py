@@ -64,14 +64,20 @@ def prepare_packages(everything: bool, install: bool, screen: Screen, peers: boo
             _install_python_peers(screen)
 
 
-def side_by_side(words: Sequence[str]) -> list[str]:
-    """pytest's options for one process more than cores, because tests wait for servers. Empty on a single core, or if
-    `words` choose tests to be watched."""
+def side_by_side(words: Sequence[str], everything: bool) -> list[str]:
+    """pytest's options for more processes than cores, because tests wait for servers: two more, or one with `everything`,
+    whose servers work themselves. Empty on a single core, or if `words` choose tests to be watched."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores == 1 or any(not word.startswith("-") for word in words):
         return []
     # loadfile: a file's tests share a server or an Airflow. no-loadscope-reorder: the long files are not the last.
-    return ["--numprocesses", str(min(cores + 1, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
+    return [
+        "--numprocesses",
+        str(min(cores + (1 if everything else 2), MOST_PROCESSES)),
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+    ]
 
 
 def keep_files_in_memory(everything: bool) -> list[str]:

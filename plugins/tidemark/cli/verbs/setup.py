@@ -147,7 +147,8 @@ def _run_test(call: Call) -> Answer:
     asked = call.arguments
     checkout.prepare_packages(everything=asked.all, install=asked.install or checkout.in_ci(), screen=call.screen)
     chosen = [f"--{name}" for name in ("all", "soak") if getattr(asked, name)]
-    options = [*checkout.side_by_side(call.rest), *checkout.keep_files_in_memory(asked.all or asked.soak), *chosen]
+    everything = asked.all or asked.soak
+    options = [*checkout.side_by_side(call.rest, everything), *checkout.keep_files_in_memory(everything), *chosen]
     return hand_over(call, "pytest", [*options, *call.rest])
 
 
