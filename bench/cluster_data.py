@@ -96,12 +96,12 @@ def _fill(app: App, table: PartitionTable, folder: Path, scale: float) -> None:
     for number, (size, content) in enumerate(_contents(scale)):
         partition, sha256 = partitions[number % len(partitions)], hashlib.sha256(content).hexdigest()
         slot = table.route_data(DATABASE, partition).slot
-        location = f"data/{DATABASE}/{partition}/{SITE_ID[:8]}-{sha256[:12]}-{number}-{number}-0-0.tsfile"
-        path = folder / location
+        file = make_row(SITE_ID, number, partition, sha256, size=size)
+        path = folder / file.location
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        files.append(_row(number, partition, location, sha256, size))
-        copies.append(CopyRow("centre", "n1", location, slot, sha256, size, "held", 1.0))
+        files.append(file)
+        copies.append(CopyRow("centre", "n1", file.location, slot, sha256, size, "held", 1.0))
     with app.ledger.write() as connection:
         catalog_rows.add_files(connection, [FileWithDevices(file, ()) for file in files])
         copy_rows.put_copies(connection, copies)
@@ -117,10 +117,11 @@ def _contents(scale: float) -> Iterator[tuple[int, bytes]]:
             yield size_now, os.urandom(32) + common[: size_now - 32]
 
 
-def _row(number: int, partition: int, location: str, sha256: str, size: int) -> CatalogFile:
+def make_row(site_id: str, number: int, partition: int, sha256: str, *, size: int) -> CatalogFile:
+    """The row of a source file of one point, `size` bytes, in the database DATABASE."""
     return CatalogFile(
         receiver="centre",
-        site_id=SITE_ID,
+        site_id=site_id,
         role="source",
         path=f"data/sequence/{DATABASE}/0/{partition}/{number}-{number}-0-0.tsfile",
         generation=1,
@@ -129,7 +130,7 @@ def _row(number: int, partition: int, location: str, sha256: str, size: int) -> 
         format=3,
         partition_from=partition,
         partition_to=partition,
-        location=location,
+        location=f"data/{DATABASE}/{partition}/{site_id[:8]}-{sha256[:12]}-{number}-{number}-0-0.tsfile",
         mods_location="",
         mods_sha256="",
         sha256=sha256,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.cluster_data import DATABASE, make_row
 from tests.landing_maker import SITE_A, Sender
 from tests.services.sshd import Sshd
 from tests.small_files import sealed
@@ -18,7 +19,6 @@ from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.receiver.catalog import CatalogFile
 
-DATABASE = "root.bench"
 FILES = 200
 PARTITIONS = 20
 POINTS = 2_000  # of each of its series
@@ -61,27 +61,7 @@ def land_files(receiver: Path) -> None:
 
 def add_file(number: int, partition: int) -> CatalogFile:
     """Return the row of a file that nobody has."""
-    sha256 = hashlib.sha256(str(number).encode()).hexdigest()
-    return CatalogFile(
-        receiver="centre",
-        site_id=SITE_A,
-        role="source",
-        path=f"data/sequence/{DATABASE}/0/{partition}/{number}-{number}-0-0.tsfile",
-        generation=1,
-        database=DATABASE,
-        model="tree",
-        format=3,
-        partition_from=partition,
-        partition_to=partition,
-        location=f"data/{DATABASE}/{partition}/{SITE_A[:8]}-{sha256[:12]}-{number}-{number}-0-0.tsfile",
-        mods_location="",
-        mods_sha256="",
-        sha256=sha256,
-        size=100_000,
-        points=1,
-        rank=(0, number, 0, 0, number),
-        created=1.0,
-    )
+    return make_row(SITE_A, number, partition, hashlib.sha256(str(number).encode()).hexdigest(), size=100_000)
 
 
 def hold_everywhere(app: App, cluster: Cluster, files: Sequence[CatalogFile]) -> None:

@@ -21,7 +21,7 @@ from tidemark.changes.binlog.batches import Walked, as_text, gather_bytes, make_
 from tidemark.changes.binlog.charsets import BINARY
 from tidemark.changes.binlog.tables import INTEGERS, T, Table
 from tidemark.changes.binlog.values import value_reader
-from tidemark.changes.capture.rows import MOST_BYTES, Item, convert_one_by_one, shape_of, weigh
+from tidemark.changes.capture.rows import Item, convert_one_by_one, gather_items, shape_of
 from tidemark.changes.store.model import Kind, Record, Rows, Shape
 
 _PLAIN = {Kind.TEXT: pa.string(), Kind.BYTES: pa.binary()}
@@ -45,15 +45,9 @@ def convert_items(transactions: Sequence[Sequence[Item]]) -> list[list[Record]]:
 
 def convert_stream(items: Iterable[Item]) -> Iterator[Record]:
     """The records of one transaction, which memory may not hold."""
-    waiting: list[Item] = []
-    size = 0
-    for item in items:
-        waiting.append(item)
-        size += weigh(item)
-        if size >= MOST_BYTES:
-            yield from convert_items([waiting])[0]
-            waiting, size = [], 0
-    yield from convert_items([waiting])[0]
+    left = iter(items)
+    while (found := gather_items(left))[0]:
+        yield from convert_items([found[0]])[0]
 
 
 class _Key(NamedTuple):

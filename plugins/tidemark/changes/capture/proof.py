@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.batches import convert_items, convert_stream
 from tidemark.changes.capture.identity import number_of
-from tidemark.changes.capture.rows import MOST_BYTES, Item, weigh
+from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.run import GAP, parse_gtids
 from tidemark.changes.capture.transactions import (
     XA_COMMIT,
@@ -304,12 +304,12 @@ class _Logs:
             if is_first:
                 self.before, is_first = self._transactions.gtids, False
             try:
-                items, weight = _gather(group)
                 if not self._deep:
                     for _ in group.items:
                         pass
                     yield Seen(group.head.gtid, group.head.info, None)
                     continue
+                items, weight = gather_items(group.items)
                 if group.is_xa or weight >= MOST_BYTES:
                     yield from self._take_waiting(waiting)
                     waiting, size = [], 0
@@ -351,18 +351,6 @@ class _Logs:
         if mark.word == XA_COMMIT:
             return rows.add_all([mark]).take() if rows else None
         return _Digest().add_all([mark]).take()
-
-
-def _gather(group: Group) -> tuple[list[Item], int]:
-    """The first items of a transaction, as many as are decoded together, and what they weigh."""
-    items: list[Item] = []
-    size = 0
-    for item in group.items:
-        items.append(item)
-        size += weigh(item)
-        if size >= MOST_BYTES:
-            break
-    return items, size
 
 
 class _Digest:

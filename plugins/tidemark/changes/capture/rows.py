@@ -50,6 +50,18 @@ def weigh(item: Item) -> int:
     return len(item.data) if isinstance(item, logged.Rows) else 0
 
 
+def gather_items(items: Iterator[Item]) -> tuple[list[Item], int]:
+    """The next items, as many as are decoded together, and what they weigh: less than MOST_BYTES where they are the last."""
+    found: list[Item] = []
+    size = 0
+    for item in items:
+        found.append(item)
+        size += weigh(item)
+        if size >= MOST_BYTES:
+            break
+    return found, size
+
+
 @lru_cache(maxsize=1024)
 def shape_of(table: Table) -> Shape:
     """The shape of a table that its log describes wholly."""

@@ -17,7 +17,7 @@ from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.capture.ahead import read_ahead
 from tidemark.changes.capture.identity import Head, Logs, Origin, number_of, read_origin, write_origin
 from tidemark.changes.capture.parked import Parked
-from tidemark.changes.capture.rows import MOST_BYTES, Item, weigh
+from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.transactions import (
     XA_COMMIT,
     XA_PREPARE,
@@ -323,17 +323,13 @@ class _Capture:
             self._append_waiting()
             self._append_xa(group)
             return
-        items: list[Item] = []
-        size = 0
-        for item in group.items:
-            items.append(item)
-            size += weigh(item)
-            if size >= MOST_BYTES:
-                from tidemark.changes.capture.batches import convert_stream  # here and below: it imports Arrow
+        items, size = gather_items(group.items)
+        if size >= MOST_BYTES:
+            from tidemark.changes.capture.batches import convert_stream  # here and below: it imports Arrow
 
-                self._append_waiting()
-                self._append_large(group, convert_stream(chain(items, group.items)))
-                return
+            self._append_waiting()
+            self._append_large(group, convert_stream(chain(items, group.items)))
+            return
         now = time.monotonic()
         if not self.waiting:
             self.waiting_since = now

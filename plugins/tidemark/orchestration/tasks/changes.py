@@ -6,6 +6,7 @@ may die at any moment: nothing is lost and nothing stands twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import BinlogGapError, LeaseHeldError, PermanentError, TidemarkError, UnreachableError
@@ -58,13 +59,8 @@ def capture(
         counts = {"transactions": done.transactions, "rows": done.rows, "bytes": done.bytes}
         return counts, Reader(found.disk).view.end.seq
 
-    try:
-        counts, newest = perform_step(bring)
-    except LeaseHeldError as held:
-        _skip(held.message)
-        return {}
-    _tell_news(source, newest, inlet_events, outlet_events)
-    return report_counts(f"Captured {source}", counts)
+    counts = _perform_and_tell(source, bring, inlet_events, outlet_events)
+    return {} if counts is None else report_counts(f"Captured {source}", counts)
 
 
 def bootstrap(
@@ -76,28 +72,32 @@ def bootstrap(
 
     progress = make_progress(task_state_store)
 
-    def read(app: App) -> tuple[int, int]:
+    def read(app: App) -> tuple[dict[str, Any], int]:
         found = find_source(app, source)
         tables = bootstrap_source(found, progress)
-        return sum(table.rows for table in tables.values()), Reader(found.disk).view.end.seq
+        return {"rows": sum(table.rows for table in tables.values())}, Reader(found.disk).view.end.seq
 
-    try:
-        rows, newest = perform_step(read)
-    except LeaseHeldError as held:
-        _skip(held.message)
-        return {}
-    _tell_news(source, newest, inlet_events, outlet_events)
-    return report_counts(f"Read the tables of {source}", {"rows": rows})
+    counts = _perform_and_tell(source, read, inlet_events, outlet_events)
+    return {} if counts is None else report_counts(f"Read the tables of {source}", counts)
 
 
-def _tell_news(source: str, newest: int, inlet_events: Any, outlet_events: Any) -> None:
-    """Emit the asset of a source's changes if it has some that nobody was told of."""
+def _perform_and_tell(
+    source: str, step: Callable[[App], tuple[dict[str, Any], int]], inlet_events: Any, outlet_events: Any
+) -> dict[str, Any] | None:
+    """Perform a step that gives counts and the store's newest transaction, and emit the asset of the source's changes if it
+    has some that nobody was told of. Skips the task, or returns None, where another process has the source."""
     from tidemark.orchestration.schedules import changes_alias, changes_asset
 
+    try:
+        counts, newest = perform_step(step)
+    except LeaseHeldError as held:
+        _skip(held.message)
+        return None
     last = inlet_events[changes_asset(source)].ascending(False).limit(1)
     told = int(last[0].extra.get("to", 0)) if len(last) else 0
     if newest > told:  # how far the news have got stands in the last event: a task that died before it told is made good
         outlet_events[changes_alias(source)].add(changes_asset(source), extra={"from": told + 1, "to": newest})
+    return counts
 
 
 def retain(source: str) -> dict[str, Any]:
