@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,8 @@ pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
 @pytest.fixture
 def server() -> Iterator[MariaDb]:
-    found = mariadb.start({"max_binlog_size": "8192"})
-    try:
+    with closing(mariadb.start({"max_binlog_size": "8192"})) as found:
         yield found
-    finally:
-        found.close()
 
 
 class Orders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,8 @@ pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDb]:
-    found = mariadb.start()
-    try:
+    with closing(mariadb.start()) as found:
         yield found
-    finally:
-        found.close()
 
 
 @pytest.fixture

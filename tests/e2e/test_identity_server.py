@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +21,8 @@ TABLE = "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DE
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[MariaDb, MariaDb]]:
-    first, second = mariadb.start(), mariadb.start({"server_id": "2"})
-    try:
+    with closing(mariadb.start()) as first, closing(mariadb.start({"server_id": "2"})) as second:
         yield first, second
-    finally:
-        first.close()
-        second.close()
 
 
 @dataclass

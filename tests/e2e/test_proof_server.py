@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,8 @@ pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDb]:
-    found = mariadb.start({"max_binlog_size": "8192"})
-    try:
+    with closing(mariadb.start({"max_binlog_size": "8192"})) as found:
         yield found
-    finally:
-        found.close()
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from typing import Any
 from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.run import GAP, parse_gtids
-from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.disk import Disk, read_document
 from tidemark.changes.store.model import BinlogInfo, Mark, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import has_rest
-from tidemark.errors import CorruptionError, PermanentError, UnsupportedError
+from tidemark.errors import PermanentError
 
 PATH = "gaps.json"
 FORMAT = 1
@@ -93,19 +93,11 @@ def _parse_place(text: str) -> tuple[int, int]:
 
 def read_gaps(disk: Disk) -> tuple[Gap, ...]:
     """The gaps of a store, in the order in which they were found."""
-    try:
-        data = disk.read(PATH)
-    except FileNotFoundError:
-        return ()
-    try:
-        found = json.loads(data)
-        if found["format"] > FORMAT:
-            raise UnsupportedError(f"{PATH} is of a newer format", hint="upgrade Tidemark", subject=PATH)
-        return tuple(Gap(**{**gap, "tables": tuple(gap["tables"])}) for gap in found["gaps"])
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-        raise CorruptionError(
-            f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
-        ) from wrong
+    return read_document(disk, PATH, FORMAT, _decode_gaps) or ()
+
+
+def _decode_gaps(found: dict[str, Any]) -> tuple[Gap, ...]:
+    return tuple(Gap(**{**gap, "tables": tuple(gap["tables"])}) for gap in found["gaps"])
 
 
 def pass_gap(disk: Disk, fence: int, gap: Gap) -> None:

@@ -17,8 +17,6 @@ from typing import Any
 from tidemark.app import App
 from tidemark.cluster.replicas.cache import places_of
 from tidemark.cluster.replicas.core.digest_tree import DigestTree, Leaf, compare_trees
-from tidemark.cluster.replicas.log import GroupLog
-from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
 from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.errors import DIFFERENCES_FOUND, TidemarkError
@@ -158,7 +156,7 @@ def _leaves_of_member(heard: Heard, group: GroupHeard, name: str) -> dict[str, L
     if group.tails[name].fence is None:
         return {}
     slots = partial(slots_of_file, heard.table)
-    told = fold_group(GroupLog(heard.nodes.stores.open_store(name), folder_of(group.header)).read(1), slots)
+    told = fold_group(heard.nodes.open_log(name, group.header).read(1), slots)
     join_groups({group.header: told}, slots)
     return {leaf.location: leaf for leaf in _leaves_of(told)}
 

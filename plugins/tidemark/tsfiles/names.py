@@ -26,6 +26,9 @@ from tidemark.errors import PermanentError, UsageError
 
 SUFFIX = ".tsfile"
 RESOURCE = SUFFIX + ".resource"
+PLACES = "sequence|unsequence/database/region/partition"
+"""Where IoTDB keeps TsFiles below a data folder, for a person."""
+
 _NAME = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,9})(?:-(\d{1,9}))?\.tsfile", re.ASCII)
 _FILE_LEVEL = 4  # at most, below sequence: database, region, partition, file
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -154,7 +157,7 @@ def refuse_misplaced_files(paths: Iterable[str], folder: str, site: str) -> None
     half = re.match(r"(?:.*/)?(?:un)?sequence(?=/)", _clean_folder(folder))
     write = f'write data = ["{half[0]}"]' if half else "name the folder that holds sequence and unsequence as data"
     raise PermanentError(
-        f"site {site}: {folder} has TsFiles, none where IoTDB keeps them (sequence|unsequence/database/region/partition)",
+        f"site {site}: {folder} has TsFiles, none where IoTDB keeps them ({PLACES})",
         hint=f"{write} in [sites.{site}], then ./tidemark doctor",
         subject=site,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from tidemark.tsfiles.names import SUFFIX, Place, SourceName, is_name, parse_name, parse_place, within_data
+from tidemark.tsfiles.names import PLACES, SUFFIX, Place, SourceName, is_name, parse_name, parse_place, within_data
 
 SHORTEST = 18
 """Bytes of the shortest file that can be whole: head 7, one byte of metadata, its size 4, tail 6."""
@@ -20,7 +20,7 @@ COMPANION_BYTES = 64 << 20
 """Of the largest companion that is read or sent: a `.resource` has some hundred bytes a device. A larger one counts as
 missing."""
 
-MISPLACED = "not where IoTDB keeps TsFiles (sequence|unsequence/database/region/partition)"
+MISPLACED = f"not where IoTDB keeps TsFiles ({PLACES})"
 NAMELESS = "sent without its devices being known: "
 MISSING = "counts as missing: "
 """How the reasons of companions begin that tell nothing."""

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,9 @@ pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
 @pytest.fixture
 def server() -> Iterator[mariadb.MariaDb]:
-    started = mariadb.start({"sql_mode": ""})
-    try:
+    with closing(mariadb.start({"sql_mode": ""})) as started:
         started.run("CREATE DATABASE d")
         yield started
-    finally:
-        started.close()
 
 
 def test_a_table_whose_engine_has_no_snapshot_is_locked(tmp_path: Path, server: mariadb.MariaDb) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,9 @@ ROWS = (
 
 @pytest.fixture
 def server() -> Iterator[mariadb.MariaDb]:
-    started = mariadb.start({"sql_mode": ""})
-    try:
+    with closing(mariadb.start({"sql_mode": ""})) as started:
         started.run("CREATE DATABASE d")
         yield started
-    finally:
-        started.close()
 
 
 def test_rows_that_are_read_are_the_rows_that_are_logged(tmp_path: Path, server: mariadb.MariaDb) -> None:

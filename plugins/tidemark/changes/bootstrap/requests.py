@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from tidemark.changes.bootstrap.state import State, read_state, write_state
 from tidemark.changes.bootstrap.tables import Name
-from tidemark.changes.store.disk import Disk
-from tidemark.errors import CorruptionError, UnsupportedError
+from tidemark.changes.store.disk import Disk, read_document
 
 FOLDER = "asked"
 FORMAT = 1
@@ -63,12 +63,8 @@ def cancel(disk: Disk) -> None:
 
 
 def _read_request(disk: Disk, path: str) -> Request:
-    try:
-        found = json.loads(disk.read(path))
-        if found.pop("format") > FORMAT:
-            raise UnsupportedError(f"{path} is of a newer format", hint="upgrade Tidemark", subject=path)
-        return Request(**found)
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-        raise CorruptionError(
-            f"{path} of the store is damaged: {wrong}", hint="remove it, and ask again", subject=path
-        ) from wrong
+    return read_document(disk, path, FORMAT, _decode_request, hint="remove it, and ask again") or Request()
+
+
+def _decode_request(found: dict[str, Any]) -> Request:
+    return Request(**{key: value for key, value in found.items() if key != "format"})

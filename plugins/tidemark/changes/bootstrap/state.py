@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.disk import Disk, read_document
 from tidemark.changes.store.model import Mark, Op, Record, Rows
 from tidemark.changes.store.read import Reader
-from tidemark.errors import CorruptionError, UnsupportedError
 
 PATH = "bootstrap.json"
 FORMAT = 1
@@ -80,21 +79,13 @@ class State:
 
 def read_state(disk: Disk) -> State:
     """What `bootstrap.json` says; nothing for a store without a bootstrap."""
-    try:
-        data = disk.read(PATH)
-    except FileNotFoundError:
-        return State()
-    try:
-        found = json.loads(data)
-        if found["format"] > FORMAT:
-            raise UnsupportedError(f"{PATH} is of a newer format", hint="upgrade Tidemark", subject=PATH)
-        tables = {name: _read_table(table) for name, table in found["tables"].items()}
-        intended = found["intended"]
-        return State(tables, intended and Intended(**{**intended, "after": _read_table(intended["after"])}))
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-        raise CorruptionError(
-            f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
-        ) from wrong
+    return read_document(disk, PATH, FORMAT, _decode_state) or State()
+
+
+def _decode_state(found: dict[str, Any]) -> State:
+    tables = {name: _read_table(table) for name, table in found["tables"].items()}
+    intended = found["intended"]
+    return State(tables, intended and Intended(**{**intended, "after": _read_table(intended["after"])}))
 
 
 def _read_table(found: dict[str, Any]) -> Table:

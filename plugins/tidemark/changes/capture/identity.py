@@ -11,10 +11,11 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from tidemark.changes.connection.model import RawEvent
-from tidemark.changes.store.disk import Disk
-from tidemark.errors import CorruptionError, UnsupportedError
+from tidemark.changes.store.disk import Disk, read_document
+from tidemark.errors import UnsupportedError
 
 PATH = "source.json"
 FORMAT = 2
@@ -88,21 +89,13 @@ def _split_name(file: str) -> tuple[str, str]:
 
 def read_origin(disk: Disk) -> Origin | None:
     """The origin of a store's transactions, None before the first one."""
-    try:
-        data = disk.read(PATH)
-    except FileNotFoundError:
-        return None
-    try:
-        found = json.loads(data)
-        if found["format"] > FORMAT:
-            raise UnsupportedError(f"{PATH} is of a newer format", hint="upgrade Tidemark", subject=PATH)
-        if found["format"] == 1:
-            return Origin({1: Logs(found["base"], found["digits"])})
-        return Origin({int(change_id): _decode_logs(**logs) for change_id, logs in found["changes"].items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-        raise CorruptionError(
-            f"{PATH} of the store is damaged: {wrong}", hint="bring it back from a copy", subject=PATH
-        ) from wrong
+    return read_document(disk, PATH, FORMAT, _decode_origin)
+
+
+def _decode_origin(found: dict[str, Any]) -> Origin:
+    if found["format"] == 1:
+        return Origin({1: Logs(found["base"], found["digits"])})
+    return Origin({int(change_id): _decode_logs(**logs) for change_id, logs in found["changes"].items()})
 
 
 def _decode_logs(base: str, digits: int, server_id: int | None, heads: dict[str, list[int]]) -> Logs:

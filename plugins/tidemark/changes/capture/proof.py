@@ -180,9 +180,7 @@ class _Comparison:
     def _judge_logged(self, seen: Seen, *, is_met: bool) -> None:
         if self.in_gap(seen.info, seen.gtid):
             self.proof.in_gaps += 1
-        elif not is_met and not (
-            contains_gtid(self.end_gtids, seen.gtid) if seen.gtid else seen.info.order < self.end.order
-        ):
+        elif not is_met and not self._was_captured(seen):
             self.proof.behind += 1
         else:
             self.proof.add(MISSING, str(seen))

@@ -6,17 +6,21 @@ after each call, and within `append`.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.stores.agent import durable
 from tidemark.stores.os_errors import Where, translate_os_errors
+
+T = TypeVar("T")
 
 
 class OpenFile:
@@ -121,3 +125,23 @@ class Disk:
 
     def _translated(self, path: str) -> AbstractContextManager[None]:
         return translate_os_errors(Where("", str(self.root)), path)
+
+
+def read_document(
+    disk: Disk, path: str, newest: int, decode: Callable[[dict[str, Any]], T], *, hint: str = "bring it back from a copy"
+) -> T | None:
+    """What `decode` makes of a JSON document with a `format`; None where there is none.
+
+    UnsupportedError for a format above `newest`. CorruptionError, with the hint, for what is no such document.
+    """
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        found = json.loads(data)
+        if found["format"] > newest:
+            raise UnsupportedError(f"{path} is of a newer format", hint="upgrade Tidemark", subject=path)
+        return decode(found)
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise CorruptionError(f"{path} of the store is damaged: {wrong}", hint=hint, subject=path) from wrong

@@ -85,6 +85,10 @@ class SurvivingNodes:
     stores: NodeStores
     findings: Findings
 
+    def open_log(self, name: str, header: str) -> GroupLog:
+        """The log of a group in a node's folder."""
+        return GroupLog(self.stores.open_store(name), folder_of(header))
+
     @property
     def table_bytes(self) -> bytes | None:
         """The newest table of any node. One that was published and never in force is fine too: its slots are found at their
@@ -273,7 +277,7 @@ def _read_group_log(receiver: str, nodes: SurvivingNodes, header: str) -> group_
     tails: dict[str, Tail] = {}
     for name in nodes.rows:
         try:
-            tails[name] = GroupLog(nodes.stores.open_store(name), folder_of(header)).read_tail()
+            tails[name] = nodes.open_log(name, header).read_tail()
         except TidemarkError as broken:
             nodes.findings.troubles.append(f"node {name}: the log of group {header} is not read: {broken.message}")
     sworn = {name: tail for name, tail in tails.items() if tail.fence is not None}

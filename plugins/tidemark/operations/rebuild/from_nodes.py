@@ -25,9 +25,8 @@ from tidemark.cluster.replicas.core.quorum import find_committed
 from tidemark.cluster.replicas.core.record import StoredRecord
 from tidemark.cluster.replicas.core.roles import Position
 from tidemark.cluster.replicas.deliver import members_of_header
-from tidemark.cluster.replicas.log import GroupLog, Tail
-from tidemark.cluster.replicas.members import folder_of
-from tidemark.cluster.replicas.records.fold import GroupTold, Told, fold_group, join_groups
+from tidemark.cluster.replicas.log import Tail
+from tidemark.cluster.replicas.records.fold import GroupTold, Told, find_newest_epochs, fold_group, join_groups
 from tidemark.cluster.replicas.records.operation import FileKey, key_of
 from tidemark.cluster.slots.routing import home_slot, slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
@@ -54,8 +53,6 @@ from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
 
 _HINT = "bring the nodes back that do not answer: ./tidemark replica show --from-nodes names them; or wait for the ledger"
-
-
 _NOTHING = Position(0, 0)
 _AT_ONCE = 5000  # files written in one statement
 
@@ -90,9 +87,7 @@ class Heard:
             if not group.sure:
                 raise _doubt_error(group)
         told = join_groups(dict(self.folds), partial(slots_of_file, self.table))
-        newest: dict[int, int] = {}
-        for fold in self.folds.values():
-            newest |= {slot: max(epoch, newest.get(slot, 0)) for slot, epoch in fold.slots.items()}
+        newest = find_newest_epochs(self.folds.values())
         for slot, owner in enumerate(self.table.owners):
             mine = self.folds[owner].slots if owner in self.folds else {}
             if slot not in mine or mine[slot] != newest[slot]:
@@ -163,7 +158,7 @@ def _fold_log(nodes: SurvivingNodes, table: PartitionTable, group: GroupHeard) -
     """Return what the group's log tells, from the first holder whose log is whole. Else the last one's error."""
     for left, name in reversed(list(enumerate(reversed(group.holders)))):
         try:
-            records = takewhile(partial(_is_committed, group), _log_of(nodes, name, group.header).read(1))
+            records = takewhile(partial(_is_committed, group), nodes.open_log(name, group.header).read(1))
             return fold_group(records, partial(slots_of_file, table))
         except (CorruptionError, NotFoundError, UnreachableError):
             if not left:
@@ -181,7 +176,7 @@ def _hear_group(
         try:
             if name not in nodes.rows:
                 raise away.get(name) or NotFoundError(f"the folder of node {name} is not claimed, or not in the settings")
-            tails[name] = _log_of(nodes, name, header).read_tail()
+            tails[name] = nodes.open_log(name, header).read_tail()
         except TidemarkError as error:
             silent[name] = error
     sworn = {name: tail for name, tail in tails.items() if tail.fence is not None}
@@ -205,15 +200,11 @@ def _is_part(nodes: SurvivingNodes, header: str, longest: str, tails: Mapping[st
     end = tails[name].end
     if end == tails[longest].end or not end.position.version:
         return True
-    return next(_log_of(nodes, longest, header).read(end.position.version)).head.end == end
+    return next(nodes.open_log(longest, header).read(end.position.version)).head.end == end
 
 
 def _is_committed(group: GroupHeard, stored: StoredRecord) -> bool:
     return stored.head.position.version <= group.committed.version
-
-
-def _log_of(nodes: SurvivingNodes, name: str, header: str) -> GroupLog:
-    return GroupLog(nodes.stores.open_store(name), folder_of(header))
 
 
 def _doubt_error(group: GroupHeard) -> NoQuorumError:

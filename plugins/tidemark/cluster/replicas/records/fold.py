@@ -80,10 +80,7 @@ def join_groups(groups: Mapping[str, GroupTold], slots_of_file: SlotsOf) -> Told
     for told in groups.values():
         if told.last_whole and all(told.last_whole in whole.get(h, ()) for h in told.last[0].groups if h in groups):
             _settle(told, slots_of_file)
-    newest: dict[int, int] = {}
-    for told in groups.values():
-        for slot, epoch in told.slots.items():
-            newest[slot] = max(epoch, newest.get(slot, 0))
+    newest = find_newest_epochs(groups.values())
     joined = Told()
     for _, told in sorted(groups.items()):
         mine = {slot for slot, epoch in told.slots.items() if newest[slot] == epoch}
@@ -93,6 +90,14 @@ def join_groups(groups: Mapping[str, GroupTold], slots_of_file: SlotsOf) -> Told
         _add_facts(joined, told.sites.values(), told.widths.values(), told.owners.values())
     joined.databases |= {entry.file.database for entry in joined.files.values()}
     return joined
+
+
+def find_newest_epochs(groups: Iterable[GroupTold]) -> dict[int, int]:
+    """Return slot → the newest epoch of a partition table by which one of these groups has it."""
+    newest: dict[int, int] = {}
+    for told in groups:
+        newest |= {slot: max(epoch, newest.get(slot, 0)) for slot, epoch in told.slots.items()}
+    return newest
 
 
 def _settle(told: GroupTold, slots_of_file: SlotsOf) -> None:
