@@ -22,17 +22,17 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.receiver.load.check import mods_form
+from tidemark.receiver.load.check import read_deletions
 from tidemark.receiver.load.examine import site_of
 from tidemark.settings.model import ReceiverSettings
-from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.companions.mods import Deletions
 from tidemark.tsfiles.devices import pad_null_tags, pattern_matches, split_nodes, unquote_node
 from tidemark.tsfiles.points import column as points_column
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.times import parse_time_bound
-from tidemark.untrusted_files import MOST_MODS, UntrustedFile
+from tidemark.untrusted_files import UntrustedFile
 
 _OPEN_FILES = 64
 _MOST_OPEN_FILES = 512  # for a device in very many files: each file is read for each measurement
@@ -300,15 +300,8 @@ def gone_error(location: str) -> RetryableError:
 
 
 def _open_with_deletions(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
-    deletions = _read_deletions(root, file)
+    deletions = read_deletions(str(root), file.mods_location, file.prefix)
     return TsFile(UntrustedFile(str(root), file.location), file.database, file.prefix), deletions
-
-
-def _read_deletions(root: Path, file: CatalogFile) -> Deletions:
-    if not file.mods_location:
-        return NO_DELETIONS
-    data = UntrustedFile(str(root), file.mods_location).read(MOST_MODS)
-    return parse_mods(data, mods_form(file.mods_location), file.mods_location, file.prefix)
 
 
 def kept_times(found: Sequence[tuple[CatalogFile, Column]]) -> NDArray[np.int64]:

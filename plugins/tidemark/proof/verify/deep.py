@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +39,7 @@ from tidemark.progress import Progress, Tick
 from tidemark.proof.coverage.gather import expected_files
 from tidemark.proof.coverage.site import Site
 from tidemark.proof.verify.differences import KEPT, POINTS, Difference, SourceChecked, SourceFile
+from tidemark.receiver.load.check import mods_form
 from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, seen_devices
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
@@ -227,9 +227,8 @@ class SitePoints:
             return NO_DELETIONS
         if file.mods_size > MOST_MODS:
             raise CorruptionError(f"{file.mods_path} has {file.mods_size} bytes of deletions; at most {MOST_MODS} are read")
-        form: Literal["mods", "mods2"] = "mods2" if file.mods_path.endswith(".mods2") else "mods"
         data = self._store.read(file.mods_path, 0, file.mods_size)
-        return parse_mods(data, form, file.mods_path, self._prefix)
+        return parse_mods(data, mods_form(file.mods_path), file.mods_path, self._prefix)
 
     def _fetch_file(self, path: str, size: int) -> Path | UntrustedFile:
         if self._local is not None:

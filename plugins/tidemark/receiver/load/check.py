@@ -16,7 +16,7 @@ from typing import Literal
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError
 from tidemark.formats.landing import LandedFile, Part
 from tidemark.formats.layout import landed_path
-from tidemark.tsfiles.companions.mods import parse_mods
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.statistics import FileFacts, check_and_describe
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
@@ -151,6 +151,15 @@ def parts_of_file(file: LandedFile) -> list[Part]:
 def mods_form(path: str) -> Literal["mods", "mods2"]:
     """Return `mods` (text, up to 1.3) or `mods2` (2.x), by the name's end."""
     return "mods2" if path.endswith(".mods2") else "mods"
+
+
+def read_deletions(root: str, mods_location: str, prefix: str = "") -> Deletions:
+    """Return the deletions of a data file of the catalog, of series below `prefix`; none where `mods_location` is ''.
+
+    Raises as `UntrustedFile.read` and `parse_mods`."""
+    if not mods_location:
+        return NO_DELETIONS
+    return parse_mods(UntrustedFile(root, mods_location).read(MOST_MODS), mods_form(mods_location), mods_location, prefix)
 
 
 def landed_file(root: Path, folder: str, part: Part) -> UntrustedFile:

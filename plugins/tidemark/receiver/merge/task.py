@@ -18,9 +18,9 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError, limits_named
 from tidemark.receiver import windows
-from tidemark.receiver.load.check import mods_form, sha256_of
+from tidemark.receiver.load.check import read_deletions, sha256_of
 from tidemark.receiver.merge.device import NOTHING, Counts, DeviceMerge, Holder, Part
-from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.companions.mods import Deletions
 from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
@@ -29,7 +29,7 @@ from tidemark.tsfiles.statistics import tally_file
 from tidemark.tsfiles.write.copy_devices import Terms, WholeDevice
 from tidemark.tsfiles.write.pages import aligned_chunks, mark_chunk, row_times, series_chunks
 from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
-from tidemark.untrusted_files import MOST_MODS, UntrustedFile
+from tidemark.untrusted_files import UntrustedFile
 
 
 @dataclass(frozen=True)
@@ -256,11 +256,7 @@ def _prove_sources(task: MergeTask) -> None:
 
 def _open_source(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
     file = opened.enter_context(TsFile(UntrustedFile(task.root, source.location), task.database, source.prefix))
-    deletions: Deletions = NO_DELETIONS
-    if source.mods_location:
-        data = UntrustedFile(task.root, source.mods_location).read(MOST_MODS)
-        deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location, source.prefix)
-    return Source(file, deletions)
+    return Source(file, read_deletions(task.root, source.mods_location, source.prefix))
 
 
 def _merge_devices(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:

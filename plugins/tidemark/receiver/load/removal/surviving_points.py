@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.receiver.load.check import mods_form
+from tidemark.receiver.load.check import read_deletions
 from tidemark.receiver.load.removal.rules import Survival
 from tidemark.receiver.windows import Extent, Piece, windows_of
-from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.companions.mods import Deletions
 from tidemark.tsfiles.layout.series import ChunkPlace, Series
 from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.untrusted_files import MOST_MODS, UntrustedFile
+from tidemark.untrusted_files import UntrustedFile
 
 _AT_ONCE = 1_000_000
 """About so many points of a series are compared at once."""
@@ -188,9 +187,6 @@ def same_point(one: Column, other: Column) -> int | None:
 
 
 def _open_held(task: SurvivalTask, held: HeldFile, stack: ExitStack) -> _Open:
-    deletions = NO_DELETIONS
-    if held.mods_location:
-        data = UntrustedFile(str(Path(task.root)), held.mods_location).read(MOST_MODS)
-        deletions = parse_mods(data, mods_form(held.mods_location), held.mods_location, held.prefix)
+    deletions = read_deletions(task.root, held.mods_location, held.prefix)
     file = TsFile(UntrustedFile(task.root, held.location), task.database, held.prefix)
     return _Open(stack.enter_context(file), deletions)
