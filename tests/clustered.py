@@ -85,7 +85,7 @@ class Clustered(Centre):
             folder = NodeFolder(LocalStore(str(self.node(node.name))), node.name)
             if node.name not in known:
                 folder.claim_folder(change)
-            folder.put_table(table.epoch, row.paper)
+            folder.put_table(table.epoch, row.table_bytes)
         return table
 
     def node(self, name: str) -> Path:

@@ -122,7 +122,7 @@ class MovingWorld:
             return
         assert row.epoch >= self.epoch, "an epoch went back"
         self.epoch = row.epoch
-        table = decode_table(row.paper)
+        table = decode_table(row.table_bytes)
         assert (table.epoch, table.slots, len(table.owners)) == (row.epoch, self.cluster.slots, self.cluster.slots)
         for slot in range(table.slots):
             group = table.group_of(slot)
@@ -146,7 +146,7 @@ class MovingWorld:
             assert cluster_rows.open_change(connection, RECEIVER) is None
             row = cluster_rows.current_table(connection, RECEIVER)
             assert row is not None
-            table = decode_table(row.paper)
+            table = decode_table(row.table_bytes)
             assert move_rows.slot_states(connection, RECEIVER) == {}
             assert {move.state for move in move_rows.moves_of_epoch(connection, RECEIVER, row.epoch)} <= {"done"}
             nodes = cluster_rows.nodes_of_receiver(connection, RECEIVER)

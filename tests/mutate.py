@@ -1,10 +1,11 @@
 """Does the default suite notice a wrong decision? Mutate the pure deciders and the durable writes, and run the tests.
 
-    python -m tests.mutate [--count 60] [--seed 1] [--list] [--only MODULE]
+    python -m tests.mutate [--count 60] [--seed 1] [--list] [--near] [--only MODULE]
 
 Each mutation is one change of one line: a comparison or a condition is turned round, `and` becomes `or`, a bound moves by
 one, a result is dropped, a sync or a rename is left out or comes too early. The mutated tree is a copy; this checkout stays
-as it is. Test files that import the module run first, then its room, then the default suite; the first failure ends it.
+as it is. Test files that import the module run first, then those that import its package, then its room, then the default
+suite; the first failure ends it. With `--near` the default suite is left out: what is caught then is a lower bound.
 A mutation that no test notices is printed with its line: it is a missing test, or code that is not needed.
 
 Run by hand: sixty mutations take an hour or two. Not guaranteed: a mutation may be equivalent to the code of before.
@@ -174,18 +175,19 @@ def copy_tree(to: Path) -> None:
     (to / ".venv").symlink_to(Path(sys.prefix))
 
 
-def tests_that_import(module: str, root: Path) -> list[str]:
-    """Files of tests in which the module's name stands, from the fast rooms first."""
-    package, _, name = module.rpartition(".")
+def tests_that_import(root: Path, *wanted: str) -> list[str]:
+    """Files of tests in which one of the texts stands, from the fast rooms first."""
     files = (path for room in ("unit", "property", "crash") for path in sorted((root / "tests" / room).rglob("test_*.py")))
-    wanted = (module, f"from {package} import {name}")
     return [str(path.relative_to(root)) for path in files if any(one in path.read_text() for one in wanted)]
 
 
-def is_caught(root: Path, module: str) -> str:
-    """The test that notices, or "" where none does."""
+def is_caught(root: Path, module: str, near: bool = False) -> str:
+    """The test that notices, or "" where none does. `near`: no test of another room is asked."""
+    package, _, name = module.rpartition(".")
     room = f"tests/unit/{module.split('.')[1]}"
-    for words in (tests_that_import(module, root), [room] if (root / room).is_dir() else [], ["tests"]):
+    of_module = tests_that_import(root, module, f"from {package} import {name}")
+    of_package = [path for path in tests_that_import(root, package) if path not in of_module]
+    for words in (of_module, of_package, [room] if (root / room).is_dir() else [], [] if near else ["tests"]):
         if words and (failed := _first_failure(root, words)):
             return failed
     return ""
@@ -219,6 +221,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="part of a module's name")
     parser.add_argument("--list", action="store_true", help="say which, and run nothing")
+    parser.add_argument("--near", action="store_true", help="run no test of another room")
     asked = parser.parse_args(words)
     chosen = choose_mutations(asked.count, asked.seed, asked.only)
     caught = 0
@@ -234,7 +237,7 @@ def main(words: Sequence[str] | None = None) -> int:
             target = root / path_of(one.module)
             before = target.read_text()
             target.write_text(mutated_source(one))
-            by = is_caught(root, one.module)
+            by = is_caught(root, one.module, asked.near)
             target.write_text(before)
             caught += bool(by)
             print(f"{number:3} {'caught ' if by else 'MISSED '} {place}: {one.what}   {by}", flush=True)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
 
-MOST_PAPER = 1 << 29
+MOST_DOCUMENT = 1 << 29
 """Bytes of a manifest or a receipt: a site of a million files tells about 400 MB at once."""
 MOST_MODS = 1 << 26
 """Bytes of a file of deletions: about a million of them."""

@@ -60,7 +60,7 @@ def each_part_lies_at_its_own_group(world: ClusterWorld) -> None:
     with world.app.ledger.read() as connection:
         row = cluster_rows.current_table(connection, "centre")
         assert row is not None
-        table = decode_table(row.paper)
+        table = decode_table(row.table_bytes)
         names = [node.node for node in cluster_rows.nodes_of_receiver(connection, "centre") if node.state == "serving"]
     seen = catalog(world, "visible = 1")
     for location, (database, first, last) in seen.items():

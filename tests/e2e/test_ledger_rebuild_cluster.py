@@ -84,7 +84,7 @@ def test_table_nodes_and_copies_are_those_of_before(world: World) -> None:
     sound(world.rebuild())
 
     after = now(world)
-    assert (after.table, after.paper, after.identity) == (before.table, before.paper, before.identity)
+    assert (after.table, after.table_bytes, after.identity) == (before.table, before.table_bytes, before.identity)
     assert {name: (row.identifier, row.store, row.state, row.epoch) for name, row in after.nodes.items()} == {
         name: (row.identifier, row.store, row.state, row.epoch) for name, row in before.nodes.items()
     }

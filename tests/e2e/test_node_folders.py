@@ -132,8 +132,8 @@ def test_one_cluster_over_three_kinds_of_servers(over_ssh: tuple[Cluster3, Sshd]
         tiers = {name: cluster.open_store(name).properties.tier for name in cluster.nodes}
         assert tiers == {"n1": Tier.PYTHON, "n2": Tier.POSIX, "n3": Tier.SFTP}
         for name in cluster.nodes:
-            cluster.open_folder(name).put_table(cluster.epoch, cluster.paper)
-            assert cluster.open_folder(name).read_table() == (1, cluster.paper)
+            cluster.open_folder(name).put_table(cluster.epoch, cluster.table_bytes)
+            assert cluster.open_folder(name).read_table() == (1, cluster.table_bytes)
     assert all((place / ".tidemark/table/1").is_file() for place in made.places.values())
 
 

@@ -23,7 +23,7 @@ from tests.services.processes import PartMissing
 from tests.small_files import sealed, source, tsfile
 from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
-from tidemark.tsfiles.spark.dataset import PAPER, read_dataset_manifest
+from tidemark.tsfiles.spark.dataset import DATASET_MANIFEST, read_dataset_manifest
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]
 ALL_SITES = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
@@ -164,18 +164,20 @@ def test_a_task_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
     spark.createDataFrame([("root.a.d", 1, 1)], "device string, time long, v int").write.format("tsfile").mode(
         "append"
     ).save(str(tmp_path))
-    before = (tmp_path / PAPER).read_bytes()
+    before = (tmp_path / DATASET_MANIFEST).read_bytes()
     bad = spark.range(0, 1000, 1, 1).selectExpr(
         "if(id = 999, 'no device', concat('root.a.d', id % 3)) as device", "id as time", "cast(id as int) as v"
     )
     with pytest.raises(Exception, match="is no device of the tree model"):
         bad.write.format("tsfile").mode("overwrite").save(str(tmp_path))
-    assert (tmp_path / PAPER).read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([PAPER, "_lock", *read_dataset_manifest(tmp_path).names])
+    assert (tmp_path / DATASET_MANIFEST).read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [DATASET_MANIFEST, "_lock", *read_dataset_manifest(tmp_path).names]
+    )
     with pytest.raises(Exception, match=r"two rows of root\.a\.d have the time 1"):
         twice = spark.createDataFrame([("root.a.d", 1, 1), ("root.a.d", 1, 2)], "device string, time long, v int")
         twice.coalesce(1).write.format("tsfile").mode("append").save(str(tmp_path))
-    assert (tmp_path / PAPER).read_bytes() == before
+    assert (tmp_path / DATASET_MANIFEST).read_bytes() == before
 
 
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(spark: Any, tmp_path: Path) -> None:

@@ -22,14 +22,14 @@ from pathlib import Path
 from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
 from tidemark.formats.landing import Manifest, Receipt, decode_manifest, decode_receipt
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
-from tidemark.untrusted_files import MOST_PAPER, MOST_SMALL, UntrustedFile
+from tidemark.untrusted_files import MOST_DOCUMENT, MOST_SMALL, UntrustedFile
 
 _LOOK = "ls -ld shows its rights: give the user that Tidemark runs as access, or move it away; then run again"
 
 
 def read_manifest(root: Path, path: str) -> Manifest:
     """Read the manifest at `path` below `root`. Raises CorruptionError, FileNotFoundError, PermissionDeniedError."""
-    return decode_manifest(UntrustedFile(str(root), path).read(MOST_PAPER))
+    return decode_manifest(UntrustedFile(str(root), path).read(MOST_DOCUMENT))
 
 
 def landings_of(root: Path, site_id: str) -> list[tuple[str, str]]:
@@ -176,6 +176,6 @@ def list_altered(root: Path, site_id: str, landing: str, manifest_sha256: str) -
 def read_landed(root: Path, path: str) -> bytes | None:
     """Read a document; None if there is no regular file, or it is too large. No symlink is followed."""
     try:
-        return UntrustedFile(str(root), path).read(MOST_PAPER)
+        return UntrustedFile(str(root), path).read(MOST_DOCUMENT)
     except (OSError, CorruptionError, PermissionDeniedError):
         return None

@@ -24,7 +24,7 @@ from tidemark.errors import CorruptionError
 from tidemark.formats.json_stream import read_fields
 from tidemark.stores.protocol import Store, check_path, is_utf8, read_records
 from tidemark.tsfiles.devices import plain_path, put_below
-from tidemark.untrusted_files import MOST_PAPER
+from tidemark.untrusted_files import MOST_DOCUMENT
 
 
 @dataclass(frozen=True)
@@ -187,20 +187,20 @@ _LATER = ("listed", "held", "prefix")
 """Left out where they say nothing, so that records without them are what they always were."""
 
 
-def encode_document(paper: Manifest | Receipt) -> bytes:
+def encode_document(document: Manifest | Receipt) -> bytes:
     """Encode a document: JSON without spaces, keys in their order here, so that equal documents have equal digests."""
     number = RECEIPT_FORMAT
-    if isinstance(paper, Manifest):
-        number = MANIFEST_FORMAT if paper.prefix else _WITHOUT_PREFIX
+    if isinstance(document, Manifest):
+        number = MANIFEST_FORMAT if document.prefix else _WITHOUT_PREFIX
     # `vars` of each part: `asdict` would first copy every extent of every file
-    said = {name: value for name, value in vars(paper).items() if name not in _LATER or value not in (None, (), "")}
+    said = {name: value for name, value in vars(document).items() if name not in _LATER or value not in (None, (), "")}
     return json.dumps({"format": number, **said}, ensure_ascii=False, separators=(",", ":"), default=vars).encode()
 
 
-def read_papers(store: Store, paths: Sequence[str]) -> list[bytes | None]:
+def read_documents(store: Store, paths: Sequence[str]) -> list[bytes | None]:
     """Read manifests or receipts, which an edge can write: None where there is none; b"", which is no record, for one
-    of more than MOST_PAPER bytes."""
-    return [b"" if isinstance(data, CorruptionError) else data for data in read_records(store, paths, MOST_PAPER)]
+    of more than MOST_DOCUMENT bytes."""
+    return [b"" if isinstance(data, CorruptionError) else data for data in read_records(store, paths, MOST_DOCUMENT)]
 
 
 def decode_manifest(data: bytes) -> Manifest:

@@ -80,10 +80,10 @@ def _settle_merges(work: HeldReceiver) -> tuple[int, int]:
         due = merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY)
     for merged_id in due:
         with work.app.ledger.read() as connection:
-            paper = _settlement_of(run_report(connection, "settled_facts", file_id=merged_id)[0], at)
+            settlement = _settlement_of(run_report(connection, "settled_facts", file_id=merged_id)[0], at)
             made_from = run_report(connection, "settled_sources", file_id=merged_id)
-        paper = Settlement(**{**vars(paper), "sources": tuple(SettledSource(**r) for r in made_from)})
-        work.store.publish(settled_place(paper.location), encode_settlement(paper))
+        settlement = Settlement(**{**vars(settlement), "sources": tuple(SettledSource(**r) for r in made_from)})
+        work.store.publish(settled_place(settlement.location), encode_settlement(settlement))
         # CRASH WINDOW: a record of a file that does not stand alone yet: the next round writes and settles it again.
     if not due:
         return 0, 0

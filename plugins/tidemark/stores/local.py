@@ -32,7 +32,7 @@ from tidemark.stores.protocol import (
     check_path,
     gone_error,
 )
-from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
+from tidemark.untrusted_files import MOST_DOCUMENT, UntrustedFile
 
 
 class LocalStore:
@@ -156,7 +156,7 @@ class LocalStore:
     def _read_if_there(self, path: str, offset: int, length: int | None) -> bytes | None:
         try:
             with translate_os_errors(self._where, check_path(path)):
-                if (length is None or length > MOST_PAPER) and (found := self._disk.stat(path)):
+                if (length is None or length > MOST_DOCUMENT) and (found := self._disk.stat(path)):
                     self._check_size(path, found[0] - offset)
                 return self._disk.read(path, offset, length)
         except SourceVanishedError:
@@ -164,8 +164,8 @@ class LocalStore:
 
     def _check_size(self, path: str, size: int) -> None:
         """Raise CorruptionError for a file that is too large to be read into memory at once."""
-        if size > MOST_PAPER:
-            text = f"{self._where.full_path(path)} has {size} bytes, more than the {MOST_PAPER} that are read at once"
+        if size > MOST_DOCUMENT:
+            text = f"{self._where.full_path(path)} has {size} bytes, more than the {MOST_DOCUMENT} that are read at once"
             raise CorruptionError(text, hint="look at who wrote it, and remove it there", subject=path)
 
 

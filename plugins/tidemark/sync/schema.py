@@ -22,7 +22,7 @@ from tidemark.ledger.sender.runs import RunSchema
 from tidemark.stores.listing import mark_unlisted
 from tidemark.stores.protocol import UNLISTED, Entry, Range
 from tidemark.sync.session import Site, Work
-from tidemark.untrusted_files import MOST_PAPER
+from tidemark.untrusted_files import MOST_DOCUMENT
 
 _PIECE = 1 << 20
 
@@ -89,10 +89,10 @@ def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
 
 
 def _is_small_enough(piece: Piece) -> bool:
-    return piece.end - piece.start <= MOST_PAPER
+    return piece.end - piece.start <= MOST_DOCUMENT
 
 
-_TOO_LARGE = f"{UNLISTED}it gained {{:,}} bytes, of a schema log at most {MOST_PAPER:,} are sent at once"
+_TOO_LARGE = f"{UNLISTED}it gained {{:,}} bytes, of a schema log at most {MOST_DOCUMENT:,} are sent at once"
 
 
 def _send_piece(work: Work, piece: Piece) -> None:

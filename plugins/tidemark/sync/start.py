@@ -25,7 +25,7 @@ from tidemark.ledger.sender.links import forget_attempt
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import Store, read_record
 from tidemark.sync.session import Options, Plan
-from tidemark.untrusted_files import MOST_PAPER
+from tidemark.untrusted_files import MOST_DOCUMENT
 
 
 def open_lease(app: App, link: LinkSettings, external: str | None, options: Options) -> tuple[Lease, bool]:
@@ -126,7 +126,7 @@ def _require_no_landing(target: Store, site_id: str, link: str) -> None:
     landings in one sequence, and a new link would restart it."""
     folder = f"landing/{site_id}"
     records = (
-        read_record(target, f"{folder}/{name}/{MANIFEST}", MOST_PAPER) for name in reversed(target.list_folder(folder))
+        read_record(target, f"{folder}/{name}/{MANIFEST}", MOST_DOCUMENT) for name in reversed(target.list_folder(folder))
     )
     manifest = next((decode_manifest(data) for data in records if data is not None), None)
     if manifest is None:

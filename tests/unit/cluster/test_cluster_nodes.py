@@ -117,7 +117,7 @@ def test_the_table_in_force_and_its_nodes(begun: App, opener: Opener) -> None:
     with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         assert cluster.table == first_table()
-        assert cluster.paper == encode_table(first_table())
+        assert cluster.table_bytes == encode_table(first_table())
         assert (cluster.epoch, cluster.quorum, cluster.identity) == (1, 2, "c1")
         assert sorted(cluster.nodes) == list(NAMES)
         assert opener.opened == []  # nobody was asked yet
@@ -265,7 +265,7 @@ def test_what_has_moved_does_not_move_any_more(begun: App) -> None:
     with open_cluster(begun, CENTRE) as cluster:
         assert cluster is not None
         assert sorted(cluster.table.moving) == slots[2:]
-        assert cluster.paper == encode_table(after)
+        assert cluster.table_bytes == encode_table(after)
 
 
 def test_a_table_under_another_epoch_is_not_used(begun: App) -> None:

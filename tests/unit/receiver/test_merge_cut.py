@@ -33,7 +33,7 @@ def visible(centre: Clustered) -> dict[str, tuple[str, int]]:
 def sound(centre: Clustered) -> None:
     with centre.cluster() as cluster:
         for node in cluster.nodes:
-            cluster.open_folder(node).put_table(cluster.epoch, cluster.paper)
+            cluster.open_folder(node).put_table(cluster.epoch, cluster.table_bytes)
     assert cluster_check.check_cluster(centre.app, centre.receiver).problems == ()
 
 

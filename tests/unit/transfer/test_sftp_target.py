@@ -80,7 +80,7 @@ def test_few_of_many_files_asked_ahead_are_open(small: bool) -> None:
     session, target, jobs = begun(small)
     for job in jobs:
         bring(target, job)
-    target._stream.await_parts([*target._parts.values(), *target._papers.values()])
+    target._stream.await_parts([*target._parts.values(), *target._journals.values()])
     assert session.most_open <= MOST_OPEN + 1
     assert session.opened == len(jobs) * (1 if small else 2) and session.open == 0
 

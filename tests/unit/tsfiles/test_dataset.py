@@ -12,7 +12,7 @@ from tests.expected import SITES
 from tidemark.errors import CorruptionError, NotFoundError, UsageError
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
-from tidemark.tsfiles.spark.dataset import PAPER, find_files, read_dataset_manifest
+from tidemark.tsfiles.spark.dataset import DATASET_MANIFEST, find_files, read_dataset_manifest
 from tidemark.tsfiles.spark.sink import StagedFile, check_target, commit_staged, discard_staged, staging_folder
 from tidemark.tsfiles.write.writer import TsFileWriter
 
@@ -86,7 +86,7 @@ def test_before_the_paper_is_replaced_nothing_has_changed(tmp_path: Path) -> Non
     before = [file.path for file in find_files([str(tmp_path)])]
     stage(tmp_path, "dead", 5)
     (staging_folder(tmp_path, "dead") / "0.tsfile").rename(tmp_path / "9-9-0-0.tsfile")
-    (tmp_path / f"{PAPER}.tmp").write_text("{")
+    (tmp_path / f"{DATASET_MANIFEST}.tmp").write_text("{")
     assert [file.path for file in find_files([str(tmp_path)])] == before
     commit_staged(tmp_path, "two", [stage(tmp_path, "two", 2)], overwrite=False, grace=0)
     assert not (tmp_path / "9-9-0-0.tsfile").exists()
@@ -96,21 +96,23 @@ def test_before_the_paper_is_replaced_nothing_has_changed(tmp_path: Path) -> Non
 
 def test_a_staged_file_that_is_not_whole_stops_the_commit(tmp_path: Path) -> None:
     commit_staged(tmp_path, "one", [stage(tmp_path, "one", 1)], overwrite=False, grace=0)
-    before = (tmp_path / PAPER).read_bytes()
+    before = (tmp_path / DATASET_MANIFEST).read_bytes()
     file = stage(tmp_path, "two", 2)
     with (staging_folder(tmp_path, "two") / file.name).open("ab") as place:
         place.truncate(20)
     with pytest.raises(CorruptionError, match="is not the"):
         commit_staged(tmp_path, "two", [file], overwrite=True, grace=0)
-    assert (tmp_path / PAPER).read_bytes() == before
+    assert (tmp_path / DATASET_MANIFEST).read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"format": 9}', '{"format": 1, "files": {"../x": {}}, "retired": {}, "version": 1, "created": 1}']
 )
 def test_a_paper_that_says_nothing_sure_is_an_error(tmp_path: Path, content: str) -> None:
-    (tmp_path / PAPER).write_text(content)
-    with pytest.raises(CorruptionError, match=PAPER):
+    (tmp_path / DATASET_MANIFEST).write_text(content)
+    with pytest.raises(CorruptionError, match=DATASET_MANIFEST):
         read_dataset_manifest(tmp_path)
-    (tmp_path / PAPER).write_text(json.dumps({"format": 1, "files": {}, "retired": {}, "version": 3, "created": 4}))
+    (tmp_path / DATASET_MANIFEST).write_text(
+        json.dumps({"format": 1, "files": {}, "retired": {}, "version": 3, "created": 4})
+    )
     assert read_dataset_manifest(tmp_path).version == 3

@@ -136,12 +136,12 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
         if row is None:
             raise NotFoundError(f"{name} has no partition table", hint="./tidemark cluster init", subject=name)
         moves = {move.slot: move for move in move_rows.moves_of_epoch(connection, name, row.epoch, open_only=True)}
-        table = replace(decode_table(row.paper), moving={slot: move.old for slot, move in moves.items()})
+        table = replace(decode_table(row.table_bytes), moving={slot: move.old for slot, move in moves.items()})
         acknowledged = move_rows.acknowledged_nodes(connection, name, row.epoch)
         nodes = {node.node: node for node in table_rows.nodes_of_receiver(connection, name)}
         return Recorded(
             table=table,
-            paper=row.paper,
+            table_bytes=row.table_bytes,
             change=table_rows.open_change(connection, name),
             nodes=nodes,
             files={one.location: one for one in _read_expected(connection, name, table, acknowledged)},

@@ -60,10 +60,10 @@ class Expected:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The ledger's records, read in one transaction. `paper`: the table's bytes; `at`: the ledger's clock, seconds."""
+    """The ledger's records, read in one transaction. `table_bytes`: the table as stored; `at`: seconds."""
 
     table: PartitionTable
-    paper: bytes
+    table_bytes: bytes
     change: ChangeRow | None
     nodes: Mapping[str, NodeRow]
     files: Mapping[str, Expected]  # by location
@@ -196,7 +196,7 @@ def _check_table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Pr
     planned = recorded.change is not None and recorded.change.state == "planned"
     if (theirs > epoch and not planned) or (theirs < epoch and row.state != "leaving"):
         yield Problem(f"its folder has table {theirs}, {epoch} is in force", row.node, next=MEND, kind="table")
-    elif theirs == epoch and record != recorded.paper:
+    elif theirs == epoch and record != recorded.table_bytes:
         yield Problem(f"its table {epoch} is not the ledger's, byte by byte", row.node, next=MEND, kind="table")
 
 

@@ -110,7 +110,7 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
         # CRASH WINDOW: its copies do not count and the folder has no owner: the node is away, and this is done again.
         folder.claim_folder(cluster.identity)
         # CRASH WINDOW: the folder is the node's, and empty: the copies that a check misses are made again.
-        folder.put_table(cluster.epoch, cluster.paper)
+        folder.put_table(cluster.epoch, cluster.table_bytes)
         for database, record in schemas.items():
             if node in cluster.table.route_schema(database).members:
                 folder.put_schema(database, record)
@@ -180,7 +180,7 @@ def _repair_schemas(work: _Work, problems: Sequence[Problem]) -> None:
 def _put_table(folder: NodeFolder, cluster: Cluster) -> None:
     """Put the table. Anything in the place of a newer one, whole or not, was never in force."""
     folder.withdraw_beyond(cluster.epoch)
-    folder.put_table(cluster.epoch, cluster.paper)
+    folder.put_table(cluster.epoch, cluster.table_bytes)
 
 
 def _repair_copies(work: _Work, problems: Sequence[Problem]) -> None:

@@ -144,7 +144,7 @@ def _put_missed_tables(cluster: Cluster, lease: Lease) -> None:
     for row in cluster.nodes.values():
         if row.epoch < cluster.epoch and row.state in ("serving", "leaving"):
             try:
-                cluster.open_folder(row.node).put_table(cluster.epoch, cluster.paper)
+                cluster.open_folder(row.node).put_table(cluster.epoch, cluster.table_bytes)
                 taken.append(row.node)
             except TidemarkError:
                 continue

@@ -50,7 +50,7 @@ class Cluster:
     settings: ClusterSettings
     identity: str  # of the cluster: a node's folder is claimed for it
     table: PartitionTable
-    paper: bytes  # the table as bytes, as stored in the ledger and at nodes
+    table_bytes: bytes  # the table as bytes, as stored in the ledger and at nodes
     nodes: Mapping[str, NodeRow]
     stores: NodeStores = field(repr=False)
     kept: dict[tuple[str, str], object] = field(default_factory=dict, repr=False)
@@ -69,7 +69,9 @@ class Cluster:
         found = _read_in_force(app, receiver.name)
         if found is None:
             return None
-        return cls(app, receiver, settings, found.identity, found.table, found.paper, found.nodes, _make_stores(app, found))
+        return cls(
+            app, receiver, settings, found.identity, found.table, found.table_bytes, found.nodes, _make_stores(app, found)
+        )
 
     @property
     def epoch(self) -> int:
@@ -105,7 +107,7 @@ class Cluster:
                 hint="./tidemark cluster init",
                 subject=self.receiver.name,
             )
-        self.identity, self.table, self.paper, self.nodes = found.identity, found.table, found.paper, found.nodes
+        self.identity, self.table, self.table_bytes, self.nodes = found.identity, found.table, found.table_bytes, found.nodes
         for row in found.nodes.values():
             self.stores.add_node(row)
         self.stores.forget_away()
@@ -136,7 +138,7 @@ def open_cluster(app: App, receiver: ReceiverSettings) -> Iterator[Cluster | Non
 class _InForce:
     identity: str
     table: PartitionTable
-    paper: bytes
+    table_bytes: bytes
     nodes: Mapping[str, NodeRow]
 
 
@@ -146,7 +148,7 @@ def _read_in_force(app: App, receiver: str) -> _InForce | None:
         row = table_rows.current_table(connection, receiver)
         if row is None:
             return None
-        table = decode_table(row.paper)
+        table = decode_table(row.table_bytes)
         if table.epoch != row.epoch:
             raise CorruptionError(
                 f"the ledger has the partition table of epoch {table.epoch} as that of {row.epoch}",
@@ -158,7 +160,7 @@ def _read_in_force(app: App, receiver: str) -> _InForce | None:
             table = table.with_moved(set(table.moving) - left)
         rows = table_rows.nodes_of_receiver(connection, receiver)
         identity = table_rows.cluster_identity(connection, receiver)
-    return _InForce(identity, table, row.paper, {node.node: node for node in rows})
+    return _InForce(identity, table, row.table_bytes, {node.node: node for node in rows})
 
 
 def _make_stores(app: App, found: _InForce) -> NodeStores:

@@ -201,7 +201,7 @@ class _Plan:
     operations: tuple[OperationRow, ...]
     pieces: tuple[Piece, ...]
     held: dict[str, dict[str, str]]  # location → node → digest
-    papers: Mapping[str, bytes]  # database → its schema, of databases that are new or that a node lacks
+    schema_bytes: Mapping[str, bytes]  # database → its schema, of databases that are new or that a node lacks
     new: frozenset[str]  # databases
     pulling: frozenset[tuple[str, int]]  # (node, slot) without schema
     created: dict[str, set[str]]  # new database → nodes that have its schema
@@ -214,11 +214,11 @@ class _Plan:
         for database in sorted(self.new):
             for node in table.route_schema(database).members:
                 if node not in self.created[database]:
-                    schemas.setdefault(node, {})[database] = self.papers[database]
+                    schemas.setdefault(node, {})[database] = self.schema_bytes[database]
         for node, pieces in lacking.items():
             for piece in pieces:
                 if any((node, slot) in self.pulling for slot in piece.slots):
-                    schemas.setdefault(node, {})[piece.database] = self.papers[piece.database]
+                    schemas.setdefault(node, {})[piece.database] = self.schema_bytes[piece.database]
         return [Delivery(node, schemas.get(node, {}), lacking.get(node, ())) for node in sorted({*schemas, *lacking})]
 
     def find_short_groups(self, cluster: Cluster) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:

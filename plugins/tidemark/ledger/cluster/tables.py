@@ -25,7 +25,7 @@ class TableRow:
 
     receiver: str
     epoch: int
-    paper: bytes
+    table_bytes: bytes
     change_id: str
     at: float
 
@@ -132,8 +132,8 @@ def _insert_table(connection: Connection, row: TableRow) -> None:
     values = {
         "receiver": row.receiver,
         "epoch": row.epoch,
-        "paper": base64.b64encode(row.paper).decode(),
-        "sha256": hashlib.sha256(row.paper).hexdigest(),
+        "paper": base64.b64encode(row.table_bytes).decode(),
+        "sha256": hashlib.sha256(row.table_bytes).hexdigest(),
         "change": row.change_id,
         "at": row.at,
     }

@@ -52,7 +52,7 @@ def known_cluster(settings: Settings) -> KnownCluster:
             identity = table_rows.cluster_identity(connection, receiver)
             with contextlib.suppress(CorruptionError):
                 table = table_rows.current_table(connection, receiver)
-                decoded = decode_table(table.paper) if table is not None else None
+                decoded = decode_table(table.table_bytes) if table is not None else None
                 return KnownCluster(identity, table.epoch if table is not None else 0, rows, decoded, left)
             return KnownCluster(identity, table_rows.current_epoch(connection, receiver), rows, left=left)
     finally:

@@ -77,11 +77,11 @@ _WHO = "ledger rebuild"
 
 @dataclass(frozen=True)
 class SurvivingNodes:
-    """The nodes of one cluster, `identity`. `rows`: those with a claimed folder. `papers`: node → its newest whole table."""
+    """The nodes of one cluster, `identity`. `rows`: those with a claimed folder. `tables`: node → its newest whole table."""
 
     identity: str
     rows: Mapping[str, NodeRow]
-    papers: Mapping[str, tuple[int, bytes]]
+    tables: Mapping[str, tuple[int, bytes]]
     stores: NodeStores
     findings: Findings
 
@@ -93,7 +93,7 @@ class SurvivingNodes:
     def table_bytes(self) -> bytes | None:
         """The newest table of any node. One that was published and never in force is fine too: its slots are found at their
         old nodes."""
-        return max(self.papers.values(), default=(0, None))[1]
+        return max(self.tables.values(), default=(0, None))[1]
 
     @property
     def table(self) -> PartitionTable | None:
@@ -344,7 +344,7 @@ def _write_rows(
     table_rows.restore_table(connection, TableRow(receiver, table.epoch, record, nodes.identity, at))
     for name, row in nodes.rows.items():
         state = "serving" if name in table.ring else "leaving" if moving else "left"
-        epoch = nodes.papers[name][0] if name in nodes.papers else 0
+        epoch = nodes.tables[name][0] if name in nodes.tables else 0
         table_rows.put_node(connection, replace(row, state=state, epoch=epoch, at=at))
     copy_rows.put_copies(connection, placed.copies)
     table_rows.put_change(connection, ChangeRow(nodes.identity, receiver, "init", "", 0, _WHO, at, "done", at))

@@ -247,11 +247,13 @@ def _copies_of(heard: Heard, receiver: str, told: Told, at: float) -> Iterator[C
 
 
 def _write_cluster(app: App, receiver: ReceiverSettings, heard: Heard, told: Told) -> None:
-    paper = heard.nodes.table_bytes
-    assert paper is not None
+    table_bytes = heard.nodes.table_bytes
+    assert table_bytes is not None
     with app.ledger.write() as connection:
         at, identity = app.clock(), heard.nodes.identity
-        table_rows.restore_table(connection, table_rows.TableRow(receiver.name, heard.table.epoch, paper, identity, at))
+        table_rows.restore_table(
+            connection, table_rows.TableRow(receiver.name, heard.table.epoch, table_bytes, identity, at)
+        )
         for name in heard.table.ring.names:
             if name in app.settings.nodes:
                 row = node_row(app, receiver, name)

@@ -20,7 +20,7 @@ from tidemark.app import App
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.formats.answered import FOLDER as ANSWERED
 from tidemark.formats.answered import kept_receipt, landing_of_receipt
-from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt, decode_manifest, decode_receipt, read_papers
+from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt, decode_manifest, decode_receipt, read_documents
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder, schema_location
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
@@ -35,7 +35,7 @@ from tidemark.stores.listing import classify_files
 from tidemark.stores.protocol import Store
 from tidemark.sync.select.choose import ADOPTED
 
-_PAPERS = 200  # manifests or receipts read at once
+_READ_AT_ONCE = 200  # manifests or receipts read at once
 _BLOCK = 4 << 20
 
 
@@ -132,9 +132,9 @@ def _read_kept(store: Store, site_id: str) -> list[Told]:
     told: list[Told] = []
     with suppress(PermissionDeniedError):
         names = [name for name in map(landing_of_receipt, store.list_folder(f"{ANSWERED}/{site_id}")) if name]
-        for start in range(0, len(names), _PAPERS):
-            some = names[start : start + _PAPERS]
-            for name, data in zip(some, read_papers(store, [kept_receipt(site_id, one) for one in some]), strict=True):
+        for start in range(0, len(names), _READ_AT_ONCE):
+            some = names[start : start + _READ_AT_ONCE]
+            for name, data in zip(some, read_documents(store, [kept_receipt(site_id, one) for one in some]), strict=True):
                 with suppress(CorruptionError):
                     told += [Told(decode_receipt(data).sequence, name, None, True)] if data is not None else []
     return told
@@ -142,10 +142,10 @@ def _read_kept(store: Store, site_id: str) -> list[Told]:
 
 def _read_pairs(store: Store, site_id: str, names: Sequence[str]) -> Iterator[tuple[str, bytes | None, bytes | None]]:
     """Yield (landing, manifest, receipt) of each landing."""
-    for start in range(0, len(names), _PAPERS):
-        some = names[start : start + _PAPERS]
+    for start in range(0, len(names), _READ_AT_ONCE):
+        some = names[start : start + _READ_AT_ONCE]
         told, answers = (
-            read_papers(store, [f"{landing_folder(site_id, name)}/{record}" for name in some])
+            read_documents(store, [f"{landing_folder(site_id, name)}/{record}" for name in some])
             for record in (MANIFEST, RECEIPT)
         )
         yield from zip(some, told, answers, strict=True)

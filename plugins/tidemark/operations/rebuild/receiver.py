@@ -82,7 +82,7 @@ class _Work:
 class _Landed:
     """An answered landing with the facts of each file. `kept`: its answer is the receiver's own copy."""
 
-    paper: FoundManifest
+    found: FoundManifest
     manifest: Manifest
     receipt: Receipt
     text: str
@@ -217,7 +217,7 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         record_landing(connection, origin, manifest, admission, logs, at, found)
         owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
         refusal_rows.put_owners(connection, receiver.name, owners)
-        row = make_landing_row(receiver.name, landed.paper, "loaded", manifest.created)
+        row = make_landing_row(receiver.name, landed.found, "loaded", manifest.created)
         landing_rows.put_landing(connection, replace(row, loaded=at, receipt=landed.text))
     work.refused.update((one.location, one.facts) for one in landed.files if one.answer.outcome == "refused" and one.facts)
 

@@ -115,7 +115,7 @@ def _add_unread_rows(
         catalog_rows.add_file(connection, file, ())
 
 
-NOT_ON_PAPER = (
+NOT_IN_DOCUMENTS = (
     "events, and runs but for what their manifests tell",
     "approvals at a link that no run had told yet: its guard trips again and asks again",
     "when a file was first seen, and why files are skipped: the next listing says the latter",
@@ -180,7 +180,7 @@ class RebuildResult:
             "unknown_files": found.unknown,
             "continued_runs": found.continued,
             "removed_landings": found.removed,
-            "not_on_paper": list(NOT_ON_PAPER),
+            "not_on_paper": list(NOT_IN_DOCUMENTS),
             "old_ledger": self.old,
             "next": "./tidemark verify --deep",
         }

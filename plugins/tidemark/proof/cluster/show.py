@@ -113,7 +113,7 @@ def table_of(connection: Connection, receiver: str) -> PartitionTable:
             hint="./tidemark cluster init, with [cluster] and [nodes.NAME] in the settings",
             subject=receiver,
         )
-    return decode_table(row.paper)
+    return decode_table(row.table_bytes)
 
 
 def _build_nodes(table: PartitionTable, rows: Sequence[NodeRow], sizes: Mapping[str, int]) -> tuple[NodeView, ...]:

@@ -80,7 +80,7 @@ from tidemark.sync.select.choose import Selection
 from tidemark.sync.select.select_files import make_selection
 from tidemark.sync.send.manifest import manifest_of
 from tidemark.sync.session import Options
-from tidemark.untrusted_files import MOST_PAPER
+from tidemark.untrusted_files import MOST_DOCUMENT
 
 
 @dataclass
@@ -438,7 +438,7 @@ def _manifest_troubles(store: Store, site: SiteSettings, waiting: Sequence[SentL
     troubles = {
         one.landing: ALTERED if entry is not None or MANIFEST in store.list_folder(_folder(site, one)) else LOST
         for one, entry in zip(waiting, found, strict=True)
-        if entry is None or entry.size > MOST_PAPER
+        if entry is None or entry.size > MOST_DOCUMENT
     }
     there = [one for one in waiting if one.landing not in troubles]
     with suppress(PermissionDeniedError):

@@ -67,7 +67,7 @@ from tidemark.stores.listing import folders_of, list_names
 from tidemark.stores.protocol import RAISED, Store
 from tidemark.tsfiles.names import RESOURCE, parse_source_path
 from tidemark.tsfiles.sealed import was_mods_of
-from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
+from tidemark.untrusted_files import MOST_DOCUMENT, UntrustedFile
 
 _MOST_BYTES = 1 << 60
 _LONGEST_NAME = 200  # bytes of a landing's name: the names of its kept files add a suffix
@@ -158,7 +158,7 @@ def read_found_manifest(root: Path, folder: Folder, path: str = "") -> FoundMani
     """Read and check one manifest, or its kept copy at `path` below the root. Errors are returned in `trouble`."""
     sha256 = ""
     try:
-        data = UntrustedFile(str(root), path or f"{folder.path}/{MANIFEST}").read(MOST_PAPER)
+        data = UntrustedFile(str(root), path or f"{folder.path}/{MANIFEST}").read(MOST_DOCUMENT)
         sha256 = hashlib.sha256(data).hexdigest()
         return FoundManifest(folder, sha256, check_sound(decode_manifest(data), folder))
     except FileNotFoundError:

@@ -87,7 +87,7 @@ class Work(HeldReceiver):
 class Landing:
     """A landing that may load now. `row` is written at each of its steps."""
 
-    paper: FoundManifest
+    found: FoundManifest
     manifest: Manifest
     origin: Origin
     row: LandingRow
@@ -220,7 +220,7 @@ def _load_batch(work: Work, records: Sequence[FoundManifest]) -> int:
         try:
             _load_landing(work, one, [c for c in checked if c.origin is one.origin])
         except Exception as error:
-            _give_up(work, one.paper, error)
+            _give_up(work, one.found, error)
             return number
     return len(records)
 
@@ -272,14 +272,14 @@ def _load_landing(work: Work, one: Landing, checked: Sequence[CheckedFile]) -> N
     """Place a landing's files, record everything in one transaction, answer."""
     app, at = work.app, work.app.clock()
     admission = decide_files(app, one.origin, checked, at)
-    keep_manifest(work.root, work.store, one.paper.folder, one.paper.sha256)
+    keep_manifest(work.root, work.store, one.found.folder, one.found.sha256)
     place_files(work.store, admission.placements)
     logs = schema.append_logs(app.ledger, work.store, work.root, one.origin, one.manifest)
-    strays = unnamed_files(work.root, one.paper.folder, one.manifest)
+    strays = unnamed_files(work.root, one.found.folder, one.manifest)
     # CRASH WINDOW: bytes in place, nothing recorded: readers see none of it; the next load checks and places it again.
     _record_landing(work, one, admission, logs, strays)
     # CRASH WINDOW: recorded but not answered: the next load writes the receipt from the record.
-    _answer_landing(work, one.paper)
+    _answer_landing(work, one.found)
     remove_copies(work.store, one.origin)
     work.placed.extend(load.row for load in admission.loads)
 
@@ -299,7 +299,7 @@ def _record_landing(
         recorded = record_landing(connection, origin, manifest, admission, logs, at, found)
         answers = recorded.answers
         again = tuple(Resend(a.path, a.generation, a.reason) for a in recorded.again)
-        sha256, pending, claimed = one.paper.sha256, recorded.pending, recorded.claimed
+        sha256, pending, claimed = one.found.sha256, recorded.pending, recorded.claimed
         receipt = Receipt(manifest.landing, manifest.sequence, sha256, at, answers, pending, again, claimed)
         done = replace(one.row, state="loaded", loaded=at, receipt=encode_document(receipt).decode())
         landing_rows.put_landing(connection, done)

@@ -148,11 +148,11 @@ class PartFile:
         self.later = {block.offset: block.end for block in resumed.blocks}  # verified pieces after it
         self.synced = self.got = sum(end - offset for offset, end in resumed.known_spans())
         self._handle = durable.open_regular(part_at(place), os.O_RDWR)
-        self._paper = -1
+        self._journal = -1
         try:
-            self._paper = durable.open_regular(journal_at(place), os.O_RDWR | os.O_APPEND)
+            self._journal = durable.open_regular(journal_at(place), os.O_RDWR | os.O_APPEND)
             begun = encode_header(identity)
-            if read_at(self._paper, len(begun), 0) != begun:
+            if read_at(self._journal, len(begun), 0) != begun:
                 raise OSError(errno.ESTALE, "was begun for another source")
         except BaseException:
             self.close()
@@ -186,7 +186,7 @@ class PartFile:
             return
         block = self._verify_block(offset, end, kind, digest)
         # CRASH WINDOW: bytes in the part that the journal lacks: the rerun asks for this piece again.
-        os.write(self._paper, block.encode_line())
+        os.write(self._journal, block.encode_line())
         if self.hashed < end:
             self.later[offset] = max(end, self.later.get(offset, 0))
         self._catch_up()
@@ -205,7 +205,7 @@ class PartFile:
 
     def close(self) -> None:
         """Close the part. Raises OSError where a network disk did not store all bytes: the part must not be resumed."""
-        handles, self._handle, self._paper = (self._handle, self._paper), -1, -1
+        handles, self._handle, self._journal = (self._handle, self._journal), -1, -1
         lost: OSError | None = None
         for handle in handles:
             try:

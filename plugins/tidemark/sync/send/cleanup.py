@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemark.errors import CorruptionError, PermanentError, RetryableError
-from tidemark.formats.landing import Manifest, decode_manifest, read_papers
+from tidemark.formats.landing import Manifest, decode_manifest, read_documents
 from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import journal
 from tidemark.ledger.database import database_time
@@ -44,7 +44,7 @@ def require_known_landings(work: Work) -> None:
     newest = max(known, default="")[:_TIME]
     folder = f"landing/{work.site.id}"
     names = [n for n in work.target.list_folder(folder) if n[:_TIME] >= newest and n not in known]
-    for data in read_papers(work.target, [f"{folder}/{name}/{MANIFEST}" for name in names]):
+    for data in read_documents(work.target, [f"{folder}/{name}/{MANIFEST}" for name in names]):
         manifest = _decode_if_readable(data)
         if manifest is not None and manifest.link == work.link.name:
             raise PermanentError(

@@ -48,7 +48,7 @@ from tidemark.sync.select import snapshot
 from tidemark.sync.send.manifest import Contents, LandingManifest, manifest_of
 from tidemark.sync.session import Work, partition_of
 from tidemark.tsfiles.names import RESOURCE
-from tidemark.untrusted_files import MOST_PAPER
+from tidemark.untrusted_files import MOST_DOCUMENT
 
 
 def finish(work: Work) -> Mapping[str, int]:
@@ -147,7 +147,7 @@ def conclude_landing(work: Work, landing: SentLanding, record: LandingManifest |
 
 def _read_back(work: Work, path: str) -> str | None:
     """Return the digest of the file at `path`, None if there is none."""
-    data = read_record(work.target, path, MOST_PAPER)
+    data = read_record(work.target, path, MOST_DOCUMENT)
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 

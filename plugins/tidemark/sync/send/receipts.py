@@ -23,7 +23,7 @@ from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import SentLanding
 from tidemark.stores.protocol import Range, read_record
 from tidemark.sync.session import Work
-from tidemark.untrusted_files import MOST_PAPER
+from tidemark.untrusted_files import MOST_DOCUMENT
 
 OUTCOMES = ("loaded", "refused", "quarantined")
 
@@ -34,7 +34,7 @@ def read_receipts(work: Work) -> Mapping[str, int]:
         waiting = run_rows.sent_landings(connection, work.link.name, state="landed")
     total: Counter[str] = Counter()
     for landing in waiting:
-        text = read_record(work.target, f"{work.landing_folder(landing.landing)}/{RECEIPT}", MOST_PAPER)
+        text = read_record(work.target, f"{work.landing_folder(landing.landing)}/{RECEIPT}", MOST_DOCUMENT)
         if text is None:
             continue
         receipt = _decode_answer(landing.landing, text)

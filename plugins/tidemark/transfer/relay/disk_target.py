@@ -23,7 +23,7 @@ class DiskTarget:
         self.kept_bytes = 0
         self._store = store
         self._handles: dict[int, int] = {}
-        self._papers: dict[int, int] = {}
+        self._journals: dict[int, int] = {}
         self._found: dict[int, bytes] = {}  # journals of jobs that received no byte yet
         self._synced: dict[int, int] = {}
         self._claimed: dict[int, int] = {}
@@ -64,7 +64,7 @@ class DiskTarget:
             if job.at - self._synced[job.number] >= SYNC_BYTES:
                 self._sync_part(job)
             # CRASH WINDOW: the bytes are in the part, the journal does not claim them: the rerun sends them again.
-            os.write(self._papers[job.number], job.claims[-1].encode_line())
+            os.write(self._journals[job.number], job.claims[-1].encode_line())
         self.kept_bytes += job.at - self._claimed[job.number]
         self._claimed[job.number] = job.at
 
@@ -112,7 +112,7 @@ class DiskTarget:
         trouble: TidemarkError | None = None
         for job in jobs:
             self._found.pop(job.number, None)
-            for open_now in (self._handles, self._papers):
+            for open_now in (self._handles, self._journals):
                 handle = open_now.pop(job.number, -1)
                 try:
                     if handle >= 0:
@@ -133,7 +133,7 @@ class DiskTarget:
             if not ours:
                 durable.remove_quietly(place)
             record = durable.open_regular(place, (_OPEN if ours else _NEW) | os.O_APPEND)
-            self._papers[job.number] = record
+            self._journals[job.number] = record
             if ours:  # cut further claims
                 os.ftruncate(record, len(journal))
             else:

@@ -37,7 +37,7 @@ class SftpTarget:
         self._stream = PartStream(session, max(1, wire.options.block_bytes // 4))
         self._begun: deque[tuple[Job, bytes]] = deque()  # not opened yet, in the order of their bytes; journals found
         self._parts: dict[int, Part] = {}
-        self._papers: dict[int, Part] = {}
+        self._journals: dict[int, Part] = {}
         self._synced: dict[int, int] = {}
         self._at: dict[int, int] = {}  # the end of each one's last claim
         self._claimed: list[tuple[Part, int, int]] = []  # (part, offset, end)
@@ -71,7 +71,7 @@ class SftpTarget:
 
     def journal_claim(self, job: Job) -> None:
         # CRASH WINDOW: the journal claims bytes that did not arrive: the rerun compares digests, and sends them again.
-        self._stream.write_part(self._papers[job.number], job.claims[-1].encode_line())
+        self._stream.write_part(self._journals[job.number], job.claims[-1].encode_line())
         self._claimed.append((self._parts[job.number], self._at[job.number], job.at))
         self._at[job.number] = job.at
         if not job.bytes_left:
@@ -82,7 +82,7 @@ class SftpTarget:
 
     def digest_parts(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
         parts = [self._parts.pop(job.number) for job in jobs]
-        records = [self._papers.pop(job.number) for job in jobs if not job.small]
+        records = [self._journals.pop(job.number) for job in jobs if not job.small]
         self._stream.await_parts([*parts, *records])
         asked = [job for job, part in zip(jobs, parts, strict=True) if part.trouble is None and not self._in_stream(job)]
         made = dict(zip(asked, read_digests(self._wire, self._store, [Range(job.part_path) for job in asked]), strict=True))
@@ -106,7 +106,7 @@ class SftpTarget:
         if any(job in gone for job, _ in self._begun):
             self._begun = deque(begun for begun in self._begun if begun[0] not in gone)
         for job in jobs:
-            for open_now in (self._parts, self._papers):
+            for open_now in (self._parts, self._journals):
                 part = open_now.pop(job.number, None)
                 if part is not None:
                     self._stream.close_part(part)
@@ -131,9 +131,9 @@ class SftpTarget:
         self._synced[job.number] = self._at[job.number] = job.at
         journal = job.encode_journal()
         kept = len(journal) if job.at and known.startswith(journal) else 0
-        self._papers[job.number] = self._stream.open_part(self._store.locate_path(job.journal_path), kept, fresh=not kept)
+        self._journals[job.number] = self._stream.open_part(self._store.locate_path(job.journal_path), kept, fresh=not kept)
         if not kept:
-            self._stream.write_part(self._papers[job.number], journal)
+            self._stream.write_part(self._journals[job.number], journal)
 
     def _in_stream(self, job: Job) -> bool:
         """Whether the file is read back in the same stream, behind its writes."""
@@ -145,4 +145,4 @@ class SftpTarget:
             self._wire.bucket.consume_tokens(job.item.size)
         self._stream.finish_part(self._parts[job.number], in_stream)
         if not job.small:
-            self._stream.close_part(self._papers[job.number])
+            self._stream.close_part(self._journals[job.number])

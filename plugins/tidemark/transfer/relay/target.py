@@ -82,7 +82,7 @@ class CallTarget:
         self.kept_bytes = 0
         self._store = store
         self._held: dict[int, list[bytes]] = {}
-        self._papers: dict[int, int] = {}  # bytes of each journal
+        self._journals: dict[int, int] = {}  # bytes of each journal
         self._synced: dict[int, int] = {}
 
     def expect_jobs(self, jobs: Sequence[Job]) -> None:
@@ -96,7 +96,7 @@ class CallTarget:
         journal = job.encode_journal()
         # Further claims of an old journal are cut; a journal of another source is replaced.
         kept = len(journal) if known.startswith(journal) else 0
-        self._papers[job.number] = self._store.write_part(job.journal_path, kept, [] if kept else [journal])
+        self._journals[job.number] = self._store.write_part(job.journal_path, kept, [] if kept else [journal])
 
     def write_data(self, job: Job, data: bytes | memoryview) -> None:
         self._held[job.number].append(bytes(data))
@@ -107,8 +107,8 @@ class CallTarget:
         if job.at - self._synced[job.number] >= SYNC_BYTES:
             self._sync_part(job)
         # CRASH WINDOW: the bytes are in the part, the journal does not claim them: the rerun sends them again.
-        record = self._papers[job.number]
-        self._papers[job.number] = self._store.write_part(job.journal_path, record, [job.claims[-1].encode_line()])
+        record = self._journals[job.number]
+        self._journals[job.number] = self._store.write_part(job.journal_path, record, [job.claims[-1].encode_line()])
         self.kept_bytes += sum(map(len, held))
 
     def _sync_part(self, job: Job) -> None:

@@ -69,7 +69,7 @@ class VerifiedPart(PartFile):
         self._put_bytes(data[skipped:], offset + skipped)
         # CRASH WINDOW: bytes in the part that the journal does not claim: the rerun asks for this piece again.
         block = Block(offset, len(data), digest.hex()) if kind == BLOCK else Block(0, end, digest.hex())
-        os.write(self._paper, block.encode_line())
+        os.write(self._journal, block.encode_line())
         self.got += len(data)
         with self._door:
             if kind == BLOCK:

@@ -93,7 +93,7 @@ def _files_of(at: str, first: int) -> Iterator[DataFile]:
 
 
 def _files_below(folder: Path, first: int) -> Iterator[DataFile]:
-    if (folder / PAPER).exists():
+    if (folder / DATASET_MANIFEST).exists():
         for number, name in enumerate(read_dataset_manifest(folder).names):
             yield _data_file(str(folder / name), first + number)
         return
@@ -146,7 +146,7 @@ def _mods_of_before(at: str) -> str:
     return named if was_mods_of(named, at) and Path(named).exists() else ""
 
 
-PAPER = "_tidemark.json"
+DATASET_MANIFEST = "_tidemark.json"
 FORMAT = 1
 
 
@@ -180,7 +180,7 @@ class DatasetManifest:
 
 def read_dataset_manifest(folder: Path) -> DatasetManifest:
     """Read the manifest of a folder; an empty one if there is none. Raises CorruptionError if it cannot be parsed."""
-    place = folder / PAPER
+    place = folder / DATASET_MANIFEST
     try:
         raw = json.loads(place.read_bytes())
         if raw["format"] != FORMAT:

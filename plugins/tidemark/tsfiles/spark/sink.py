@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from tidemark.errors import CorruptionError, UsageError
 from tidemark.tsfiles.names import SUFFIX
 from tidemark.tsfiles.spark.arrow import devices_of
-from tidemark.tsfiles.spark.dataset import PAPER, DatasetManifest, read_dataset_manifest
+from tidemark.tsfiles.spark.dataset import DATASET_MANIFEST, DatasetManifest, read_dataset_manifest
 from tidemark.tsfiles.spark.options import WriteOptions
 from tidemark.tsfiles.statistics import describe_file
 from tidemark.tsfiles.write.writer import TsFileWriter
@@ -134,7 +134,11 @@ def check_target(folder: Path) -> None:
     """Raise UsageError if the folder has TsFiles but no manifest: a first commit would hide them from readers."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is no folder", subject=str(folder))
-    if folder.is_dir() and not (folder / PAPER).exists() and next(folder.rglob(f"[!_.]*{SUFFIX}"), None) is not None:
+    if (
+        folder.is_dir()
+        and not (folder / DATASET_MANIFEST).exists()
+        and next(folder.rglob(f"[!_.]*{SUFFIX}"), None) is not None
+    ):
         unlisted = [path for path in folder.rglob(f"[!_.]*{SUFFIX}") if _STAGING not in str(path.relative_to(folder))]
         if unlisted:
             message = f"{folder} holds TsFiles that Tidemark did not write, such as {unlisted[0].name}"
@@ -212,13 +216,13 @@ def _delete_expired(folder: Path, record: DatasetManifest, grace: float) -> Data
 
 
 def _replace_manifest(folder: Path, record: DatasetManifest) -> None:
-    temporary = folder / f"{PAPER}.tmp"
+    temporary = folder / f"{DATASET_MANIFEST}.tmp"
     with temporary.open("wb") as file:
         file.write(record.encode())
         file.flush()
         os.fsync(file.fileno())
     # CRASH WINDOW: the old manifest is in force. The commit did not happen, and the next one removes its files.
-    temporary.replace(folder / PAPER)
+    temporary.replace(folder / DATASET_MANIFEST)
     _sync_folder(folder)
 
 
