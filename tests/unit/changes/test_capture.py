@@ -390,3 +390,25 @@ def test_without_gtids_a_log_that_was_made_again_is_not_believed(world: World) -
     data[size : 4 + size] = zlib.crc32(data[4:size]).to_bytes(4, "little")
     place.write_bytes(data)
     world.run("capture", "orders", "--files", str(place)).refused(6, "mysql-bin.000001", "begun at")
+
+
+@pytest.mark.parametrize("others", [(2,), (1, 2), (1, "ALTER TABLE db.t ADD b INT")])
+def test_a_log_that_was_made_again_within_a_second_is_known_by_its_rows(world: World, others: tuple[int | str, ...]) -> None:
+    """Its first event is the same, and so is all that stands before the rows."""
+    place = world.folder / "mysql-bin.000001"
+    place.write_bytes(make_log_of(1, "CREATE TABLE db.u (b INT)"))
+    world.capture("--files", str(place))
+    assert world.capture("--files", str(place))["state"] == "nothing new"
+    place.write_bytes(make_log_of(*others))
+    before = world.read()
+    world.run("capture", "orders", "--files", str(place)).refused(6, "mysql-bin.000001", "other rows")
+    assert world.read() == before
+
+
+@pytest.mark.parametrize(("first", "then"), [("db.*", "other.*"), ("other.*", "db.*")])
+def test_a_log_is_known_again_whatever_tables_are_taken_now(world: World, first: str, then: str) -> None:
+    place = world.folder / "mysql-bin.000001"
+    place.write_bytes(make_log_of(1, 2))
+    for tables, state in ((first, "captured"), (then, "nothing new")):
+        world.write_settings(f'tables = ["{tables}"]')
+        assert world.capture("--files", str(place))["state"] == state

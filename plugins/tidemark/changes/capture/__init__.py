@@ -9,6 +9,7 @@ Enter by `run.capture` with a `Job`. Events come from `changes.connection`, file
     parked        XA transactions between PREPARE and COMMIT
     ahead         events read ahead, so that quiet moments are seen
     identity      the names of the logs that a store is from
+    known         is a transaction of a log the one that the store has
     run           from the store's durable end on, up to the end of the events
     proof         is every transaction of the logs in the store, once
 

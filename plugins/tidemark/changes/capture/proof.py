@@ -97,22 +97,6 @@ def prove_transactions(
         dump.close()
 
 
-def read_last(reader: Reader) -> Seen | None:
-    """The last transaction of a store that is from a log, with its digest."""
-    for seq in range(reader.view.end.seq, reader.first - 1, -1):
-        for seen in _read_store(reader, deep=True, seq=seq):
-            return seen
-    return None
-
-
-def find_transaction(dump: Dump, rules: Rules, gtid: str) -> Seen | None:
-    """A transaction of logs by its GTID, with its digest. The dump is closed."""
-    try:
-        return next((seen for seen in _Logs(dump, rules, deep=True) if seen.gtid == gtid), None)
-    finally:
-        dump.close()
-
-
 class _Comparison:
     def __init__(self, reader: Reader, logs: _Logs, in_gap: InGap, *, deep: bool, progress: Progress) -> None:
         self.reader, self.logs, self.in_gap, self.deep, self.progress = reader, logs, in_gap, deep, progress
@@ -250,10 +234,10 @@ def _gtids_before(reader: Reader) -> str:
 # the two sides
 
 
-def _read_store(reader: Reader, *, deep: bool, seq: int | None = None) -> Iterator[Seen]:
+def _read_store(reader: Reader, *, deep: bool) -> Iterator[Seen]:
     """The store's transactions that are from a log. Those of a bootstrap are not, nor is what stands for a gap."""
     digest, is_logged = _Digest(), True
-    for piece in reader.read(seq):
+    for piece in reader.read():
         records = piece.transaction.records
         is_logged = is_logged and not (piece.transaction.gtid == "" and _is_read(records))
         if deep:

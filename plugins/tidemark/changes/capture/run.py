@@ -32,7 +32,7 @@ from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import Record, Rows, Transaction
-from tidemark.changes.store.read import Target
+from tidemark.changes.store.read import Reader, Target
 from tidemark.changes.store.write import Limits, Writer
 from tidemark.errors import (
     BinlogGapError,
@@ -278,8 +278,22 @@ class _Capture:
             raise _other_logs(place, damaged.message) from damaged
         if group is None:
             raise _other_logs(place, "there is nothing")
+        what = f"{group.head.gtid or 'one without GTID'} of {group.head.info}"
         if group.head.info != self.writer.state.info:
-            raise _other_logs(place, f"there is {group.head.gtid or 'one without GTID'} of {group.head.info}")
+            raise _other_logs(place, f"there is {what}")
+        if self.writer.state == self.writer.taken and not self._has_known_rows(group):
+            raise _other_logs(place, f"there is {what}, with other rows")
+
+    def _has_known_rows(self, group: Group) -> bool:
+        """Whether a transaction has the rows that the store has of it: logs that were made in one second begin alike."""
+        from tidemark.changes.capture.batches import convert_stream  # here and below: it imports Arrow
+        from tidemark.changes.capture.known import read_beginning, read_stored
+
+        stored = read_stored(Reader(self.job.disk), group.head.info)
+        try:
+            return stored is None or stored.may_be(read_beginning(convert_stream(group.items)))
+        except CutOff:
+            return False
 
     def _record_log(self, number: int) -> None:
         """Record the log that the next transaction is from."""
@@ -325,7 +339,7 @@ class _Capture:
             return
         items, size = gather_items(group.items)
         if size >= MOST_BYTES:
-            from tidemark.changes.capture.batches import convert_stream  # here and below: it imports Arrow
+            from tidemark.changes.capture.batches import convert_stream
 
             self._append_waiting()
             self._append_large(group, convert_stream(chain(items, group.items)))

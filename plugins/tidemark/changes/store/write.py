@@ -67,8 +67,9 @@ class Limits:
 class Writer:
     """The holder of a store. `fence` comes from the lease: it is higher than that of any holder before.
 
-    `state` and `gtids` are as of the last transaction appended, `durable` as of the last one that readers see. A capture
-    resumes at `state` of a new writer, and tells nobody of a transaction before it is durable.
+    `state` and `gtids` are as of the last transaction appended, `durable` as of the last one that readers see, `taken` as of
+    the last one of the holder before. A capture resumes at `state` of a new writer, and tells nobody of a transaction before
+    it is durable.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Writer:
         self._broken = False
         with self._unusable_on_error():
             self._take_over()
+        self.taken = self.state
 
     @property
     def gtids(self) -> str:

@@ -6,6 +6,7 @@ the server must have all that the store has, by GTID, and have the store's last 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -69,31 +70,33 @@ class Resume:
                 hint=f"let url name a server that has them; {_OWN_STORE}",
                 subject=name,
             )
-        if found is not None:
-            self._check_last([log for log, _ in facts.logs], name)
+        self._check_last([log for log, _ in facts.logs], name)
         return open_dump(self.login, end.gtids, follow=self.follow)
 
     def _check_last(self, logs: Sequence[str], name: str) -> None:
         """Raise PermanentError where the GTID with which the store ends is another transaction at the server: it was
         restored, and gave its numbers again. Where the server purged that log, the GTID sets alone prove the point."""
-        from tidemark.changes.capture.proof import find_transaction, read_last  # it imports Arrow
+        from tidemark.changes.capture.known import read_logged, read_stored  # it imports Arrow
 
-        last = read_last(Reader(self.disk))
-        if last is None or not last.gtid:
+        reader = Reader(self.disk)
+        stored = read_stored(reader, reader.view.end.info)
+        gtid = stored.gtid if stored else ""
+        behind = bisect_left(logs, True, key=lambda log: self._begins_behind(log, gtid)) if gtid else 0
+        if stored is None or not behind:
             return
-        for log in reversed(logs):
-            start = read_log_start(self.login, log)
-            if start is None or not contains_gtid(start.gtids, last.gtid):
-                break
-        else:
-            return
-        there = find_transaction(open_dump(self.login, FilePosition(log)), Rules(self.wants, stops=False), last.gtid)
-        if there is not None and there.digest not in (None, last.digest):
+        place = FilePosition(logs[behind - 1])
+        there = read_logged(open_dump(self.login, place), Rules(self.wants, stops=False), gtid)
+        if there is not None and not stored.may_be(there):
             raise PermanentError(
-                f"{last.gtid} is another transaction at {name} than in the store: it was restored, and gave numbers again",
+                f"{gtid} is another transaction at {name} than in the store: it was restored, and gave numbers again",
                 hint=_OWN_STORE,
-                subject=last.gtid,
+                subject=gtid,
             )
+
+    def _begins_behind(self, log: str, gtid: str) -> bool:
+        """Whether a log begins behind a transaction."""
+        start = read_log_start(self.login, log)
+        return start is not None and contains_gtid(start.gtids, gtid)
 
     def open_logs(self, first: str) -> Dump:
         """All events of the server's logs from one on, or of all where it has none of that name."""
