@@ -1,8 +1,9 @@
 """Report what a sync did, read from the ledger: the same for the command line, a DAG and a later question.
 
 `with_kept_out` adds the files that the link's receiver keeps out of the catalog now: every file of the site that is refused
-or in quarantine, whichever run sent it. Every sync reports them as long as they are kept out. For a receiver with another
-ledger, its answers are used.
+or in quarantine, whichever run sent it. Every sync reports them as long as they are kept out. A sync whose load refuses a
+file ends with 21; a later one, which only finds it still refused, with 23. For a receiver with another ledger, its answers
+are used.
 """
 
 from __future__ import annotations

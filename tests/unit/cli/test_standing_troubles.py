@@ -25,11 +25,13 @@ def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Pat
     assert tidemark("sync", "plant1").code == 0
     first = tidemark("sync", "plant2", "--json")
     assert first.code == 21 and (refused := first.json["refused"]) > 1
-    for words in (("sync", "plant2"), ("sync", "plant2", "--no-load")):
+    for words in (("sync", "plant2"), ("sync", "plant2", "--no-load")):  # the rest is done, and nothing new was refused
         again = tidemark(*words, "--json")
-        assert (again.code, again.json["refused"], again.json["files"]) == (21, refused, 0)
+        assert (again.code, again.json["refused"], again.json["files"]) == (23, refused, 0)
         assert {one["path"] for one in again.json["troubles"]} == {one["path"] for one in first.json["troubles"]}
         assert "belongs to" in again.json["error"] and "owners list" in again.json["hint"]
+    (link,) = (one for one in tidemark("status", "--json").json["links"] if one["name"] == "plant2")
+    assert (link["state"], link["next"]) == ("partial", "./tidemark owners list")
     assert tidemark("sync", "plant1").code == 0  # the other link has nothing to do with it
     assert tidemark("owners", "transfer", "root.**", "--to", "plant2", "--yes").code == 0
     assert tidemark("sync", "plant2", "--json").json["refused"] == 0
