@@ -14,6 +14,7 @@ from typing import Any
 from tidemark.changes.binlog.charsets import BINARY, find_codec
 from tidemark.changes.connection.login import Server
 from tidemark.changes.store.model import Column, Kind, Shape
+from tidemark.changes.trust.answers import LOCKED_ENGINES
 from tidemark.errors import CorruptionError, PermanentError
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
@@ -38,7 +39,7 @@ _CHARSETS = (
     "SELECT CHARACTER_SET_NAME AS name, MIN(ID) AS id FROM information_schema.COLLATIONS"
     " WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL GROUP BY CHARACTER_SET_NAME"
 )
-_SNAPSHOTS, _LOCKED = "InnoDB", "'Aria', 'MyISAM', 'MEMORY', 'ARCHIVE'"
+_SNAPSHOTS = "InnoDB"
 _WORD, _NUMBER, _TIME = re.compile(r"\w+"), re.compile(r"-?\d+(\.\d+)?"), re.compile(r"-?[\d:. -]+")
 
 
@@ -127,7 +128,7 @@ def list_tables(server: Server) -> dict[str, Name]:
     """The tables that hold rows of their own, by `database.table`."""
     rows = server.ask(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e FROM information_schema.TABLES"
-        f" WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE IN ('{_SNAPSHOTS}', {_LOCKED})"
+        f" WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE IN ('{_SNAPSHOTS}', {LOCKED_ENGINES})"
         " AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1, 2"
     )
     return {f"{row['d']}.{row['t']}": Name(str(row["d"]), str(row["t"]), row["e"] == _SNAPSHOTS) for row in rows}

@@ -55,6 +55,8 @@ class Answers:
     """Our own clock when the server was asked for its."""
     tables: tuple[str, ...]
     without_key: tuple[str, ...]
+    without_snapshot: tuple[str, ...]
+    """Tables of an engine without consistent snapshots: a bootstrap locks one of them while it reads a chunk of it."""
     cascades: tuple[Cascade, ...]
     oldest: LogStart | None
     """The first of the logs that `find_rest` gives."""
@@ -67,6 +69,9 @@ _TABLES = (
     "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES"
     f" WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN {_SYSTEM}"
 )
+LOCKED_ENGINES = "'Aria', 'MyISAM', 'MEMORY', 'ARCHIVE'"
+"""Engines without consistent snapshots, as SQL: their tables are locked to be read."""
+_WITHOUT_SNAPSHOT = f"{_TABLES} AND ENGINE IN ({LOCKED_ENGINES})"
 _KEYS = (
     "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, INDEX_NAME AS idx FROM information_schema.STATISTICS"
     f" WHERE NON_UNIQUE = 0 AND TABLE_SCHEMA NOT IN {_SYSTEM}"
@@ -89,6 +94,7 @@ def ask_server(
         now = (before + clock()) / 2
         tables = set(_ask_tables(server, _TABLES, wants))
         keyed = set(_ask_tables(server, _KEYS, wants))
+        locked = _ask_tables(server, _WITHOUT_SNAPSHOT, wants)
         cascades = _ask_cascades(server, wants)
         address = server.name
     names = [name for name, _ in facts.logs]
@@ -99,6 +105,7 @@ def ask_server(
         time=now,
         tables=tuple(sorted(tables)),
         without_key=tuple(sorted(tables - keyed)),
+        without_snapshot=tuple(sorted(locked)),
         cascades=tuple(cascades),
         oldest=read_log_start(login, find_rest(names, end.position.file if end else "")[0]) if names else None,
         following=read_log_start(login, behind[0]) if behind else None,

@@ -191,11 +191,32 @@ def check_keys(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         yield Finding("tables", f"{count}, each with a key")
 
 
+def check_locks(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    """Which tables a bootstrap locks. A lock is short: that of one chunk. It needs the right LOCK TABLES."""
+    del wanted
+    if not answers.without_snapshot:
+        yield Finding("locks", "a bootstrap locks no table")
+        return
+    rights = {right.strip() for rights in _read_grants(answers) for right in rights.upper().split(",")}
+    missing = [] if rights & {"LOCK TABLES", *_EVERYTHING} else ["GRANT LOCK TABLES ON the databases TO the login"]
+    mend = "; ".join([f"ALTER TABLE {_quote(answers.without_snapshot[0])} ENGINE = InnoDB ends that", *missing])
+    yield _warn(
+        "locks",
+        f"a bootstrap keeps writers out of a table while it reads a chunk of it: {_name(answers.without_snapshot)}",
+        mend,
+    )
+
+
 # rights
 
 _GRANT = re.compile(r"GRANT (?P<rights>.+?) ON (?P<scope>\S+|`.*`\.\S+) TO (?P<user>.+?)(?: WITH .*)?", re.DOTALL)
 _EVERYTHING = {"ALL PRIVILEGES", "ALL", "SUPER"}
 _NEEDED = (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
+
+
+def _read_grants(answers: Answers) -> list[str]:
+    """The rights of each grant, wherever it holds. A role is none."""
+    return [found["rights"] for grant in answers.facts.grants if (found := _GRANT.fullmatch(grant))]
 
 
 def check_rights(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
@@ -351,6 +372,7 @@ def check_headroom(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    *(check_format, check_image, check_metadata, check_filters, check_replica, check_checksum, check_cascades, check_keys),
-    *(check_rights, check_server_id, check_clock, check_purge, check_identity, check_position, check_headroom),
+    *(check_format, check_image, check_metadata, check_filters, check_replica, check_checksum),
+    *(check_cascades, check_keys, check_locks, check_rights, check_server_id, check_clock),
+    *(check_purge, check_identity, check_position, check_headroom),
 )

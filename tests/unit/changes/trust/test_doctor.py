@@ -154,6 +154,11 @@ def test_what_is_told_mends_a_real_server(tmp_path: Path) -> None:
         assert set(found) == {"binlog_format", "binlog_row_image", "binlog_row_metadata", "foreign keys"}, found
         [tables] = [check["detail"] for check in said.json["checks"] if check["name"] == "tables"]
         assert "3 tables" in tables and "shop.odd" in tables and "shop.lines" not in tables
+        server.run("ALTER TABLE shop.odd ENGINE = Aria")
+        said = run_here(config, "changes", "doctor", "orders")
+        [locks] = [check["detail"] for check in said.json["checks"] if check["name"] == "locks"]
+        assert "keeps writers out" in locks and "shop.odd" in locks and "shop.orders" not in locks
+        server.run("ALTER TABLE shop.odd ENGINE = InnoDB")
         for check in found.values():
             sql = check["hint"].partition(";")[0].partition(", and add")[0]
             server.run(sql)
