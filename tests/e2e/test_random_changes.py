@@ -1,0 +1,140 @@
+"""Four writers change the tables of a real MariaDB at random while a capture reads them, follows, and is killed at random.
+
+At last the tables are as the changes fold, each transaction stands once as its writer noted it, and `verify --deep` finds
+nothing. TIDEMARK_TEST_SEED adds to the seed, TIDEMARK_TEST_KILLS says how many kills the long run has.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from decimal import Decimal
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemark
+from tests.bootstrap_worlds import read, write_settings
+from tests.changing_tables import Change, Writer, fold_tables, make_tables
+from tests.commanded import run_here
+from tests.services import mariadb
+from tests.services.mariadb import MariaDb
+
+pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
+
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0")) + 1
+WRITERS = 4
+
+
+def test_a_few_kills(tmp_path: Path) -> None:
+    live(tmp_path, 8)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_two_hundred_kills(tmp_path: Path) -> None:
+    done = live(tmp_path, int(os.environ.get("TIDEMARK_TEST_KILLS", "200")))
+    assert all(kind in done for kind in ("_commit_xa", "_roll_back_xa", "_commit_large", "_add_column", "_rename")), done
+
+
+def live(folder: Path, kills: int) -> Counter[str]:
+    """Returns how often the writers did what."""
+    chance = random.Random(SEED)
+    with closing(mariadb.start()) as server:
+        make_tables(server, WRITERS)
+        config = write_settings(folder, server)
+        config.write_text(config.read_text(encoding="utf-8") + "bootstrap_rows = 4000\n", encoding="utf-8")
+        writers = [Writer(server, number, SEED) for number in range(WRITERS)]
+        kill_captures(config, server, writers, kills, chance)
+        for command in ("capture", "bootstrap", "capture"):
+            said = run_here(config, "changes", command, "orders")
+            assert said.code == 0, (command, said)
+        lines = read(config)
+        compare_with_record(lines, {gtid: what for writer in writers for gtid, what in writer.record.items()})
+        assert fold_tables(lines) == select_tables(server)
+        verified = run_here(config, "changes", "verify", "orders", "--deep")
+        assert (verified.code, verified.json["differences"]) == (0, []), verified
+    return sum((Counter(writer.done) for writer in writers), Counter())
+
+
+def kill_captures(config: Path, server: MariaDb, writers: list[Writer], kills: int, chance: random.Random) -> None:
+    ended = threading.Event()
+    threads = [threading.Thread(target=writer.write_until, args=(ended,)) for writer in writers]
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(kills):
+            follower = follow(config)
+            time.sleep(chance.uniform(0.5, 4))
+            assert follower.poll() is None, follower.stderr.read() if follower.stderr else ""
+            follower.send_signal(signal.SIGKILL)
+            follower.communicate()
+            if number % 5 == 4 and has_begun(config):
+                server.run("FLUSH BINARY LOGS")
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert not [trouble for writer in writers for trouble in writer.trouble]
+
+
+def has_begun(config: Path) -> bool:
+    """A new store begins with the newest log: before it has, a newer one would hide what the writers did."""
+    [source] = run_here(config, "changes", "show").json["sources"]
+    return bool(source["transactions"])
+
+
+def follow(config: Path) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join([str(Path(tidemark.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    words = [sys.executable, "-m", "tidemark.cli", "--config", str(config), "changes", "capture", "orders", "--follow"]
+    return subprocess.Popen(words, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE)
+
+
+def compare_with_record(lines: list[dict[str, Any]], record: dict[str, list[Change] | str]) -> None:
+    """Each transaction once, in the server's order, with the rows in the order in which its writer changed them."""
+    found: list[str] = []
+    for _, group in groupby(lines, key=lambda line: line["seq"]):
+        transaction = list(group)
+        if any(line["k"].startswith("bootstrap_") or line.get("op") == "R" for line in transaction):
+            continue
+        gtid = transaction[0]["gtid"]
+        found.append(gtid)
+        rows = [
+            (f"{line['db']}.{line['table']}", line["op"], line["before"], line["after"])
+            for line in transaction
+            if line["k"] == "row"
+        ]
+        ddl = [_plain(line["sql"]) for line in transaction if line["k"] == "ddl"]
+        if gtid not in record:
+            assert not rows and not ddl and any(line["k"] == "xa_prepare" for line in transaction), transaction
+        elif isinstance(what := record[gtid], str):
+            assert (ddl, rows) == ([what], []), gtid
+        else:
+            assert (ddl, rows) == ([], what), gtid
+    assert record.keys() <= set(found), sorted(record.keys() - set(found))[:10]
+    numbers = [int(gtid.rsplit("-", 1)[1]) for gtid in found]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _plain(sql: str) -> str:
+    return re.sub(r"\s*/\*.*?\*/", "", sql).replace("`", "").strip()
+
+
+def select_tables(server: MariaDb) -> dict[str, dict[int, list[Any]]]:
+    tables: dict[str, dict[int, list[Any]]] = {}
+    for (table,) in server.run("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'd'"):
+        found = server.run(f"SELECT * FROM d.{table}")
+        rows = [[str(value) if isinstance(value, Decimal) else value for value in row] for row in found]
+        if rows:
+            tables[f"d.{table}"] = {row[0]: row for row in rows}
+    return tables
