@@ -60,11 +60,10 @@ class ColumnType(IntEnum):
 
 T = ColumnType
 INTEGERS = {T.TINY: 1, T.SHORT: 2, T.INT24: 3, T.LONG: 4, T.LONGLONG: 8}
-_NUMBERS = (*INTEGERS, T.NEWDECIMAL, T.FLOAT, T.DOUBLE)  # as MySQL counts them
+_NUMBERS = (*INTEGERS, T.NEWDECIMAL, T.FLOAT, T.DOUBLE, T.YEAR)  # those that have a bit of signedness
 _BLOBS = {T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB, T.BLOB, T.BLOB_COMPRESSED}
 _TEXTS = {T.STRING, T.VAR_STRING, T.VARCHAR, T.VARCHAR_COMPRESSED, *_BLOBS}
 _HAVE_CHARSET = (*_TEXTS, T.VECTOR)  # as MySQL counts them
-_MARIA_NUMBERS = (*_NUMBERS, T.YEAR)
 _MARIA_HAVE_CHARSET = (*_HAVE_CHARSET, T.GEOMETRY)
 _LABELLED = {T.ENUM, T.SET}
 _META_SIZES = {
@@ -185,7 +184,6 @@ class _Described:
 
     def __init__(self, database: str, name: str, columns: list[Column], *, is_maria: bool) -> None:
         self.database, self.name, self.columns = database, name, columns
-        self.numbers = _MARIA_NUMBERS if is_maria else _NUMBERS
         self.have_charset = _MARIA_HAVE_CHARSET if is_maria else _HAVE_CHARSET
         self.labels: dict[int, list[bytes]] = {}
         self.key: tuple[int, ...] = ()
@@ -201,7 +199,7 @@ class _Described:
         """Take one field. One that is not known is no loss: it adds to what the rest says."""
         match field:
             case 1:
-                self.mark_bits(cursor, self.positions(*self.numbers), "is_unsigned")
+                self.mark_bits(cursor, self.positions(*_NUMBERS), "is_unsigned")
             case 2:
                 self.read_default_charset(cursor, self.positions(*self.have_charset))
             case 3:
