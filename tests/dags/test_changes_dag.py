@@ -38,6 +38,7 @@ def server(centre: Centre) -> Iterator[BinlogSource]:
         host, port = made.address
         centre.write(
             f'[sources.orders]\nurl = "mysql://tide@{host}:{port}"\ntls = "off"\nstore = "orders"\nretain_hours = 300000\n'
+            'start = "earliest"\n'
         )
         yield made
 

@@ -1,4 +1,4 @@
-"""Logs of a real MariaDB that are gone before they were captured: a gap on record, and what comes before it is kept."""
+"""Logs of a real server that are gone before they were captured: a gap on record, and what comes before it is kept."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any
 
 import pytest
 
+from tests.dump_worlds import REAL_SERVERS, start_server
 from tests.e2e.test_capture_server import Orders, await_purge
-from tests.services import mariadb
 from tests.services.mariadb import MariaDb
 from tidemark.changes import source
 
-pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
+pytestmark = pytest.mark.full
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[MariaDb]:
-    with closing(mariadb.start()) as found:
+@pytest.fixture(scope="module", params=REAL_SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    with closing(start_server(request.param)) as found:
         yield found
 
 
 @pytest.fixture
 def orders(tmp_path: Path, server: MariaDb) -> Orders:
-    server.run("DROP DATABASE IF EXISTS shop", "RESET MASTER", "CREATE DATABASE shop")
+    server.run("DROP DATABASE IF EXISTS shop")
+    server.reset()
+    server.run("CREATE DATABASE shop")
     server.run("CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DECIMAL(10,2))")
     found = Orders(tmp_path, server)
     assert found.run("capture", "orders").code == 0

@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.dump_worlds import REAL_SERVERS, start_server
 from tests.e2e.test_capture_server import Orders
-from tests.services import mariadb
 from tests.services.mariadb import MariaDb
 
-pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
+pytestmark = pytest.mark.full
 
 TABLE = "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DECIMAL(10,2))"
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[MariaDb, MariaDb]]:
-    with closing(mariadb.start()) as first, closing(mariadb.start({"server_id": "2"})) as second:
+@pytest.fixture(scope="module", params=REAL_SERVERS)
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[MariaDb, MariaDb]]:
+    with (
+        closing(start_server(request.param)) as first,
+        closing(start_server(request.param, {"server_id": "2"})) as second,
+    ):
         yield first, second
 
 
@@ -44,18 +47,14 @@ def pair(tmp_path: Path, servers: tuple[MariaDb, MariaDb]) -> Pair:
         server.run(
             "SET sql_log_bin = 0", "DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", TABLE, "SET sql_log_bin = 1"
         )
-        server.run("RESET MASTER")
+        server.reset()
     return Pair(*servers, Orders(tmp_path, servers[0]))
 
 
-def commit(server: MariaDb, gtid: str, statement: str) -> None:
-    """A transaction as a replica commits it that has it from another server."""
-    domain, server_id, number = gtid.split("-")
-    server.run(
-        f"SET gtid_domain_id = {domain}, server_id = {server_id}, gtid_seq_no = {number}",
-        statement,
-        "SET gtid_domain_id = DEFAULT, server_id = DEFAULT",
-    )
+def name_missing(server: MariaDb, gtid: str) -> str:
+    """How a transaction is named that a server lacks."""
+    named, (domain, _, number) = server.name_gtid(gtid), gtid.split("-")
+    return f"domain {domain}: {number} to {number}" if named == gtid else named
 
 
 def insert(number: int, name: str = "ü") -> str:
@@ -79,14 +78,14 @@ def change_id(orders: Orders) -> int:
 def test_a_server_that_committed_in_another_order_goes_on(pair: Pair) -> None:
     orders = pair.orders
     for gtid, statement in CHANGES.items():
-        commit(pair.first, gtid, statement)
+        pair.first.commit(gtid, statement)
     for gtid in OTHER_ORDER:
-        commit(pair.second, gtid, CHANGES[gtid])
+        pair.second.commit(gtid, CHANGES[gtid])
     assert orders.run("capture", "orders").code == 0
     pair.name(pair.second)
     assert orders.run("capture", "orders").json["state"] == "nothing new"
-    commit(pair.second, "2-2-3", insert(4))
-    commit(pair.second, "1-2-4", "UPDATE shop.orders SET name = 'new' WHERE id = 3")
+    pair.second.commit("2-2-3", insert(4))
+    pair.second.commit("1-2-4", "UPDATE shop.orders SET name = 'new' WHERE id = 3")
     assert orders.run("capture", "orders").json["transactions"] == 2
     assert change_id(orders) == 2
     assert orders.fold() == orders.select()
@@ -103,14 +102,14 @@ def test_a_server_that_committed_in_another_order_goes_on(pair: Pair) -> None:
 def test_a_server_that_lacks_what_the_store_has_is_refused_by_name(pair: Pair) -> None:
     orders = pair.orders
     for gtid, statement in CHANGES.items():
-        commit(pair.first, gtid, statement)
+        pair.first.commit(gtid, statement)
         if gtid != "2-1-2":
-            commit(pair.second, gtid, statement)
+            pair.second.commit(gtid, statement)
     assert orders.run("capture", "orders").code == 0
     pair.name(pair.second)
-    commit(pair.second, "1-2-4", insert(9))
+    pair.second.commit("1-2-4", insert(9))
     before = orders.read()
-    orders.run("capture", "orders").refused(6, "domain 2: 2 to 2")
+    orders.run("capture", "orders").refused(6, name_missing(pair.first, "2-1-2"))
     assert orders.read() == before
     pair.name(pair.first)
     assert orders.run("capture", "orders").code == 0
@@ -120,23 +119,26 @@ def test_a_server_that_was_reset_is_refused_by_name(pair: Pair) -> None:
     orders = pair.orders
     pair.first.run(insert(1), insert(2))
     assert orders.run("capture", "orders").code == 0
-    pair.first.run("RESET MASTER", insert(3))
-    orders.run("capture", "orders").refused(6, "domain 0: 2 to 2")
+    pair.first.reset()
+    pair.first.run(insert(3))
+    orders.run("capture", "orders").refused(6, name_missing(pair.first, "0-1-2"))
 
 
 def test_a_restored_server_that_gave_its_numbers_again(pair: Pair) -> None:
     orders = pair.orders
     pair.first.run(insert(1), insert(2))
     assert orders.run("capture", "orders").code == 0
-    pair.first.run("RESET MASTER", insert(3), insert(4), insert(5))
-    orders.run("capture", "orders").refused(6, "0-1-2")
+    pair.first.reset()
+    pair.first.run(insert(3), insert(4), insert(5))
+    orders.run("capture", "orders").refused(6, pair.first.name_gtid("0-1-2"))
 
 
 def test_a_log_made_again_under_its_old_name_goes_on_where_gtids_prove_it(pair: Pair) -> None:
     orders = pair.orders
     pair.first.run(insert(1), insert(2))
     assert orders.run("capture", "orders").code == 0
-    pair.first.run("RESET MASTER", "SET GLOBAL gtid_binlog_state = '0-1-2'", insert(3))
+    pair.first.reset(last=2)
+    pair.first.run(insert(3))
     assert orders.run("capture", "orders").code == 0
     assert change_id(orders) == 2
     assert orders.fold() == orders.select()

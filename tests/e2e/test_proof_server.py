@@ -1,4 +1,4 @@
-"""A real MariaDB's logs beside what was captured of it: all is in the store once, and what is planted is found."""
+"""A real server's logs beside what was captured of it: all is in the store once, and what is planted is found."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.dump_worlds import REAL_SERVERS, start_server
 from tests.e2e.test_capture_server import Orders, await_purge
-from tests.services import mariadb
 from tests.services.mariadb import MariaDb
 from tests.unit.changes.test_proof import Change, twice, with_one_value_changed, without
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.write import Writer
 
-pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
+pytestmark = pytest.mark.full
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[MariaDb]:
-    with closing(mariadb.start({"max_binlog_size": "8192"})) as found:
+@pytest.fixture(scope="module", params=REAL_SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    with closing(start_server(request.param, {"max_binlog_size": "8192"})) as found:
         yield found
 
 

@@ -68,6 +68,32 @@ class MariaDb:
                 cursor.execute(statement)
             return list(cursor.fetchall())
 
+    @property
+    def gtids(self) -> str:
+        """The GTIDs of all that it has committed."""
+        return str(self.run("SELECT @@gtid_binlog_pos")[0][0])
+
+    def name_gtid(self, gtid: str) -> str:
+        """A GTID of MariaDB as this server writes it."""
+        return gtid
+
+    def commit(self, gtid: str, statement: str) -> None:
+        """Commit a transaction as a replica does that has it from another server."""
+        domain, server_id, number = gtid.split("-")
+        self.run(
+            f"SET gtid_domain_id = {domain}, server_id = {server_id}, gtid_seq_no = {number}",
+            statement,
+            "SET gtid_domain_id = DEFAULT, server_id = DEFAULT",
+        )
+
+    def reset(self, last: int = 0) -> None:
+        """Make its logs anew. `last`: of its own transactions it is told to have had so many."""
+        self.run("RESET MASTER", *([f"SET GLOBAL gtid_binlog_state = '0-1-{last}'"] if last else []))
+
+    def numbers(self, last: int) -> str:
+        """What to select `seq` from, for 1 to `last`."""
+        return f"seq_1_to_{last}"
+
     def kill(self) -> None:
         """As a machine that dies."""
         self._forget()

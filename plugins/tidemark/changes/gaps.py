@@ -18,7 +18,7 @@ from tidemark.changes.store.disk import Disk, read_document
 from tidemark.changes.store.model import BinlogInfo, Mark, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
-from tidemark.changes.trust.headroom import has_rest
+from tidemark.changes.trust.headroom import find_before, has_rest
 from tidemark.errors import PermanentError
 
 PATH = "gaps.json"
@@ -65,15 +65,13 @@ def find_gap(answers: Answers, end: StoreEnd) -> Gap | None:
     names = [name for name, _ in answers.facts.logs]
     if not names or has_rest(answers, end):
         return None
-    at_oldest = answers.oldest.gtids if answers.oldest is not None else None
-    before = at_oldest if answers.facts.is_maria else answers.facts.purged
     return Gap(
         id="",
         server=answers.address,
         start=f"{end.position.file}:{end.position.position}",
         end=f"{find_rest(names, end.position.file)[0]}:4",
         start_gtids=str(end.gtids or ""),
-        end_gtids=str(before or ""),
+        end_gtids=str(find_before(answers) or ""),
         tables=answers.tables,
         found=answers.time,
     )

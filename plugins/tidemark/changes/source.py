@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from tidemark.app import App
 from tidemark.changes import points
 from tidemark.changes.bootstrap import requests
-from tidemark.changes.bootstrap.chunks import can_bootstrap, list_readable
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
 from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, State, Table, read_state, settle, write_state
+from tidemark.changes.bootstrap.tables import list_tables
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import (
     LEAST_WAIT,
@@ -261,11 +261,9 @@ def _begin_store(source: Source, request: Request) -> _Begin:
         return _Begin()
     wants = wants_of(source.settings)
     with open_server(login_of(source.settings)) as server:
-        if not can_bootstrap(server):
-            return _Begin()
         log = [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")][-1]
         # The log comes first: a table that is made behind this line stands in it wholly.
-        names = [name for name, found in list_readable(server).items() if wants(found.database, found.table)]
+        names = [name for name, found in list_tables(server).items() if wants(found.database, found.table)]
     # CRASH WINDOW: tables are asked for, and nothing is captured: the next capture begins with the log that is newest then,
     # and asks for the tables that are there then.
     write_state(source.disk, read_state(source.disk).with_waiting(names))
@@ -377,8 +375,7 @@ def ask_bootstrap(
     """Ask for tables, or for no more of them. It is done here, or by the capture that is at work, which is waited for;
     without `wait`, by the next that comes by. How far each table is."""
     if not request.cancel:
-        with open_server(login_of(source.settings)) as server:
-            list_readable(server)
+        open_server(login_of(source.settings)).close()
     path = requests.write_request(source.disk, request)
     while wait:
         try:
@@ -418,8 +415,7 @@ def repair_source(source: Source, gap_id: str = "", progress: Progress = ignore_
     tables = tuple(sorted({table for gap in wanted for table in gap.tables}))
     if not wanted:
         return Repaired((), (), 0)
-    with open_server(login_of(source.settings)) as server:
-        list_readable(server)
+    open_server(login_of(source.settings)).close()  # it is there
     for gap in wanted:
         if not gap.is_passed:
             _go_behind(source, gap)
@@ -534,7 +530,7 @@ def _prove_logs(
     end = reader.view.end.info
     begin = next(reader.read()).transaction.info
     first = origin.name_log(begin.file, begin.change_id) if begin.change_id == end.change_id else ""
-    dump = _open_files(files)(None)[0] if files else _resume(source).open_logs(first)
+    dump, purged = (_open_files(files)(None)[0], None) if files else _resume(source).open_logs(first)
     # What cannot be trusted ended the capture; where it did not, the store says so, and here it is no reason to end.
     rules = Rules(wants_of(source.settings), end.change_id, stops=False)
     return prove_transactions(
@@ -542,6 +538,7 @@ def _prove_logs(
         dump,
         rules,
         lambda info, gtid: any(is_in_gap(gap, info, gtid) for gap in gaps),
+        purged=purged,
         deep=deep,
         progress=progress,
     )

@@ -1,20 +1,23 @@
 """A chunk of a table: rows as a consistent snapshot has them, and where that stands in the server's log.
 
-MariaDB tells the place of a snapshot (`binlog_snapshot_file`, `binlog_snapshot_position`): the changes before it are in the
-snapshot, those behind it are not. A position that is asked for beside a SELECT proves nothing, for a transaction is in the
-log before a SELECT sees it. Engines without snapshots write to the log before they unlock a table; so where the log ends
-while a table is locked is the place of its rows.
+MariaDB tells the place of a snapshot (`binlog_snapshot_file`, `binlog_snapshot_position`): the changes before it are in
+the snapshot, those behind it are not. A position that is asked for beside a SELECT proves nothing, for a transaction is in
+the log before a SELECT sees it: at MySQL the changes that lie in between are told apart by GTID (`between`). Engines
+without snapshots write to the log before they unlock a table; so where the log ends while a table is locked is the place
+of its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
 from tidemark.changes.bootstrap.state import Table
 from tidemark.changes.bootstrap.tables import Name, ReadTable, list_tables, read_charsets, read_table
+from tidemark.changes.connection.facts import status_question
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.store.model import Rows
@@ -40,6 +43,8 @@ class Chunk:
     """Rows of a table as they were at `place` of the log; `rows` of them, or UNKNOWN. `records` are read once.
 
     `is_first`: nothing of the table counts that was read before. `last`: the highest key; none: there are no more rows.
+    `seen`: transactions that they have for certain, and all others before `place` may be in them or not; None: all before
+    `place` are.
     """
 
     place: FilePosition
@@ -48,6 +53,7 @@ class Chunk:
     rows: int
     is_first: bool
     last: tuple[bytes, ...] = ()
+    seen: MysqlGtidSet | None = None
 
 
 class Tables:
@@ -55,7 +61,9 @@ class Tables:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.there = list_readable(server)
+        self.there = list_tables(server)
+        self._open_snapshot = _open_snapshot if server.is_maria else _open_between
+        self._has_snapshots = server.is_maria or server.read_variables("gtid_mode").get("gtid_mode") == "ON"
         for setting in _SESSION:
             server.ask(f"SET SESSION {setting}")
         self._charsets = read_charsets(server)
@@ -67,18 +75,20 @@ class Tables:
         PermanentError: the table cannot be read.
         """
         for left in reversed(range(_TRIES)):
-            opened = _open_snapshot(self.server) if self.there[name].has_snapshot else _lock(self.server, self.there[name])
-            with opened as place:
+            is_locked = not (self._has_snapshots and self.there[name].has_snapshot)
+            with _lock(self.server, self.there[name]) if is_locked else self._open_snapshot(self.server) as opened:
                 try:
                     table = self._look_at(name)
                 except PermanentError as changed:  # behind the snapshot
                     if left and _DEFINITION_CHANGED in changed.message:
                         continue
                     raise
+                place = opened if isinstance(opened, FilePosition) else _ask_end(self.server)
+                seen = opened if isinstance(opened, MysqlGtidSet) else None
                 if not table.key:
-                    yield Chunk(place, table, self._stream(table), UNKNOWN, is_first=True)
+                    yield Chunk(place, table, self._stream(table), UNKNOWN, is_first=True, seen=seen)
                     return
-                chunk = self._read(place, table, known, most_rows)
+                chunk = replace(self._read(place, table, known, most_rows), seen=seen)
             yield chunk  # the table is free for changes of its definition
             return
 
@@ -103,18 +113,6 @@ class Tables:
         yield from _convert(table, ask_values(self.server, table.select()))
 
 
-def can_bootstrap(server: Server) -> bool:
-    """Whether a server tells where a snapshot stands in its log."""
-    return server.is_maria
-
-
-def list_readable(server: Server) -> dict[str, Name]:
-    """What can be read, by `database.table`. PermanentError: nothing of this server."""
-    if not can_bootstrap(server):
-        raise PermanentError(f"{server.name} is no MariaDB: a bootstrap reads from MariaDB alone", subject=server.name)
-    return list_tables(server)
-
-
 def _convert(table: ReadTable, found: Iterable[Values]) -> Iterator[Rows]:
     from tidemark.changes.bootstrap.rows import make_rows  # it imports Arrow
 
@@ -132,10 +130,24 @@ def _lock(server: Server, name: Name) -> Iterator[FilePosition]:
     """Nobody writes to a table, and where its rows stand in the log. Others read it meanwhile."""
     server.ask(f"LOCK TABLES {name.quoted} READ")
     try:
-        end = server.ask("SHOW MASTER STATUS")[0]
-        yield FilePosition(str(end["File"]), int(end["Position"]))
+        yield _ask_end(server)
     finally:
         server.ask("UNLOCK TABLES")
+
+
+def _ask_end(server: Server) -> FilePosition:
+    """Where the newest log ends."""
+    end = server.ask(status_question(server))[0]
+    return FilePosition(str(end["File"]), int(end["Position"]))
+
+
+@contextmanager
+def _open_between(server: Server) -> Iterator[MysqlGtidSet]:
+    """A consistent snapshot of MySQL, and transactions that it has for certain."""
+    seen = MysqlGtidSet.parse(str(server.ask("SELECT @@GLOBAL.gtid_executed AS seen")[0]["seen"]))
+    server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    yield seen
+    server.ask("ROLLBACK")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from tidemark.changes.bootstrap.between import leave_out
 from tidemark.changes.bootstrap.chunks import CHUNK_ROWS, UNKNOWN, Chunk, Tables
 from tidemark.changes.bootstrap.requests import list_requests, take_requests
 from tidemark.changes.bootstrap.state import (
@@ -32,6 +33,9 @@ from tidemark.changes.store.model import BinlogInfo, Mark, Record, Rows, Transac
 from tidemark.changes.store.write import Writer
 from tidemark.errors import PermanentError
 from tidemark.progress import Progress, Tick, ignore_progress
+
+_TRIES = 50
+"""How often a chunk is read whose rows change while it is opened."""
 
 
 @dataclass
@@ -113,19 +117,25 @@ class _Bootstrap:
         table = state.tables[name]
         if name not in self.tables.there:
             return replace(table, state=GONE)
-        with ExitStack() as opened:
-            begun = time.monotonic()
-            try:
-                chunk = opened.enter_context(self.tables.open_chunk(name, table.as_open(), self.pace.most_rows))
-            except PermanentError as refused:
-                made.refused = made.refused or refused
-                return replace(table, state=REFUSED, why=refused.message)
-            self._capture_up_to(chunk.place, made)
-            after = self._append(state, name, table, chunk, begun)
-        made.captured.rows += after.rows - (0 if chunk.is_first else table.rows)
-        made.captured.bytes += self.bytes
-        self.progress(Tick(f"bootstrap of {name}", done=after.rows))
-        return after
+        for _ in range(_TRIES):
+            with ExitStack() as opened:
+                begun = time.monotonic()
+                try:
+                    chunk = opened.enter_context(self.tables.open_chunk(name, table.as_open(), self.pace.most_rows))
+                except PermanentError as refused:
+                    return _refuse(table, refused, made)
+                self._capture_up_to(chunk.place, made)
+                certain = leave_out(self.job.disk, chunk)
+                if certain is not None:
+                    after = self._append(state, name, table, certain, begun)
+                    made.captured.rows += after.rows - (0 if chunk.is_first else table.rows)
+                    made.captured.bytes += self.bytes
+                    self.progress(Tick(f"bootstrap of {name}", done=after.rows))
+                    return after
+        changed = f"{name} was changed, or its definition, at each of {_TRIES} tries to read it"
+        return _refuse(
+            table, PermanentError(changed, hint="give it a primary key, or try when it rests", subject=name), made
+        )
 
     def _capture_up_to(self, place: FilePosition, made: Bootstrapped) -> None:
         until = parse_point(f"{place.file}:{place.position}")
@@ -153,6 +163,11 @@ class _Bootstrap:
         # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
         self.bytes = counted.bytes
         return replace(after, rows=counted.rows) if rows == UNKNOWN else after
+
+
+def _refuse(table: Table, refused: PermanentError, made: Bootstrapped) -> Table:
+    made.refused = made.refused or refused
+    return replace(table, state=REFUSED, why=refused.message)
 
 
 class _Counted:

@@ -146,7 +146,8 @@ def read_charsets(server: Server) -> dict[str, int]:
 def read_table(server: Server, name: Name, charsets: dict[str, int]) -> ReadTable:
     """Ask the catalog for a table. PermanentError: a column whose rows are not known to come out as they are logged."""
     asked, label = (name.database, name.table), f"{name.database}.{name.table}"
-    columns = tuple(_describe(row, label, charsets) for row in server.ask(_COLUMNS, *asked))
+    rows, is_maria = server.ask(_COLUMNS, *asked), server.is_maria
+    columns = tuple(_describe(row, label, charsets, is_native=not is_maria) for row in rows)
     shape = Shape(*asked, tuple(one.column for one in columns))
     index, key = _choose_key(server.ask(f"SHOW INDEX FROM {name.quoted}"), columns)
     guessed = server.ask(
@@ -174,7 +175,7 @@ def _orders(part: dict[str, Any]) -> bool:
     return not (int(part["Non_unique"]) or part["Sub_part"] or part["Null"] or is_off) and part["Index_type"] == "BTREE"
 
 
-def _describe(row: dict[str, Any], table: str, charsets: dict[str, int]) -> ReadColumn:
+def _describe(row: dict[str, Any], table: str, charsets: dict[str, int], *, is_native: bool) -> ReadColumn:
     name, word, declared = str(row["COLUMN_NAME"]), str(row["DATA_TYPE"]).lower(), str(row["COLUMN_TYPE"])
     quoted, words = quote_name(name), declared.lower().split(")")[-1].split()
     charset = charsets.get(str(row["CHARACTER_SET_NAME"])) if row["CHARACTER_SET_NAME"] else None
@@ -205,6 +206,10 @@ def _describe(row: dict[str, Any], table: str, charsets: dict[str, int]) -> Read
         described = f"{word}({size})" if "blob" not in word else word
     elif word in _SHAPES:
         kind, described = Kind.BYTES, "geometry"
+    elif word == "vector" and is_native:
+        kind = Kind.BYTES
+    elif word == "json":
+        pass  # MySQL's own type: as text, as the log's reader prints it
     elif word in _FIXED:
         kind, described, order = Kind.BYTES, f"binary({_FIXED[word]})", "bytes"
         expression = f"CAST({quoted} AS BINARY({_FIXED[word]}))"

@@ -84,22 +84,31 @@ class Proof:
 
 
 def prove_transactions(
-    reader: Reader, dump: Dump, rules: Rules, in_gap: InGap, *, deep: bool = False, progress: Progress = ignore_progress
+    reader: Reader,
+    dump: Dump,
+    rules: Rules,
+    in_gap: InGap,
+    *,
+    purged: Gtids = None,
+    deep: bool = False,
+    progress: Progress = ignore_progress,
 ) -> Proof:
     """Compare a store with logs of its server, which begin with the store's first log, or the oldest that there is.
 
-    `deep`: their rows, too. The dump is closed. Raises what a damaged store and an unreadable log raise.
+    `purged`: what the server says that no log of it has any more. `deep`: their rows, too. The dump is closed. Raises what a
+    damaged store and an unreadable log raise.
     """
     logs = _Logs(dump, rules, deep=deep)
     try:
-        return _Comparison(reader, logs, in_gap, deep=deep, progress=progress).run()
+        return _Comparison(reader, logs, in_gap, purged, deep=deep, progress=progress).run()
     finally:
         dump.close()
 
 
 class _Comparison:
-    def __init__(self, reader: Reader, logs: _Logs, in_gap: InGap, *, deep: bool, progress: Progress) -> None:
+    def __init__(self, reader: Reader, logs: _Logs, in_gap: InGap, purged: Gtids, *, deep: bool, progress: Progress) -> None:
         self.reader, self.logs, self.in_gap, self.deep, self.progress = reader, logs, in_gap, deep, progress
+        self.purged = purged
         self.proof = Proof()
         self.in_store: dict[object, Seen] = {}  # those that wait for the other side
         self.in_logs: dict[object, Seen] = {}
@@ -177,7 +186,8 @@ class _Comparison:
         """One of a log that is not there any more is purged; of another server's logs, GTIDs tell it."""
         file, files, is_former = seen.info.file, self.logs.files, seen.info.change_id < self.end.change_id
         is_gone = not is_former and file not in files and file < max(files, default=0)
-        if contains_gtid(self.logs.before, seen.gtid) or is_gone or (not seen.gtid and is_former):
+        is_before = contains_gtid(self.logs.before, seen.gtid) or contains_gtid(self.purged, seen.gtid)
+        if is_before or is_gone or (not seen.gtid and is_former):
             self.proof.purged += 1
         else:
             self.proof.add(UNKNOWN, str(seen))

@@ -80,7 +80,7 @@ def read_facts(server: Server) -> ServerFacts:
     variables = server.read_variables(*_VARIABLES)
     log_bin = variables.get("log_bin") == "ON"
     logs = read_logs(server) if log_bin else ()
-    status = server.ask_if_allowed(_status_question(server)) or [] if log_bin else []
+    status = server.ask_if_allowed(status_question(server)) or [] if log_bin else []
     clock = server.ask("SELECT UNIX_TIMESTAMP() AS clock")
     grants = server.ask("SHOW GRANTS")
     is_replica = server.is_replica()
@@ -132,7 +132,8 @@ def read_replicas(server: Server) -> tuple[Replica, ...] | None:
         raise CorruptionError(f"{server.name} answers what no server does: {error!r}", subject=server.name) from error
 
 
-def _status_question(server: Server) -> str:
+def status_question(server: Server) -> str:
+    """What to ask for the end of the newest log."""
     is_new = not server.is_maria and server.version_numbers >= (8, 2, 0)
     return "SHOW BINARY LOG STATUS" if is_new else "SHOW MASTER STATUS"
 

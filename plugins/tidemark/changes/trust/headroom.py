@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
+from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd, find_rest
 
 RED_SHARE = 0.5
 """Below this share of the purge time somebody has to be told."""
@@ -32,10 +32,19 @@ def has_rest(answers: Answers, end: StoreEnd) -> bool:
     """Whether a server's logs hold everything that the store does not: from its last log on, or by GTID."""
     if end.position.file in find_rest([name for name, _ in answers.facts.logs], end.position.file):
         return True
-    if isinstance(end.gtids, MysqlGtidSet):
-        return bool(end.gtids.intervals) and end.gtids >= answers.facts.purged
-    oldest = answers.oldest.gtids if answers.oldest is not None else None
-    return isinstance(end.gtids, MariaGtidPosition) and isinstance(oldest, MariaGtidPosition) and end.gtids >= oldest
+    before = find_before(answers)
+    if isinstance(end.gtids, MysqlGtidSet) and isinstance(before, MysqlGtidSet):
+        return bool(end.gtids.intervals) and end.gtids >= before
+    return isinstance(end.gtids, MariaGtidPosition) and isinstance(before, MariaGtidPosition) and end.gtids >= before
+
+
+def find_before(answers: Answers) -> Gtids | None:
+    """The transactions before the oldest log that a store can go on with. What somebody removed behind a MySQL's back
+    it does not count as purged; a restored one was told what is, and its logs do not tell."""
+    before = answers.oldest.gtids if answers.oldest is not None else None
+    if answers.facts.is_maria:
+        return before
+    return answers.facts.purged | before if isinstance(before, MysqlGtidSet) else answers.facts.purged
 
 
 def measure_headroom(answers: Answers, end: StoreEnd | None) -> Headroom:

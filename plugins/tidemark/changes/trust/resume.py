@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.binlog.gtid_sets import MysqlGtidSet, contains_gtid
 from tidemark.changes.capture.run import OpenDump, Place
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection.dump import open_dump, open_stretches
@@ -98,12 +98,14 @@ class Resume:
         start = read_log_start(self.login, log)
         return start is not None and contains_gtid(start.gtids, gtid)
 
-    def open_logs(self, first: str) -> Dump:
-        """All events of the server's logs from one on, or of all where it has none of that name."""
+    def open_logs(self, first: str) -> tuple[Dump, MysqlGtidSet]:
+        """All events of the server's logs from one on, or of all where it has none of that name; and what a MySQL says that
+        no log has: a restored one was told so, and the first of its logs does not tell it."""
         with open_server(self.login) as server:
-            logs = _list_logs(server)
+            facts = read_facts(server)
+        logs = [name for name, _ in facts.logs]
         wanted = logs[logs.index(first) :] if first in logs else logs
-        return open_stretches(self.login, [stretch[0] for stretch in find_stretches(wanted)])
+        return open_stretches(self.login, [stretch[0] for stretch in find_stretches(wanted)]), facts.purged
 
 
 def _list_logs(server: Server) -> list[str]:

@@ -39,7 +39,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     captured.add_argument("--no-bootstrap", action="store_true", help="do not read the rows that tables have already")
     captured.add_argument("--until", metavar="POINT", default="", help=f"to before the first transaction there: {POINT}")
-    read_in = add("bootstrap", "bring the rows that tables have now into the store, between the changes (MariaDB)")
+    read_in = add("bootstrap", "bring the rows that tables have now into the store, between the changes")
     read_in.add_argument("--tables", nargs="+", metavar="P", default=["**"], help='patterns such as "shop.*"')
     read_in.add_argument("--cancel", action="store_true", help="read no more; what is read stays, and may go on later")
     read_in.add_argument("--no-wait", action="store_true", help="ask the capture that is at work, or the next, and end")

@@ -24,7 +24,7 @@ def write_settings(folder: Path, port: int, more: str = "") -> Path:
     config = folder / "tidemark.toml"
     config.write_text(
         f'[sources.orders]\nstore = "store"\nurl = "mysql://{mariadb.USER}@127.0.0.1:{port}"\n'
-        f'password_file = "password"\ntls = "off"\ntables = ["shop.*"]\n{more}\n'
+        f'password_file = "password"\ntls = "off"\ntables = ["shop.*"]\nstart = "earliest"\n{more}\n'
     )
     return config
 
