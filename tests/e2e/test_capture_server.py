@@ -19,7 +19,7 @@ import pytest
 
 import tidemark
 from tests.commanded import Said, run_here
-from tests.dump_worlds import MARIADB, REAL_SERVERS, start_server
+from tests.dump_worlds import MARIADB, MYSQL_SERVER, REAL_SERVERS, start_server
 from tests.services.mariadb import PASSWORD, USER, MariaDb
 
 pytestmark = pytest.mark.full
@@ -157,6 +157,39 @@ def test_rows_that_a_session_took_back_to_a_savepoint(orders: Orders) -> None:
     assert said.code == 0, said
     rows = [(line["table"], line["after"][0]) for line in orders.read() if line["k"] == "row"]
     assert rows == [("notes", 7), ("orders", 1), ("orders", 3)]
+
+
+@pytest.mark.parametrize("server", [MYSQL_SERVER], indirect=True)
+def test_what_mysql_alone_logs(orders: Orders) -> None:
+    """GTIDs with tags, JSON that is changed in parts, transactions that are compressed, vectors."""
+    server = orders.server
+    server.run(
+        *("CREATE TABLE shop.notes (id INT PRIMARY KEY, j JSON, v VECTOR(2), b TEXT)", "SET gtid_next = 'AUTOMATIC:blue'"),
+        """INSERT INTO shop.notes VALUES (1, '{"a": [1, {"b": "long enough to be changed in place"}], "c": 2.50}',"""
+        " TO_VECTOR('[1, -2.5]'), 'ü')",
+        "SET gtid_next = 'AUTOMATIC', binlog_row_value_options = 'PARTIAL_JSON'",
+        "UPDATE shop.notes SET j = JSON_SET(j, '$.a[1].b', 'short')",
+        "UPDATE shop.notes SET j = JSON_REMOVE(JSON_SET(j, '$.a[0]', JSON_ARRAY(1.5, NULL)), '$.c')",
+        "SET binlog_transaction_compression = ON",
+        f"INSERT INTO shop.notes (id, b) SELECT seq + 1, REPEAT('é', seq) FROM {server.numbers(200)}",
+        "SET binlog_row_value_options = '', binlog_transaction_compression = OFF",
+    )
+    for number in (1, 2):
+        assert orders.run("capture", "orders").code == 0
+        rows = {line["after"][0]: line["after"] for line in orders.read() if line["k"] == "row"}
+        select = "SELECT id, CAST(j AS CHAR), LOWER(HEX(v)), b FROM shop.notes"
+        assert sorted(rows.values()) == [
+            [row[0], row[1], row[2] and {"hex": row[2]}, row[3]] for row in sorted(server.run(select))
+        ]
+        server.run(f"SET gtid_next = 'AUTOMATIC:red{number}'", "DELETE FROM shop.notes WHERE id = -1")
+        server.run(f"INSERT INTO shop.notes (id) VALUES ({number} + 1000)", "SET gtid_next = 'AUTOMATIC'")
+    [shown] = orders.run("show").json["sources"]
+    assert ":blue:1" in shown["gtid_set"] and ":red1:1" in shown["gtid_set"]
+    await_purge(orders)
+    orders.run("capture", "orders").refused(31)
+    said = orders.run("repair", "orders")
+    assert said.code == 0, said
+    assert orders.run("verify", "orders", "--deep").code == 0
 
 
 def test_a_log_that_was_purged_is_a_gap(orders: Orders) -> None:

@@ -7,20 +7,25 @@ import io
 import json
 import lzma
 import re
+import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.binlog_maker import DATA, changes_of, read_log, recorded
+from tests.services import mysql
+from tests.services.processes import PartMissing
 from tidemark.changes.binlog.charsets import find_codec
 from tidemark.changes.binlog.events import Gtid, MariaGtid, Query, XaId, XaPrepare, Xid
 from tidemark.changes.binlog.layout import FormatDescription, name_type
-from tidemark.changes.binlog.reader import read_events
+from tidemark.changes.binlog.reader import Event, read_events
 from tidemark.changes.binlog.rows import Image, Rows, decode_rows
 from tidemark.changes.binlog.tables import Column, T, Table
 from tidemark.changes.binlog.values import ABSENT, as_json
@@ -131,15 +136,41 @@ def test_rows_behind_a_table_that_was_not_read_are_refused() -> None:
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "row_over_16MB"])
 def test_a_variant_has_the_values_that_its_servers_own_tool_prints(name: str) -> None:
     events = read_log(recorded(f"variants/{name}.binlog"))
-    ours = [
+    ours = _print_rows(events)
+    assert Counter(OPERATIONS[str(row[0])] for row in ours) == {k: n for k, n in VARIANTS[name]["rows"].items() if n}
+    if name != "compressed_columns":  # it prints these as they are stored
+        text = gzip.decompress((DATA / "variants" / f"{name}.vv.txt.gz").read_bytes())
+        assert ours == list(_printed_rows(text, negative=name == "metadata_no_log"))
+
+
+@pytest.mark.full
+@pytest.mark.real("mysql")
+@pytest.mark.parametrize("name", ["transaction_compression.000001", "json.binlog.000001", "vector.binlog"])
+def test_a_log_of_mysql_has_the_values_that_mysqlbinlog_prints(name: str, tmp_path: Path) -> None:
+    """Compressed transactions, JSON, whole and in parts, and vectors."""
+    log = tmp_path / name
+    log.write_bytes(recorded(f"real/{name}"))
+    try:
+        command = mysql.command("usr/bin/mysqlbinlog", "--no-defaults", "--base64-output=DECODE-ROWS", "-vv", str(log))
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    told = list(_printed_rows(subprocess.run(command, capture_output=True, check=True).stdout))
+    for _, before, after in told:
+        for number in [number for number, value in (after or {}).items() if value.startswith(b"JSON_REPLACE(")]:
+            assert number not in before, "without the document before, none is known after"
+            del after[number]
+    assert told
+    assert _print_rows(read_log(log.read_bytes())) == told
+
+
+def _print_rows(events: Iterable[Event]) -> list[list[Any]]:
+    """[operation, before, after] of all rows, as the servers' tools print them with -vv."""
+    return [
         [rows.operation, _print_image(rows.table, before), _print_image(rows.table, after)]
         for rows in (event.body for event in events)
         if isinstance(rows, Rows)
         for before, after in decode_rows(rows, raw=True)
     ]
-    assert Counter(OPERATIONS[str(row[0])] for row in ours) == {k: n for k, n in VARIANTS[name]["rows"].items() if n}
-    if name != "compressed_columns":  # it prints these as they are stored
-        assert ours == list(_printed_rows(name))
 
 
 def _print_image(table: Table, image: Image | None) -> dict[int, bytes] | None:
@@ -167,15 +198,16 @@ def _print_value(column: Column, value: Any) -> bytes:
         if column.collation == 63 and column.type == T.STRING:
             stored = stored.rstrip(b"\0")
         return b"'" + re.sub(rb"[\x00-\x1f]", lambda found: b"\\x%02x" % found[0][0], stored) + b"'"
-    return str(value).encode()
+    if column.type == T.VECTOR:
+        return f"[{','.join(f'{number:.5e}' for number in np.frombuffer(value, '<f4'))}]".encode()
+    return f"'{value}'".encode() if column.type == T.JSON else str(value).encode()
 
 
 _VALUE = re.compile(rb"###   @(\d+)=(.*) /\* (.*) meta=\d+ nullable=\d is_null=\d \*/$", re.DOTALL)
 
 
-def _printed_rows(name: str) -> Iterator[list[Any]]:
-    """[operation, before, after] of `mariadb-binlog -vv`."""
-    text = gzip.decompress((DATA / "variants" / f"{name}.vv.txt.gz").read_bytes())
+def _printed_rows(text: bytes, *, negative: bool = False) -> Iterator[list[Any]]:
+    """[operation, before, after] of what a tool printed with -vv. `negative`: where it prints an integer both ways."""
     row: list[Any] = []
     image: dict[int, bytes] = {}
     for line in text.split(b"\n"):
@@ -187,7 +219,7 @@ def _printed_rows(name: str) -> Iterator[list[Any]]:
             image = row[1 if line.endswith(b"WHERE") else 2] = {}
         elif value := _VALUE.match(line):
             either = re.fullmatch(rb"(-\d+) \((\d+)\)", value[2])  # it does not say which of them the column holds
-            image[int(value[1])] = either[1 if name == "metadata_no_log" else 2] if either else value[2]
+            image[int(value[1])] = either[1 if negative else 2] if either else value[2]
     if row:
         yield row
 
