@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pymysql.err import OperationalError
 
 from tests.bootstrap_worlds import fold, read, read_in_chunks, write_settings
 from tests.commanded import run_here
@@ -218,3 +219,24 @@ def test_keys_that_change_while_a_snapshot_is_opened_are_left_out(tmp_path: Path
     assert rows == [("plain", 1), ("plain", 2), *(("t", number) for number in (4, 7, 8, 9, 10, 11, 12, 100))]
     assert fold([line for line in lines if line.get("table") == "t"]) == sorted(server.run("SELECT * FROM d.t"))
     assert read_state(Disk(tmp_path)).tables["d.t"].rows == 8
+
+
+@pytest.mark.real("mysql")
+def test_a_mysql_without_gtids_has_its_tables_locked(tmp_path: Path) -> None:
+    locked: list[str] = []
+    with closing(start_server("mysql", {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})) as server:
+        server.run("CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, n INT)", "SET lock_wait_timeout = 1")
+        server.run(f"INSERT INTO d.t SELECT seq, 0 FROM {server.numbers(9)}")
+
+        def change(question: str) -> None:
+            if question.startswith("SHOW BINARY LOG STATUS") and not locked:
+                with pytest.raises(OperationalError, match="Lock wait timeout") as refused:
+                    server.run("UPDATE d.t SET n = 1 WHERE id = 9")
+                locked.append(str(refused.value))
+            elif question.startswith("LOCK TABLES") and locked:
+                server.run("UPDATE d.t SET n = n + 1")
+
+        lines = read_in_chunks(tmp_path, server, 4, before=change)
+        assert locked
+        assert fold([line for line in lines if line.get("table") == "t"]) == sorted(server.run("SELECT * FROM d.t"))
+    assert [line["after"][0] for line in lines if line.get("op") == "R"] == [*range(1, 10)]
