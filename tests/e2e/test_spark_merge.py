@@ -22,6 +22,7 @@ from tidemark.receiver.merge.plan import Unit, plan_merge, tasks_of
 from tidemark.receiver.merge.task import MergeTask
 from tidemark.receiver.session import local_root
 from tidemark.settings.model import Settings, SparkSettings
+from tidemark.tsfiles.devices import put_below
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]
 SITE = SITES["2.0.1-beta"]
@@ -73,6 +74,18 @@ def test_a_merge_by_spark_gives_what_the_server_answered(centre: Centre) -> None
     result = merge(centre.app, centre.receiver)
     assert result.exit_code == 0 and result.groups > 4
     assert centre.rows() == SITE.rows()
+
+
+def test_a_merge_by_spark_names_devices_as_the_catalog_does(tmp_path: Path) -> None:
+    """Of both models, with their deletions: the rows of a site without a prefix, below it."""
+    sent, merged = (Centre(tmp_path / name) for name in ("plain", "below"))
+    for one, prefix in ((sent, ""), (merged, "root.ship7")):
+        files = {path: companions(SITE.root, path) for path in tsfiles_below(SITE.root, SITE.data)}
+        one.sender(data=SITE.data).land(files, prefix=prefix)
+        assert one.load().troubles == ()
+    merged.app.settings = with_spark(merged.app.settings, "local[2]")
+    assert merge(merged.app, merged.receiver).groups > 4
+    assert sorted(merged.rows()) == sorted((put_below("root.ship7", row[0]), *row[1:]) for row in sent.rows())
 
 
 def test_a_source_that_rotted_costs_one_group(centre: Centre) -> None:

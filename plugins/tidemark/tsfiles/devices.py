@@ -83,17 +83,37 @@ def table_segments(device: str) -> tuple[str | None, ...]:
 def file_device(segments: Sequence[str | None], database: str = "", prefix: str = "") -> str:
     """The canonical name of a device of either model. The file does not name the model: tree paths begin with `root`.
 
-    `database` completes a device of the table model, `prefix` (`put_below`) one of the tree model.
+    `database` completes a device of the table model. `prefix`: of its site (`put_below`, `database_below`).
     """
-    return table_device(database, segments) if is_table(segments) else put_below(prefix, tree_device(segments))
+    if is_table(segments):
+        return table_device(database_below(prefix, database), segments)
+    return put_below(prefix, tree_device(segments))
 
 
-def put_below(prefix: str, path: str) -> str:
-    """A path of the tree model (device, series, database or pattern) as the catalog names it: `prefix` in place of `root`.
+def put_below(prefix: str, name: str) -> str:
+    """A device, series or pattern of either model as the catalog names it. A name of the tree model: `prefix` in place of
+    `root`. One of the table model: its database as `database_below` has it.
 
-    `prefix` is a canonical path, or empty for the path as it is. A name of the table model stays as it is.
+    `prefix` is a canonical path, or empty for the name as it is. So is `name`.
     """
-    return prefix + path[4:] if prefix and (path == "root" or path.startswith("root.")) else path
+    if not prefix or not name:
+        return name
+    if not is_table([name]):
+        return prefix + name[4:]
+    database = split_nodes(name)[0]
+    if "*" in database:  # a pattern of any database, or `resource.ANY_DEVICE`
+        return name
+    return quote_node(database_below(prefix, unquote_node(database))) + name[len(database) :]
+
+
+def database_below(prefix: str, database: str) -> str:
+    """A database as the catalog names it. One of the tree model as `put_below` has it. A table model's has no path: below
+    `root.fleet.ship7` `works` is `fleet_ship7_works`."""
+    if not prefix or not database:
+        return database
+    if not is_table([database]):
+        return prefix + database[4:]
+    return "_".join([*(unquote_node(node) for node in split_nodes(prefix)[1:]), database])
 
 
 def is_table(segments: Sequence[str | None]) -> bool:

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tests.crash.edge import resource_bytes
 from tests.services.processes import free_port
+from tidemark.app import open_app
 from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate_ledger
+from tidemark.ledger.sender import links as link_rows
 from tidemark.operations.doctor.doctor import DoctorReport, doctor
 from tidemark.operations.doctor.stores import Check
+from tidemark.settings.load import load_settings
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
 
@@ -171,3 +175,47 @@ def test_a_folder_of_the_receiver_that_became_a_symlink(place: Path, moved: str)
     assert report.exit_code == 6
     check = found(report, f"receiver centre: {moved}")
     assert not check.ok and "symlink" in check.detail and "mount" in check.hint
+
+
+OTHER = """
+[sites.ship-7]
+id = "2b4e28ba-2fa1-41d2-883f-0016d3cca427"
+store = "other"
+{prefix}
+[links.ship-7]
+site = "ship-7"
+"""
+
+
+def add_copied_site(place: Path, prefix: str = "") -> None:
+    """A second site with the devices of the first, as copies of one edge image have."""
+    (place / "tidemark.toml").write_text(SETTINGS + OTHER.format(prefix=prefix))
+    for site in ("site", "other"):
+        for version, devices in ((1, ["root.a.old"]), (2, ["root.a.d1", "root.a.d2"])):
+            tsfile = place / site / f"data/sequence/root.a/0/0/{version}-{version}-0-0.tsfile"
+            tsfile.parent.mkdir(parents=True, exist_ok=True)
+            tsfile.write_bytes(b"TsFile")
+            Path(f"{tsfile}.resource").write_bytes(resource_bytes(dict.fromkeys(devices, (1, 9))))
+        (place / site / "data/unsequence").mkdir(parents=True, exist_ok=True)
+
+
+def test_sites_with_the_same_devices_are_told_before_a_byte_is_sent(place: Path) -> None:
+    add_copied_site(place)
+    report = examine(place)
+    check = found(report, "receiver centre: names")
+    assert report.exit_code == 21 and "plant1 and ship-7 both have root.a.d1 and 1 more devices" in check.detail
+    assert 'write prefix = "root.`ship-7`" in [sites.ship-7]' in check.hint
+    add_copied_site(place, "prefix = 'root.`ship-7`'")
+    assert found(examine(place), "receiver centre: names").ok
+
+
+def test_sites_that_have_sent_the_same_devices_are_a_warning(place: Path) -> None:
+    add_copied_site(place)
+    app = open_app(load_settings(str(place / "tidemark.toml"), {}))
+    for site in app.settings.sites.values():
+        with app.ledger.write() as connection:
+            link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
+            link_rows.add_link(connection, site.name, site.id, "centre")
+            connection.execute(sa.text("UPDATE link SET next_sequence = 2"))
+    check = found(examine(place), "receiver centre: names")
+    assert check.ok and check.detail.startswith("warning: sites plant1 and ship-7") and "owners list" in check.detail

@@ -70,6 +70,19 @@ def test_files_are_given_as_they_are_once_and_counted(pair: Pair, sender: Sender
     assert pair.centre.files("staging") == []
 
 
+def test_a_server_gets_what_readers_see_of_a_site_with_a_prefix(pair: Pair, sender: Sender) -> None:
+    """Its files hold other names, so its points are given: late, changed and deleted ones too."""
+    sender.land({source(2): d1((1, 11), (2, 21), (3, 31))}, prefix="root.ship7")
+    assert pair.load().files == 0
+    sender.land({source(1): d1((0, 5), (1, 10))}, prefix="root.ship7")
+    pair.load()
+    sender.land({source(2): {".mods": deletion("root.sg.d1.s", 2, 2).encode()}}, added=(), prefix="root.ship7")
+    result = pair.load()
+    below = [("root.ship7.sg.d1", *row[1:]) for row in rows((0, 5), (1, 11), (3, 31))]
+    assert pair.server.rows() == pair.centre.rows() == below
+    assert (result.files, result.exit_code, pair.partitions()) == (0, 0, {"equal"})
+
+
 def test_files_that_meet_are_given_in_their_order(pair: Pair, sender: Sender) -> None:
     """The newer value stays, though both came with one landing."""
     newer, older = source(2, unsequence=True), source(1)

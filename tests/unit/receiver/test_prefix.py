@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.centre import InlineEngine, d1, run_inline
+from tests.centre import Centre, InlineEngine, d1, run_inline
+from tests.expected import SITES
 from tests.landing_maker import SITE_A, Sender
 from tests.rebuild_world import PLANT1, PLANT2, World
 from tests.small_files import deletion, sealed, source
@@ -23,6 +24,7 @@ from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.view import Asked, find_seen
 from tidemark.sync.plan import plan_sync
 from tidemark.sync.run import open_run, select_files
+from tidemark.tsfiles.devices import put_below
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.spark.scan_plan import shape_of, tasks_of
 from tidemark.tsfiles.spark.scan_read import TaskReader
@@ -177,6 +179,80 @@ def test_a_plan_tells_what_a_prefix_makes_collide_before_a_byte_is_sent(tmp_path
     (told_of,) = plan_sync(world.app, "plant2").conflicts
     assert told_of == (source(1), "root.sg.sg.d1", PLANT1)
     assert not (world.centre / "landing" / PLANT2).exists()
+
+
+def bring_works(world: World, site: str) -> None:
+    """The real files of database works, of the table model, with their companions."""
+    root = SITES["2.0.1-beta"].root / "data/datanode/data"
+    for place in (place for place in root.glob("*/works/*/*/*") if place.is_file()):
+        world.add(site, f"data/{place.relative_to(root)}", {"": place.read_bytes()})
+
+
+def test_a_database_of_the_table_model_stands_below_the_prefix_too(tmp_path: Path) -> None:
+    world = two_sites(tmp_path)
+    for site in ("plant1", "plant2"):
+        bring_works(world, site)
+    bring(world)
+    rows = sorted(world.rows())
+    first = [row for row in rows if row[0].startswith("works.")]
+    assert first and rows == sorted([*first, *(("`ship-7_works`" + row[0][5:], *row[1:]) for row in first)])
+    assert world.sql("SELECT COUNT(*) FROM refusal") == [(0,)]
+    assert world.sql("SELECT DISTINCT database_name FROM catalog_file ORDER BY 1") == [("ship-7_works",), ("works",)]
+    world.check_proofs()
+    both = covered(world)
+    assert both["plant2"] == {"`ship-7_works`" + device[5:] for device in both["plant1"]}
+    merge(world.app, world.receiver, engine=InlineEngine())
+    assert sorted(world.rows()) == rows
+    before = world.facts()
+    world.lose_ledger()
+    assert world.rebuild().exit_code == 0
+    assert world.facts() == before and sorted(world.rows()) == rows
+    world.check_proofs()
+
+
+def test_the_series_of_a_schema_log_stand_below_the_prefix(tmp_path: Path) -> None:
+    site, found = SITES["2.0.1-beta"], []
+    log = f"{site.schema}/root.plant1/0/mlog.bin"
+    for prefix in ("", "root.ship7"):
+        centre = Centre(tmp_path / f"centre{len(prefix)}")
+        sender = centre.sender(data=site.data)
+        sender.land(schema=[(log, 1, 0, (site.root / log).read_bytes())], prefix=prefix)
+        assert centre.load().troubles == ()
+        found.append(centre.sql("SELECT series, database_name, state FROM schema_series"))
+    plain, below = found
+    assert plain and sorted(below) == sorted(
+        (put_below("root.ship7", s), put_below("root.ship7", d), x) for s, d, x in plain
+    )
+
+
+def set_prefix(world: World, prefix: str) -> None:
+    """In the settings of whoever loads."""
+    site = replace(world.settings.sites["plant2"], prefix=prefix)
+    world.settings = replace(world.settings, sites={**world.settings.sites, "plant2": site})
+    world.reopen()
+
+
+def test_a_landing_with_another_prefix_than_the_receiver_s_settings_waits_with_the_way(tmp_path: Path) -> None:
+    world = two_sites(tmp_path)
+    world.add("plant2", source(1), d1((1, 100)))
+    world.sync("plant2", no_load=True)
+    set_prefix(world, "root.ship8")
+    (trouble,) = world.load().troubles
+    assert f'sent with prefix "{SHIP}"' in trouble.reason and f'write prefix = "{SHIP}"' in trouble.reason
+    assert world.rows() == []
+    set_prefix(world, SHIP)
+    assert world.load().troubles == () and world.rows() == told((1, 100))
+
+
+def test_a_landing_with_another_prefix_than_the_one_before_is_refused(tmp_path: Path) -> None:
+    centre = Centre(tmp_path)
+    sender = centre.sender()
+    sender.land({source(1): d1((1, 1))}, prefix=SHIP)
+    assert centre.load().troubles == ()
+    sender.land({source(2): d1((2, 2))})
+    (trouble,) = centre.load().troubles
+    assert f'has prefix "{SHIP}" and this came with ""' in trouble.reason and "new id" in trouble.reason
+    assert centre.rows() == told((1, 1))
 
 
 def test_before_the_first_landing_a_prefix_may_change(tmp_path: Path) -> None:

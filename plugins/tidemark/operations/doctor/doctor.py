@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
+from tidemark.operations.doctor.names import check_names
 from tidemark.operations.doctor.nodes import check_iotdb
 from tidemark.operations.doctor.sources import check_source
 from tidemark.operations.doctor.spark import check_spark
@@ -72,6 +73,7 @@ def doctor(
             jobs.append(lambda found=receiver: check_iotdb(found, settings))  # type: ignore[misc]
     for site in settings.sites.values():
         jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
+    jobs.append(lambda: check_names(settings, opener))
     jobs += _list_node_checks(settings, opener, clock)
     jobs += [lambda found=found: check_source(found, clock) for found in settings.sources.values()]  # type: ignore[misc]
     with ThreadPoolExecutor(AT_ONCE) as pool:

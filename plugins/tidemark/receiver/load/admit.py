@@ -31,7 +31,7 @@ from tidemark.formats.layout import (
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.receiver.load.check import Examined, parts_of_file
 from tidemark.receiver.load.place import Placement
-from tidemark.tsfiles.devices import put_below
+from tidemark.tsfiles.devices import database_below
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank_of_source
 from tidemark.tsfiles.statistics import FileFacts
 
@@ -225,7 +225,7 @@ def _catalog_row(origin: Origin, file: LandedFile, name: SourceName, facts: File
         role="source",
         path=file.path,
         generation=file.generation,
-        database=put_below(origin.prefix, name.database),
+        database=name.database if facts.model == "mixed" else database_below(origin.prefix, name.database),
         model=facts.model,
         format=facts.version,
         partition_from=partition,

@@ -62,7 +62,7 @@ from tidemark.ledger.receiver.landings import LandingRow, SiteRow
 from tidemark.ledger.receiver.refusals import QuarantineRow, RefusalRow
 from tidemark.receiver.faults import message_of, require_theirs
 from tidemark.receiver.load.check import parts_of_file
-from tidemark.settings.model import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings, SiteSettings
 from tidemark.stores.listing import folders_of, list_names
 from tidemark.stores.protocol import RAISED, Store
 from tidemark.tsfiles.names import RESOURCE, parse_source_path
@@ -205,19 +205,33 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
     return manifest
 
 
-def find_site_conflict(record: FoundManifest, sites: Mapping[str, SiteRow]) -> str:
+def find_site_conflict(record: FoundManifest, sites: Mapping[str, SiteRow], own: SiteSettings | None = None) -> str:
     """Return why a landing contradicts what is known of its site and of `sites` (by id); '' if it does not.
 
-    A site's time unit may not change: its times would be misread. Names of data files begin with the first characters of the
-    site's id. A second site with the same characters would overwrite them.
+    A site's time unit may not change: its times would be misread. Nor may its prefix: its devices would have two names.
+    `own`: the site in this receiver's settings, None if they lack it. Names of data files begin with the first characters of
+    the site's id. A second site with the same characters would overwrite them.
     """
     manifest, site = record.manifest, sites.get(record.folder.site_id)
     if manifest is not None and site is not None and site.time_unit != manifest.time_unit:
         return f"the site's time unit was {site.time_unit} and is {manifest.time_unit} now; set time_unit back at the sender"
+    if manifest is not None and (trouble := _find_prefix_conflict(manifest.prefix, site, own)):
+        return trouble
     start = record.folder.site_id[:8]
     other = next((s for s in sites.values() if s.site_id[:8] == start and site is None), None)
     if other is not None:
         return f"the site's id begins with {start} as that of site {other.name} ({other.site_id}) does: give it another id"
+    return ""
+
+
+def _find_prefix_conflict(sent: str, site: SiteRow | None, own: SiteSettings | None) -> str:
+    anew = "at the sender give the site a new id, a new name and a link of its own, and that prefix"
+    if site is not None and site.prefix != sent:
+        two = f'the site has prefix "{site.prefix}" and this came with "{sent}": its devices would have two names'
+        return f"{two}; to rename them {anew}"
+    if own is not None and own.prefix != sent:
+        apart = f'it was sent with prefix "{sent}", the settings here say "{own.prefix}" in [sites.{own.name}]'
+        return f'{apart}: if the sender is right, write prefix = "{sent}" there; else {anew}'
     return ""
 
 

@@ -163,6 +163,7 @@ def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
     with work.app.ledger.read() as connection:
         last_sequence, last_landing = landing_rows.last_loaded(connection, work.receiver.name, site_id)
         sites = landing_rows.read_sites(connection)
+    own = next((site for site in work.app.settings.sites.values() if site.id == site_id), None)
     records: dict[str, FoundManifest] = {}
     for folder in folders:
         row = work.rows.get((site_id, folder.landing))
@@ -171,7 +172,7 @@ def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
             continue
         try:
             record = read_found_manifest(work.root, folder)
-            trouble = record.trouble or find_site_conflict(record, sites)
+            trouble = record.trouble or find_site_conflict(record, sites, own)
         except Exception as error:
             _give_up(work, FoundManifest(folder, "", None), error)
             continue
