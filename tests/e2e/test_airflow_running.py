@@ -8,22 +8,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
+from tests.services.browser import PATIENCE, open_browser
 from tests.services.running_airflow import Deployment, RunningAirflow, wait
 from tests.services.sshd import Sshd
 
 pytestmark = [pytest.mark.full, pytest.mark.real("airflow")]
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
 PLANT1, PLANT2 = "tidemark_sync__plant1", "tidemark_sync__plant2"
-PATIENCE = 60_000  # milliseconds that a page is waited for
 SCALE = "tidemark_cluster_scale"
 APPROVE = "tidemark_approve"
 NODES = """
@@ -241,20 +240,8 @@ def test_spark_loads_and_merges(airflow: RunningAirflow, deployment: Deployment)
 @pytest.fixture(scope="module")
 def page(airflow: RunningAirflow) -> Iterator[Page]:
     """A browser that is logged in."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("chromium is not installed")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        opened = browser.new_page(locale="en-US", viewport={"width": 1400, "height": 1000})
-        opened.set_default_timeout(PATIENCE)
-        opened.goto(airflow.ui)
-        opened.locator("input[name=username]").fill(airflow.user)
-        opened.locator("input[name=password]").fill(airflow.password)
-        opened.locator("button[type=submit]").click()
-        opened.wait_for_url(lambda url: "login" not in url)
+    with open_browser(airflow) as opened:
         yield opened
-        browser.close()
 
 
 def test_the_list_shows_a_dag_a_link_and_the_receivers_three(page: Page, airflow: RunningAirflow) -> None:

@@ -156,7 +156,7 @@ class RunningAirflow:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Authorization": f"Bearer {token}"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.ui + path, data=data, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=120) as reply:
             return dict(json.load(reply))
 
     def login(self, password: str) -> str:

@@ -8,6 +8,7 @@ a limit of CPU time, memory and wall time. A crash is an error of that task alon
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,15 +52,18 @@ def choose_engine(settings: SparkSettings, wanted: EngineChoice, points: int) ->
     """The engine for work on `points` points. An engine that is `wanted` itself is returned.
 
     `[spark] engine` decides if it is "spark" or "pool". If it is "auto", the caller's `wanted` decides (Airflow's tasks
-    want "spark"). If both are "auto", Spark runs work of `min_points` points or more, provided that it has a Java.
+    want "spark", and get the pool in an Airflow without the extra `spark`). If both are "auto", Spark runs work of
+    `min_points` points or more, provided that it is installed and has a Java.
     """
     if not isinstance(wanted, str):
         return wanted
     for word in (settings.engine, wanted):
         if word == "pool":
             return PoolEngine()
-        if word == "spark":
+        if word == "spark" and (word == settings.engine or _is_installed()):
             return _open_spark_engine(settings)
+        if word == "spark":
+            return PoolEngine()
         if word != "auto":
             raise UsageError(f"no engine named {word!r}; there are auto, pool, spark", subject="spark.engine")
     if points < settings.min_points:
@@ -67,7 +71,7 @@ def choose_engine(settings: SparkSettings, wanted: EngineChoice, points: int) ->
     try:
         return _open_spark_engine(settings)
     except (UsageError, PermanentError):
-        return PoolEngine()  # no Java
+        return PoolEngine()  # no Spark, or no Java for it
 
 
 def choose_pool(wanted: EngineChoice, limits: Limits | None = None) -> Engine:
@@ -75,7 +79,14 @@ def choose_pool(wanted: EngineChoice, limits: Limits | None = None) -> Engine:
     return PoolEngine(limits=limits or Limits()) if isinstance(wanted, str) else wanted
 
 
+def _is_installed() -> bool:
+    return importlib.util.find_spec("pyspark") is not None
+
+
 def _open_spark_engine(settings: SparkSettings) -> Engine:
     from tidemark.engines.spark import SparkEngine
+    from tidemark.installation import describe_absent
 
+    if not _is_installed() and (absent := describe_absent(ModuleNotFoundError(name="pyspark"))):
+        raise absent
     return SparkEngine.from_settings(settings)

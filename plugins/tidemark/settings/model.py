@@ -70,6 +70,7 @@ def setting(default: Any, read: Reader, meaning: str, *, start: str = "") -> Any
 
 HOST_KEY = '"SHA256:…", required for sftp; `ssh-keyscan -p PORT HOST | ssh-keygen -lf -` shows it'
 KNOWN_HOSTS = 'a file that has the server\'s key, e.g. "~/.ssh/known_hosts", instead of `host_key`'
+SSH_CONFIG = 'HostName, Port, User, IdentityFile and ProxyJump of this file count for `store`\'s host, e.g. "~/.ssh/config"'
 KEY = 'private key file for sftp, e.g. "~/.ssh/id_ed25519"'
 CONNECTION = "id of an Airflow connection (sftp, ssh, generic) to log in by, instead of `key`"
 TIER = 'of an sftp store: "python", "posix", "sftp" let nothing better be used there'
@@ -100,6 +101,7 @@ class ReceiverSettings:
     )
     host_key: str = setting("", parse_host_key, HOST_KEY)
     known_hosts: str = setting("", parse_path, KNOWN_HOSTS)
+    ssh_config: str = setting("", parse_path, SSH_CONFIG)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
     tier: str = setting("auto", TIERS, TIER)
@@ -139,6 +141,7 @@ class SiteSettings:
     )
     host_key: str = setting("", parse_host_key, HOST_KEY)
     known_hosts: str = setting("", parse_path, KNOWN_HOSTS)
+    ssh_config: str = setting("", parse_path, SSH_CONFIG)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
     tier: str = setting("auto", TIERS, TIER)
@@ -248,7 +251,7 @@ class SparkSettings:
     engine: str = setting(
         "auto",
         one_of("auto", "spark", "pool"),
-        'Spark in Airflow\'s DAGs, a process pool on the command line; "spark", "pool"',
+        'Spark in Airflow\'s DAGs if it is installed, a process pool on the command line; "spark", "pool"',
     )
     min_points: int = setting(5_000_000, whole_number(0), 'with "auto": below this many points a process pool, Spark above')
     files: str = setting(

@@ -37,7 +37,8 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
 def _open_remote(address: StoreAddress, tier: Tier | None) -> Store:
     """Open an sftp store. The SSH modules are imported while the server is dialled."""
     host, port = place_of(address.url)
-    dialled = None if address.connection else Dialled(host, port, CONNECT_SECONDS)  # a connection may say the port
+    elsewhere = address.connection or address.ssh_config  # they may say the port
+    dialled = None if elsewhere else Dialled(host, port, CONNECT_SECONDS)
     try:
         from tidemark.stores.open_sftp import open_sftp
         from tidemark.stores.retrying import TRIES, RetryingStore, try_again

@@ -13,6 +13,7 @@ from tidemark.errors import HostKeyError, PermanentError, UsageError
 from tidemark.stores.protocol import Store, StoreAddress, Tier, place_of, without_password
 from tidemark.stores.python.session import start_far_end
 from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh.client_config import ClientConfig, read_client_config
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.dial import Dialled
 from tidemark.stores.ssh.login import Limits, Login
@@ -99,8 +100,11 @@ def login_of(address: StoreAddress) -> tuple[Login, str]:
             hint=f"give it the extra private_key or key_file: {told.next_step}",
             subject=told.id,
         )
-    user = unquote(parts.username or "") or told.login or getpass.getuser()
-    login = Login(host, parts.port or told.port or port, user, address.host_key or told.host_key, address.key, held)
+    config = read_client_config(address.ssh_config, host) if address.ssh_config else ClientConfig(host)
+    user = unquote(parts.username or "") or told.login or config.user or getpass.getuser()
+    number = parts.port or told.port or config.port or port
+    key = address.key or config.key
+    login = Login(config.host, number, user, address.host_key or told.host_key, key, held, config.through(number))
     return login if login.host_key or not address.known_hosts else _pin_known_key(login, address.known_hosts), root
 
 

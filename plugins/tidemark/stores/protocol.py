@@ -411,12 +411,14 @@ class StoreAddress:
     tier: str = "auto"  # of an sftp store: a key of `open.TIERS` to force one
     known_hosts: str = ""  # a file that has the server's key, where `host_key` is none
     tries: int = 0  # tries to open it; 0: the default; fewer for a store that others can replace
+    ssh_config: str = ""  # a file of OpenSSH's client that says more of the host
 
     @classmethod
     def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
         memory = getattr(end, "far_memory", MEMORY_BYTES)
         nice, hosts = getattr(end, "nice", 0), end.known_hosts
-        return cls(end.store, end.host_key, end.key, end.connection, nice, memory, end.tier, hosts)
+        config = getattr(end, "ssh_config", "")
+        return cls(end.store, end.host_key, end.key, end.connection, nice, memory, end.tier, hosts, ssh_config=config)
 
 
 def place_of(url: str) -> tuple[str, int]:

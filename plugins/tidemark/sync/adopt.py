@@ -130,7 +130,7 @@ def adopt(app: App, link: str, folder: Path, progress: Progress = ignore_progres
         sent_bytes=result.sent_bytes,
         uuid=found.uuid,
         schema_position=found.schema_position,
-        note="" if found.lists or places or found.owners else f"no TsFile of {folder} has the name of one at the site",
+        note="" if listed or places or found.owners else f"nothing in {folder} names a TsFile that the site has",
     )
 
 

@@ -17,7 +17,7 @@ from tidemark.engines import pool as engine_children
 from tidemark.engines.choose import PoolEngine, choose_engine, choose_pool
 from tidemark.engines.pool import run_in_children, run_in_kept_child
 from tidemark.engines.task import Limits, Outcome
-from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
+from tidemark.errors import CorruptionError, PermanentError, RetryableError, TaskLimitError, UsageError
 from tidemark.settings.model import SparkSettings
 
 ROOT = Path(__file__).parents[3]
@@ -176,6 +176,16 @@ def test_an_engine_that_the_caller_brings_does_it_all_and_what_spark_has_no_job_
     mine = PoolEngine(workers=3)
     assert choose_engine(SparkSettings(engine="spark"), mine, 10_000_000) is mine is choose_pool(mine)
     assert choose_pool("spark", Limits(wall_seconds=5)) == PoolEngine(limits=Limits(wall_seconds=5))
+
+
+def test_without_the_package_spark_is_the_pool_unless_the_settings_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a standard Airflow, to which the extra `airflow` was added alone."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for wanted in ("spark", "auto"):
+        assert isinstance(choose_engine(SparkSettings(), wanted, 10_000_000), PoolEngine)
+    with pytest.raises(PermanentError, match="needs the Python package pyspark") as missing:
+        choose_engine(SparkSettings(engine="spark"), "auto", 10)
+    assert "[spark]" in missing.value.hint
 
 
 @pytest.mark.real("spark")

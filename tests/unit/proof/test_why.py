@@ -76,6 +76,7 @@ class TestAtTheReceiver:
         centre.load()
         open_state(why(centre.app, source(2)), "refused", next_="./tidemark owners transfer root.sg.d1 --to plant2")
         device = why(centre.app, "root.sg.d1")
+        assert any("from 1970-01-01T00:00:00" in fact for fact in device.evidence), "times are shown as times"
         open_state(device, "claimed by two sites", next_="./tidemark owners transfer root.sg.d1 --to plant2")
 
     def test_a_refused_file_that_the_operator_dismissed(self, centre: Centre) -> None:

@@ -85,7 +85,9 @@ def test_what_another_sender_delivered_is_not_this_sites(world: SyncWorld, tmp_p
 def test_files_that_are_none_of_the_sites_are_told(world: SyncWorld, tmp_path: Path) -> None:
     site_of_letters(world)
     (tmp_path / "9-9-0-0.tsfile").write_bytes(b"something stray")
-    assert "has the name of one at the site" in adopted(world, tmp_path).note
+    assert "names a TsFile that the site has" in adopted(world, tmp_path).note
+    other = {"last": ["/data/of/another/1-1-0-0.tsfile"], "current": None, "log": None, "torn_last_line": False}
+    assert "names a TsFile that the site has" in adopted(world, sender_folder(tmp_path / "other", other)).note
 
 
 def test_a_later_change_of_an_adopted_file_sends_it_whole(world: SyncWorld, tmp_path: Path) -> None:

@@ -50,8 +50,10 @@ def perform_step(act: Callable[[App], T]) -> T:
         if isinstance(error, WindowOverError):
             raise AirflowSkipException(format_advice(error)) from error
         if isinstance(error, TidemarkError):
-            # It is expected: who reads the log wants its sentence, which dags.notices writes last, not a stack.
+            # It is expected: who reads the log wants its sentence, not a stack. dags.notices writes it last, where Airflow's
+            # page folds it away. What the page shows is a line of Airflow's own with this exception's text.
             log.debug("%s", type(error).__name__, exc_info=True)
+            error.args = (format_advice(error),)
             raise error.with_traceback(None) from None
         raise
 

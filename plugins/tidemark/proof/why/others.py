@@ -10,6 +10,7 @@ from tidemark.ledger.sender.links import Skipped
 from tidemark.ledger.sql import Row
 from tidemark.proof.explanation import Explanation, format_time, join_names, kept_note
 from tidemark.proof.status import LinkStatus, damage_note
+from tidemark.tsfiles.times import format_interval
 
 
 def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tuple[str, ...]) -> Explanation:
@@ -212,8 +213,9 @@ def explain_device(
     ]
     facts += [
         f"catalog of {h['receiver']}: {h['points']} points in {h['files']} files of site "
-        f"{names.get(h['site_id'], h['site_id'])}, from {h['start_time']} to {h['end_time']}"
+        f"{names.get(h['site_id'], h['site_id'])}, from {first} to {last}"
         for h in held
+        for first, last in [format_interval([(int(h["start_time"]), int(h["end_time"]), h["time_unit"])])]
     ]
     refused = [c for c in claims if c["what"] == "refusal"]
     if refused:

@@ -2,7 +2,8 @@
 
 Others call `connection.SshConnection`. A command or subsystem at the far end is a `Pipe` of it.
 
-    dial           open the TCP connection while modules are still being loaded
+    dial           open the TCP connection while modules are still being loaded, or through a command
+    client_config  what `~/.ssh/config` says of a host, where the settings name that file
     lean_paramiko  import paramiko in two thirds of the time
     sink           incoming bytes of one channel, cut into frames
     packets        paramiko's packet layer with few copies; in C where that can be built

@@ -1,6 +1,6 @@
 """Import paramiko without `invoke`, in two thirds of the time.
 
-paramiko needs `invoke` only for `Match exec` in an ssh_config, which Tidemark does not read. It works without.
+paramiko needs `invoke` only for `Match exec` in an ssh_config, which is an error then. All else works without.
 """
 
 from __future__ import annotations

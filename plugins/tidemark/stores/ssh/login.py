@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tidemark.connections import Connection, HeldConnection
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
-from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled, dial_server
+from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled, dial_server, dial_through
 from tidemark.stores.ssh.lean_paramiko import paramiko
 from tidemark.stores.ssh.packets import BulkPacketizer, packetizer_class
 from tidemark.stores.ssh.transport import SshTransport
@@ -62,6 +62,7 @@ class Login:
     host_key: str  # the server's "SHA256:…" fingerprint
     key: str  # private key file; "": the agent's keys and the usual files
     connection: HeldConnection | None = None  # of Airflow: it alone says by what, instead of `key`
+    through: tuple[str, ...] = ()  # the command whose input and output are the connection, instead of one that is dialled
 
     @property
     def name(self) -> str:
@@ -96,7 +97,7 @@ def connect_and_login(login: Login, limits: Limits, dialled: Dialled | None = No
 
 def _connect_once(login: Login, limits: Limits, sock: socket.socket | None) -> SshTransport:
     try:
-        transport = _connect_verified(login, limits, sock or dial_server(login.host, login.port, limits.connect))
+        transport = _connect_verified(login, limits, sock or _reach_server(login, limits))
     except paramiko.IncompatiblePeer as stranger:
         raise _nothing_in_common(login, str(stranger)) from stranger
     try:
@@ -106,6 +107,12 @@ def _connect_once(login: Login, limits: Limits, sock: socket.socket | None) -> S
         transport.close()
         raise
     return transport
+
+
+def _reach_server(login: Login, limits: Limits) -> socket.socket:
+    if login.through:
+        return dial_through(login.through, limits.connect + limits.handshake)
+    return dial_server(login.host, login.port, limits.connect)
 
 
 def _connect_verified(
@@ -142,7 +149,7 @@ def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str], mismat
     if tried.issuperset(KINDS):
         return None
     try:
-        return _connect_verified(login, limits, dial_server(login.host, login.port, limits.connect), tried)
+        return _connect_verified(login, limits, _reach_server(login, limits), tried)
     except (HostKeyError, paramiko.IncompatiblePeer):
         return None
     except (EOFError, OSError, paramiko.SSHException) as broken:
@@ -152,7 +159,8 @@ def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str], mismat
 
 def _exchange_keys(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str]) -> SshTransport:
     """Exchange keys. Requests a host key of no kind in `tried`, and first of the kind that was accepted before."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not login.through:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     transport = SshTransport(sock, packetizer_class=packetizer_class())
     try:
         _look_for_stalls(transport, sock, limits)
@@ -179,7 +187,8 @@ def _look_for_stalls(transport: SshTransport, sock: socket.socket, limits: Limit
     if ours:
         transport.packetizer.stall = limits.stall
     longest = limits.silence if ours else limits.stall
-    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(longest * 1000))
+    if sock.family != socket.AF_UNIX:  # of a command that connects
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(longest * 1000))
 
 
 def _key_kind(name: str) -> str:
