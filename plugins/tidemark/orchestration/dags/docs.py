@@ -37,7 +37,8 @@ something triggers `tidemark_load`.
 | `finish` | closes the landing by its manifest | receiver unreachable: it is retried, then clear it |
 | `cleanup` | removes pins, ends the run | drops wait for the DAG `tidemark_approve`, or files were left out: see its log |
 
-Outside the link's window tasks are *skipped*, not red; the next run goes on. With "Dry run" only the plan is logged.
+A run without news has `transfer_files` *skipped* (pink): nothing was to be sent. Outside the link's window tasks are
+*skipped*, not red; the next run goes on. With "Dry run" only the plan is logged.
 {_describe_unverified(link)}{_RERUN}"""
 
 
