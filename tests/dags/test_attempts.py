@@ -72,12 +72,13 @@ def test_between_two_tries_and_after_the_last_one(centre: Centre) -> None:
     assert link_of(centre)["code"] == 0
 
 
-def test_a_run_that_could_not_even_begin(centre: Centre) -> None:
+def test_a_run_that_could_not_even_begin(centre: Centre, caplog: pytest.LogCaptureFixture) -> None:
     Dag("manual__1").whole()
     centre.config.write_text(centre.config.read_text().replace("5d0f6a1e", "6d0f6a1e"))  # the link is another site's
     with pytest.raises(PermanentError) as told:
         as_task("recover", Dag("manual__2").recover)
     assert ". Next: " in str(told.value), "Airflow's page shows the exception's text, and folds what follows it"
+    assert [line.startswith("Next: ") for line in caplog.messages[-2:]] == [False, True], "it cuts long lines"
     said = link_of(centre)
     assert (said["state"], said["code"]) == ("failed", 23) and "task recover, try 1 of 6" in said["reason"]
     centre.write()

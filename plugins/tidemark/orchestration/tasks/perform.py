@@ -51,9 +51,13 @@ def perform_step(act: Callable[[App], T]) -> T:
             raise AirflowSkipException(format_advice(error)) from error
         if isinstance(error, TidemarkError):
             # It is expected: who reads the log wants its sentence, not a stack. dags.notices writes it last, where Airflow's
-            # page folds it away. What the page shows is a line of Airflow's own with this exception's text.
+            # page folds it away. So it stands here too, in two lines: the page cuts long ones.
             log.debug("%s", type(error).__name__, exc_info=True)
             error.args = (format_advice(error),)
+            cause, _, following = format_advice(error).partition(". Next: ")
+            log.error("%s", cause)
+            if following:
+                log.error("Next: %s", following)
             raise error.with_traceback(None) from None
         raise
 
