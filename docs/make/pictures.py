@@ -212,10 +212,10 @@ def floors() -> Picture:
     p = Picture(960, 424, "The rooms of the package in floors. Imports point down.")
     rows = (
         (("cli", "the command"),),
-        (("orchestration", "everything that knows Airflow"),),
+        (("orchestration", "everything that knows Airflow"), ("catalog_source", "for Spark")),
         (("operations", "decisions, housekeeping, doctor, rebuild"),),
         (("proof", "coverage, verify, why"),),
-        (("catalog_source", "for Spark"), ("changes", "of MySQL and MariaDB tables"), ("sync", "edge to landing")),
+        (("changes", "of MySQL and MariaDB tables"), ("sync", "edge to landing")),
         (("receiver", "landing to readers"),),
         (("cluster", "slots, nodes, replicas, migration"),),
         (("transfer", "bytes"), ("formats", "manifest, receipt"), ("engines", "children, Spark"), ("app", "opened")),

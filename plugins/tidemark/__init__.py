@@ -4,12 +4,12 @@ The packages in layers, from the top down. A package imports packages of lower l
 
     cli            the command line: parser, screen, one module a group of verbs
     orchestration  everything that knows Airflow: tasks, DAGs, the embedded deployment
+    catalog_source  what readers see of a receiver, as a data source of Spark; on the floor of orchestration
     operations     what an operator does across subjects: decisions, housekeeping, doctor, rebuild of a lost ledger
     proof          what is where and why: status, coverage, verify, why, the pages of a cluster
     changes        every change of MySQL and MariaDB tables; on the floor of sync
     sync           edge to landing: a link's run of seven steps
     changes        changes of MySQL and MariaDB tables, kept in a store
-    catalog_source  what readers see of a receiver, as a data source of Spark; on the floor of sync
     receiver       landing to readers: load, merge, read, LOAD into an IoTDB
     cluster        a receiver's data at several nodes: slots, replicas, migration, membership, health
     transfer       the transfer engine: files from one store to another, by `transfer.engine`      ┐

@@ -2,11 +2,12 @@
 
 The driver plans: it asks the ledger which files are read, in which order, with which deletions, and checks them as
 `receiver.read` does. From there on it is the format `tsfile`: tasks read their files and know no ledger. With data nodes
-the planning fetches the files to the receiver, where they stay for the grace of its cache.
+the planning fetches the files to the receiver, where they stay for the grace of its cache. With `fromNodes` the logs of the
+data nodes are asked instead of the ledger (`operations.rebuild.from_nodes`).
 
 It registers itself if `plugins/` is on the PYTHONPATH of the driver (`pyspark_tidemark`), else call
 `spark.dataSource.register(CatalogSource)`.
-Imports `receiver`, `cluster`, `app`, `settings`, `tsfiles`. Spark alone uses it.
+Imports `operations.rebuild.from_nodes`, `receiver`, `cluster`, `app`, `settings`, `tsfiles`. Spark alone uses it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from tidemark.app import App, open_app
+from tidemark.app import App, find_receiver, open_app
 from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.replicas.cache import recall_files
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.operations.rebuild.from_nodes import open_from_nodes
 from tidemark.receiver.proved_files import require_proved
 from tidemark.receiver.session import local_root
 from tidemark.receiver.view import Asked, Seen, find_seen, gone_error
@@ -35,7 +37,7 @@ from tidemark.tsfiles.spark.source import TsFileSource
 from tidemark.tsfiles.spark.survey import Holding, Survey, Wanted, survey_files
 from tidemark.untrusted_files import UntrustedFile
 
-_WHERE = ("path", "receiver", "ledger", "store")
+_WHERE = ("path", "receiver", "ledger", "store", "fromNodes")
 _WHAT = ("site", "database", "model", "table", "columns", "devices", "start", "end", "liveOnly", "verify", "times", "layout")
 OPTIONS = (*_WHERE, *_WHAT, "undecodable", "rowsPerTask", "cpuSeconds", "wallSeconds")
 
@@ -113,9 +115,16 @@ def _data_file(root: str, file: CatalogFile) -> DataFile:
 
 @contextmanager
 def _open_receiver(given: Mapping[str, str]) -> Iterator[tuple[App, ReceiverSettings]]:
-    """Open the receiver of the settings at `path`, or of a ledger."""
+    """Open the receiver of the settings at `path`, or of a ledger. `fromNodes`: with a ledger of what the nodes tell."""
     name = given.get("receiver", "")
+    from_nodes = parse_choice(given, "fromNodes", ("false", "true")) == "true"
     if url := given.get("ledger", ""):
+        if from_nodes:
+            raise UsageError(
+                "fromNodes asks no ledger, and the data nodes stand in the settings",
+                hint='.option("fromNodes", "true").load("tidemark.toml"), without ledger and store',
+                subject="fromNodes",
+            )
         if not name or not given.get("store"):
             raise UsageError(
                 "a ledger needs its receiver and the receiver's folder",
@@ -129,9 +138,14 @@ def _open_receiver(given: Mapping[str, str]) -> Iterator[tuple[App, ReceiverSett
         if not name and len(settings.receivers) != 1:
             names = ", ".join(sorted(settings.receivers)) or "none"
             raise UsageError(f"which receiver? the settings have: {names}", hint='.option("receiver", NAME)')
+    receiver = find_receiver(settings, name)
+    if from_nodes:
+        with open_from_nodes(settings, receiver) as told:
+            yield told, receiver
+        return
     app = open_app(settings)
     try:
-        yield app, app.receiver_settings(name)
+        yield app, receiver
     finally:
         app.ledger.close()
 

@@ -120,7 +120,10 @@ def _read_lines(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """A data file whose digest was computed. It is valid while size, inode and time (ns) of the last change are the same."""
+    """A data file whose digest was computed. It is valid while size, inode and time (ns) of the last change are the same.
+
+    At a node the time is that of the last change of its content, and "" is the digest of a file that is not there.
+    """
 
     location: str
     size: int
@@ -155,13 +158,19 @@ def forget_file_checks(connection: Connection, receiver: str, locations: Iterabl
     write_rows(connection, "DELETE FROM file_check WHERE receiver = :receiver AND location = :location", values)
 
 
+def checks_at_node(receiver: str, node: str) -> str:
+    """Return the name under which digests of files at a data node are recorded. No receiver has such a name."""
+    return f"{receiver}/{node}"
+
+
 def trim_file_checks(connection: Connection, receiver: str) -> None:
-    """Forget digests of files that no reader opens any more."""
+    """Forget digests of files that no reader opens any more, at the receiver and at its nodes."""
     connection.execute(
         sa.text(
-            "DELETE FROM file_check WHERE receiver = :receiver AND location NOT IN (SELECT location FROM catalog_file"
+            "DELETE FROM file_check WHERE (receiver = :receiver OR substr(receiver, 1, :length) = :nodes)"
+            " AND location NOT IN (SELECT location FROM catalog_file"
             " WHERE receiver = :receiver AND state = 'live' UNION SELECT mods_location FROM catalog_file"
             " WHERE receiver = :receiver AND state = 'live')"
         ),
-        {"receiver": receiver},
+        {"receiver": receiver, "nodes": checks_at_node(receiver, ""), "length": len(receiver) + 1},
     )

@@ -3,14 +3,16 @@
     folds of the logs → what each member must have → its files digested at the node → a digest tree a member → differences
 
 What a group has is what its log tells up to the last committed record. The ledger is not asked. A member's tree has the
-files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed. Not cheap:
-every file is read once at each member. Source: seed 003 "Data recovery flow"; docs/decisions/0024.
+files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed at a node.
+Not cheap: every file is read once at each member. The ledger notes each digest with size, time and inode of its file; with
+`cached` a file that still has them is not read again. `coverage` tells by these rows how many copies are proved. Source:
+seed 003 "Data recovery flow"; docs/decisions/0024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,13 +22,17 @@ from tidemark.cluster.replicas.core.digest_tree import DigestTree, Leaf, compare
 from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
 from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.errors import DIFFERENCES_FOUND, TidemarkError
+from tidemark.ledger.database import database_time
+from tidemark.ledger.sql import FileCheck, checks_at_node, file_checks, put_file_checks
 from tidemark.operations.rebuild.cluster import SurvivingNodes, open_survivors
 from tidemark.operations.rebuild.from_nodes import GroupHeard, Heard, hear_nodes
 from tidemark.operations.rebuild.result import Findings
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import Entry
 
 _AT_ONCE = 512  # files digested in one call
+_SETTLED_S = 2  # a file that changed so lately may change again within the same second: it is read the next time
 _REPAIR = "./tidemark cluster check --repair"
 
 
@@ -96,13 +102,18 @@ class ReplicasVerified:
         return {**told, "receiver": self.receiver, "groups": [group.as_json() for group in self.groups]}
 
 
-def verify_replicas(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ReplicasVerified:
-    """Compare the members of every group. Errors as `hear_nodes`; a member that cannot be asked is in the result."""
+def verify_replicas(
+    app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress, *, cached: bool = False
+) -> ReplicasVerified:
+    """Compare the members of every group. Errors as `hear_nodes`; a member that cannot be asked is in the result.
+
+    `cached`: files that are as they were when the ledger noted their digests are not read again.
+    """
     away: dict[str, TidemarkError] = {}
     with open_survivors(app, receiver, Findings(), away) as nodes:
         heard = hear_nodes(app, receiver, nodes, away)
         join_groups(heard.folds, partial(slots_of_file, heard.table))  # settles what each log ends with
-        digests = _Digests(heard.nodes, progress)
+        digests = _Digests(app, receiver.name, heard.nodes, progress, cached)
         return ReplicasVerified(receiver.name, tuple(_verify_group(heard, group, digests) for group in heard.groups))
 
 
@@ -163,10 +174,13 @@ def _leaves_of_member(heard: Heard, group: GroupHeard, name: str) -> dict[str, L
 
 @dataclass
 class _Digests:
-    """Digests of files at nodes, each computed once: a file may be in several groups."""
+    """Digests of files at nodes, each computed once: a file may be in several groups. `cached`: or noted before."""
 
+    app: App
+    receiver: str
     nodes: SurvivingNodes
     progress: Progress
+    cached: bool
 
     def __post_init__(self) -> None:
         self._known: dict[str, dict[str, str | int | None]] = {}
@@ -174,9 +188,32 @@ class _Digests:
     def compute(self, name: str, sizes: Mapping[str, int]) -> Mapping[str, str | int | None]:
         """Return location → digest, as `NodeFolder.compute_digests`."""
         known = self._known.setdefault(name, {})
+        whose = checks_at_node(self.receiver, name)
+        with self.app.ledger.read() as connection:
+            noted = file_checks(connection, whose) if self.cached else {}
+            now = database_time(connection)
         missing = sorted(sizes.keys() - known.keys())
         for start in range(0, len(missing), _AT_ONCE):
-            some = {at: sizes[at] for at in missing[start : start + _AT_ONCE]}
-            known |= self.nodes.stores.open_folder(name).compute_digests(some)
+            some = missing[start : start + _AT_ONCE]
+            looks = {at: _sign_of(at, entry, now) for at, entry in zip(some, self._look(name, some), strict=True)}
+            same = {at for at in some if at in noted and replace(noted[at], sha256="") == looks[at] and looks[at].ctime_ns}
+            read = {at: sizes[at] for at in some if at not in same}
+            fresh = self.nodes.stores.open_folder(name).compute_digests(read) if read else {}
+            known |= {at: noted[at].sha256 for at in same} | fresh
+            found = [replace(looks[at], sha256=digest if isinstance(digest, str) else "") for at, digest in fresh.items()]
+            with self.app.ledger.write() as connection:
+                put_file_checks(connection, whose, found, database_time(connection))
             self.progress(Tick(f"verify {name}", start + len(some), len(missing)))
         return known
+
+    def _look(self, name: str, locations: Sequence[str]) -> Sequence[Entry | None]:
+        return self.nodes.stores.open_store(name).stat_many(locations)
+
+
+def _sign_of(location: str, entry: Entry | None, now: float) -> FileCheck:
+    """Return a file's sign without a digest. One that is missing, or may change again within the second, has time 0: it is
+    read the next time."""
+    if entry is None:
+        return FileCheck(location, 0, 0, 0, "")
+    settled = entry.mtime <= now - _SETTLED_S
+    return FileCheck(location, entry.size, entry.mtime * 10**9 if settled else 0, entry.inode, "")

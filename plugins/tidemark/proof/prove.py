@@ -18,6 +18,7 @@ from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.sql import file_checks, put_file_checks, run_report
 from tidemark.proof.as_of import as_of
 from tidemark.proof.coverage.cells import Coverage
+from tidemark.proof.coverage.gather import read_replica_proof
 from tidemark.proof.coverage.site import CoverageScope, Site, cover_site, sites_of
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.overview import LEFT_OUT, read_links
@@ -48,9 +49,10 @@ def coverage(
         )
         dates = {s: as_of(connection, receiver.name, s.site_id, _link_of(app, s), app.clock()) for s in wanted}
         covered = tuple(cover_site(connection, scene, s, dates[s]) for s in wanted)
+        replicas = read_replica_proof(connection, receiver.name)
     with app.ledger.write() as connection:
         put_file_checks(connection, receiver.name, checked.fresh, database_time(connection))
-    return Coverage(covered, receiver.name, app.clock())
+    return Coverage(covered, receiver.name, app.clock(), replicas)
 
 
 def _link_of(app: App, site: Site) -> LinkSettings | None:

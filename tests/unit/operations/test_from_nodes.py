@@ -24,6 +24,7 @@ from tidemark.cluster.slots.hash_ring import Node, identifier_of
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError
 from tidemark.ledger.receiver.catalog import live_files
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
+from tidemark.operations.rebuild.rebuild import rebuild_ledger
 from tidemark.proof.cluster.replicas import show_replicas
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import NodeSettings
@@ -140,6 +141,27 @@ def test_a_record_that_is_at_one_member_alone_is_left_out(centre: LoadedCentre) 
     assert len(records_at(LocalStore(str(centre.node(master))), header)) > before
     centre.away = set()
     assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
+
+
+def test_a_rebuilt_ledger_takes_back_a_commit_that_died_with_the_old_one(centre: LoadedCentre) -> None:
+    """It lies at one member alone. If the log went on behind it, logs would tell it one day, and the ledger never."""
+    master = master_of(centre, centre.header)
+    with centre.app.ledger.read() as connection:
+        entries = read_entries(connection, live_files(connection, centre.name))
+    centre.away = {name for name in NODES if name != master}
+    with centre.cluster() as cluster, hold_groups(cluster) as lease, pytest.raises(NoQuorumError):
+        append_change(cluster, lease, Change(gone=tuple(entry.file for entry in entries)))
+    centre.away = set()
+    settings = centre.app.settings
+    centre.app.ledger.close()
+    (centre.folder / "var" / "ledger.db").unlink()
+    assert rebuild_ledger(settings).findings.troubles == []
+    centre.reopen()
+    centre.app.settings.nodes.update(settings.nodes)
+    assert centre.rows() == rows((2, 21), (7, 70))
+    centre.land(8)
+    centre.load()
+    assert centre.rows() == rows_from_nodes(centre) == rows((2, 21), (7, 70), (8, 80))
 
 
 def test_slots_that_no_log_tells_of_yet_are_named(tmp_path: Path) -> None:

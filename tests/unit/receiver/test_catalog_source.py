@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +16,9 @@ from tests.clustered import SLOTS, Clustered
 from tests.landing_maker import SITE_B
 from tests.small_files import column_of, deletion, file_of, sealed, source
 from tidemark.catalog_source import CatalogSource, plan_catalog
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UsageError
+from tidemark.cli.main import main
+from tidemark.cluster.replicas.commit import record_slots
+from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError, UsageError
 from tidemark.operations.decisions import owners_transfer
 from tidemark.receiver.read import Query
 from tidemark.tsfiles.points.codes import DataType
@@ -176,6 +180,33 @@ def test_files_of_nodes_are_at_the_receiver_when_the_tasks_start(tmp_path: Path)
     tasks, reader = planned(centre, layout="tall")
     centre.away |= {"n1", "n2", "n3"}
     assert [tuple(row.values()) for task in tasks for batch in reader.read_task(task) for row in batch.to_pylist()] == before
+
+
+def test_without_a_ledger_the_nodes_tell_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are those of `read --from-nodes`, and of the ledger before it was lost."""
+    monkeypatch.setenv("TIDEMARK__LEDGER__URL", "postgresql+psycopg://nobody@127.0.0.1:1/none")
+    nodes = "".join(f'[nodes.n{n}]\nstore = "nodes/n{n}"\n' for n in (1, 2, 3))
+    centre = write_settings(Clustered(tmp_path), f'[cluster]\nreceiver = "centre"\nquorum = 2\nslots = {SLOTS}\n{nodes}')
+    centre.begin("n1", "n2", "n3")
+    fill(centre)
+    centre.merge()
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+    before = centre.rows()
+    centre.app.ledger.close()
+    centre.empty_cache()
+    out = centre.folder / "told.csv"
+    asked = ["read", "--from-nodes", "--tall", "--out", str(out)]
+    assert main(["--config", str(centre.folder / "tidemark.toml"), *asked]) == 0
+    told = [(device, name, int(time), kind, value) for device, name, time, kind, value in list(csv.reader(out.open()))[1:]]
+    assert tall(centre, fromNodes="true") == before == told
+    shutil.rmtree(centre.node("n2"))
+    assert tall(centre, fromNodes="true") == before
+    shutil.rmtree(centre.node("n1"))
+    with pytest.raises(NoQuorumError, match="1 of the 3 nodes of centre answer"):
+        tall(centre, fromNodes="true")
+    with pytest.raises(UsageError, match="fromNodes asks no ledger"):
+        tall(centre, fromNodes="true", ledger="sqlite:////nowhere.db")
 
 
 def test_a_ledger_and_a_folder_will_do(centre: Centre) -> None:

@@ -166,6 +166,9 @@ def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
     for site in found["sites"]:
         stale = ", STALE: nothing is known of it since" if site["stale"] else ""
         screen.print_line(f"  {site['site']}: as of {site['as_of'] or 'no whole listing'}{stale}")
+    if told := found.get("replicas"):
+        since = f", the first at {told['oldest']}" if told["oldest"] else ": ./tidemark replica verify"
+        screen.print_line(f"  data nodes: {told['proved']:,} of {told['copies']:,} copies proved{since}")
     red = found["red"]
     columns = ["site", "device", "day", "expected>", "present>", "why"]
     screen.print_table(columns, [[cell.get(key.rstrip(">")) for key in columns] for cell in red[:SHOWN]])

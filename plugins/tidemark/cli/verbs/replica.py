@@ -31,6 +31,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = add_action(choices, "verify", summary, "./tidemark replica verify")
     receiver_argument(verify)
     from_nodes_argument(verify)
+    told = "files that still have size, time and inode of their last proof are not read again"
+    verify.add_argument("--cached", action="store_true", help=told)
 
 
 def _run_replica(call: Call) -> Answer:
@@ -54,7 +56,7 @@ def _verify(call: Call, app: App, receiver: ReceiverSettings) -> Answer:
     from tidemark.operations.replicas import verify_replicas
 
     with show_progress(call.screen) as beat:
-        verified = verify_replicas(app, receiver, beat)
+        verified = verify_replicas(app, receiver, beat, cached=call.arguments.cached)
     return Answer(verified.as_json(), lambda screen: _print_verified(screen, verified), verified.exit_code)
 
 

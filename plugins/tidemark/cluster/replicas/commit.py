@@ -112,7 +112,7 @@ def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Itera
     operations = sort_by_group(table, change, covers) or {header: [] for header in also}
     opened: dict[str, tuple[MemberLogs, GroupLogRow, LogEnd]] = {}
     for header in sorted(operations.keys() & set(table.ring.names)):
-        logs = MemberLogs(cluster, header)
+        logs = MemberLogs(cluster, header, lease)
         logs.require_holders(lacking.get(header, ()))
         row = known.get(header, GroupLogRow(receiver, header))
         opened[header] = (logs, *open_group(logs, row, lease, without=lacking.get(header, ())))
@@ -195,7 +195,7 @@ def recover_members(cluster: Cluster) -> None:
         return
     with hold_groups(cluster) as lease:
         for header in _find_fallen(cluster):
-            logs = MemberLogs(cluster, header)
+            logs = MemberLogs(cluster, header, lease)
             with cluster.app.ledger.read() as connection:
                 row = read_group_logs(connection, receiver)[header]
             try:

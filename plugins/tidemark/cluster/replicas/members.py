@@ -26,16 +26,19 @@ from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Memb
 from tidemark.cluster.replicas.deliver import machine_of, members_of_header
 from tidemark.cluster.replicas.log import Answer, GroupLog, Tail, read_all_tails
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, TidemarkError, UnreachableError
+from tidemark.ledger.leases import Lease, assert_held
 
 _T = TypeVar("_T", Answer, Tail)
 _AT_ONCE = 8  # records in an append to a member that is behind: they have some MiB at most, an append at most 32
 
 
 class MemberLogs:
-    """The members of the header's group by the table in force, with their logs. `silent`: member → why it said nothing."""
+    """The members of the header's group by the table in force, with their logs. `silent`: member → why it said nothing.
+    `lease`: under which they are changed."""
 
-    def __init__(self, cluster: Cluster, header: str) -> None:
+    def __init__(self, cluster: Cluster, header: str, lease: Lease | None = None) -> None:
         self.cluster = cluster
+        self.lease = lease
         self.header = header
         self.names = members_of_header(cluster.table, header)
         self.quorum = min(cluster.quorum, len(self.names))
@@ -87,7 +90,8 @@ class MemberLogs:
         if master is not None and master.is_yes:
             behind = [name for name, answer in answers.items() if answer.verdict in (Verdict.GAP, Verdict.UNFENCED)]
             answers |= self._ask_members(behind, lambda log, _: self._bring_up(log, fence))
-        have = {name: answer.is_yes for name, answer in answers.items()}
+        last = records[-1].head.position  # a member that was brought up lacks them if the master has lost its own log
+        have = {name: answer.is_yes and answer.tail.end.position >= last for name, answer in answers.items()}
         counted = {name: yes and name not in without for name, yes in have.items()}
         members = [Member(name, Role.MASTER if name == fence.master else Role.SLAVE) for name in self.names]
         if judge_forward(self.as_group(members), fence.master, counted, expired=True) is not Outcome.COMMITTED:
@@ -122,7 +126,7 @@ class MemberLogs:
     def require_known(self, name: str, tail: Tail, epoch: int) -> None:
         """Raise PermanentError if a member swore to another coordinator, or to an epoch that this ledger has not given."""
         if tail.fence is not None:
-            self.require_ours(name, judge_fence(tail.fence, Fence(self.cluster.identity, epoch + 1, name)))
+            self.require_ours(name, judge_fence(tail.fence, Fence(self.cluster.identity, epoch + 1, "")))  # of no master yet
 
     def require_ours(self, name: str, verdict: Verdict) -> None:
         """Raise PermanentError if the answer says that another coordinator, or a newer state of this one, is at work."""
@@ -153,7 +157,13 @@ class MemberLogs:
         )
 
     def _bring_up(self, log: GroupLog, fence: Fence) -> Answer:
-        """Give a member that is behind what the master has more. Its log is the same up to its end, or it refuses."""
+        """Give a member that is behind what the master has more. Its log is the same up to its end, or it refuses.
+
+        An empty log has forgotten to whom it swore, so it refuses nobody: only who still holds the lease may fill it.
+        """
+        if self.lease is not None and not log.read_tail().end.position.version:
+            with self.cluster.app.ledger.read() as connection:
+                assert_held(connection, self.lease)
         answer = log.swear(fence)
         if not answer.is_yes:
             return answer

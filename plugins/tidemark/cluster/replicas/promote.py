@@ -61,7 +61,11 @@ def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collecti
         elected = elect_master(group, Restart.INTERSECT)
         if elected is None:
             break
-        row = _give_epoch(logs, row, elected.name, lease)
+        told = [Oath(name, tail.end, _is_in_step(name, tail, row)) for name, tail in tails.items()]
+        if judge_promotion(group, elected.name, told, granted=group.even) is not Promotion.WRITE_BARRIER:
+            break  # the epoch would be given in vain, and its old master would be none
+        emptied = [name for name, tail in tails.items() if tail.fence is None]
+        row = _give_epoch(logs, row, elected.name, lease, emptied)
         # CRASH WINDOW: the epoch is given, some members swore to it, some may have the barrier: the row is not active, the
         # next commit gives a newer epoch.
         fence = Fence(logs.cluster.identity, row.epoch, elected.name)
@@ -120,8 +124,10 @@ def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow
     return fresh
 
 
-def _give_epoch(logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease) -> GroupLogRow:
-    given = replace(row, epoch=row.epoch + 1, master=master, active=False)
+def _give_epoch(logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease, emptied: Collection[str]) -> GroupLogRow:
+    """`emptied`: members that have lost their oaths. With their next one that is not seen any more: they are not in step."""
+    in_step = tuple(name for name in row.in_step if name not in emptied)
+    given = replace(row, epoch=row.epoch + 1, master=master, active=False, in_step=in_step)
     _write(logs, row, given, lease)
     return given
 

@@ -27,7 +27,7 @@ from tidemark.cluster.replicas.core.roles import Position
 from tidemark.cluster.replicas.deliver import members_of_header
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.records.fold import GroupTold, Told, find_newest_epochs, fold_group, join_groups
-from tidemark.cluster.replicas.records.operation import FileKey, key_of
+from tidemark.cluster.replicas.records.operation import FileKey, commit_of, is_take_back, key_of
 from tidemark.cluster.slots.routing import home_slot, slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError
@@ -179,7 +179,8 @@ def _hear_group(
             tails[name] = nodes.open_log(name, header).read_tail()
         except TidemarkError as error:
             silent[name] = error
-    sworn = {name: tail for name, tail in tails.items() if tail.fence is not None}
+    # An empty log proves nothing: its member may have had records, lost its disk and sworn anew.
+    sworn = {name: tail for name, tail in tails.items() if tail.end.position.version}
     while sworn:
         longest = max(sworn, key=lambda name: sworn[name].end.position)
         try:
@@ -274,6 +275,40 @@ def _group_row(receiver: str, group: GroupHeard) -> group_logs.GroupLogRow | Non
     return group_logs.GroupLogRow(
         receiver, group.header, newest.epoch, newest.master, active, settled, in_step=group.holders
     )
+
+
+def note_doubts(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes) -> None:
+    """Note of each group, after `write_cluster`, what its log has that the catalog has not: a commit that died. The group's
+    next commit takes it back. Without it a reader of the logs alone would count it some day."""
+    try:
+        heard = hear_nodes(app, receiver, nodes, {})
+        heard.require_all()
+    except (RetryableError, NotFoundError, NoQuorumError, CorruptionError):
+        return
+    with app.ledger.write() as connection:
+        rows = group_logs.read_group_logs(connection, receiver.name)
+        for group in heard.groups:
+            row = rows.get(group.header)
+            if row is not None and group.holders and (doubt := _find_doubt(heard, group)) is not None:
+                settled, commit = doubt
+                known = replace(row, settled=settled, operation=commit, in_step=group.holders)
+                group_logs.swap_group_log(connection, row, known, app.clock())
+
+
+def _find_doubt(heard: Heard, group: GroupHeard) -> tuple[tuple[int, int], str] | None:
+    """Return the commit at the end of the group's longest log that does not count, and the position before it."""
+    longest = max(group.tails, key=lambda name: group.tails[name].end.position)
+    counted = heard.folds[group.header].commits
+    before, commit = (0, 0), ""
+    position = before
+    for stored in heard.nodes.open_log(longest, group.header).read(1):
+        mine = commit_of(stored)
+        if mine and is_take_back(stored):
+            commit = ""
+        elif mine and mine not in counted and mine != commit:
+            before, commit = position, mine
+        position = (stored.head.position.epoch, stored.head.position.version)
+    return (before, commit) if commit else None
 
 
 def restore_catalog(app: App, receiver: ReceiverSettings, store: Store, nodes: SurvivingNodes) -> None:

@@ -27,7 +27,7 @@ from tidemark.ledger.leases import Leases, load_lease, this_process
 from tidemark.ledger.migrations import migrate_ledger, schema_version
 from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.operations.rebuild.cluster import open_survivors, write_cluster, write_schemas
-from tidemark.operations.rebuild.from_nodes import restore_catalog
+from tidemark.operations.rebuild.from_nodes import note_doubts, restore_catalog
 from tidemark.operations.rebuild.links import rebuild_link
 from tidemark.operations.rebuild.receiver import rebuild_receiver
 from tidemark.operations.rebuild.result import Findings, Lost, RebuildResult
@@ -210,6 +210,7 @@ def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: 
         if nodes is not None:
             write_schemas(app, receiver, nodes)
             write_cluster(app, receiver, nodes, progress)
+            note_doubts(app, receiver, nodes)
 
 
 def _write_marks(ledger: Ledger, settings: Settings) -> None:

@@ -91,12 +91,27 @@ class SiteCoverage:
 
 
 @dataclass(frozen=True)
+class ReplicaProof:
+    """Row 30 of the promise: replica = master, proved. Of `copies` at data nodes `proved` had their digest when
+    `replica verify` read them last, and `differ` had not. `oldest`: when the first of these was read; None before."""
+
+    copies: int
+    proved: int = 0
+    differ: int = 0
+    oldest: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "oldest": format_iso(self.oldest)}
+
+
+@dataclass(frozen=True)
 class Coverage:
-    """The report. `made`: its time, seconds since 1970."""
+    """The report. `made`: its time, seconds since 1970. `replicas`: None without data nodes."""
 
     sites: tuple[SiteCoverage, ...] = ()
     receiver: str = ""
     made: float = 0.0
+    replicas: ReplicaProof | None = None
 
     @property
     def cells(self) -> int:
@@ -117,8 +132,8 @@ class Coverage:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether something that is known to be at a site is missing here."""
-        return bool(self.red_cells or any(s.gaps for s in self.sites))
+        """Whether something that is known to be at a site is missing here, or a copy at a node is not what it should be."""
+        return bool(self.red_cells or any(s.gaps for s in self.sites) or (self.replicas and self.replicas.differ))
 
     @property
     def is_complete(self) -> bool:
@@ -139,7 +154,7 @@ class Coverage:
     def as_json(self) -> dict[str, Any]:
         red = [r for site in self.sites for r in list_red_cells(site)]
         return {
-            **(self._encode_red_error(red) or self._encode_stale_error()),
+            **(self._encode_red_error(red) or self._encode_replica_error() or self._encode_stale_error()),
             "receiver": self.receiver,
             "cells": self.cells,
             "complete": self.is_complete,
@@ -162,7 +177,14 @@ class Coverage:
             **kept_json_of_sites((s.site, s.kept) for s in self.sites),
             "red": red[:RED_SHOWN],
             "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
+            **({"replicas": self.replicas.as_json()} if self.replicas else {}),
         }
+
+    def _encode_replica_error(self) -> dict[str, str]:
+        if not self.replicas or not self.replicas.differ:
+            return {}
+        error = f"{self.replicas.differ} of {self.replicas.copies} copies at data nodes were not those of the catalog"
+        return {"error": error, "hint": "./tidemark replica verify names them; ./tidemark cluster check --repair"}
 
     def _encode_stale_error(self) -> dict[str, str]:
         if not self.stale_sites:

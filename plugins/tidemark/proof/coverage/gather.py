@@ -18,7 +18,7 @@ from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender.links import AttemptRow, newest_attempts
 from tidemark.ledger.sender.runs import progress_of
 from tidemark.ledger.sql import Row, run_report
-from tidemark.proof.coverage.cells import CatalogView, Expected, Held, account_trouble
+from tidemark.proof.coverage.cells import CatalogView, Expected, Held, ReplicaProof, account_trouble
 from tidemark.proof.status import LinkFacts
 from tidemark.sync.notes import passed_over
 from tidemark.tsfiles.devices import put_below
@@ -61,6 +61,13 @@ def catalog_view(
     }
     trouble = late | {r["path"]: _format_trouble(r, names) for r in run_report(connection, "site_troubles", **place)}
     return CatalogView(held, dict(by_path), dict(merged_over), account, broken, trouble, late)
+
+
+def read_replica_proof(connection: Connection, receiver: str) -> ReplicaProof | None:
+    """Return what `replica verify` found of the copies at data nodes; None where there are none. A copy that came later than
+    its last proof counts as not proved."""
+    (row,) = run_report(connection, "replica_proofs", receiver=receiver)
+    return ReplicaProof(**row) if row["copies"] else None
 
 
 def late_paths(connection: Connection, site_id: str, receiver: str = "") -> dict[str, str]:

@@ -60,6 +60,9 @@ def render_page(coverage: Coverage) -> str:
         ("bad" if gaps else "", f"{gaps:,}", "gaps in what was told"),
         ("unsure" if coverage.unknown_cells else "", f"{coverage.unknown_cells:,}", "unknown: after the last whole listing"),
     ]
+    if (nodes := coverage.replicas) is not None:
+        kind = "bad" if nodes.differ else "ok" if nodes.proved == nodes.copies else "unsure"
+        totals.append((kind, f"{nodes.proved:,} of {nodes.copies:,}", "copies at data nodes proved"))
     boxes = "".join(f'<div class="{kind}"><b>{number}</b>{text}</div>' for kind, number, text in totals)
     sites = "".join(_render_site(site) for site in coverage.sites) or "<p>No site has told anything yet.</p>"
     return (
