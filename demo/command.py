@@ -35,6 +35,13 @@ def tidemark(settings: Path, *words: str, allow: tuple[int, ...] = (0,), **envir
 
 def kill_in_the_middle(settings: Path, words: tuple[str, ...], underway: Callable[[], bool], **environ: str) -> bool:
     """Start a verb, wait until `underway`, kill -9 its whole process group. False if it ended before the kill."""
+    return strike_in_the_middle(settings, words, underway, lambda pid: os.killpg(pid, signal.SIGKILL), **environ)
+
+
+def strike_in_the_middle(
+    settings: Path, words: tuple[str, ...], underway: Callable[[], bool], strike: Callable[[int], None], **environ: str
+) -> bool:
+    """Start a verb, wait until `underway`, strike and wait for its end. False if it ended before. `strike` gets its pid."""
     child = subprocess.Popen(
         _command(settings, words),
         cwd=REPOSITORY,
@@ -46,11 +53,11 @@ def kill_in_the_middle(settings: Path, words: tuple[str, ...], underway: Callabl
     deadline = time.monotonic() + 30
     while child.poll() is None and not underway() and time.monotonic() < deadline:
         time.sleep(0.01)
-    died_by_us = child.poll() is None
-    if died_by_us:
-        os.killpg(child.pid, signal.SIGKILL)
+    struck = child.poll() is None
+    if struck:
+        strike(child.pid)
     child.wait()
-    return died_by_us
+    return struck
 
 
 def _command(settings: Path, words: tuple[str, ...]) -> list[str]:

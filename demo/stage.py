@@ -122,9 +122,8 @@ class SiteDoor:
     def is_ssh(self) -> bool:
         return self.process is not None
 
-    def lines(self, site: DemoSite) -> str:
-        """The settings of a site's store for tidemark.toml."""
-        home = self.stage / site.name
+    def lines(self, home: Path) -> str:
+        """The settings of a store for tidemark.toml: a site's or a node's folder."""
         if not self.is_ssh:
             return f'store = "file://{home}"'
         return f'store = "{self.root}{home}"\nhost_key = "{self.host_key}"\nkey = "{self.key}"'
@@ -143,7 +142,8 @@ def write_settings(stage: Path, door: SiteDoor) -> Path:
         data = ", ".join(f'"{d}"' for d in site.data)
         blocks.append(
             f'[receivers.{site.receiver}]\nstore = "file://{stage / site.receiver}"\n\n'
-            f'[sites.{site.name}]\nid = "{site.site_id}"\n{door.lines(site)}\ndata = [{data}]\nschema = "{site.schema}"\n\n'
+            f'[sites.{site.name}]\nid = "{site.site_id}"\n{door.lines(stage / site.name)}\n'
+            f'data = [{data}]\nschema = "{site.schema}"\n\n'
             f'[links.{site.name}]\nsite = "{site.name}"\nreceiver = "{site.receiver}"\n'
         )
     path = stage / "tidemark.toml"

@@ -1,4 +1,4 @@
-"""The demo's steps: first sync, late data, deletions, a kill in the middle and a rerun, Airflow and Spark, the proof."""
+"""The demo: first sync, late data, deletions, a kill in the middle and a rerun, data nodes, Airflow, Spark, the proof."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from demo.answers import Verdict, judge
 from demo.command import StoryBroke, kill_in_the_middle, tidemark
+from demo.nodes import Nodes
 from demo.pages import Pages
 from demo.stage import SITES, DemoSite, SiteDoor, empty_stage, reveal, reveal_schema, write_settings
 
@@ -80,6 +81,9 @@ class Story:
         self._step("first sync of factory is killed with -9 in the middle", lambda: self._killed(factory))
         self._step("the same command again", lambda: self._sync(factory))
         self._step("late data and deletions appear at the sites", self._seal_rest)
+        nodes = Nodes(self.stage / "nodes", wind, self.door)
+        self._step("three data nodes; the disk of one is emptied while they are loaded", nodes.wipe_one)
+        self._step("their ledger is deleted", nodes.lose_ledger)
         if self.pages is not None:
             self._step("Airflow is up", self._airflow_up)
             self._step("windfarm syncs as a DAG; Spark loads and merges", lambda: self._sync_in_airflow(wind))
