@@ -10,7 +10,7 @@ Three nodes, each behind an OpenSSH server of its own on this machine; the group
     watch_1000_groups_s  one round of questions: 1,000 groups with three logs each on five nodes, all ends read
     load_overhead    `./tidemark load` of 200 files into the three nodes, to the same without lease, records and marks of
                      the logs, in one process that leaves them out
-    verify_to_read   `replica verify` of 1 GB a node that agree, to `sha256sum` over all of it. `verify_cached_to_read`:
+    verify_to_read   `replica verify` of 10 GB at three nodes that agree, to `sha256sum` over it. `verify_cached_to_read`:
                      again, with the digests that the first one noted
     rebuild_100k_s   seconds for the catalog of 100,000 files from a group's log into a new ledger; `rebuild_100k_mb`
 """
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tidemark bench replicas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="200 commits, two rounds of loads, 200 MB")
+    parser.add_argument("--quick", action="store_true", help="200 commits, two rounds of loads, 600 MB to verify")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
     asked = parser.parse_args(arguments)
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if "rebuild" in wanted:
                 replicas_rebuild.measure(Path(place) / "rebuild", ratios, ours)
             if "verify" in wanted:
-                files = 20 if asked.quick else 100
+                files = 20 if asked.quick else 340
                 replicas_verify.measure(running, Path(place) / "verify", files, commit, (ratios, ours))
     except PartMissing as missing:
         parser.exit(6, f"{missing}\n")
