@@ -15,11 +15,14 @@ from tests.dags.test_parsing import CLUSTER
 from tests.services.processes import descendants_named
 from tidemark.cluster.health.check import check_cluster
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
+from tidemark.cluster.replicas.deliver import late_members
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions
 from tidemark.errors import NotFoundError, UsageError
+from tidemark.ledger.leases import Identity, Leases
 from tidemark.orchestration.tasks import cluster as cluster_tasks
-from tidemark.proof.cluster.show import show_cluster
+from tidemark.orchestration.tasks import replicas as replica_tasks
+from tidemark.proof.cluster.show import show_cluster, table_of
 from tidemark.sync.run import Options, run_sync
 
 DAG_ID = "tidemark_cluster_scale"
@@ -105,6 +108,25 @@ def test_a_run_goes_on_with_what_the_command_began(nodes: Centre) -> None:
     app = nodes.app()
     change_nodes(app, app.receiver_settings("centre"), Wanted("add", "n4", url(nodes, "n4")), wait=False)
     assert Scale(kind="add", node="n4", url=url(nodes, "n4")).whole()["state"] == "done" and sound(nodes)
+
+
+def test_a_round_of_the_watch_names_who_lacks_files_and_each_is_recovered_by_a_task(nodes: Centre) -> None:
+    assert replica_tasks.watch("centre")["groups"] == 3
+    app = nodes.app()
+    with app.ledger.write() as connection:  # a node that missed what was loaded
+        connection.exec_driver_sql("DELETE FROM node_copy WHERE node = 'n1'")
+        connection.exec_driver_sql("UPDATE group_member SET applied = 0 WHERE node = 'n1'")
+        lacks = late_members(connection, "centre", table_of(connection, "centre")).get("n1", ())
+    assert replica_tasks.find("centre") == (["n1"] if lacks else [])
+    assert replica_tasks.watch("centre")["waiting"] == (1 if lacks else 0)
+    replica_tasks.recover("centre", "n1")
+    assert replica_tasks.find("centre") == [] and sound(nodes)
+
+
+def test_of_two_rounds_at_once_one_is_not_needed(nodes: Centre) -> None:
+    leases = Leases(nodes.app().ledger, Identity("elsewhere", "boot", 1, "start"))
+    leases.acquire_lease("watch:centre", "watch-other")
+    assert replica_tasks.watch("centre") == {}
 
 
 def test_what_cannot_be_is_red_with_its_reason(nodes: Centre) -> None:

@@ -23,7 +23,7 @@ class Explanation:
     or action that changes it, '' where none is needed. `if_you_wait`: what happens without it. `final`: nothing is open."""
 
     subject: str
-    kind: str  # file | run | landing | link | site | device
+    kind: str  # file | run | landing | link | site | device | node | slot | group
     state: str
     cause: str
     evidence: tuple[str, ...] = ()

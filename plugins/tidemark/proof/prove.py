@@ -62,10 +62,10 @@ def _link_of(app: App, site: Site) -> LinkSettings | None:
 def why(app: App, subject: str) -> Explanation:
     """Explain a link, site, run, landing, file or device by the name that a person uses.
 
-    A path that the ledger does not know is searched for at the sites. `node:NAME` and `slot:N` are a cluster's;
+    A path that the ledger does not know is searched for at the sites. `node:NAME`, `slot:N`, `group:NAME` are a cluster's;
     `source:NAME`, `table:NAME`, `gap:ID` and GTIDs are of changes. Raises NotFoundError with the nearest names.
     """
-    if app.settings.cluster is not None and subject.startswith(("node:", "slot:")):
+    if app.settings.cluster is not None and subject.startswith(("node:", "slot:", "group:")):
         from tidemark.proof.cluster.why import explain_part
 
         return explain_part(app, subject)

@@ -224,6 +224,12 @@ class AirflowSettings:
     )
     verify_schedule: str = setting("30 3 * * *", parse_cron, 'cron line of `tidemark_verify`; "": by hand only')
     housekeep_schedule: str = setting("15 4 * * *", parse_cron, 'cron line of `tidemark_housekeep`; "": by hand only')
+    watch_schedule: str = setting(
+        "* * * * *", parse_cron, 'cron line of `tidemark_replica_watch`, where there is a cluster; "": by hand only'
+    )
+    recover_schedule: str = setting(
+        "*/5 * * * *", parse_cron, 'cron line of `tidemark_replica_recover`, where there is a cluster; "": by hand only'
+    )
     timezone: str = setting("UTC", parse_timezone, "of these schedules; a link has its own")
     at_creation: str = setting(
         "airflow",
@@ -289,6 +295,9 @@ class ClusterSettings:
     )
     grace_hours: int = setting(
         24, whole_number(0), "files that moved away stay at their old nodes for so long, for readers at work"
+    )
+    misses: int = setting(
+        3, whole_number(1), "rounds of the watch that a node may miss before others become masters of its groups"
     )
 
 

@@ -240,7 +240,9 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
 
 
 def _why_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="SUBJECT", help="a file, run, site, link, device, landing, node:NAME or slot:N")
+    parser.add_argument(
+        "subject", metavar="SUBJECT", help="a file, run, site, link, device, landing, node:NAME, slot:N or group:NAME"
+    )
     receiver_argument(parser)
 
 

@@ -34,6 +34,7 @@ TABLES = ".tidemark/table"
 SCHEMAS = ".tidemark/schema"
 SNAPSHOTS = ".tidemark/snapshot"
 LOGS = ".tidemark/log"
+QUARANTINE = ".tidemark/quarantine"
 
 _SCHEMA = ".schema"
 _KEPT_TABLES = 2  # the previous one too: the rollback of a change removes the newest
@@ -252,6 +253,15 @@ class NodeFolder:
         """Remove files below `data/`; a missing one counts as removed. CorruptionError for a path outside of it."""
         # CRASH WINDOW: some are removed, their rows say `going`: removed again. A power loss may bring files back.
         self.store.remove([_in_data(location) for location in sorted(set(locations))])
+
+    def set_aside(self, locations: Iterable[str], label: str) -> None:
+        """Move files from below `data/` to where nobody looks for them or removes them. A missing one is left out."""
+        wanted = [_in_data(location) for location in sorted(set(locations))]
+        here = [at for at, entry in zip(wanted, self.store.stat_many(wanted), strict=True) if entry is not None]
+        aside = f"{QUARANTINE}/{label}"
+        self.store.make_folders(sorted({f"{aside}/{at.rpartition('/')[0]}" for at in here}))
+        # CRASH WINDOW: some are there, some not yet. Either way they do not count.
+        self.store.seal_parts([(at, f"{aside}/{at}") for at in here])
 
     def list_sizes(self) -> dict[str, int]:
         """Return every file below `data/` with its bytes, `.part`s included."""

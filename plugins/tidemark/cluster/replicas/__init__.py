@@ -1,6 +1,7 @@
 """Files go to the nodes of their slots before they are visible; late nodes get what they missed.
 
-Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall_files`, which brings files back to the receiver.
+Enter by `forward.make_visible`, `catch_up.catch_up`, `recover.recover_node` and `cache.recall_files`, which brings files
+back to the receiver.
 
     core/      the rules of roles, epochs and logs; pure (docs/replication.md)
     log        the log of a group in its member's folder: compare and append, read, seal
@@ -12,6 +13,7 @@ Enter by `forward.make_visible`, `catch_up.catch_up` and `cache.recall_files`, w
     deliver    files and their schema brought to nodes; the copies there are recorded
     cache      the receiver's own copies: fetched when read, evicted when there are many
     forward    propose, deliver, quorum, record, commit
+    recover    a member back into step: its files by the catalog, then its log by the master's
     catch_up   a late member gets every committed operation above what it has applied
 
 Imports `cluster.slots`, `cluster.nodes`, `app`, `formats.layout`, `ledger`, `stores.protocol`, `transfer.engine`. A quorum

@@ -18,11 +18,12 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import schema_bytes_of
-from tidemark.cluster.replicas.commit import append_change, hold_groups, recover_members, settle_commit
+from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_commit
 from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, logs_of
 from tidemark.cluster.replicas.forward import withdraw_left
 from tidemark.cluster.replicas.plan import Piece, due_operations
 from tidemark.cluster.replicas.records.change import Change
+from tidemark.cluster.replicas.recover import hold_node, recover_logs
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.formats.layout import MERGED
 from tidemark.ledger.cluster import (
@@ -78,11 +79,12 @@ def catch_up(cluster: Cluster | None, store: Store, most: int | None = None) -> 
     away: dict[str, str] = {}
     for late in _find_late_nodes(cluster, most):
         try:
-            files += _put_files(cluster, store, late)
-            removed += _remove_files(cluster, late)
+            with hold_node(cluster, late.node):  # one that is recovered meanwhile gets its files there
+                files += _put_files(cluster, store, late)
+                removed += _remove_files(cluster, late)
         except TidemarkError as error:
             away[late.node] = error.message
-    recover_members(cluster)
+    recover_logs(cluster)
     return CaughtUp(files, removed, away)
 
 

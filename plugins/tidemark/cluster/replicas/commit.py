@@ -182,38 +182,3 @@ def record_slots(cluster: Cluster) -> None:
                 settle_commit(connection, cluster, lease, appended)
     if failed:
         raise failed[0]
-
-
-def recover_members(cluster: Cluster) -> None:
-    """Bring the members whose logs are not in step back into it: what they lack comes from the master, and a log that parted
-    from the master's is set aside. If all are in step, this is one query.
-
-    A group without a master waits for its next record. PermanentError if the nodes are ahead of the ledger.
-    """
-    receiver = cluster.receiver.name
-    if not _find_fallen(cluster):
-        return
-    with hold_groups(cluster) as lease:
-        for header in _find_fallen(cluster):
-            logs = MemberLogs(cluster, header, lease)
-            with cluster.app.ledger.read() as connection:
-                row = read_group_logs(connection, receiver)[header]
-            try:
-                row, end = open_group(logs, row, lease)
-            except NoQuorumError:
-                continue
-            fallen = [name for name in logs.names if name not in row.in_step]
-            back = logs.recover(fallen, Fence(cluster.identity, row.epoch, row.master), end)
-            # CRASH WINDOW: its log is whole, the ledger does not know: the next record or recovery tells.
-            if back:
-                with cluster.app.ledger.write() as connection:
-                    assert_held(connection, lease)
-                    swap_group_log(connection, row, replace(row, in_step=(*row.in_step, *back)), cluster.app.clock())
-
-
-def _find_fallen(cluster: Cluster) -> list[str]:
-    """Return headers of groups that have a log, of which a member is not in step."""
-    with cluster.app.ledger.read() as connection:
-        rows = read_group_logs(connection, cluster.receiver.name)
-    groups = cluster.table.groups_by_header()
-    return [h for h, row in rows.items() if row.epoch and row.in_step and not set(groups.get(h, ())) <= set(row.in_step)]

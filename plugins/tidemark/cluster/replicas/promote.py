@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tidemark.cluster.replicas.core.election import Restart, elect_master
+from tidemark.cluster.replicas.core.election import Forced, Restart, elect_master
 from tidemark.cluster.replicas.core.epochs import Fence, Oath, Promotion, judge_promotion
 from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
-from tidemark.cluster.replicas.core.roles import LogEnd, Member, Role
+from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
+from tidemark.errors import NoQuorumError, RetryableError, UnreachableError
+from tidemark.ledger import journal
 from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_cover, swap_group_log
 from tidemark.ledger.leases import Lease, assert_held
 
@@ -47,9 +49,64 @@ def open_group(
     return _promote(logs, row, lease, without)
 
 
-def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collection[str]) -> tuple[GroupLogRow, LogEnd]:
+def switch_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, to: str) -> GroupLogRow:
+    """Make the member `to` master, by a new epoch, and return the group's row. Nothing is done if it is master.
+
+    RetryableError if it is not in step now, NoQuorumError and PermanentError as `open_group`.
+    """
+    row, _ = open_group(logs, row, lease)
+    if row.master == to:
+        return row
+    if to not in row.in_step or to in _find_lacking(logs):
+        raise _not_in_step_error(logs, to)
+    return _promote(logs, row, lease, (), to=to)[0]
+
+
+def force_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, forced: Forced, *, risk: str) -> GroupLogRow:
+    """Make a member master though too few answer, and record the decision with its risk. What it lacks leaves the group's
+    log; the next commit writes there again what the catalog has.
+
+    UnreachableError if it does not answer any more, PermanentError as `open_group`.
+    """
+    logs.quorum = 1
+    with logs.cluster.app.ledger.write() as connection:
+        assert_held(connection, lease)
+        if forced.loses_committed:
+            forget_cover(connection, row.receiver, row.header)
+        journal.record_decision(connection, "replica.force", row.header, master=forced.master.name, risk=risk)
+    row = _give_epoch(logs, row, forced.master.name, lease, _find_emptied(logs.read_tails()))
+    # CRASH WINDOW: the epoch is given, nobody may have sworn to it: forced again, with a newer epoch.
+    fence = Fence(logs.cluster.identity, row.epoch, row.master)
+    sworn = logs.swear([name for name in logs.names if name not in logs.silent], fence)
+    if row.master not in sworn:
+        raise UnreachableError(f"node {row.master} does not answer any more", hint="run it again", subject=row.master)
+    return _activate(logs, row, lease, sworn[row.master].tail.end, majority=False)[0]
+
+
+def read_group(logs: MemberLogs, row: GroupLogRow) -> Group:
+    """Return the group as it answers now, with its roles. PermanentError if the nodes are ahead of the ledger."""
+    tails = logs.read_tails()
+    for name, tail in tails.items():
+        logs.require_known(name, tail, row.epoch)
+    lacking = _find_lacking(logs)
+    return logs.as_group([_as_member(name, tails, row, lacking) for name in logs.names], row.settled)
+
+
+def _not_in_step_error(logs: MemberLogs, name: str) -> RetryableError:
+    return RetryableError(
+        f"node {name} is not in step in group {logs.header}: it cannot be its master",
+        hint=f"./tidemark replica recover {name}, then again",
+        subject=name,
+    )
+
+
+def _promote(
+    logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collection[str], *, to: str = ""
+) -> tuple[GroupLogRow, LogEnd]:
+    """Promote who has everything; `to`: that one, or nobody."""
     lacking = {*without, *_find_lacking(logs)}
-    ranked = sorted(logs.names, key=lambda name: name in lacking)  # of two that have the same log, who has the files too
+    # Of two that have the same log, who has the files too.
+    ranked = sorted(logs.names, key=lambda name: (name != to, name in lacking))
     for _ in range(_TRIES):
         tails = logs.read_tails()
         for name, tail in tails.items():
@@ -61,11 +118,12 @@ def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collecti
         elected = elect_master(group, Restart.INTERSECT)
         if elected is None:
             break
+        if to and elected.name != to:
+            raise _not_in_step_error(logs, to)
         told = [Oath(name, tail.end, _is_in_step(name, tail, row)) for name, tail in tails.items()]
         if judge_promotion(group, elected.name, told, granted=group.even) is not Promotion.WRITE_BARRIER:
             break  # the epoch would be given in vain, and its old master would be none
-        emptied = [name for name, tail in tails.items() if tail.fence is None]
-        row = _give_epoch(logs, row, elected.name, lease, emptied)
+        row = _give_epoch(logs, row, elected.name, lease, _find_emptied(tails))
         # CRASH WINDOW: the epoch is given, some members swore to it, some may have the barrier: the row is not active, the
         # next commit gives a newer epoch.
         fence = Fence(logs.cluster.identity, row.epoch, elected.name)
@@ -76,23 +134,41 @@ def _promote(logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collecti
             break
         if decided is Promotion.GIVE_UP:
             continue
-        end = sworn[elected.name].tail.end
-        barrier = barrier_behind(end, row.epoch)
+        return _activate(logs, row, lease, sworn[elected.name].tail.end, majority=True)
+    raise _no_master_error(logs)
+
+
+def _activate(
+    logs: MemberLogs, row: GroupLogRow, lease: Lease, end: LogEnd, *, majority: bool
+) -> tuple[GroupLogRow, LogEnd]:
+    """Write the barrier behind the master's end, and settle what was in doubt. Return the row and the log's new end.
+
+    `majority`: NoQuorumError if the barrier is at fewer than its quorum and a majority.
+    """
+    fence = Fence(logs.cluster.identity, row.epoch, row.master)
+    barrier = barrier_behind(end, row.epoch)
+    try:
         holders = logs.append([barrier], fence)
-        if not has_barrier_quorum(len(holders), group, group.even):
-            break
-        end = barrier.head.end
-        doubtful = _find_doubtful(logs, row)
-        if doubtful:
-            records = taking_back(doubtful, end, row.epoch)
-            holders = logs.append(records, fence)
-            end = records[-1].head.end
-        # CRASH WINDOW: the master is active at the nodes, the row does not say so: promoted again, nothing is in doubt then.
-        position = end.position
-        done = replace(row, active=True, settled=(position.epoch, position.version), operation="", in_step=holders)
-        _write(logs, row, done, lease)
-        return done, end
-    raise logs.quorum_error("what makes one of them master", 0)
+    except NoQuorumError:  # a log that parted from the master's has nothing that was committed: it comes anew
+        holders = logs.recover(logs.names, fence, barrier.head.end)
+    group = logs.as_group([Member(name, Role.UNSYNCED) for name in logs.names])
+    if majority and not has_barrier_quorum(len(holders), group, group.even):
+        raise _no_master_error(logs)
+    end = barrier.head.end
+    doubtful = _find_doubtful(logs, row)
+    if doubtful:
+        records = taking_back(doubtful, end, row.epoch)
+        holders = logs.append(records, fence)
+        end = records[-1].head.end
+    # CRASH WINDOW: the master is active at the nodes, the row does not say so: promoted again, nothing is in doubt then.
+    position = end.position
+    done = replace(row, active=True, settled=(position.epoch, position.version), operation="", in_step=holders)
+    _write(logs, row, done, lease)
+    return done, end
+
+
+def _no_master_error(logs: MemberLogs) -> NoQuorumError:
+    return logs.quorum_error("what makes one of them master", 0)
 
 
 def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow, lacking: Collection[str]) -> Member:
@@ -108,6 +184,10 @@ def _is_in_step(name: str, tail: Tail, row: GroupLogRow) -> bool:
     """Tell whether the ledger says so, and it has not lost its oath. At first all are."""
     first = row.settled == (0, 0) and not row.in_step
     return first or (name in row.in_step and tail.fence is not None)
+
+
+def _find_emptied(tails: Mapping[str, Tail]) -> list[str]:
+    return [name for name, tail in tails.items() if tail.fence is None]
 
 
 def _find_lacking(logs: MemberLogs) -> list[str]:

@@ -1,6 +1,7 @@
 """The DAGs: a link's seven tasks, the receivers' DAGs, the change of a cluster.
 
 Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receivers.housekeep_dag`, `cluster.scale_dags`,
+`replicas.watch_dags`, `replicas.recover_dags`,
 `approve.approve_dags`, `changes.source_dags`.
 
     docs        the text on each DAG's page, and what to do when a task is red
@@ -11,6 +12,7 @@ Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receiv
     approve     `tidemark_approve`: drops that wait, as Required Actions
     changes     the DAG of a source of changes: check, capture, retain, verify
     cluster     `tidemark_cluster_scale`, by its trigger form
+    replicas    `tidemark_replica_watch`, `tidemark_replica_recover`: the groups of a cluster
 
 Imports `orchestration.tasks`, `orchestration.schedules`, `orchestration.retry_policy`, `settings.model`. Parsing uses no
 database, and does not import pyspark, paramiko or pandas. Files in `dags/` of the checkout are wiring only.

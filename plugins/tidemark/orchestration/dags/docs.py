@@ -119,6 +119,31 @@ Until `phase_one` is green `./tidemark cluster roll-back` gives the change up; a
 `./tidemark why node:NAME` and `why slot:N` explain what waits, `./tidemark cluster check` proves every copy.
 {_RERUN}"""
 
+WATCH_DOC = f"""### Watch the groups
+
+Asks each data node once how far its logs are, gives a group whose master is away another one, brings logs back into step,
+and lets masters go home. A node is offline after `[cluster] misses` rounds without an answer. Several schedulers may run it.
+
+| task | does | when it is red |
+|---|---|---|
+| `watch` | one round, as `./tidemark replica watch` | a group has no master and too few members answer |
+
+`./tidemark replica show` says who is master, slave, unsynced or offline, and why.
+{_RERUN}"""
+
+RECOVER_DOC = f"""### Recover members
+
+Brings nodes that lack files or records of their groups back into step, two at a time, while loading and reading go on. A
+node that does not answer is left out until it does.
+
+| task | does | when it is red |
+|---|---|---|
+| `find` | the nodes that are not in step | the ledger is away: it is retried |
+| `recover` | one node: what it lacks by digest, then its logs | the node, or who has its files, is away: it is retried |
+
+`./tidemark replica recover NODE` does the same by hand.
+{_RERUN}"""
+
 
 def source_doc(source: SourceSettings) -> str:
     when = f"`{source.schedule}` (UTC)" if source.schedule else "by hand only"

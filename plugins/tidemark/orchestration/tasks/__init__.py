@@ -5,6 +5,7 @@
     sync        the seven tasks of a link's DAG
     receivers   load, merge, announce, verify, housekeep
     approval    drops that wait for a person
+    replicas    a round of the watch; members that are not in step
     cluster     plan, phase one, slots by batches, the end
 
 Imports the packages below, `orchestration.settings`, `orchestration.schedules`, `orchestration.retry_policy`. A task may run

@@ -1,7 +1,7 @@
-"""`why node:NAME` and `why slot:N`: collect what the ledger says, ask the node, explain it.
+"""`why node:NAME`, `why slot:N` and `why group:NAME`: collect what the ledger says, ask the nodes, explain it.
 
-`explain_part` reads the ledger and asks the node. `explain_node` and `explain_slot` are pure: from `NodeFacts` and
-`SlotFacts` to words.
+`explain_part` reads the ledger and asks the nodes. `explain_node`, `explain_slot` and `explain_group` are pure: from
+`NodeFacts`, `SlotFacts` and `GroupReplicasView` to words.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
 from tidemark.cluster.replicas.catch_up import as_now, schema_digest
+from tidemark.cluster.replicas.core.roles import Role
 from tidemark.cluster.replicas.deliver import late_members
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.node_watch import WatchRow, read_watch
 from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.progress import format_size
+from tidemark.proof.cluster.replicas import GroupReplicasView, ReplicaView, show_replicas
 from tidemark.proof.cluster.show import table_of, view_of
 from tidemark.proof.cluster.view import ChangeView, NodeView
 from tidemark.proof.explanation import Explanation, format_time, join_names
@@ -30,10 +33,20 @@ from tidemark.settings.model import ReceiverSettings
 
 
 def explain_part(app: App, subject: str) -> Explanation:
-    """Explain `node:NAME` or `slot:N` of the settings' cluster. NotFoundError for one that does not exist."""
+    """Explain `node:NAME`, `slot:N` or `group:NAME` of the settings' cluster. NotFoundError for one that does not exist."""
     receiver = next(r for r in app.settings.receivers.values() if cluster_settings(app, r) is not None)
     kind, _, name = subject.partition(":")
-    return (_explain_named_node if kind == "node" else _explain_named_slot)(app, receiver, name)
+    explain = {"node": _explain_named_node, "slot": _explain_named_slot, "group": _explain_named_group}[kind]
+    return explain(app, receiver, name)
+
+
+def _explain_named_group(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
+    groups = {group.group: group for group in show_replicas(app, receiver).groups}
+    if name not in groups:
+        raise _not_found_error(f"group:{name}", "groups", ", ".join(groups))
+    with app.ledger.read() as connection:
+        watched = read_watch(connection, receiver.name)
+    return explain_group(groups[name], watched)
 
 
 def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
@@ -47,6 +60,8 @@ def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Expl
         late = late_members(connection, receiver.name, table_of(connection, receiver.name))
         behind = as_now(connection, {name: late.get(name, [])})[name]
         row = next(row for row in table_rows.nodes_of_receiver(connection, receiver.name) if row.node == name)
+        missed = read_watch(connection, receiver.name).get(name)
+    roles = _roles_of(app, receiver, name) if row.state == "serving" else {}
     away, free, behind = ("", None, behind) if row.state == "left" else _ask_node(app, receiver, row, behind)
     return explain_node(
         NodeFacts(
@@ -58,8 +73,16 @@ def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Expl
             going=(len(going), sum(row.size for row in going)),
             behind=[f"{row.kind.replace('_', ' ')} {row.subject}" for row in behind],
             free=free,
+            roles=roles,
+            missed=missed,
         )
     )
+
+
+def _roles_of(app: App, receiver: ReceiverSettings, name: str) -> dict[str, ReplicaView]:
+    """Return header → what the node is in that group."""
+    groups = show_replicas(app, receiver).groups
+    return {group.group: member for group in groups for member in group.members if member.node == name}
 
 
 def _ask_node(
@@ -137,6 +160,8 @@ class NodeFacts:
     going: tuple[int, int] = (0, 0)
     behind: Sequence[str] = ()
     free: int | None = None  # bytes
+    roles: Mapping[str, ReplicaView] = field(default_factory=dict)  # by the header of the group
+    missed: WatchRow | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +197,9 @@ def explain_node(f: NodeFacts) -> Explanation:
     ]
     if f.going[0]:
         evidence.append(f"{f.going[0]:,} files ({format_size(f.going[1])}) go when their grace is over")
+    evidence += _describe_roles(f.roles)
+    if f.missed is not None and f.missed.misses:
+        evidence.append(f"the watch had no answer {f.missed.misses} times since {format_time(f.missed.since)}")
     if f.free is not None:
         evidence.append(f"{format_size(f.free)} free")
     if f.change is not None:
@@ -218,10 +246,53 @@ def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
             "./tidemark load",
             "the next load brings them",
         )
+    fallen = [header for header, member in f.roles.items() if member.role is Role.UNSYNCED and member.version]
+    if fallen:
+        cause = f"it is not in step in group {join_names(fallen)}: {f.roles[fallen[0]].why}"
+        return "unsynced", cause, f"./tidemark replica recover {node.name}", "the next catch-up or the DAG brings it back"
     if f.states.get("sending") or f.states.get("sent"):
         count = f.states.get("sending", 0) + f.states.get("sent", 0)
         return "giving", f"{count:,} slots leave it", go_on, "the migration at work goes on; one that died waits"
     return "serving", "it has what the table says", "", ""
+
+
+def _describe_roles(roles: Mapping[str, ReplicaView]) -> list[str]:
+    """One line a role; a line of its own for each group in which it is not in step."""
+    of: dict[Role, list[str]] = {}
+    for header, member in sorted(roles.items()):
+        of.setdefault(member.role, []).append(f"{header} at version {member.version}")
+    whole = [f"{role.value} of group {', '.join(of[role])}" for role in (Role.MASTER, Role.SLAVE) if role in of]
+    odd = [(h, m) for h, m in sorted(roles.items()) if m.role not in (Role.MASTER, Role.SLAVE)]
+    return whole + [f"{member.role.value} in group {header}: {member.why}" for header, member in odd[:_SHOWN]]
+
+
+def explain_group(group: GroupReplicasView, watched: Mapping[str, WatchRow]) -> Explanation:
+    """Explain a data group: its master, who is not in step, and what it waits for."""
+    evidence = [f"its last settled record is version {group.version} of epoch {group.epoch}"]
+    for member in group.members:
+        missed = watched[member.node].misses if member.node in watched else 0
+        words = f"{member.node}: {member.role.value} at version {member.version}, epoch {member.epoch}"
+        words += f"; {member.why}" if member.why else ""
+        evidence.append(words + (f"; missed {missed} rounds of the watch" if missed else ""))
+    about = f"group:{group.group}", "group"
+    masters = [member.node for member in group.members if member.role is Role.MASTER]
+    fallen = [member.node for member in group.members if member.role in (Role.UNSYNCED, Role.OFFLINE)]
+    if "ahead" in group.waits:
+        return Explanation(
+            *about, "refused", group.waits, tuple(evidence), "./tidemark ledger rebuild", "nothing is written"
+        )
+    if not group.epoch:
+        return Explanation(*about, "new", group.waits, tuple(evidence), final=True)
+    if not masters:
+        wait = "the next load, or the watch, makes a master once enough members answer"
+        cause = f"{group.waits or 'it has no master'}; not in step: {join_names(fallen) or 'nobody'}"
+        return Explanation(*about, "without master", cause, tuple(evidence), "./tidemark replica watch", wait)
+    if fallen:
+        cause = f"{masters[0]} is its master; not in step: {join_names(fallen)}"
+        wait = "the next catch-up or the DAG recovers who answers"
+        return Explanation(*about, "short", cause, tuple(evidence), f"./tidemark replica recover group:{group.group}", wait)
+    cause = f"{masters[0]} is its master, all members are in step"
+    return Explanation(*about, "in step", cause, (*evidence, group.waits) if group.waits else tuple(evidence), final=True)
 
 
 def explain_slot(f: SlotFacts) -> Explanation:

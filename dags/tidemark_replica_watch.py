@@ -1,0 +1,8 @@
+"""The DAG `tidemark_replica_watch`, if tidemark.toml has a [cluster]. Its page in Airflow says what it does."""
+
+import os
+
+from tidemark.orchestration.dags.replicas import watch_dags
+from tidemark.orchestration.settings import load_sound_settings
+
+globals().update(watch_dags(load_sound_settings(os.environ)))

@@ -1,0 +1,308 @@
+"""What an operator decides about a data group: bring members back, move the master, take a member anew, force a master.
+
+    recover_members(app, receiver, "n2")       # what is not in step: all, a node, or group:NAME
+    switch_over(app, receiver, "n1", "n2")     # n2 becomes master of the group that n1 heads
+    resync_member(app, receiver, "n2", "n1")   # its log and files of that group are set aside and come anew
+    force_group(app, receiver, "n1", "n2")     # n2 becomes master though too few members answer
+
+Each may be run again: what is so already is not done twice. Decisions are in the audit. Nothing is deleted: files and logs
+that do not count any more are moved. Source: seed 003 "Data recovery flow"; docs/decisions/0024.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidemark.app import App
+from tidemark.cluster.health.watch import read_rows
+from tidemark.cluster.nodes.cluster import Cluster, require_cluster
+from tidemark.cluster.replicas.commit import hold_groups, record_slots
+from tidemark.cluster.replicas.core.election import Forced
+from tidemark.cluster.replicas.core.election import force_master as choose_forced
+from tidemark.cluster.replicas.core.roles import Group
+from tidemark.cluster.replicas.deliver import late_members
+from tidemark.cluster.replicas.log import GroupLog
+from tidemark.cluster.replicas.members import MemberLogs, folder_of
+from tidemark.cluster.replicas.plan import Piece, pieces_of
+from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master
+from tidemark.cluster.replicas.recover import hold_node, recover_logs, recover_node
+from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError, UsageError
+from tidemark.ledger import journal
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import operations as operation_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.group_logs import GroupLogRow, swap_group_log
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.leases import Lease, assert_held
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.progress import Progress, Tick, ignore_progress
+from tidemark.settings.model import ReceiverSettings
+
+
+@dataclass(frozen=True)
+class Done:
+    """One thing that was done. `groups`: of that node, or the one group."""
+
+    did: str
+    node: str
+    groups: tuple[str, ...] = ()
+    files: int = 0
+    bytes: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "groups": list(self.groups)}
+
+
+@dataclass(frozen=True)
+class Decided:
+    """`done`: nothing if all was so already. `left`: node → why it is not in step yet."""
+
+    receiver: str
+    done: tuple[Done, ...] = ()
+    left: tuple[tuple[str, TidemarkError], ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return self.left[0][1].kind if self.left else 0
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"ok": not self.left}
+        if self.left:
+            node, error = self.left[0]
+            told |= {"error": f"node {node}: {error.message}", "hint": error.hint}
+        left = [{"node": node, "why": error.message} for node, error in self.left]
+        return {**told, "receiver": self.receiver, "done": [one.as_json() for one in self.done], "left": left}
+
+
+def recover_members(app: App, receiver: ReceiverSettings, what: str = "", progress: Progress = ignore_progress) -> Decided:
+    """Bring members back into step. `what`: a node, `group:NAME`, or "" for all. Errors of nodes are in the result.
+
+    NotFoundError for a node or a group that is not there.
+    """
+    done, left = [], []
+    with require_cluster(app, receiver) as cluster:
+        group = what.removeprefix("group:") if what.startswith("group:") else ""
+        headers = [_require_group(cluster, group)] if group else None
+        nodes = _find_unsynced(cluster, headers) if group or not what else [_require_node(cluster, what)]
+        for number, node in enumerate(nodes):
+            progress(Tick("recover", number, len(nodes)))
+            try:
+                with app.receiver_store(receiver) as store:
+                    got = recover_node(cluster, store, node, headers)
+            except TidemarkError as error:
+                left.append((node, error))
+                continue
+            if got.files or got.groups:
+                done.append(Done("recovered", node, got.groups, got.files, got.bytes))
+            if got.left:
+                left.append((node, _not_back_error(got.left)))
+    return Decided(receiver.name, tuple(done), tuple(left))
+
+
+def find_unsynced(app: App, receiver: ReceiverSettings) -> list[str]:
+    """Return the nodes that are not in step in some group, by the ledger."""
+    with require_cluster(app, receiver) as cluster:
+        return _find_unsynced(cluster, None)
+
+
+def switch_over(app: App, receiver: ReceiverSettings, header: str, to: str) -> Decided:
+    """Make a node master of a group. Nothing is done if it is.
+
+    NotFoundError for a group that is not there, UsageError for a node that is no member, RetryableError for one that is not
+    in step, NoQuorumError if too few members answer.
+    """
+    with require_cluster(app, receiver) as cluster:
+        logs = _open_members(cluster, header, to)
+        with hold_groups(cluster) as lease:
+            logs.lease = lease
+            before = read_rows(cluster).get(header, GroupLogRow(receiver.name, header))
+            after = switch_master(logs, before, lease, to)
+            if (before.active, before.master) == (True, to):
+                return Decided(receiver.name)
+            with app.ledger.write() as connection:
+                journal.record_decision(connection, "replica.switchover", header, to=to, epoch=after.epoch)
+    return Decided(receiver.name, (Done("switched over", to, (header,)),))
+
+
+def resync_member(
+    app: App, receiver: ReceiverSettings, node: str, header: str, *, progress: Progress = ignore_progress
+) -> Decided:
+    """Set the files and the log of a member aside, and bring it both anew. The others must be enough without it.
+
+    Errors as `switch_over`; RetryableError if only this node has a file.
+    """
+    with require_cluster(app, receiver) as cluster:
+        logs = _open_members(cluster, header, node)
+        if len(logs.names) == 1:
+            raise UsageError(f"group {header} has no other member than {node}", hint="./tidemark replica show", subject=node)
+        label = f"resync-{uuid.uuid4().hex[:8]}"
+        with hold_node(cluster, node), hold_groups(cluster) as lease:
+            places = _stop_counting(cluster, logs, lease, node)
+            # CRASH WINDOW: nothing of it counts, and it lies where it lay: a recovery compares it by digest and by the log,
+            # so what is sound stays. The same command sets it aside.
+            cluster.open_folder(node).set_aside(places, label)
+            # CRASH WINDOW: some files are aside: as above.
+            GroupLog(cluster.open_store(node), folder_of(header)).set_aside()
+            cluster.kept.pop((header, node), None)
+        progress(Tick("resync", 0, len(places)))
+        with app.receiver_store(receiver) as store:
+            got = recover_node(cluster, store, node, [header])
+    left = ((node, _not_back_error(got.left)),) if got.left else ()
+    return Decided(receiver.name, (Done("resynced", node, (header,), got.files, got.bytes),), left)
+
+
+def _stop_counting(cluster: Cluster, logs: MemberLogs, lease: Lease, node: str) -> list[str]:
+    """Let nothing that the member has in the group count; return the locations of its files there."""
+    receiver, header, table = cluster.receiver.name, logs.header, cluster.table
+    row, _ = open_group(logs, read_rows(cluster).get(header, GroupLogRow(receiver, header)), lease, without=[node])
+    others = tuple(name for name in row.in_step if name != node)
+    if len(others) < logs.quorum:
+        raise logs.quorum_error(f"everything without node {node}", len(others))
+    with cluster.app.ledger.write() as connection:
+        assert_held(connection, lease)
+        table_rows.require_epoch(connection, receiver, table.epoch)
+        pieces: dict[str, tuple[Piece, int]] = {}
+        for piece in pieces_of(table, catalog_rows.live_files(connection, receiver)):
+            mine = [slot for slot in piece.slots if table.owners[slot] == header]
+            if mine:
+                pieces[piece.location] = (piece, mine[0])
+        copies = copy_rows.copies_of(connection, receiver, pieces)
+        for at, rows in copies.items():
+            if not any(one.state == "held" and one.node != node for one in rows):
+                raise RetryableError(
+                    f"only node {node} has {at}", hint="./tidemark cluster check --repair, then again", subject=at
+                )
+        places = sorted(at for at, rows in copies.items() if any(one.node == node for one in rows))
+        copy_rows.forget_copies(connection, receiver, node, places)
+        at_ = cluster.app.clock()
+        made = [
+            OperationRow(receiver, header, table.epoch, slot, "put", one.location, one.sha256, one.size, at=at_)
+            for one, slot in (pieces[place] for place in places)
+        ]  # so that it is late until it has them again
+        operation_rows.set_operation_state(connection, operation_rows.propose_operations(connection, made), "committed", at_)
+        swap_group_log(connection, row, replace(row, in_step=others), at_)
+        journal.record_decision(connection, "replica.resync", header, node=node, files=len(places))
+    return places
+
+
+@dataclass(frozen=True)
+class Risk:
+    """What forcing a master would lose. `forced` is None if the group has a master, or can get one."""
+
+    group: str
+    forced: Forced | None = None
+    settled: int = 0
+
+    def describe(self) -> str:
+        """Say it in a line; "" if there is none."""
+        if self.forced is None:
+            return ""
+        version = self.forced.master.end.position.version
+        told = [f"{self.forced.master.name} has its records up to {version}"]
+        if self.forced.absent:
+            told.append(f"what only {', '.join(self.forced.absent)} has is set aside when that is back")
+        if self.forced.loses_committed:
+            told.append(f"{version + 1} to {self.settled} were acknowledged: its log is written anew by what the ledger has")
+        return "; ".join(told)
+
+
+def find_risk(app: App, receiver: ReceiverSettings, header: str, name: str = "") -> Risk:
+    """Ask the members of a group what forcing a master, `name` or the best, would lose. Changes nothing."""
+    with require_cluster(app, receiver) as cluster:
+        logs = _open_members(cluster, header, name)
+        return _judge_risk(logs, read_rows(cluster).get(header, GroupLogRow(receiver.name, header)), name)
+
+
+def force_group(app: App, receiver: ReceiverSettings, header: str, name: str = "") -> Decided:
+    """Make a member, `name` or the best that answers, master of a group that can get none. Nothing is done if it can.
+
+    Records that only members have that are away are lost to the group. UnreachableError if nobody answers, or not `name`.
+    """
+    with require_cluster(app, receiver) as cluster:
+        logs = _open_members(cluster, header, name)
+        with hold_groups(cluster) as lease:
+            logs.lease = lease
+            row = read_rows(cluster).get(header, GroupLogRow(receiver.name, header))
+            try:
+                open_group(logs, row, lease)
+                return Decided(receiver.name)
+            except NoQuorumError:
+                row = read_rows(cluster)[header]
+            risk = _judge_risk(logs, row, name)
+            if risk.forced is None:
+                raise UnreachableError(
+                    f"{f'node {name}' if name else 'no member'} of group {header} answers", hint="./tidemark doctor"
+                )
+            after = force_master(logs, row, lease, risk.forced, risk=risk.describe())
+        with suppress(NoQuorumError):  # its log tells of its files again once a quorum is back
+            recover_logs(cluster, headers=[header])
+            record_slots(cluster)
+    return Decided(receiver.name, (Done("forced", after.master, (header,)),))
+
+
+def _judge_risk(logs: MemberLogs, row: GroupLogRow, name: str) -> Risk:
+    group = read_group(logs, row)
+    if name:
+        others = tuple(member for member in group.members if member.name != name)
+        chosen = next(member for member in group.members if member.name == name)
+        alone = choose_forced(Group((chosen,), 1, committed=group.committed))
+        absent = tuple(member.name for member in others if not member.online or member.end.position > chosen.end.position)
+        return Risk(row.header, alone and replace(alone, absent=absent), row.settled[1])
+    return Risk(row.header, choose_forced(group), row.settled[1])
+
+
+def _find_unsynced(cluster: Cluster, headers: Iterable[str] | None) -> list[str]:
+    wanted = None if headers is None else set(headers)
+    found = set()
+    for header, row in read_rows(cluster).items():
+        if row.epoch and (wanted is None or header in wanted):
+            found |= set(cluster.table.groups_by_header().get(header, ())) - set(row.in_step)
+    with cluster.app.ledger.read() as connection:
+        for node, rows in late_members(connection, cluster.receiver.name, cluster.table).items():
+            if any(wanted is None or row.header in wanted for row in rows if row.kind == "put"):
+                found.add(node)
+    return sorted(found)
+
+
+def _require_node(cluster: Cluster, name: str) -> str:
+    if name not in cluster.table.ring:
+        known = ", ".join(sorted(cluster.table.ring.names))
+        raise NotFoundError(
+            f"there is no node {name}; there are {known}",
+            hint="./tidemark replica recover NODE, or group:NAME",
+            subject=name,
+        )
+    return name
+
+
+def _require_group(cluster: Cluster, header: str) -> str:
+    groups = cluster.table.groups_by_header()
+    if header not in groups:
+        raise NotFoundError(
+            f"there is no group {header}; there are {', '.join(sorted(groups))}",
+            hint="./tidemark replica show",
+            subject=header,
+        )
+    return header
+
+
+def _open_members(cluster: Cluster, header: str, node: str) -> MemberLogs:
+    """Return the group's members. UsageError if `node` is none of them, "" for nobody in particular."""
+    logs = MemberLogs(cluster, _require_group(cluster, header))
+    if node and node not in logs.names:
+        raise UsageError(
+            f"node {node} is no member of group {header}; {', '.join(logs.names)} are",
+            hint="./tidemark replica show",
+            subject=node,
+        )
+    return logs
+
+
+def _not_back_error(headers: Iterable[str]) -> TidemarkError:
+    return RetryableError(
+        f"its log is not in step in group {', '.join(headers)}", hint="./tidemark replica show says why; then run it again"
+    )

@@ -1,0 +1,54 @@
+"""How often in a row each data node did not answer the watch (table `node_watch`). Times are the database's.
+
+Written in the caller's transaction, who holds the lease of the watch. Source: seed 003 "Role", docs/decisions/0024,
+sql/0020_node_watch.sql.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import database_time
+from tidemark.ledger.sql import write_rows
+
+
+@dataclass(frozen=True)
+class WatchRow:
+    """`misses`: rounds in a row without an answer, the first of them at `since`; `earlier`: as it was a round before."""
+
+    node: str
+    misses: int = 0
+    earlier: int = 0
+    since: float = 0.0
+    why: str = ""
+    at: float = 0.0
+
+
+def read_watch(connection: Connection, receiver: str) -> dict[str, WatchRow]:
+    """Return node → row, of nodes that were asked."""
+    sql = "SELECT node, misses, earlier, since, why, at FROM node_watch WHERE receiver = :r ORDER BY node"
+    return {
+        node: WatchRow(node, int(misses), int(earlier), float(since), why, float(at))
+        for node, misses, earlier, since, why, at in connection.execute(sa.text(sql), {"r": receiver})
+    }
+
+
+def note_round(connection: Connection, receiver: str, answers: Mapping[str, str]) -> dict[str, WatchRow]:
+    """Note one round; return its nodes' rows. `answers`: node → why it said nothing, "" if it did. Others are forgotten."""
+    known, at = read_watch(connection, receiver), database_time(connection)
+    rows = {}
+    for node, why in answers.items():
+        last = known.get(node, WatchRow(node))
+        misses = last.misses + 1 if why else 0
+        rows[node] = WatchRow(node, misses, last.misses, (last.since or at) if why else 0.0, why, at)
+    connection.execute(sa.text("DELETE FROM node_watch WHERE receiver = :r"), {"r": receiver})
+    sql = (
+        "INSERT INTO node_watch (receiver, node, misses, earlier, since, why, at)"
+        " VALUES (:r, :node, :misses, :earlier, :since, :why, :at)"
+    )
+    write_rows(connection, sql, [{"r": receiver, **vars(row)} for row in rows.values()])
+    return rows

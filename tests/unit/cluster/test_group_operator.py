@@ -1,0 +1,199 @@
+"""What an operator decides about a group: it is done once, it is recorded, and nothing is deleted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
+from tidemark.cluster.health.operator import (
+    find_risk,
+    find_unsynced,
+    force_group,
+    recover_members,
+    resync_member,
+    switch_over,
+)
+from tidemark.cluster.replicas.members import folder_of
+from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
+from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.operations.housekeeping import housekeep
+from tidemark.proof.cluster.replicas import show_replicas
+
+NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> LoadedCentre:
+    centre = LoadedCentre(tmp_path)
+    centre.land(1)
+    centre.load()
+    return centre
+
+
+def group(centre: LoadedCentre) -> GroupLogRow:
+    with centre.app.ledger.read() as connection:
+        return read_group_logs(connection, centre.name)[centre.header]
+
+
+def roles(centre: LoadedCentre) -> dict[str, str]:
+    (shown,) = (one for one in show_replicas(centre.app, centre.receiver).groups if one.group == centre.header)
+    return {member.node: member.role.value for member in shown.members}
+
+
+def slaves(centre: LoadedCentre) -> list[str]:
+    return [node for node in NODES if node != group(centre).master]
+
+
+def audited(centre: LoadedCentre, action: str) -> int:
+    return len(centre.sql(f"SELECT 1 FROM audit WHERE action = '{action}'"))
+
+
+def test_the_master_is_switched_over_once(centre: LoadedCentre) -> None:
+    to = slaves(centre)[-1]
+    first = switch_over(centre.app, centre.receiver, centre.header, to)
+    again = switch_over(centre.app, centre.receiver, centre.header, to)
+    assert [len(first.done), len(again.done), audited(centre, "replica.switchover")] == [1, 0, 1]
+    assert (group(centre).master, group(centre).epoch, roles(centre)[to]) == (to, 2, "master")
+    centre.land(2)
+    assert centre.load().exit_code == 0
+    logs_tell_the_catalog(centre)
+
+
+def test_who_is_not_in_step_or_no_member_does_not_become_master(centre: LoadedCentre) -> None:
+    late = slaves(centre)[0]
+    centre.away = {late}
+    centre.land(2)
+    centre.load()
+    before = group(centre)
+    with pytest.raises(RetryableError, match=f"{late} is not in step") as refused:
+        switch_over(centre.app, centre.receiver, centre.header, late)
+    assert f"replica recover {late}" in (refused.value.hint or "")
+    with pytest.raises(UsageError, match="n9 is no member"):
+        switch_over(centre.app, centre.receiver, centre.header, "n9")
+    with pytest.raises(NotFoundError, match="no group n9"):
+        switch_over(centre.app, centre.receiver, "n9", late)
+    assert group(centre) == before
+
+
+@pytest.mark.parametrize("what", ["", "node", "group"])
+def test_members_that_were_away_are_recovered(centre: LoadedCentre, what: str) -> None:
+    late = slaves(centre)[0]
+    centre.away = {late}
+    centre.land(2, 3)
+    centre.load()
+    asked = {"": "", "node": late, "group": f"group:{centre.header}"}[what]
+    assert find_unsynced(centre.app, centre.receiver) == [late]
+    still = recover_members(centre.app, centre.receiver, asked)
+    assert still.exit_code == 5 and still.left[0][0] == late
+    centre.away = set()
+    done = recover_members(centre.app, centre.receiver, asked)
+    assert (done.exit_code, [(one.node, one.files) for one in done.done]) == (0, [(late, 2)])
+    assert recover_members(centre.app, centre.receiver, asked).done == ()
+    everything_is_held(centre)
+    logs_tell_the_catalog(centre)
+
+
+@pytest.mark.parametrize("which", ["master", "slave"])
+def test_a_member_is_taken_anew_and_what_it_had_lies_aside(centre: LoadedCentre, which: str) -> None:
+    node = group(centre).master if which == "master" else slaves(centre)[0]
+    (location,) = centre.at(node)
+    had = (centre.node(node) / location).read_bytes()
+    (centre.node(node) / location).write_bytes(bytes(len(had)))
+    log = centre.node(node) / folder_of(centre.header)
+    records = {path.read_bytes() for path in log.iterdir()}
+    resynced = resync_member(centre.app, centre.receiver, node, centre.header)
+    assert [(one.did, one.files) for one in resynced.done] == [("resynced", 1)] and resynced.exit_code == 0
+    assert (centre.node(node) / location).read_bytes() == had
+    (aside,) = centre.node(node).glob(".tidemark/quarantine/*/data/**/*.tsfile")
+    assert aside.read_bytes() == bytes(len(had))
+    assert (
+        records
+        <= {path.read_bytes() for path in log.parent.glob(f"{log.name}.parted-*/*")}
+        | {path.read_bytes() for path in log.iterdir()}
+        or which == "master"
+    )
+    assert sorted(roles(centre).values()) == ["master", "slave", "slave"] and audited(centre, "replica.resync") == 1
+    everything_is_held(centre)
+    logs_tell_the_catalog(centre)
+
+
+def test_a_member_that_the_others_need_is_not_taken_anew(centre: LoadedCentre) -> None:
+    node = slaves(centre)[0]
+    centre.away = {slaves(centre)[1]}
+    centre.land(2)
+    centre.load()
+    with pytest.raises(NoQuorumError, match=f"everything without node {node}"):
+        resync_member(centre.app, centre.receiver, node, centre.header)
+    assert centre.at(node) and centre.rows()
+
+
+def test_between_two_steps_of_a_resync_the_member_is_unsynced(centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = slaves(centre)[0]
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidemark.cluster.nodes.folder.NodeFolder.set_aside", die)
+    with pytest.raises(KeyboardInterrupt):
+        resync_member(centre.app, centre.receiver, node, centre.header)
+    monkeypatch.undo()
+    assert roles(centre)[node] == "unsynced"
+    recover_members(centre.app, centre.receiver)
+    assert roles(centre)[node] == "slave"
+    everything_is_held(centre)
+
+
+def test_a_master_is_forced_where_too_few_members_are_left(centre: LoadedCentre) -> None:
+    kept = slaves(centre)[0]
+    lost = set(NODES) - {kept}
+    centre.away = lost
+    centre.land(2)
+    with pytest.raises(NoQuorumError):
+        centre.load()
+    risk = find_risk(centre.app, centre.receiver, centre.header).describe()
+    assert kept in risk and all(node in risk for node in lost)
+    assert [one.node for one in force_group(centre.app, centre.receiver, centre.header).done] == [kept]
+    assert force_group(centre.app, centre.receiver, centre.header).done == ()
+    assert (group(centre).master, group(centre).in_step, audited(centre, "replica.force")) == (kept, (kept,), 1)
+    with pytest.raises(NoQuorumError):
+        centre.load()
+    centre.away = set()
+    assert centre.load().exit_code == 0
+    recover_members(centre.app, centre.receiver)
+    everything_is_held(centre)
+    logs_tell_the_catalog(centre)
+
+
+def test_a_forced_master_that_lacks_acknowledged_records_is_told_again_what_the_ledger_has(centre: LoadedCentre) -> None:
+    kept = slaves(centre)[0]
+    centre.away = {kept}
+    centre.land(2)
+    centre.load()
+    version = group(centre).settled[1]
+    centre.away = set(NODES) - {kept}
+    assert f"to {version} were acknowledged" in find_risk(centre.app, centre.receiver, centre.header, kept).describe()
+    assert force_group(centre.app, centre.receiver, centre.header, kept).done
+    centre.away = set()
+    housekeep(centre.app, centre.receiver)
+    recover_members(centre.app, centre.receiver)
+    assert len(centre.rows()) == 2
+    everything_is_held(centre)
+    logs_tell_the_catalog(centre)
+
+
+def test_a_group_that_can_get_a_master_is_not_forced(centre: LoadedCentre) -> None:
+    before = group(centre)
+    assert force_group(centre.app, centre.receiver, centre.header, slaves(centre)[0]).done == ()
+    assert group(centre) == before and audited(centre, "replica.force") == 0
+
+
+def test_a_wiped_member_comes_back_by_its_files_and_then_its_log(centre: LoadedCentre) -> None:
+    node = slaves(centre)[0]
+    shutil.rmtree(centre.node(node) / "data")
+    shutil.rmtree(centre.node(node) / folder_of(centre.header))
+    assert [one.files for one in resync_member(centre.app, centre.receiver, node, centre.header).done] == [1]
+    everything_is_held(centre)
+    logs_tell_the_catalog(centre)
