@@ -33,7 +33,7 @@ def records_behind(end: LogEnd, epoch: int, count: int = 1, body: bytes = b"{}")
 
 def records_at(store: Store, header: str) -> list[StoredRecord]:
     """What a member's folder says of a group, record by record."""
-    return list(GroupLog(store, folder_of(header)).read(1))
+    return list(GroupLog(store, folder_of(header)).read_kept())
 
 
 def told_by(records: list[StoredRecord], table: PartitionTable) -> GroupTold:

@@ -167,7 +167,7 @@ def _leaves_of_member(heard: Heard, group: GroupHeard, name: str) -> dict[str, L
     if group.tails[name].fence is None:
         return {}
     slots = partial(slots_of_file, heard.table)
-    told = fold_group(heard.nodes.open_log(name, group.header).read(1), slots)
+    told = fold_group(heard.nodes.open_log(name, group.header).read_kept(), slots)
     join_groups({group.header: told}, slots)
     return {leaf.location: leaf for leaf in _leaves_of(told)}
 

@@ -1,6 +1,6 @@
 """Housekeeping of a receiver's nodes: late nodes catch up, unneeded files are removed, the cache stays in its bounds.
 
-Logs of groups tell of all their slots afterwards, if enough members answer.
+Logs of groups tell of all their slots afterwards, if enough members answer; long ones are begun anew by what they tell.
 
 A copy is removed if the catalog does not know it and nobody is bringing it (its forward died). A file at a node without a
 row is removed too. Operations that every member has are forgotten. Source: docs/decisions/0015.
@@ -18,8 +18,7 @@ from tidemark.cluster.health.problems import whole_name
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas import cache
 from tidemark.cluster.replicas.catch_up import catch_up, drop_databases, remove_everywhere
-from tidemark.cluster.replicas.commit import record_slots
-from tidemark.cluster.replicas.members import MemberLogs
+from tidemark.cluster.replicas.commit import record_slots, retain_logs
 from tidemark.errors import NoQuorumError, TidemarkError
 from tidemark.formats.layout import MERGED
 from tidemark.ledger.cluster import copies as copy_rows
@@ -52,8 +51,7 @@ def keep_nodes(cluster: Cluster | None, store: Store) -> Kept:
     _drop_strays(cluster)
     late |= _remove_left_over(cluster)
     _forget_operations(cluster)
-    for header in sorted(set(cluster.table.owners)):
-        MemberLogs(cluster, header).seal()
+    retain_logs(cluster)
     cache.sweep_dead_fetches(store, cluster.app.clock() - cache.GRACE)
     evicted, size = cache.evict_cache(cluster, store, cluster.settings.cache_bytes)
     return Kept(evicted, size, late)

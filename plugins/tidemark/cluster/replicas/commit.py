@@ -17,23 +17,27 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.core.epochs import Fence
-from tidemark.cluster.replicas.core.record import RecordKind
+from tidemark.cluster.replicas.core.record import RecordKind, encode_stored
 from tidemark.cluster.replicas.core.roles import LogEnd
 from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.plan import find_lacking, held_of, pieces_of
 from tidemark.cluster.replicas.promote import open_group
 from tidemark.cluster.replicas.records.change import Change, read_change, read_snapshot, sort_by_group
-from tidemark.cluster.replicas.records.operation import Operation, records_of
-from tidemark.errors import LeaseHeldError, NoQuorumError, TidemarkError
+from tidemark.cluster.replicas.records.fold import fold_group, join_groups, snapshot_of
+from tidemark.cluster.replicas.records.operation import Operation, commit_of, records_of
+from tidemark.cluster.slots.routing import slots_of_file
+from tidemark.errors import CorruptionError, LeaseHeldError, NoQuorumError, NotFoundError, TidemarkError, UnreachableError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.group_logs import (
@@ -44,6 +48,7 @@ from tidemark.ledger.cluster.group_logs import (
     read_group_logs,
     swap_group_log,
 )
+from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.receiver.touched import watch_catalog
 
@@ -52,6 +57,10 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 120.0  # that a commit waits for another one; a dead one's lease of this machine is free at once
 _PAUSE_SECONDS = 0.05
 _RECORDS_AT_ONCE = 8
+LONG_LOG = 64 << 20  # bytes; a shorter log is kept whole
+_SHRINKS = 4  # times that a log must be longer than what it tells
+SNAPSHOT_SECONDS = 3600.0  # until what is before a snapshot is given up
+_NONE: Mapping[str, Sequence[Operation]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -95,10 +104,12 @@ def rehearse(cluster: Cluster, act: Callable[[Connection], T]) -> tuple[T, Chang
     return made, change
 
 
-def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Iterable[str] = ()) -> Appended:
-    """Append the records of this change to the log of each of its groups (without a change: of `also`). A log that does not
-    tell of its group's slots by the table in force gets what it lacks first. A member that lacks a file of the change does
-    not count.
+def append_change(
+    cluster: Cluster, lease: Lease, change: Change, *, also: Mapping[str, Sequence[Operation]] = _NONE
+) -> Appended:
+    """Append the records of this change to the log of each of its groups (without a change: those of `also`). A log that
+    does not tell of its group's slots by the table in force gets what it lacks first. A member that lacks a file of the
+    change does not count.
 
     NoQuorumError if a group has no master or too few members take it, PermanentError if the nodes are ahead of the ledger.
     """
@@ -109,7 +120,7 @@ def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Itera
         pieces = pieces_of(table, [entry.file for entry in change.files])
         copies = copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces])
     lacking = find_lacking(table, pieces, held_of(copies))
-    operations = sort_by_group(table, change, covers) or {header: [] for header in also}
+    operations = sort_by_group(table, change, covers) or {h: list(more) for h, more in also.items()}
     opened: dict[str, tuple[MemberLogs, GroupLogRow, LogEnd]] = {}
     for header in sorted(operations.keys() & set(table.ring.names)):
         logs = MemberLogs(cluster, header, lease)
@@ -123,11 +134,15 @@ def append_change(cluster: Cluster, lease: Lease, change: Change, *, also: Itera
             if covers.get(header, CoverRow(receiver, header)).table_epoch == table.epoch:
                 continue
             mine = frozenset(slot for slot, owner in enumerate(table.owners) if owner == header)
-            covered[header] = CoverRow(receiver, header, table.epoch, mine)
+            known_cover = covers.get(header, CoverRow(receiver, header))
+            covered[header] = replace(known_cover, table_epoch=table.epoch, slots=mine)
             before = covers[header].slots if header in covers else frozenset()
             gained, lost = mine - before, before - mine
             first = [Operation(RecordKind.LOSE_SLOT, slots=tuple(sorted(lost)), table=table.epoch)] if lost else []
-            first += [read_snapshot(connection, receiver, table, gained)] if gained else []
+            if gained:
+                snapshot = read_snapshot(connection, receiver, table, gained)
+                again = header not in covers and opened[header][1].epoch > 1  # it lost records that others may count on
+                first.append(replace(snapshot, commits=_read_last_commits(cluster, known, header)) if again else snapshot)
             operations[header] = first + operations.get(header, [])
     doing = {header: replace(row, operation=commit) for header, (_, row, _) in opened.items() if operations[header]}
     with cluster.app.ledger.write() as connection:
@@ -158,6 +173,83 @@ def settle_commit(connection: Connection, cluster: Cluster, lease: Lease, append
     Leases(cluster.app.ledger, cluster.app.identity).release_within(connection, [lease])
 
 
+def retain_logs(cluster: Cluster) -> None:
+    """Let logs be packed, and give up what they told before a snapshot that every member has. A log that is much longer than
+    what it tells gets a snapshot: one commit that tells all of it again.
+
+    It is given up a while later: whoever reads logs without a ledger has another group's as it was before.
+    """
+    receiver, table = cluster.receiver.name, cluster.table
+    with cluster.app.ledger.read() as connection:
+        rows, covers = read_group_logs(connection, receiver), read_covers(connection, receiver)
+        now = database_time(connection)
+    for header in sorted(set(table.owners)):
+        logs = MemberLogs(cluster, header)
+        row, cover = rows.get(header, GroupLogRow(receiver, header)), covers.get(header, CoverRow(receiver, header))
+        whole = row.active and not row.operation and set(logs.names) <= set(row.in_step)
+        due = whole and now - cover.snapshot_at >= SNAPSHOT_SECONDS
+        logs.seal(cover.snapshot if due else 0)
+        if due and cover.table_epoch == table.epoch:
+            with suppress(NoQuorumError, UnreachableError, CorruptionError):  # a later round tries again
+                if logs.count_bytes(row.master) > LONG_LOG:
+                    _write_snapshot(cluster, header)
+
+
+def _write_snapshot(cluster: Cluster, header: str) -> None:
+    receiver, table, slots = cluster.receiver.name, cluster.table, partial(slots_of_file, cluster.table)
+    with hold_groups(cluster) as lease:
+        with cluster.app.ledger.read() as connection:
+            rows, cover = read_group_logs(connection, receiver), read_covers(connection, receiver)[header]
+        logs = MemberLogs(cluster, header)
+        row, end = open_group(logs, rows[header], lease)
+        told = fold_group(logs.read_kept(row.master), slots)
+        join_groups({header: told}, slots)  # settles its last commit: nothing is at work
+        if told.slots.keys() != cover.slots or cover.table_epoch != table.epoch:
+            return
+        operations = snapshot_of(told, table.epoch, _read_last_commits(cluster, rows, header))
+        records = records_of(str(uuid.uuid4()), operations, [header], end, epoch=row.epoch)
+        if logs.count_bytes(row.master) < _SHRINKS * sum(len(encode_stored(one)) for one in records):
+            return
+        appended = append_change(cluster, lease, Change(), also={header: operations})
+        ((before, _),) = appended.rows
+        with cluster.app.ledger.write() as connection:
+            table_rows.require_epoch(connection, receiver, table.epoch)
+            noted = replace(cover, snapshot=before.settled[1], snapshot_at=database_time(connection))
+            # CRASH WINDOW: the snapshot is recorded, not settled: the next commit takes it back, a later round writes it.
+            settle_commit(connection, cluster, lease, replace(appended, covers=(noted,)))
+
+
+def _read_last_commits(cluster: Cluster, rows: Mapping[str, GroupLogRow], header: str) -> tuple[str, ...]:
+    """Return the last commit of each other group's log, of those that are settled. Such a commit may also be of this group,
+    and nobody settles it in the other log before that one's next."""
+    found = set()
+    for other, row in rows.items():
+        if other == header or not row.epoch or row.operation or other not in cluster.table.ring:
+            continue
+        names = [row.master, *(name for name in row.in_step if name != row.master)]
+        found.add(_read_last_commit(MemberLogs(cluster, other), names, row.settled[1]))
+    return tuple(sorted(found - {""}))
+
+
+def _read_last_commit(logs: MemberLogs, names: Sequence[str], version: int) -> str:
+    """Return the last commit of a log, from the first of these members that can be read; "" for none."""
+    for left, name in reversed(list(enumerate(reversed(names)))):
+        try:
+            back, commits = 0, list[str]()
+            while not commits and back < version:
+                back = min(version, max(16, 8 * back))
+                try:
+                    commits = [found for stored in logs.read(name, version - back + 1) if (found := commit_of(stored))]
+                except NotFoundError:  # that is more than it keeps
+                    back = version
+                    commits = [found for stored in logs.read_kept(name) if (found := commit_of(stored))]
+            return commits[-1] if commits else ""
+        except TidemarkError:
+            if not left:
+                raise
+    return ""
+
+
 def record_slots(cluster: Cluster) -> None:
     """Record in the log of each group which slots it has by the table in force, with their files. What is recorded is not
     recorded again.
@@ -172,7 +264,7 @@ def record_slots(cluster: Cluster) -> None:
             if cover is not None and cover.table_epoch == cluster.epoch:
                 continue
             try:
-                appended = append_change(cluster, lease, Change(), also=[header])
+                appended = append_change(cluster, lease, Change(), also={header: ()})
             except NoQuorumError as few:  # the other groups' logs do not wait for it
                 failed.append(few)
                 continue

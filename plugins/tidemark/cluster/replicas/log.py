@@ -156,6 +156,32 @@ class GroupLog:
                 if failures == _TRIES:
                     raise
 
+    def read_kept(self) -> Iterator[StoredRecord]:
+        """Yield all records that are kept: from version 1 on, or behind `read_base`. Errors as `read`."""
+        yield from self.read(self.read_base().position.version + 1)
+
+    def read_base(self) -> LogEnd:
+        """Return the end of what is no longer kept; ORIGIN if everything is."""
+        for _ in range(_TRIES):
+            chain = self._list_chain()
+            try:
+                first = self._read_begins(chain[:1])
+            except SourceVanishedError:  # packed or retained since it was listed
+                continue
+            return first[0].end if first and first[0] is not None else ORIGIN
+        raise self._busy_error()
+
+    def begin_at(self, base: LogEnd, fence: Fence) -> Answer:
+        """Begin the log of a member that has none behind `base`, and let it obey `fence`. UnreachableError if it has one."""
+        after = self._write(Tail(base), (), fence) if self.read_tail().fence is None else None
+        if after is None:
+            raise self._busy_error()
+        return Answer(Verdict.ACCEPT, after)
+
+    def count_bytes(self) -> int:
+        """Return the bytes of the log."""
+        return sum(file.size for file in self._list_chain())
+
     def seal(self) -> None:
         """Close the last file, and pack each whole block of small ones."""
         tail = self.read_tail()

@@ -168,17 +168,36 @@ class MemberLogs:
         if not answer.is_yes:
             return answer
         missing = self.read(fence.master, answer.tail.end.position.version + 1)
+        try:
+            records = list(islice(missing, _AT_ONCE))
+        except NotFoundError:  # it ends before what the master still keeps: it begins there
+            base = GroupLog(self.cluster.open_store(fence.master), folder_of(self.header)).read_base()
+            log.set_aside()
+            # CRASH WINDOW: it has no log, and its oath is aside: it proves nothing, the next recovery goes on.
+            answer = log.begin_at(base, fence)
+            missing = self.read(fence.master, base.position.version + 1)
+            records = list(islice(missing, _AT_ONCE))
         # CRASH WINDOW: some of them are there: it is a member that is behind, the next append goes on.
-        while answer.is_yes and (records := list(islice(missing, _AT_ONCE))):
+        while answer.is_yes and records:
             answer = log.append(records, fence, expect=answer.tail)
+            records = list(islice(missing, _AT_ONCE))
         return answer
 
-    def seal(self) -> None:
-        """Pack the small files of each member's log, remove what died processes left. Who fails is left out."""
+    def read_kept(self, name: str) -> Iterator[StoredRecord]:
+        """Yield all records that a member keeps. Raises what the member's store raises."""
+        yield from GroupLog(self.cluster.open_store(name), folder_of(self.header)).read_kept()
+
+    def count_bytes(self, name: str) -> int:
+        """Return the bytes of a member's log. Raises what the member's store raises."""
+        return GroupLog(self.cluster.open_store(name), folder_of(self.header)).count_bytes()
+
+    def seal(self, to_version: int = 0) -> None:
+        """Pack the small files of each member's log, remove what died processes left, and give up what is at or below
+        `to_version`. Who fails is left out."""
 
         def tidy(log: GroupLog, _: str) -> Tail:
             log.seal()
-            log.retain(0)
+            log.retain(to_version)
             return log.read_tail()
 
         self._ask_members(self.names, tidy)

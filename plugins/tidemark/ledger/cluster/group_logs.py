@@ -77,20 +77,23 @@ def swap_group_log(connection: Connection, before: GroupLogRow, after: GroupLogR
 
 @dataclass(frozen=True)
 class CoverRow:
-    """The slots that a group's log tells the catalog of, by the partition table of `table_epoch`."""
+    """The slots that a group's log tells the catalog of, by the partition table of `table_epoch`. `snapshot`: all that it
+    told up to this version stands behind it again, since `snapshot_at` by the database's clock; 0 for none."""
 
     receiver: str
     header: str
     table_epoch: int = 0
     slots: frozenset[int] = frozenset()
+    snapshot: int = 0
+    snapshot_at: float = 0.0
 
 
 def read_covers(connection: Connection, receiver: str) -> dict[str, CoverRow]:
     """Return header → row."""
-    sql = "SELECT header, table_epoch, slots FROM group_cover WHERE receiver = :r ORDER BY header"
+    sql = "SELECT header, table_epoch, slots, snapshot, snapshot_at FROM group_cover WHERE receiver = :r ORDER BY header"
     return {
-        header: CoverRow(receiver, header, int(epoch), _slots_of(json.loads(ranges)))
-        for header, epoch, ranges in connection.execute(sa.text(sql), {"r": receiver})
+        header: CoverRow(receiver, header, int(epoch), _slots_of(json.loads(ranges)), int(snapshot), float(at))
+        for header, epoch, ranges, snapshot, at in connection.execute(sa.text(sql), {"r": receiver})
     }
 
 
@@ -103,10 +106,13 @@ def put_cover(connection: Connection, row: CoverRow) -> None:
         else:
             ranges.append([slot, slot])
     sql = (
-        "INSERT INTO group_cover (receiver, header, table_epoch, slots) VALUES (:r, :h, :e, :s)"
-        " ON CONFLICT (receiver, header) DO UPDATE SET table_epoch = excluded.table_epoch, slots = excluded.slots"
+        "INSERT INTO group_cover (receiver, header, table_epoch, slots, snapshot, snapshot_at)"
+        " VALUES (:r, :h, :e, :s, :v, :at)"
+        " ON CONFLICT (receiver, header) DO UPDATE SET table_epoch = excluded.table_epoch, slots = excluded.slots,"
+        " snapshot = excluded.snapshot, snapshot_at = excluded.snapshot_at"
     )
     values = {"r": row.receiver, "h": row.header, "e": row.table_epoch, "s": json.dumps(ranges)}
+    values |= {"v": row.snapshot, "at": row.snapshot_at}
     connection.execute(sa.text(sql), values)
 
 

@@ -28,7 +28,7 @@ from tidemark.cluster.replicas.deliver import members_of_header
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.records.fold import GroupTold, Told, find_newest_epochs, fold_group, join_groups
 from tidemark.cluster.replicas.records.operation import FileKey, commit_of, is_take_back, key_of
-from tidemark.cluster.slots.routing import home_slot, slots_of_file
+from tidemark.cluster.slots.routing import home_slot, slots_of_file, wanted_copies
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError
 from tidemark.ledger.cluster import copies as copy_rows
@@ -158,7 +158,7 @@ def _fold_log(nodes: SurvivingNodes, table: PartitionTable, group: GroupHeard) -
     """Return what the group's log tells, from the first holder whose log is whole. Else the last one's error."""
     for left, name in reversed(list(enumerate(reversed(group.holders)))):
         try:
-            records = takewhile(partial(_is_committed, group), nodes.open_log(name, group.header).read(1))
+            records = takewhile(partial(_is_committed, group), nodes.open_log(name, group.header).read_kept())
             return fold_group(records, partial(slots_of_file, table))
         except (CorruptionError, NotFoundError, UnreachableError):
             if not left:
@@ -201,7 +201,10 @@ def _is_part(nodes: SurvivingNodes, header: str, longest: str, tails: Mapping[st
     end = tails[name].end
     if end == tails[longest].end or not end.position.version:
         return True
-    return next(nodes.open_log(longest, header).read(end.position.version)).head.end == end
+    try:
+        return next(nodes.open_log(longest, header).read(end.position.version)).head.end == end
+    except NotFoundError:  # it ends before what is still kept: it proves nothing
+        return False
 
 
 def _is_committed(group: GroupHeard, stored: StoredRecord) -> bool:
@@ -301,7 +304,7 @@ def _find_doubt(heard: Heard, group: GroupHeard) -> tuple[tuple[int, int], str] 
     counted = heard.folds[group.header].commits
     before, commit = (0, 0), ""
     position = before
-    for stored in heard.nodes.open_log(longest, group.header).read(1):
+    for stored in heard.nodes.open_log(longest, group.header).read_kept():
         mine = commit_of(stored)
         if mine and is_take_back(stored):
             commit = ""
@@ -309,6 +312,16 @@ def _find_doubt(heard: Heard, group: GroupHeard) -> tuple[tuple[int, int], str] 
             before, commit = position, mine
         position = (stored.head.position.epoch, stored.head.position.version)
     return (before, commit) if commit else None
+
+
+def _is_moving(app: App, receiver: ReceiverSettings, nodes: SurvivingNodes) -> bool:
+    """Tell whether slots are still on their way, by what lies at the nodes: the table's word dates from its swap."""
+    table = nodes.table
+    if table is None or not table.moving:
+        return False
+    with app.ledger.read() as connection:
+        wanted = wanted_copies(table, catalog_rows.live_files(connection, receiver.name))
+    return any(wanted.get(name, set()) - nodes.sizes.get(name, {}).keys() for name in table.ring.names)
 
 
 def restore_catalog(app: App, receiver: ReceiverSettings, store: Store, nodes: SurvivingNodes) -> None:
@@ -323,10 +336,8 @@ def restore_catalog(app: App, receiver: ReceiverSettings, store: Store, nodes: S
         if not heard.folds:
             return
         told = heard.require_all()
-    except RetryableError:
-        return
-    except (NotFoundError, NoQuorumError, CorruptionError) as unknown:
-        if nodes.table is not None and nodes.table.moving:  # a node that joins has no log yet
+    except (RetryableError, NotFoundError, NoQuorumError, CorruptionError) as unknown:
+        if _is_moving(app, receiver, nodes):  # a node that joins has no log yet
             return
         nodes.findings.troubles.append(f"the logs of the nodes are not used: {unknown.message}")
         return

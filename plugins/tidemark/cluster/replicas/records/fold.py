@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord
-from tidemark.cluster.replicas.records.operation import FileEntry, FileKey, Part, Width, read_part
+from tidemark.cluster.replicas.records.operation import Facts, FileEntry, FileKey, Operation, Part, Width, read_part
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import SiteRow
 from tidemark.ledger.receiver.refusals import OwnerRow
@@ -92,6 +92,29 @@ def join_groups(groups: Mapping[str, GroupTold], slots_of_file: SlotsOf) -> Told
     return joined
 
 
+def snapshot_of(told: GroupTold, table: int, commits: Iterable[str]) -> list[Operation]:
+    """Return the operations after which a log tells what `told` tells, whatever is before them.
+
+    `table`: epoch of the partition table by which the group has all of its slots. `commits`: the last ones of other groups'
+    logs; they count, also once the log gives up its records of them.
+    """
+    facts = Facts(
+        tuple(row for _, row in sorted(told.sites.items())),
+        tuple(width for _, width in sorted(told.widths.items())),
+        tuple(row for _, row in sorted(told.owners.items())),
+    )
+    whole = Operation(
+        RecordKind.GAIN_SLOT,
+        tuple(entry for _, entry in sorted(told.files.items())),
+        facts=facts,
+        series=tuple(row for _, row in sorted(told.series.items())),
+        slots=tuple(sorted(told.slots)),
+        table=table,
+        commits=tuple(sorted(commits)),
+    )
+    return [whole, *(Operation(RecordKind.CREATE_DATABASE, database=name) for name in sorted(told.databases))]
+
+
 def find_newest_epochs(groups: Iterable[GroupTold]) -> dict[int, int]:
     """Return slot → the newest epoch of a partition table by which one of these groups has it."""
     newest: dict[int, int] = {}
@@ -110,6 +133,7 @@ def _settle(told: GroupTold, slots_of_file: SlotsOf) -> None:
 
 def _do_part(told: GroupTold, part: Part, slots_of_file: SlotsOf) -> None:
     one = part.operation
+    told.commits.update(one.commits)
     slots = frozenset(one.slots)
     if one.kind is RecordKind.LOSE_SLOT:
         for slot in slots:

@@ -90,7 +90,7 @@ class Operation:
     """One change of a group's catalog: `gone` leave it, then `files` stand in it as they are here.
 
     `database`: that is created or dropped. `series`: as the sites declare them now. `slots`: that the group has, or has no
-    more, by the partition table of epoch `table`.
+    more, by the partition table of epoch `table`. `commits`: count, wherever their records in this log are.
     """
 
     kind: RecordKind
@@ -101,6 +101,7 @@ class Operation:
     database: str = ""
     slots: tuple[int, ...] = ()
     table: int = 0
+    commits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ def read_part(stored: StoredRecord) -> Part | None:
             words.get("database", ""),
             tuple(slot for first, last in words.get("slots", ()) for slot in range(first, last + 1)),
             words.get("table", 0),
+            tuple(words.get("commits", ())),
         )
         back = bool(words.get("takes_back"))
         groups = tuple(words.get("groups", ()))
@@ -193,6 +195,8 @@ def _cut_operation(one: Operation) -> Iterator[dict[str, Any]]:
         words["database"] = one.database
     if one.slots:
         words |= {"slots": _ranges_of(one.slots), "table": one.table}
+    if one.commits:
+        words["commits"] = one.commits
     size = sum(map(len, map(str, words.values())))
     for name, values in (("files", map(_entry_words, one.files)), ("series", map(_series_words, one.series))):
         for whole in values:
