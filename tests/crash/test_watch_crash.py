@@ -15,6 +15,8 @@ from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore
 from tidemark.app import App
 from tidemark.cluster.health.operator import recover_members, resync_member, switch_over
 from tidemark.cluster.health.watch import watch_groups
+from tidemark.cluster.replicas import commit
+from tidemark.cluster.replicas.commit import retain_logs
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.stores.protocol import Store, StoreAddress
 
@@ -58,6 +60,10 @@ class WatchWorld:
                 assert recover_members(centre.app, centre.receiver).exit_code == 0
             elif self.on == "resync":
                 assert resync_member(centre.app, centre.receiver, self.late, self.header).exit_code == 0
+            elif self.on == "retain":
+                for _ in range(3):
+                    with centre.cluster() as cluster:
+                        retain_logs(cluster)
             else:
                 switch_over(centre.app, centre.receiver, self.header, self.late)
         finally:
@@ -85,18 +91,21 @@ class WatchWorld:
 
 
 @pytest.fixture
-def worlds(tmp_path: Path) -> Callable[[str], Callable[[], WatchWorld]]:
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[], WatchWorld]]:
+    for name in ("LONG_LOG", "_SHRINKS", "SNAPSHOT_SECONDS"):
+        monkeypatch.setattr(commit, name, 0)
     made = iter(range(1 << 30))
     return lambda on: lambda: WatchWorld(tmp_path / f"{next(made)}", on)
 
 
-@pytest.mark.parametrize("on", ["watch", "resync"])
+@pytest.mark.full
+@pytest.mark.parametrize("on", ["watch", "resync", "retain"])
 def test_what_keeps_groups_in_step_may_die(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on), points=range(9, 1000, 22))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover"])
+@pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "retain"])
 def test_what_keeps_groups_in_step_may_die_at_any_effect(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on))
 

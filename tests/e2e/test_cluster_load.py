@@ -128,3 +128,24 @@ def test_damage_at_a_node_is_named_and_mended(centre: Centre) -> None:
     mended = centre.deployed.run("verify", "--repair")
     assert mended["repaired"] == 2
     centre.is_sound()
+
+
+def test_the_watch_replaces_a_master_that_is_away_and_brings_it_back_home(centre: Centre) -> None:
+    """Rounds over SSH: no answer, another master, what was loaded meanwhile, home again; then a member is taken anew."""
+    centre.sync()
+    watch = centre.deployed.run("replica", "watch")
+    assert (watch["masters"], watch["offline"], watch["groups"]) == ({}, {}, 3)
+    centre.servers["n1"].stop()
+    for _ in range(3):
+        watch = centre.deployed.run("replica", "watch")
+    assert watch["offline"] == {"n1": 3} and watch["masters"].get("n1") in ("n2", "n3")
+    centre.sync()
+    centre.servers["n1"].restart()
+    assert centre.deployed.run("replica", "recover", "n1")["left"] == []
+    homes = [centre.deployed.run("replica", "watch")["home"] for _ in range(3)]
+    assert {"n1": "n1"} in homes and homes[-1] == {}
+    assert centre.deployed.run("replica", "resync", "n2", "n1", "--yes")["done"]
+    assert list(centre.folders["n2"].glob(".tidemark/quarantine/*/data/**/*.tsfile"))
+    assert centre.deployed.run("replica", "switchover", "n1", "--to", "n2")["done"]
+    assert centre.deployed.run("replica", "verify")["ok"]
+    centre.is_sound()

@@ -16,7 +16,7 @@ from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluste
 from tidemark.cluster.migration.migrate import migrate_slots
 from tidemark.cluster.nodes import formats as schema_paper
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
-from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.nodes.folder import LOGS, NodeFolder
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.ledger.cluster import tables as cluster_rows
@@ -210,6 +210,16 @@ def test_a_change_that_was_through_stays_through(world: World) -> None:
     assert not now(world).table.moving
     assert change_nodes(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
     assert world.rows() == rows
+
+
+@pytest.mark.full
+def test_logs_that_are_not_used_are_named_also_after_a_change(world: World) -> None:
+    change_nodes(world.app, world.receiver, Wanted("add", "n4"))
+    for name in ("n1", "n2", "n3"):
+        shutil.rmtree(world.folder / "nodes" / name / LOGS)
+    world.lose_ledger()
+    result = world.rebuild()
+    assert any("the logs of the nodes are not used" in trouble for trouble in result.findings.troubles)
 
 
 @pytest.mark.full

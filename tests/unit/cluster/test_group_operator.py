@@ -62,6 +62,7 @@ def test_the_master_is_switched_over_once(centre: LoadedCentre) -> None:
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full
 def test_who_is_not_in_step_or_no_member_does_not_become_master(centre: LoadedCentre) -> None:
     late = slaves(centre)[0]
     centre.away = {late}
@@ -78,6 +79,7 @@ def test_who_is_not_in_step_or_no_member_does_not_become_master(centre: LoadedCe
     assert group(centre) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["", "node", "group"])
 def test_members_that_were_away_are_recovered(centre: LoadedCentre, what: str) -> None:
     late = slaves(centre)[0]
@@ -120,6 +122,7 @@ def test_a_member_is_taken_anew_and_what_it_had_lies_aside(centre: LoadedCentre,
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full
 def test_a_member_that_the_others_need_is_not_taken_anew(centre: LoadedCentre) -> None:
     node = slaves(centre)[0]
     centre.away = {slaves(centre)[1]}
@@ -130,6 +133,7 @@ def test_a_member_that_the_others_need_is_not_taken_anew(centre: LoadedCentre) -
     assert centre.at(node) and centre.rows()
 
 
+@pytest.mark.full
 def test_between_two_steps_of_a_resync_the_member_is_unsynced(centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch) -> None:
     node = slaves(centre)[0]
 
@@ -167,6 +171,7 @@ def test_a_master_is_forced_where_too_few_members_are_left(centre: LoadedCentre)
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full
 def test_a_forced_master_that_lacks_acknowledged_records_is_told_again_what_the_ledger_has(centre: LoadedCentre) -> None:
     kept = slaves(centre)[0]
     centre.away = {kept}
@@ -184,12 +189,14 @@ def test_a_forced_master_that_lacks_acknowledged_records_is_told_again_what_the_
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full
 def test_a_group_that_can_get_a_master_is_not_forced(centre: LoadedCentre) -> None:
     before = group(centre)
     assert force_group(centre.app, centre.receiver, centre.header, slaves(centre)[0]).done == ()
     assert group(centre) == before and audited(centre, "replica.force") == 0
 
 
+@pytest.mark.full
 def test_a_wiped_member_comes_back_by_its_files_and_then_its_log(centre: LoadedCentre) -> None:
     node = slaves(centre)[0]
     shutil.rmtree(centre.node(node) / "data")

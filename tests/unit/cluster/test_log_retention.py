@@ -80,6 +80,7 @@ def test_a_log_that_was_given_up_below_a_snapshot_tells_the_same(centre: LoadedC
     assert rows_from_nodes(centre) == centre.rows() != expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["emptied", "older"])
 def test_a_member_whose_log_ends_before_what_is_kept_begins_there(centre: LoadedCentre, how: str) -> None:
     with centre.app.ledger.read() as connection:
@@ -109,6 +110,7 @@ def test_a_member_whose_log_ends_before_what_is_kept_begins_there(centre: Loaded
         assert {path.read_bytes() for path in old.iterdir()} <= aside
 
 
+@pytest.mark.full
 def test_what_is_before_a_snapshot_stays_while_a_member_is_not_in_step(
     centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_what_is_before_a_snapshot_stays_while_a_member_is_not_in_step(
     assert first_kept(centre, master, centre.header) == 1, "not before an hour is over"
 
 
+@pytest.mark.full
 def test_a_short_log_and_one_that_tells_what_it_has_get_no_snapshot(
     centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +145,7 @@ def test_a_short_log_and_one_that_tells_what_it_has_get_no_snapshot(
     assert records_at(LocalStore(str(centre.node("n1"))), centre.header) == before
 
 
+@pytest.mark.full
 def test_the_last_commit_of_another_group_counts_though_this_log_gave_its_records_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +175,7 @@ def test_the_last_commit_of_another_group_counts_though_this_log_gave_its_record
     assert rows_from_nodes(centre) == expected
 
 
+@pytest.mark.full
 def test_without_a_quorum_nothing_is_given_up(centre: LoadedCentre) -> None:
     centre.away = set(NODES[1:])
     retain(centre)

@@ -86,6 +86,7 @@ def test_a_member_that_lost_its_log_is_unsynced_and_recovered_in_the_same_round(
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full
 def test_a_master_that_lost_its_log_is_replaced_at_once(centre: LoadedCentre) -> None:
     lost = group(centre).master
     shutil.rmtree(centre.node(lost) / folder_of(centre.header))
@@ -94,6 +95,7 @@ def test_a_master_that_lost_its_log_is_replaced_at_once(centre: LoadedCentre) ->
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full
 def test_files_that_a_member_lacks_are_left_to_who_recovers_it(centre: LoadedCentre) -> None:
     late = next(node for node in NODES if node != group(centre).master)
     centre.away = {late}
@@ -106,6 +108,7 @@ def test_files_that_a_member_lacks_are_left_to_who_recovers_it(centre: LoadedCen
     everything_is_held(centre)
 
 
+@pytest.mark.full
 def test_a_group_without_enough_members_has_no_master_and_says_so(centre: LoadedCentre) -> None:
     centre.away = set(NODES[1:])
     for _ in range(3):
@@ -150,6 +153,7 @@ def test_why_says_of_a_group_and_of_a_node_its_role_its_version_and_what_it_wait
         ask("group:n9")
 
 
+@pytest.mark.full
 def test_a_ledger_that_is_older_than_its_nodes_is_named(centre: LoadedCentre) -> None:
     version = group(centre).settled[1]
     centre.land(2)
