@@ -200,7 +200,7 @@ def _write_snapshot(cluster: Cluster, header: str) -> None:
     with hold_groups(cluster) as lease:
         with cluster.app.ledger.read() as connection:
             rows, cover = read_group_logs(connection, receiver), read_covers(connection, receiver)[header]
-        logs = MemberLogs(cluster, header)
+        logs = MemberLogs(cluster, header, lease)
         row, end = open_group(logs, rows[header], lease)
         told = fold_group(logs.read_kept(row.master), slots)
         join_groups({header: told}, slots)  # settles its last commit: nothing is at work
