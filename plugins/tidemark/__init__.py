@@ -7,9 +7,8 @@ The packages in layers, from the top down. A package imports packages of lower l
     catalog_source  what readers see of a receiver, as a data source of Spark; on the floor of orchestration
     operations     what an operator does across subjects: decisions, housekeeping, doctor, rebuild of a lost ledger
     proof          what is where and why: status, coverage, verify, why, the pages of a cluster
-    changes        every change of MySQL and MariaDB tables; on the floor of sync
+    changes        every change of MySQL and MariaDB tables, kept in a store; on the floor of sync
     sync           edge to landing: a link's run of seven steps
-    changes        changes of MySQL and MariaDB tables, kept in a store
     receiver       landing to readers: load, merge, read, LOAD into an IoTDB
     cluster        a receiver's data at several nodes: slots, replicas, migration, membership, health
     transfer       the transfer engine: files from one store to another, by `transfer.engine`      ┐

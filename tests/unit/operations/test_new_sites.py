@@ -53,7 +53,11 @@ def test_settings_of_two_versions_are_written_and_sync(tmp_path: Path, monkeypat
     north = site_of(tmp_path, "north")
     assert north.data == ("data/datanode/data/sequence", "data/datanode/data/unsequence")
     assert (north.time_unit, north.partition_interval_ms) == ("us", 86_400_000)
-    doctor = run_here(tmp_path / "tidemark.toml", "doctor")
+    config = tmp_path / "tidemark.toml"
+    doctor = run_here(config, "doctor")
+    assert doctor.code == 21 and 'prefix = "root.north"' in doctor.json["hint"], "both have the same devices"
+    config.write_text(config.read_text().replace("[sites.north]", '[sites.north]\nprefix = "root.north"'))
+    doctor = run_here(config, "doctor")
     assert doctor.code == 0, doctor
     synced = run_here(tmp_path / "tidemark.toml", "sync", "old")
     assert (synced.code, synced.json["state"]) == (0, "loaded"), synced

@@ -194,17 +194,16 @@ def check_keys(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
 def check_locks(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     """Which tables a bootstrap locks. A lock is short: that of one chunk. It needs the right LOCK TABLES."""
     del wanted
-    if not answers.without_snapshot:
+    by_place = not answers.facts.has_gtids  # such a MySQL does not tell the place of a snapshot
+    locked = answers.tables if by_place else answers.without_snapshot
+    if not locked:
         yield Finding("locks", "a bootstrap locks no table")
         return
     rights = {right.strip() for rights in _read_grants(answers) for right in rights.upper().split(",")}
-    missing = [] if rights & {"LOCK TABLES", *_EVERYTHING} else ["GRANT LOCK TABLES ON the databases TO the login"]
-    mend = "; ".join([f"ALTER TABLE {_quote(answers.without_snapshot[0])} ENGINE = InnoDB ends that", *missing])
-    yield _warn(
-        "locks",
-        f"a bootstrap keeps writers out of a table while it reads a chunk of it: {_name(answers.without_snapshot)}",
-        mend,
-    )
+    ends = "gtid_mode = ON" if by_place else f"ALTER TABLE {_quote(locked[0])} ENGINE = InnoDB"
+    missing = "" if rights & {"LOCK TABLES", *_EVERYTHING} else "; GRANT LOCK TABLES ON the databases TO the login"
+    told = f"a bootstrap keeps writers out of a table while it reads a chunk of it: {_name(locked)}"
+    yield _warn("locks", told, f"{ends} ends that{missing}")
 
 
 # rights
