@@ -377,6 +377,12 @@ class Settings:
         """The folder the file stands in; `var/` and relative paths live below it."""
         return self.path.parent
 
+    @property
+    def cluster_receiver(self) -> str:
+        """The receiver whose data the nodes of the cluster hold: the first where `[cluster]` names none; "" for none."""
+        named = self.cluster.receiver if self.cluster is not None else ""
+        return named or next(iter(self.receivers), "")
+
 
 SECTIONS: Mapping[str, type[Any]] = {
     "ledger": LedgerSettings,

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.app import App
-from tidemark.cluster.health.watch import read_rows
 from tidemark.cluster.nodes.cluster import Cluster, require_cluster
 from tidemark.cluster.replicas.commit import hold_groups, record_slots
 from tidemark.cluster.replicas.core.election import Forced
@@ -29,7 +28,7 @@ from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.cluster.replicas.plan import Piece, pieces_of
 from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master
-from tidemark.cluster.replicas.recover import hold_node, recover_logs, recover_node
+from tidemark.cluster.replicas.recover import hold_node, read_rows, recover_logs, recover_node
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError, UsageError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows

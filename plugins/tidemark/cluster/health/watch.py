@@ -28,9 +28,9 @@ from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs, read_round
 from tidemark.cluster.replicas.promote import open_group, switch_master
-from tidemark.cluster.replicas.recover import recover_logs, recover_node
+from tidemark.cluster.replicas.recover import read_rows, recover_logs, recover_node
 from tidemark.errors import CorruptionError, NoQuorumError, PermanentError, TidemarkError
-from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.ledger.cluster.group_logs import GroupLogRow
 from tidemark.ledger.cluster.node_watch import WatchRow, note_round
 from tidemark.ledger.leases import Leases, assert_held
 from tidemark.progress import Progress, Tick, ignore_progress
@@ -240,12 +240,6 @@ class _Round:
         for (_, node), count in self._lacking_members().items():
             found[node] = found.get(node, 0) + count
         return found
-
-
-def read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
-    """Return header → what the ledger knows of the group's log."""
-    with cluster.app.ledger.read() as connection:
-        return read_group_logs(connection, cluster.receiver.name)
 
 
 def needs_master(row: GroupLogRow, names: Collection[str], tails: Mapping[str, Tail]) -> bool:

@@ -121,7 +121,7 @@ class MemberLogs:
 
     def read(self, name: str, from_version: int) -> Iterator[StoredRecord]:
         """Yield a member's records from this version on. Raises what the member's store raises."""
-        yield from GroupLog(self.cluster.open_store(name), folder_of(self.header)).read(from_version)
+        yield from self._open_log(name).read(from_version)
 
     def require_known(self, name: str, tail: Tail, epoch: int) -> None:
         """Raise PermanentError if a member swore to another coordinator, or to an epoch that this ledger has not given."""
@@ -171,7 +171,7 @@ class MemberLogs:
         try:
             records = list(islice(missing, _AT_ONCE))
         except NotFoundError:  # it ends before what the master still keeps: it begins there
-            base = GroupLog(self.cluster.open_store(fence.master), folder_of(self.header)).read_base()
+            base = self._open_log(fence.master).read_base()
             log.set_aside()
             # CRASH WINDOW: it has no log, and its oath is aside: it proves nothing, the next recovery goes on.
             answer = log.begin_at(base, fence)
@@ -185,11 +185,11 @@ class MemberLogs:
 
     def read_kept(self, name: str) -> Iterator[StoredRecord]:
         """Yield all records that a member keeps. Raises what the member's store raises."""
-        yield from GroupLog(self.cluster.open_store(name), folder_of(self.header)).read_kept()
+        yield from self._open_log(name).read_kept()
 
     def count_bytes(self, name: str) -> int:
         """Return the bytes of a member's log. Raises what the member's store raises."""
-        return GroupLog(self.cluster.open_store(name), folder_of(self.header)).count_bytes()
+        return self._open_log(name).count_bytes()
 
     def seal(self, to_version: int = 0) -> None:
         """Pack the small files of each member's log, remove what died processes left, and give up what is at or below
@@ -202,13 +202,16 @@ class MemberLogs:
 
         self._ask_members(self.names, tidy)
 
+    def _open_log(self, name: str) -> GroupLog:
+        return GroupLog(self.cluster.open_store(name), folder_of(self.header))
+
     def _ask_members(self, names: Sequence[str], ask: Callable[[GroupLog, str], _T]) -> dict[str, _T]:
         """Return member → its answer, by the order of names. Different machines work at once. Who fails has no answer."""
         found: dict[str, _T] = {}
 
         def ask_one(name: str) -> None:
             try:
-                answer = ask(GroupLog(self.cluster.open_store(name), folder_of(self.header)), name)
+                answer = ask(self._open_log(name), name)
             except TidemarkError as broken:
                 self.note_silent(name, broken)
                 return

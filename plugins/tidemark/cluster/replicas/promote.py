@@ -163,8 +163,7 @@ def _activate(
     # CRASH WINDOW: the master is active at the nodes, the row does not say so: promoted again, nothing is in doubt then.
     position = end.position
     done = replace(row, active=True, settled=(position.epoch, position.version), operation="", in_step=holders)
-    _write(logs, row, done, lease)
-    return done, end
+    return write_row(logs, row, done, lease), end
 
 
 def _no_master_error(logs: MemberLogs) -> NoQuorumError:
@@ -200,23 +199,23 @@ def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow
     fresh = replace(row, active=False, settled=(0, 0), in_step=())
     with logs.cluster.app.ledger.write() as connection:
         forget_cover(connection, row.receiver, row.header)  # the next commit writes all that the catalog has in its slots
-    _write(logs, row, fresh, lease)
-    return fresh
+    return write_row(logs, row, fresh, lease)
 
 
 def _give_epoch(logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease, emptied: Collection[str]) -> GroupLogRow:
     """`emptied`: members that have lost their oaths. With their next one that is not seen any more: they are not in step."""
     in_step = tuple(name for name in row.in_step if name not in emptied)
     given = replace(row, epoch=row.epoch + 1, master=master, active=False, in_step=in_step)
-    _write(logs, row, given, lease)
-    return given
+    return write_row(logs, row, given, lease)
 
 
-def _write(logs: MemberLogs, before: GroupLogRow, after: GroupLogRow, lease: Lease) -> None:
+def write_row(logs: MemberLogs, before: GroupLogRow, after: GroupLogRow, lease: Lease) -> GroupLogRow:
+    """Swap the group's row in a transaction of its own, and return the new one. Errors as `swap_group_log`."""
     app = logs.cluster.app
     with app.ledger.write() as connection:
         assert_held(connection, lease)
         swap_group_log(connection, before, after, app.clock())
+    return after
 
 
 def _find_doubtful(logs: MemberLogs, row: GroupLogRow) -> str:

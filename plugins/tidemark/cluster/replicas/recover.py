@@ -25,11 +25,11 @@ from tidemark.cluster.replicas.core.epochs import Fence
 from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, late_members
 from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.plan import Piece, pieces_of, wanting_nodes
-from tidemark.cluster.replicas.promote import open_group
+from tidemark.cluster.replicas.promote import open_group, write_row
 from tidemark.errors import NoQuorumError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
-from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs, swap_group_log
+from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.stores.protocol import Store
@@ -107,16 +107,16 @@ def recover_logs(
         return [name for name in names if name not in in_step and (nodes is None or name in nodes)]
 
     def find_fallen() -> dict[str, list[str]]:
-        return {header: names for header, row in _read_rows(cluster).items() if (names := fallen_of(row))}
+        return {header: names for header, row in read_rows(cluster).items() if (names := fallen_of(row))}
 
     if not find_fallen():
         return
     with hold_groups(cluster) as lease:
         for header, fallen in find_fallen().items():
-            logs, row = MemberLogs(cluster, header, lease), _read_rows(cluster)[header]
+            logs, row = MemberLogs(cluster, header, lease), read_rows(cluster)[header]
             stays = tuple(name for name in row.in_step if (header, name) not in doubted)
             if stays and stays != row.in_step:
-                row = _note(cluster, lease, row, replace(row, in_step=stays))
+                row = write_row(logs, row, replace(row, in_step=stays), lease)
             # CRASH WINDOW: it is unsynced by the ledger, its log is as it was: the next recovery goes on.
             try:
                 row, end = open_group(logs, row, lease)
@@ -125,17 +125,11 @@ def recover_logs(
             back = logs.recover(fallen, Fence(cluster.identity, row.epoch, row.master), end)
             # CRASH WINDOW: its log is whole, the ledger does not know: the next record or recovery tells.
             if back:
-                _note(cluster, lease, row, replace(row, in_step=tuple(dict.fromkeys((*row.in_step, *back)))))
+                write_row(logs, row, replace(row, in_step=tuple(dict.fromkeys((*row.in_step, *back)))), lease)
 
 
-def _note(cluster: Cluster, lease: Lease, before: GroupLogRow, after: GroupLogRow) -> GroupLogRow:
-    with cluster.app.ledger.write() as connection:
-        assert_held(connection, lease)
-        swap_group_log(connection, before, after, cluster.app.clock())
-    return after
-
-
-def _read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
+def read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
+    """Return header → what the ledger knows of the group's log."""
     with cluster.app.ledger.read() as connection:
         return read_group_logs(connection, cluster.receiver.name)
 
@@ -145,9 +139,7 @@ def _find_fallen(cluster: Cluster, node: str, headers: Collection[str] | None) -
     mine = {
         h for h, names in cluster.table.groups_by_header().items() if node in names and (headers is None or h in headers)
     }
-    return {
-        header for header, row in _read_rows(cluster).items() if header in mine and row.epoch and node not in row.in_step
-    }
+    return {header for header, row in read_rows(cluster).items() if header in mine and row.epoch and node not in row.in_step}
 
 
 def _find_lacking(cluster: Cluster, node: str) -> tuple[tuple[Piece, ...], Mapping[str, Sequence[str]], Mapping[str, bytes]]:

@@ -38,7 +38,7 @@ def known_cluster(settings: Settings) -> KnownCluster:
     """Read the cluster from a ledger of this version, if there is one; creates none. Raises the errors of opening it."""
     if settings.cluster is None:
         return KnownCluster()
-    receiver = settings.cluster.receiver or next(iter(settings.receivers), "")
+    receiver = settings.cluster_receiver
     if is_unmade(settings.ledger.url, settings.root):
         return KnownCluster()
     ledger = Ledger(settings.ledger.url, settings.root)

@@ -34,7 +34,7 @@ def scale_dags(settings: Settings) -> dict[str, DAG]:
     """Return the DAG by its id, if the settings have a cluster."""
     if settings.cluster is None:
         return {}
-    receiver = settings.cluster.receiver or next(iter(settings.receivers))
+    receiver = settings.cluster_receiver
     dag = DAG(
         dag_id=DAG_ID,
         dag_display_name=f"scale {receiver}",

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import task
+from airflow.sdk import DAG, task
 
+from tidemark.orchestration.dags.docs import spell_doc
 from tidemark.orchestration.dags.notices import make_callbacks
 from tidemark.orchestration.retry_policy import RETRY_ARGUMENTS
 from tidemark.settings.model import AirflowSettings, LinkSettings
 
 _SECONDS = ("retry_delay", "max_retry_delay", "execution_timeout")
 _PAUSED = {"airflow": None, "paused": True, "running": False}
+
+
+def make_dag(
+    dag_id: str,
+    doc: str,
+    schedule: Any,
+    airflow: AirflowSettings,
+    *,
+    tags: Collection[str],
+    params: Mapping[str, Any] | None = None,
+) -> DAG:
+    """Make a DAG that is named by its id, and described by the first sentence below the title of its `doc`."""
+    return DAG(
+        dag_id=dag_id,
+        dag_display_name=dag_id.replace("_", " "),
+        description=doc.split("\n\n")[1].split(". ", maxsplit=1)[0].replace("\n", " ") + ".",
+        doc_md=spell_doc(doc),
+        schedule=schedule,
+        tags={"tidemark", *tags},
+        params=dict(params or {}),
+        **make_options(airflow),
+    )
 
 
 def make_options(airflow: AirflowSettings, link: LinkSettings | None = None) -> dict[str, Any]:

@@ -6,18 +6,17 @@ DAGs with nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param, task_group
 
-from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC, spell_doc
-from tidemark.orchestration.dags.frame import make_options, make_task
+from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
+from tidemark.orchestration.dags.frame import make_dag, make_task
 from tidemark.orchestration.schedules import catalog_alias, catalog_asset, load_schedule, make_timetable
 from tidemark.orchestration.tasks import cluster
 from tidemark.orchestration.tasks import receivers as tasks_receivers
-from tidemark.settings.model import AirflowSettings, Settings
+from tidemark.settings.model import Settings
 
 
 def local_receivers(settings: Settings) -> list[str]:
@@ -33,7 +32,7 @@ def load_dag(settings: Settings) -> DAG:
     schedule = load_schedule(receivers, airflow.load_schedule, airflow.timezone)
     news: dict[str, Any] = {"outlets": [catalog_alias(name) for name in receivers]}
     news["inlets"] = [catalog_asset(name) for name in receivers]  # the last event says how far the news have got
-    with _make_dag("tidemark_load", "load", LOAD_DOC, schedule, airflow) as dag:
+    with make_dag("tidemark_load", LOAD_DOC, schedule, airflow, tags={"load"}) as dag:
 
         def load_and_merge(receiver: str) -> None:
             loaded = _make_task("load")(receiver=receiver)
@@ -59,35 +58,19 @@ def verify_dag(settings: Settings) -> DAG:
     live = Param(False, type="boolean", title="Live only", description="Deep: without files gone at their site and kept.")
     params = {"deep": deep, "live_only": live, "site": site}
     schedule = make_timetable(settings.airflow.verify_schedule, settings.airflow.timezone)
-    with _make_dag("tidemark_verify", "proof", VERIFY_DOC, schedule, settings.airflow, params) as dag:
+    with make_dag("tidemark_verify", VERIFY_DOC, schedule, settings.airflow, tags={"proof"}, params=params) as dag:
         _make_task("verify").expand(receiver=local_receivers(settings))
         if settings.cluster is not None:
-            of = settings.cluster.receiver or next(iter(settings.receivers))
-            make_task(cluster.check, task_id="cluster_check")(receiver=of)
+            make_task(cluster.check, task_id="cluster_check")(receiver=settings.cluster_receiver)
     return dag
 
 
 def housekeep_dag(settings: Settings) -> DAG:
     """Make `tidemark_housekeep`: the scheduled settling, reclaiming and trimming."""
     schedule = make_timetable(settings.airflow.housekeep_schedule, settings.airflow.timezone)
-    with _make_dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, schedule, settings.airflow) as dag:
+    with make_dag("tidemark_housekeep", HOUSEKEEP_DOC, schedule, settings.airflow, tags={"load"}) as dag:
         _make_task("housekeep").expand(receiver=local_receivers(settings))
     return dag
-
-
-def _make_dag(
-    dag_id: str, room: str, doc: str, schedule: Any, airflow: AirflowSettings, params: Mapping[str, Param] | None = None
-) -> DAG:
-    return DAG(
-        dag_id=dag_id,
-        dag_display_name=dag_id.replace("_", " "),
-        description=doc.split("\n\n")[1].split(". ", maxsplit=1)[0].replace("\n", " ") + ".",
-        doc_md=spell_doc(doc),
-        schedule=schedule,
-        tags={"tidemark", room},
-        params=dict(params or {}),
-        **make_options(airflow),
-    )
 
 
 def _make_task(name: str, **options: Any) -> Any:
