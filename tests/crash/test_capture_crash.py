@@ -18,8 +18,8 @@ from tests.crash.explorer import Effects, explore, explore_double
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import Job, capture, open_log_files
 from tidemark.changes.capture.transactions import Rules
-from tidemark.changes.export import Exported, Query, make_lines
-from tidemark.changes.points import parse_point
+from tidemark.changes.delivery.export import Exported, Query, make_lines
+from tidemark.changes.delivery.points import parse_point
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.write import Limits

@@ -6,11 +6,9 @@ Enter by `source`: what `./tidemark changes …` does with a source of the setti
     connection  the events of a server, or of log files
     store       the indexed change store: append, recover, find, read, retain
     capture     events into the store: whole transactions, each once
-    trust       may a server be trusted, and how long it keeps what is not captured
-    gaps        what a server purged before it was captured
+    trust       may a server be trusted, how long it keeps what is not captured, and what it purged before that
     bootstrap   the rows that tables have when their capture begins, between the changes
-    points      POINTs as users write them, found in a store
-    export      what a store holds as JSON lines or Parquet
+    delivery    what a store holds, given to readers: POINTs, JSON lines, Parquet
     source      a source as its commands see it: settings, store, lease
     doctor      a source examined: its server, its store
     show        what is known of a source: lag, headroom, gaps

@@ -12,12 +12,12 @@ from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.bootstrap.state import DONE, read_state
 from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.gaps import OPEN, read_gaps
 from tidemark.changes.source import Source, disk_of, find_end, login_of, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import walk
 from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
+from tidemark.changes.trust.gaps import OPEN, read_gaps
 from tidemark.changes.trust.headroom import measure_headroom
 from tidemark.errors import TidemarkError
 from tidemark.ledger.leases import Leases

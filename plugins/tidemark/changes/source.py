@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.app import App
-from tidemark.changes import points
 from tidemark.changes.bootstrap import requests
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
@@ -40,8 +39,8 @@ from tidemark.changes.capture.run import (
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.login import open_server
-from tidemark.changes.export import Exported, Query, Stream, export
-from tidemark.changes.gaps import OPEN, REPAIRED, Gap, find_gap, is_in_gap, pass_gap, read_gaps, record_gap, update_gap
+from tidemark.changes.delivery import points
+from tidemark.changes.delivery.export import Exported, Query, Stream, export
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -50,6 +49,7 @@ from tidemark.changes.store.read import Found, Reader, Target
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
+from tidemark.changes.trust.gaps import OPEN, REPAIRED, Gap, find_gap, is_in_gap, pass_gap, read_gaps, record_gap, update_gap
 from tidemark.changes.trust.resume import Resume
 from tidemark.errors import (
     BinlogGapError,

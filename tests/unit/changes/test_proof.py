@@ -145,7 +145,7 @@ def test_without_gtids_places_are_compared(tmp_path: Path) -> None:
 
 
 def test_what_lies_in_a_gap_on_record_is_told_as_such(captured: World, tmp_path: Path) -> None:
-    from tidemark.changes.gaps import Gap, record_gap
+    from tidemark.changes.trust.gaps import Gap, record_gap
 
     world = planted(captured, tmp_path, without(50))
     record_gap(

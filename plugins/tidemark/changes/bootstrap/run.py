@@ -28,7 +28,7 @@ from tidemark.changes.capture.identity import Logs, Origin, number_of, write_ori
 from tidemark.changes.capture.run import Captured, Job, capture_into
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
-from tidemark.changes.points import parse_point
+from tidemark.changes.delivery.points import parse_point
 from tidemark.changes.store.model import BinlogInfo, Mark, Record, Rows, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.errors import PermanentError

@@ -6,8 +6,9 @@ value; what they mean is decided without a server.
     answers   what a server and its tables say, as one value
     headroom  the hours until the server purges what the store does not have; pure
     rules     what is wrong, and the SQL that mends it; pure
+    gaps      stretches that a server purged before they were captured: on record, passed, closed
     resume    the server's events from where a store ends on, where it is proved that it has what the store has
 
-Imports `changes.binlog`, `changes.connection`, `errors`; `resume` also `changes.capture` and `changes.store`. Knows no
-settings and no ledger. Changes nothing at a server.
+Imports `changes.binlog`, `changes.connection`, `errors`; `gaps` and `resume` also `changes.capture` and `changes.store`.
+Knows no settings and no ledger. Changes nothing at a server.
 """

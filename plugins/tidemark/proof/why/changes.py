@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.app import App
-from tidemark.changes.gaps import OPEN, Gap, read_gaps
-from tidemark.changes.points import find_point
+from tidemark.changes.delivery.points import find_point
 from tidemark.changes.show import show_source
 from tidemark.changes.source import Source, find_source, name_bucket
+from tidemark.changes.trust.gaps import OPEN, Gap, read_gaps
 from tidemark.errors import NotFoundError
 from tidemark.proof.explanation import Explanation, format_time
 

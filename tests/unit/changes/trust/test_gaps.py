@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.changes.trust.test_rules import SOUND, end_in, mysql, with_facts
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
-from tidemark.changes.gaps import Gap, find_gap, read_gaps, record_gap
 from tidemark.changes.store.disk import Disk
+from tidemark.changes.trust.gaps import Gap, find_gap, read_gaps, record_gap
 from tidemark.errors import CorruptionError, UnsupportedError
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
