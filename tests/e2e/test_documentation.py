@@ -23,6 +23,9 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DIFFERS = (r"\d{8}T\d{6}Z-[0-9a-f]{6}", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?Z?", r"\d+\.\d s\b")
 STARTS_MUCH = ("./tidemark demo", "./tidemark up")  # `full`: Airflow, Spark
 END = "--- the block ends ---"
+SECONDS = 600  # that a page's blocks may take together: the demo starts Airflow and Spark, and a machine may be slow
+
+pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,13 @@ def run(checkout: Path, blocks: list[Block]) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     environment["EDITOR"] = str(checkout / "editor")
     done = subprocess.run(
-        ["bash", "-c", script], cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=250
+        ["bash", "-c", script],
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stdout[-3000:]
     printed = done.stdout.split(f"{END}\n")
