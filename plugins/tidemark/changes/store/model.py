@@ -108,8 +108,8 @@ class Row:
 class Rows:
     """Rows of one table in their order: `count` rows of the Arrow batch `whole` from `start` on, or all of them.
 
-    `whole` has the schema `shape.arrow_schema()`. Neighbours may share it, so that rows of many transactions are decoded,
-    kept and encoded together.
+    `whole` has the schema `shape.arrow_schema()`, and may have more columns behind it. Neighbours may share it, so that rows
+    of many transactions are decoded, kept and encoded together.
     """
 
     __slots__ = ("count", "shape", "start", "whole")
@@ -156,7 +156,7 @@ class Rows:
     def rows(self) -> Iterator[Row]:
         """The rows as Python values."""
         width = len(self.shape.columns)
-        columns = [column.to_pylist() for column in self.batch.columns]
+        columns = [column.to_pylist() for column in self.batch.columns[: 3 + 2 * width]]
         for op, before_absent, after_absent, *values in zip(*columns, strict=True):
             kind = Op(op)
             yield Row(
