@@ -11,8 +11,8 @@ work in the caller's transaction.
     soundness   checks whether an SQLite ledger is damaged
     sql         one statement for many rows, locks by name, named report queries
     journal     events that explain, and the audit of an operator's decisions
-    bandwidth   shares of a receiver's cap among the processes that send
-    sender/     the link's side: links, files, runs, holds. For `sync`
+    delivery    tasks that read changes, and their storage points. For `changes`
+    sender/     the link's side: links, files, runs, holds, shares of a cap. For `sync`
     cluster/    nodes, partition tables, copies, moves. For `cluster`
     receiver/   the receiver's side: landings, catalog, merges, refusals. For `receiver`
 

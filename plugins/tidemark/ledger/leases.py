@@ -124,7 +124,7 @@ class Leases:
         `above`: a fence that was seen elsewhere, which the ledger may have forgotten.
         """
         with self.ledger.write() as connection:
-            return self._acquire_row(connection, name, holder, above)
+            return self.acquire_within(connection, name, holder, above)
 
     def acquire_all(self, names: Collection[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
         """Acquire leases in one transaction; return each name's lease, or its error with the present holder."""
@@ -133,12 +133,13 @@ class Leases:
             with self.ledger.write() as connection:
                 for name in sorted(names):  # one order of rows, so that two callers do not deadlock
                     try:
-                        found[name] = self._acquire_row(connection, name, holder)
+                        found[name] = self.acquire_within(connection, name, holder)
                     except LeaseHeldError as held:
                         found[name] = held
         return found
 
-    def _acquire_row(self, connection: Connection, name: str, holder: str, above: int = 0) -> Lease:
+    def acquire_within(self, connection: Connection, name: str, holder: str, above: int = 0) -> Lease:
+        """Acquire a lease in the caller's transaction."""
         connection.execute(
             sa.text(
                 "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
@@ -195,6 +196,13 @@ class Leases:
         with self.ledger.read() as connection:
             found = connection.execute(sa.text("SELECT * FROM lease WHERE holder <> '' ORDER BY name"))
             return [_as_row(r) for r in found.mappings()]
+
+    def list_named(self, connection: Connection, prefix: str) -> list[LeaseRow]:
+        """Return the leases that a new holder would not get, of names that begin with `prefix`."""
+        sql = "SELECT * FROM lease WHERE name >= :prefix AND name < :behind AND holder <> '' ORDER BY name"
+        found = connection.execute(sa.text(sql), {"prefix": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)})
+        rows, clock = [_as_row(row) for row in found.mappings()], self.clock(connection)
+        return [row for row in rows if not may_acquire(row, "", self.identity, clock, self.alive)]
 
     def list_busy(self) -> list[LeaseRow]:
         """Return the leases that a new holder would not get: their holders live, or may come back."""

@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.ledger.bandwidth import SharedLine
 from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.receiver.iotdb import Target
+from tidemark.ledger.sender.bandwidth import SharedLine
 from tidemark.ledger.sql import run_report
 from tidemark.proof.as_of import judge_listings
 from tidemark.proof.coverage.gather import link_facts

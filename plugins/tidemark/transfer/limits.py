@@ -1,7 +1,7 @@
 """Limits of a transfer: bytes a second, the time of a file, the end of a link's window.
 
 `TokenBucket` caps bytes a second by sleeping: for a cap of its own, and for a share of a cap that other processes use
-too (`LineShare`, see `ledger.bandwidth`). It holds a quarter of a second's bytes at most, so a pause buys no burst. A
+too (`LineShare`, see `ledger.sender.bandwidth`). It holds a quarter of a second's bytes at most, so a pause buys no burst. A
 capped link asks eight times a second for more.
 
 `FileDeadlines` limits the time of each file, so that a file ends that trickles or gains one block between two cuts. A
@@ -27,7 +27,7 @@ LEAST = 1 / 50  # of a shared cap: the rate that a transfer assumes while its sh
 
 
 class LineShare(Protocol):
-    """This process's share of a cap that other processes use too (`ledger.bandwidth`)."""
+    """This process's share of a cap that other processes use too (`ledger.sender.bandwidth`)."""
 
     @property
     def cap(self) -> float:

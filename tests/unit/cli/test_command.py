@@ -22,9 +22,9 @@ from tidemark.cli import main as entry
 from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.main import VERBS
 from tidemark.errors import GuardError
-from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
+from tidemark.ledger.sender.bandwidth import SharedLine, place_on
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACT_VERBS = {

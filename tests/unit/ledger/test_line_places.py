@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from tidemark.errors import RetryableError
-from tidemark.ledger import bandwidth as line_places
-from tidemark.ledger.bandwidth import TTL_SECONDS, LinePlace, SharedLine, place_on
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity
+from tidemark.ledger.sender import bandwidth as line_places
+from tidemark.ledger.sender.bandwidth import TTL_SECONDS, LinePlace, SharedLine, place_on
 
 CAP = 10e6
 HERE = Identity("here", "boot-1", 100, "1000")

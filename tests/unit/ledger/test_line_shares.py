@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.ledger.bandwidth import IDLE, fair_shares, next_rate, next_wish
+from tidemark.ledger.sender.bandwidth import IDLE, fair_shares, next_rate, next_wish
 
 CAP = 100.0
 WISHES = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.floats(0, 2 * CAP), min_size=1, max_size=8)

@@ -82,6 +82,17 @@ class Piece:
     ends: bool = True
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """The transactions of one block or group, from `first` on; or a part of one transaction. `before`: the state before the
+    first, `gtids` and `gtids_after`: the GTID sets before the first and after the last one that is whole."""
+
+    before: State
+    gtids: str
+    gtids_after: str
+    pieces: Sequence[Piece]
+
+
 class Reader:
     """What a view holds. It sees nothing newer: look again for that. `blocks_read`: by `find`, so far."""
 
@@ -124,6 +135,11 @@ class Reader:
     def read(self, seq: int | None = None) -> Iterator[Piece]:
         """Transactions from number `seq` on, or all. Raises CorruptionError at a damaged block or a missing one."""
         seq = self.first if seq is None else seq
+        for stretch in self.read_stretches(seq):
+            yield from (piece for piece in stretch.pieces if piece.seq >= seq)
+
+    def read_stretches(self, seq: int) -> Iterator[Stretch]:
+        """The blocks and groups from that on which has transaction `seq`, each whole. Errors as of `read`."""
         if seq > self.view.end.seq:
             return
         found = self.find(at_seq(seq))
@@ -134,13 +150,12 @@ class Reader:
             for file, start, header in self._walk_blocks(bucket, offset):
                 _check_seam(last, path, header, bucket.file.path)
                 last, path = header, bucket.file.path
-                transactions = decode_transactions(header, read_rest(file, start, header)[header.head_bytes :])
-                yield from _split_pieces(header, transactions, seq)
+                yield _decode_stretch(header, read_rest(file, start, header))
         for group in self.view.tail:
             _check_seam(last, path, group.header, group.path)
             last, path = group.header, group.path
-            transactions = decode_transactions(group.header, group.rest[group.header.head_bytes :])
-            yield from _split_pieces(group.header, transactions, seq)
+            if group.header.before.seq + group.header.transactions >= seq:
+                yield _decode_stretch(group.header, group.rest)
         assert last is not None
         assert last.after == self.view.end
 
@@ -262,12 +277,10 @@ def _find_in_block(target: Target, heads: Heads) -> int | None:
     return heads.find(target.by_state) if target.by_state else heads.find_gtid(target.by_gtid)
 
 
-def _split_pieces(header: Header, transactions: Sequence[Transaction], seq: int) -> Iterator[Piece]:
-    number = header.before.seq
-    for transaction in transactions:
-        number += 1
-        if number >= seq:
-            yield Piece(number, transaction, header.ends)
+def _decode_stretch(header: Header, rest: bytes) -> Stretch:
+    transactions = decode_transactions(header, rest[header.head_bytes :])
+    pieces = [Piece(seq, each, header.ends) for seq, each in enumerate(transactions, header.before.seq + 1)]
+    return Stretch(header.before, *decode_gtids(rest[: header.head_bytes]), pieces)
 
 
 def _retired(bucket: Bucket) -> NotFoundError:

@@ -32,7 +32,6 @@ from tidemark.cluster.replicas.deliver import advance_applied, late_members
 from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
 from tidemark.engines.choose import EngineChoice
 from tidemark.errors import CorruptionError, DiskFullError, RetryableError, StaleEpochError, TidemarkError
-from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.cluster import (
     copies as copy_rows,
 )
@@ -50,6 +49,7 @@ from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.database import database_time
 from tidemark.ledger.journal import record_event
 from tidemark.ledger.leases import Lease, assert_held
+from tidemark.ledger.sender.bandwidth import SharedLine, place_on
 from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 

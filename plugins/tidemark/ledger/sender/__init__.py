@@ -4,6 +4,7 @@
            the newest try of a scheduler's task, for `status`
     runs   the run, its items, its landings, its progress
     holds  files without a digest made at the source, and files in quarantine at the link
+    bandwidth  shares of a receiver's cap among the processes that send
 
 Every function works in the caller's transaction. A run is continued from these rows alone. The `file` table is streamed as
 plain tuples, since a site may have a million files. Imports `ledger.database`, `ledger.sql`, `ledger.processes`, `progress`.

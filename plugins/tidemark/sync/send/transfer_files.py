@@ -24,8 +24,8 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import DiskFullError, HostKeyError, LeaseLostError, RetryableError, SourceVanishedError, TidemarkError
 from tidemark.formats.layout import landed_path
 from tidemark.ledger import journal
-from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.bandwidth import SharedLine, place_on
 from tidemark.ledger.sender.runs import FAILED, MODS, PINNED, SENT, TO_SEND, VANISHED, RunItem
 from tidemark.settings.window import is_open, require_window
 from tidemark.stores.agent.block_journal import part_of

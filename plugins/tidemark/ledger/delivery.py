@@ -1,0 +1,149 @@
+"""Tasks that read the changes of a source in shards, and the storage point of each shard.
+
+A point moves by compare-and-swap: `move_point` writes only where the point is still the one that was read. The caller has
+checked the shard's lease in the same transaction. A rewind or another number of shards gives points a higher version, and
+what a slow member writes behind that changes nothing. Every function works in the caller's transaction.
+Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import database_time
+from tidemark.ledger.sql import write_rows
+
+EARLIEST, LATEST, NORMAL = "EARLIEST", "LATEST", "NORMAL"
+NO_UUID = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A task. `columns`: the shard columns of tables, by `database.table`. `tables`: patterns."""
+
+    name: str
+    source: str
+    shards: int
+    hash: str
+    key_change: str
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tables: tuple[str, ...] = ("**",)
+    generation: int = 1
+    version_ts: int = 0
+
+
+@dataclass(frozen=True)
+class StoragePoint:
+    """How far a shard is: transactions before `seq`, and `event_index` rows of that one, are done.
+
+    `uuid` to `timestamp` tell of the last transaction of which something is done; -1 and zeros: of none.
+    """
+
+    seq: int = 1
+    event_index: int = 0
+    change_id: int = 0
+    gtids: str = ""
+    uuid: str = NO_UUID
+    transaction_id: int = -1
+    server_id: int = -1
+    binlog_file: int = -1
+    binlog_offset: int = -1
+    timestamp: int = -1
+    version_ts: int = 0
+    mode: str = EARLIEST
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.seq, self.event_index
+
+
+def create_task(connection: Connection, task: TaskRow, points: Mapping[int, StoragePoint]) -> TaskRow:
+    """Write a task with the points of its shards, unless there is one of that name. Return the one that is there."""
+    values = {**asdict(task), "columns": _encode(task.columns), "tables": _encode(task.tables)}
+    names = ", ".join(values)
+    places = ", ".join(f":{name}" for name in values)
+    made = connection.execute(
+        sa.text(f"INSERT INTO change_task ({names}, created) VALUES ({places}, :at) ON CONFLICT (name) DO NOTHING"),
+        {**values, "at": database_time(connection)},
+    )
+    if made.rowcount:
+        _write_points(connection, task.name, points)
+    found = read_task(connection, task.name, lock=True)
+    assert found is not None
+    return found
+
+
+def read_task(connection: Connection, name: str, *, lock: bool = False) -> TaskRow | None:
+    """Return the task of a name. `lock`: it stays as it is until the transaction ends."""
+    suffix = " FOR UPDATE" if lock and connection.dialect.name != "sqlite" else ""
+    found = connection.execute(sa.text(f"SELECT * FROM change_task WHERE name = :name{suffix}"), {"name": name})
+    row = found.mappings().one_or_none()
+    return None if row is None else _as_task(row)
+
+
+def list_tasks(connection: Connection, source: str = "") -> list[TaskRow]:
+    """Return all tasks, or those of a source, by name."""
+    sql = "SELECT * FROM change_task WHERE :source IN ('', source) ORDER BY name"
+    return [_as_task(row) for row in connection.execute(sa.text(sql), {"source": source}).mappings()]
+
+
+def read_points(connection: Connection, task: str) -> dict[int, StoragePoint]:
+    """Return shard → point."""
+    names = ", ".join(StoragePoint.__dataclass_fields__)
+    sql = f"SELECT shard, {names} FROM change_point WHERE task = :task ORDER BY shard"
+    return {int(row[0]): StoragePoint(*row[1:]) for row in connection.execute(sa.text(sql), {"task": task})}
+
+
+def move_point(
+    connection: Connection, place: tuple[str, int], before: StoragePoint, after: StoragePoint, *, fence: int
+) -> bool:
+    """Move the point of (task, shard) from `before` to `after`. Return whether it was `before`: else nothing is written."""
+    task, shard = place
+    given = ", ".join(f"{name} = :{name}" for name in StoragePoint.__dataclass_fields__)
+    sql = (
+        f"UPDATE change_point SET {given}, fence = :fence, at = :at WHERE task = :task AND shard = :shard"
+        " AND version_ts = :was_version AND seq = :was_seq AND event_index = :was_index"
+    )
+    was = {"was_version": before.version_ts, "was_seq": before.seq, "was_index": before.event_index}
+    values = {**asdict(after), **was, "task": task, "shard": shard, "fence": fence, "at": database_time(connection)}
+    return connection.execute(sa.text(sql), values).rowcount == 1
+
+
+def replace_points(connection: Connection, task: TaskRow, points: Mapping[int, StoragePoint]) -> None:
+    """Give shards other points, and the task its number of shards, generation and version. Shards beyond that number go."""
+    connection.execute(
+        sa.text(
+            "UPDATE change_task SET shards = :shards, generation = :generation, version_ts = :version_ts WHERE name = :name"
+        ),
+        {"shards": task.shards, "generation": task.generation, "version_ts": task.version_ts, "name": task.name},
+    )
+    gone = {"task": task.name, "shards": task.shards}
+    connection.execute(sa.text("DELETE FROM change_point WHERE task = :task AND shard >= :shards"), gone)
+    for shard in points:
+        one = {"task": task.name, "shard": shard}
+        connection.execute(sa.text("DELETE FROM change_point WHERE task = :task AND shard = :shard"), one)
+    _write_points(connection, task.name, points)
+
+
+def _write_points(connection: Connection, task: str, points: Mapping[int, StoragePoint]) -> None:
+    at = database_time(connection)
+    names = ("task", "shard", *StoragePoint.__dataclass_fields__, "fence", "at")
+    sql = f"INSERT INTO change_point ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"
+    rows = [{"task": task, "shard": shard, **asdict(point), "fence": 0, "at": at} for shard, point in points.items()]
+    write_rows(connection, sql, rows)
+
+
+def _as_task(row: Any) -> TaskRow:
+    names = {name: row[name] for name in TaskRow.__dataclass_fields__}
+    columns = {table: tuple(columns) for table, columns in json.loads(row["columns"]).items()}
+    return TaskRow(**{**names, "columns": columns, "tables": tuple(json.loads(row["tables"]))})
+
+
+def _encode(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
