@@ -68,6 +68,7 @@ from tidemark.settings.values import split_server_url
 
 if TYPE_CHECKING:
     from tidemark.changes.capture.proof import Proof
+    from tidemark.changes.delivery.shards import Sharding
 
 VERIFIED = "verified"
 """When the store was last found whole: seconds since 1970, as text."""
@@ -471,11 +472,13 @@ def find_in_source(source: Source, point: str) -> tuple[Found | None, int]:
 
 @dataclass(frozen=True)
 class Span:
-    """What to read: from `start` on, to before `end` (POINTs; "": all), of some tables."""
+    """What to read: from `start` on, to before `end` (POINTs; "": all), of some tables, of one shard (None: of all)."""
 
     tables: Sequence[str] = ("**",)
     start: str = ""
     end: str = ""
+    sharding: Sharding | None = None
+    shard: int = 0
 
 
 def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
@@ -483,7 +486,8 @@ def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
     reader = source.open_reader()
     first = points.number_of_point(reader, span.start) if span.start else reader.first
     end = points.number_of_point(reader, span.end) if span.end else reader.view.end.seq + 1
-    return export(reader, read_origin(source.disk), Query(first, end, choose_tables(span.tables)), out)
+    query = Query(first, end, choose_tables(span.tables), span.sharding, span.shard)
+    return export(reader, read_origin(source.disk), query, out)
 
 
 @dataclass(frozen=True)

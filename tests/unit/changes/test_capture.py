@@ -412,3 +412,21 @@ def test_a_log_is_known_again_whatever_tables_are_taken_now(world: World, first:
     for tables, state in ((first, "captured"), (then, "nothing new")):
         world.write_settings(f'tables = ["{tables}"]')
         assert world.capture("--files", str(place))["state"] == state
+
+
+def test_a_shard_is_read_and_all_shards_together_are_what_is_read_at_once(world: World) -> None:
+    world.capture("--files", *world.unpack("workload/mysql-bin.000008"))
+    whole = world.read()
+    shards = [world.read("--shards", "3", "--shard", str(shard), "--hash", "ptubes") for shard in range(3)]
+    others = [line for line in whole if line["k"] not in ("row", "schema", "commit")]
+    for lines in shards:
+        assert [line for line in lines if line["k"] not in ("row", "schema", "commit")] == others
+        assert [line["seq"] for line in lines] == sorted(line["seq"] for line in lines)
+    rows = [line for lines in shards for line in lines if line["k"] == "row"]
+    assert all(any(line["k"] == "row" for line in lines) for lines in shards)
+    stayed = [line for line in rows if "moved" not in line]
+    moved = {(line["seq"], line["i"]) for line in rows if "moved" in line}
+    by_place = lambda line: (line["seq"], line["i"])  # noqa: E731
+    assert sorted(stayed, key=by_place) == [line for line in whole if line["k"] == "row" and by_place(line) not in moved]
+    said = world.run("read", "orders", "--shards", "3", "--out", "x.jsonl")
+    assert said.code == 2 and "--shard I" in said.json["error"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.changes.capture.identity import Origin
 from tidemark.changes.capture.transactions import COMMIT, XA_COMMIT, XA_PREPARE, XA_ROLLBACK
@@ -17,6 +17,9 @@ from tidemark.changes.store.model import ABSENT, Ddl, Mark, Rows, Shape, Transac
 from tidemark.changes.store.read import Reader
 from tidemark.errors import UsageError, limits_named
 from tidemark.stores.agent import durable
+
+if TYPE_CHECKING:
+    from tidemark.changes.delivery.shards import Sharding, ShardPiece
 
 Line = dict[str, Any]
 Wants = Callable[[str, str], bool]
@@ -35,11 +38,13 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class Query:
-    """Transactions `first` to before `end`, rows of tables that are wanted."""
+    """Transactions `first` to before `end`, rows of tables that are wanted, of one shard (None: of all)."""
 
     first: int
     end: int
     wants: Wants
+    sharding: Sharding | None = None
+    shard: int = 0
 
 
 @dataclass
@@ -68,30 +73,33 @@ def export(reader: Reader, origin: Origin | None, query: Query, out: Path | Stre
 def make_lines(reader: Reader, origin: Origin | None, query: Query, done: Exported) -> Iterator[Line]:
     """The lines of a stretch. `done` counts. Before the first row of a table's shape stands the shape."""
     shapes: dict[tuple[str, str], Shape] = {}
-    parts = 0
-    for piece in reader.read(query.first) if query.first < query.end else ():
-        if piece.seq >= query.end:
-            return
+    for piece in _read_shard(reader, query):
         head = _describe_place(piece.seq, piece.transaction, origin)
         for record in piece.transaction.records:
             if isinstance(record, Rows):
                 shape = record.shape
-                if not query.wants(shape.database, shape.table):
-                    continue
                 if shapes.get((shape.database, shape.table)) != shape:
                     shapes[shape.database, shape.table] = shape
                     yield _describe_shape(head, shape)
-                for line in _describe_rows(head, record, parts):
-                    yield line
-                    parts += 1
+                yield from _describe_rows(head, record)
+                done.rows += record.count
             elif isinstance(record, Ddl):
                 yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
             elif isinstance(record, Mark):
-                yield _describe_mark(head, record, parts)
-        if piece.ends:
-            done.transactions += 1
-            done.rows += parts
-            parts = 0
+                yield _describe_mark(head, record, piece.rows)
+        done.transactions += piece.ends
+
+
+def _read_shard(reader: Reader, query: Query) -> Iterator[ShardPiece]:
+    from tidemark.changes.delivery.shards import Divider, Sharding  # it imports Arrow
+
+    divider = Divider(query.sharding or Sharding(), query.wants)
+    for stretch in reader.read_stretches(query.first) if query.first < query.end else ():
+        for piece in divider.divide(stretch.pieces, [query.shard])[query.shard]:
+            if piece.seq >= query.end:
+                return
+            if piece.seq >= query.first:
+                yield piece
 
 
 def _describe_place(seq: int, transaction: Transaction, origin: Origin | None) -> Line:
@@ -106,11 +114,13 @@ def _describe_shape(head: Line, shape: Shape) -> Line:
     return {"k": "schema", **head, "db": shape.database, "table": shape.table, "columns": columns}
 
 
-def _describe_rows(head: Line, rows: Rows, first: int) -> Iterator[Line]:
+def _describe_rows(head: Line, rows: Rows) -> Iterator[Line]:
     table = {"db": rows.shape.database, "table": rows.shape.table}
-    for number, row in enumerate(rows.rows(), first):
+    extra = (rows.batch.column(name).to_pylist() for name in ("i", "moved"))
+    for row, number, moved in zip(rows.rows(), *extra, strict=True):
         before, after = _as_json(row.before), _as_json(row.after)
-        yield {"k": "row", **head, "i": number, **table, "op": chr(row.op), "before": before, "after": after}
+        line = {"k": "row", **head, "i": number, **table, "op": chr(row.op), "before": before, "after": after}
+        yield line if moved is None else line | {"moved": moved}
 
 
 def _as_json(values: Sequence[Value] | None) -> list[object] | None:

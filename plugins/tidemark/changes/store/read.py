@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tidemark.changes.store.block import Header, Heads, decode_gtids, decode_transactions
 from tidemark.changes.store.disk import Disk, OpenFile
@@ -84,13 +85,39 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The transactions of one block or group, from `first` on; or a part of one transaction. `before`: the state before the
-    first, `gtids` and `gtids_after`: the GTID sets before the first and after the last one that is whole."""
+    """The transactions of one block or group; or a part of one transaction. Decoded when they are asked for.
 
-    before: State
-    gtids: str
-    gtids_after: str
-    pieces: Sequence[Piece]
+    `rest`: head and body, as stored.
+    """
+
+    header: Header
+    rest: bytes
+
+    @property
+    def before(self) -> State:
+        """The state before the first transaction."""
+        return self.header.before
+
+    @cached_property
+    def pieces(self) -> Sequence[Piece]:
+        """The transactions, with their numbers. They share the Arrow batches of the block."""
+        header = self.header
+        transactions = decode_transactions(header, self.rest[header.head_bytes :])
+        return [Piece(seq, each, header.ends) for seq, each in enumerate(transactions, header.before.seq + 1)]
+
+    @property
+    def gtids(self) -> str:
+        """The GTID set before the first transaction."""
+        return self._gtids[0]
+
+    @property
+    def gtids_after(self) -> str:
+        """The GTID set after the last transaction that is whole."""
+        return self._gtids[1]
+
+    @cached_property
+    def _gtids(self) -> tuple[str, str]:
+        return decode_gtids(self.rest[: self.header.head_bytes])
 
 
 class Reader:
@@ -150,12 +177,12 @@ class Reader:
             for file, start, header in self._walk_blocks(bucket, offset):
                 _check_seam(last, path, header, bucket.file.path)
                 last, path = header, bucket.file.path
-                yield _decode_stretch(header, read_rest(file, start, header))
+                yield Stretch(header, read_rest(file, start, header))
         for group in self.view.tail:
             _check_seam(last, path, group.header, group.path)
             last, path = group.header, group.path
             if group.header.before.seq + group.header.transactions >= seq:
-                yield _decode_stretch(group.header, group.rest)
+                yield Stretch(group.header, group.rest)
         assert last is not None
         assert last.after == self.view.end
 
@@ -275,12 +302,6 @@ def _check_seam(last: Header | None, former: str, header: Header, path: str) -> 
 
 def _find_in_block(target: Target, heads: Heads) -> int | None:
     return heads.find(target.by_state) if target.by_state else heads.find_gtid(target.by_gtid)
-
-
-def _decode_stretch(header: Header, rest: bytes) -> Stretch:
-    transactions = decode_transactions(header, rest[header.head_bytes :])
-    pieces = [Piece(seq, each, header.ends) for seq, each in enumerate(transactions, header.before.seq + 1)]
-    return Stretch(header.before, *decode_gtids(rest[: header.head_bytes]), pieces)
 
 
 def _retired(bucket: Bucket) -> NotFoundError:

@@ -50,6 +50,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument("--tables", nargs="+", metavar="P", default=["**"], help='patterns such as "shop.*"')
     read.add_argument("--from", dest="since", metavar="POINT", default="", help=f"from there on: {POINT}")
     read.add_argument("--to", dest="until", metavar="POINT", default="", help="to before the first transaction there")
+    read.add_argument("--shards", type=int, metavar="N", default=0, help="divide the rows into N shards, and read one")
+    read.add_argument("--shard", type=int, metavar="I", default=-1, help="which, from 0 on")
+    read.add_argument("--hash", default="mixed", choices=("mixed", "ptubes"), help="ptubes: the original's")
     read.add_argument("--out", required=True, metavar="F", help="FILE.jsonl or FILE.parquet; -: stdout, as JSON lines")
     proven = add("verify", "every transaction of the server's logs is in the store, once; every checksum of the store")
     proven.add_argument("--deep", action="store_true", help="compare the rows, too")
@@ -203,13 +206,17 @@ def _run_find(call: Call) -> Answer:
 
 
 def _run_read(call: Call) -> Answer:
+    from tidemark.changes.delivery.shards import Sharding
     from tidemark.changes.source import Span, read_source
 
     asked = call.arguments
     if asked.out == "-" and asked.json:
         raise UsageError("--out - and --json exclude each other: both write to stdout", hint="without --json, or --out FILE")
     out = RowStream() if asked.out == "-" else Path(asked.out).absolute()
-    done = read_source(_source(call), Span(asked.tables, asked.since, asked.until), out)
+    if not 0 <= asked.shard < asked.shards and (asked.shards or asked.shard >= 0):
+        raise UsageError("--shards N and --shard I go together, and I is 0 to N - 1", hint="--shards 8 --shard 0")
+    sharding = Sharding(asked.shards, asked.hash) if asked.shards else None
+    done = read_source(_source(call), Span(asked.tables, asked.since, asked.until, sharding, max(asked.shard, 0)), out)
     found = {"transactions": done.transactions, "rows": done.rows}
 
     def show(screen: Screen) -> None:
