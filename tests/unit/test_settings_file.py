@@ -230,6 +230,8 @@ def test_a_wrong_environment_variable_is_named(written: Path) -> None:
         ("sites.plant1", 'snapshot = "/tmp/x"', "must be relative"),
         ("sites.plant1", 'time_unit = "s"', 'must be one of "ms", "us", "ns"'),
         ("sites.plant1", 'connection = "ssh"', "key and connection exclude each other"),
+        ("sites.plant1", 'login = "agent"', "log in by the agent, or by key: give one"),
+        ("sites.plant1", 'login = "password"', 'must be one of "keys", "agent"'),
         ("receivers.centre", "settle_days = -2", "must be a whole number of at least 0"),
         ("receivers.centre", 'iotdb = "http://x"', 'must be "iotdb://user@host:port"'),
         ("receivers.centre", 'iotdb = "iotdb://me:secret@h:6667"', "must not hold a password: log in with `iotdb_password"),

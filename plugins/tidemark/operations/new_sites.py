@@ -26,10 +26,11 @@ KNOWN_HOSTS = "~/.ssh/known_hosts"
 
 @dataclass(frozen=True)
 class Login:
-    """How to log in at the sites: the key file, and host keys: one for all sftp sites, or one for each, in their order."""
+    """How to log in at the sites: key file or SSH agent; host keys: one for all sftp sites, or one each, in their order."""
 
     key: str = ""
     host_keys: Sequence[str] = ()
+    agent: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class NewSite:
     def as_settings(self) -> dict[str, Any]:
         """The keys of `[sites.NAME]` that are known."""
         store = self.address.url.removeprefix("file://")
-        login = {"host_key": self.address.host_key, "key": self.address.key}
+        login = {"host_key": self.address.host_key, "key": self.address.key, "login": "agent" if self.address.agent else ""}
         return {"store": store, **{key: value for key, value in login.items() if value}, **self.found.as_settings()}
 
     def as_json(self) -> dict[str, Any]:
@@ -106,8 +107,10 @@ def _list_places(written: Sequence[str], login: Login, folder: Path) -> Iterator
         wanted = name or _name_site(store)
         unique = next(one for one in (wanted, *(f"{wanted}-{n}" for n in range(2, len(named) + 2))) if one not in taken)
         taken.add(unique)
-        remote_address = StoreAddress(store, pinned or _known_key(store), key) if store.startswith("sftp://") else None
-        yield unique, remote_address or StoreAddress(store)
+        if store.startswith("sftp://"):
+            yield unique, StoreAddress(store, pinned or _known_key(store), key, agent=login.agent)
+        else:
+            yield unique, StoreAddress(store)
 
 
 def _known_key(url: str) -> str:

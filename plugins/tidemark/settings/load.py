@@ -181,6 +181,9 @@ def _check_login(section: str, name: str, table: dict[str, Any], problems: Probl
         problems.add_problem("host_key and known_hosts exclude each other: give one", section, name, "known_hosts")
     if table.get("key") and table.get("connection"):
         problems.add_problem("key and connection exclude each other: give one", section, name, "connection")
+    if table.get("login") == "agent" and (other := table.get("key") or table.get("connection")):
+        message = f"log in by the agent, or by {'key' if other == table.get('key') else 'connection'}: give one"
+        problems.add_problem(message, section, name, "login", value="agent")
     if table.get("iotdb_password_file") and table.get("iotdb_connection"):
         message = "iotdb_password_file and iotdb_connection exclude each other: give one"
         problems.add_problem(message, section, name, "iotdb_connection")

@@ -73,6 +73,8 @@ KNOWN_HOSTS = 'a file that has the server\'s key, e.g. "~/.ssh/known_hosts", ins
 SSH_CONFIG = 'HostName, Port, User, IdentityFile and ProxyJump of this file count for `store`\'s host, e.g. "~/.ssh/config"'
 KEY = 'private key file for sftp, e.g. "~/.ssh/id_ed25519"'
 CONNECTION = "id of an Airflow connection (sftp, ssh, generic) to log in by, instead of `key`"
+LOGIN = '"agent": by the keys of the SSH agent (SSH_AUTH_SOCK) instead; "keys": by `key`, or by ~/.ssh/id_*'
+LOGINS = one_of("keys", "agent")
 TIER = 'of an sftp store: "python", "posix", "sftp" let nothing better be used there'
 TIERS = one_of("auto", "python", "posix", "sftp")
 
@@ -104,6 +106,7 @@ class ReceiverSettings:
     ssh_config: str = setting("", parse_path, SSH_CONFIG)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
+    login: str = setting("keys", LOGINS, LOGIN)
     tier: str = setting("auto", TIERS, TIER)
     iotdb: str = setting(
         "", parse_iotdb_address, '"iotdb://root@host:6667": also LOAD there; it sees the store at the same path'
@@ -144,6 +147,7 @@ class SiteSettings:
     ssh_config: str = setting("", parse_path, SSH_CONFIG)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
+    login: str = setting("keys", LOGINS, LOGIN)
     tier: str = setting("auto", TIERS, TIER)
     data: tuple[str, ...] = setting(
         ("data/sequence", "data/unsequence"), parse_folders, "relative to the store, or absolute: several disks"
@@ -316,6 +320,7 @@ class NodeSettings:
     known_hosts: str = setting("", parse_path, KNOWN_HOSTS)
     key: str = setting("", parse_path, KEY)
     connection: str = setting("", parse_text, CONNECTION)
+    login: str = setting("keys", LOGINS, LOGIN)
     tier: str = setting("auto", TIERS, TIER)
 
 

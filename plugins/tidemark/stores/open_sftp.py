@@ -103,8 +103,9 @@ def login_of(address: StoreAddress) -> tuple[Login, str]:
     config = read_client_config(address.ssh_config, host) if address.ssh_config else ClientConfig(host)
     user = unquote(parts.username or "") or told.login or config.user or getpass.getuser()
     number = parts.port or told.port or config.port or port
-    key = address.key or config.key
-    login = Login(config.host, number, user, address.host_key or told.host_key, key, held, config.through(number))
+    key = "" if address.agent else address.key or config.key
+    pinned, through = address.host_key or told.host_key, config.through(number)
+    login = Login(config.host, number, user, pinned, key, held, through, address.agent)
     return login if login.host_key or not address.known_hosts else _pin_known_key(login, address.known_hosts), root
 
 

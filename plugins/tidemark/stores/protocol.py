@@ -412,13 +412,15 @@ class StoreAddress:
     known_hosts: str = ""  # a file that has the server's key, where `host_key` is none
     tries: int = 0  # tries to open it; 0: the default; fewer for a store that others can replace
     ssh_config: str = ""  # a file of OpenSSH's client that says more of the host
+    agent: bool = False  # log in by the keys of the SSH agent
 
     @classmethod
     def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
         memory = getattr(end, "far_memory", MEMORY_BYTES)
-        nice, hosts = getattr(end, "nice", 0), end.known_hosts
+        nice, hosts, agent = getattr(end, "nice", 0), end.known_hosts, end.login == "agent"
+        proof = end.host_key, end.key, end.connection
         config = getattr(end, "ssh_config", "")
-        return cls(end.store, end.host_key, end.key, end.connection, nice, memory, end.tier, hosts, ssh_config=config)
+        return cls(end.store, *proof, nice, memory, end.tier, hosts, ssh_config=config, agent=agent)
 
 
 def place_of(url: str) -> tuple[str, int]:

@@ -32,7 +32,9 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]URL",
         help="look at this IoTDB, a folder or sftp://user@host:port/folder, and write what is found; may be repeated",
     )
-    parser.add_argument("--key", default="", metavar="FILE", help="private key file for sftp sites (else ssh's own)")
+    proofs = parser.add_mutually_exclusive_group()
+    proofs.add_argument("--key", default="", metavar="FILE", help="private key file for sftp sites (else ~/.ssh/id_*)")
+    proofs.add_argument("--agent", action="store_true", help="log in at sftp sites by the keys of the SSH agent")
     parser.add_argument(
         "--host-key",
         action="append",
@@ -76,7 +78,7 @@ def _look_at_sites(call: Call) -> list[NewSite]:
     from tidemark.operations.new_sites import Login, look_at_sites
 
     asked = call.arguments
-    return look_at_sites(asked.site, Login(asked.key, asked.host_key), Path.cwd())
+    return look_at_sites(asked.site, Login(asked.key, asked.host_key, asked.agent), Path.cwd())
 
 
 def _describe_survey(found: Survey) -> str:

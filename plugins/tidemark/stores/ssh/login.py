@@ -60,9 +60,10 @@ class Login:
     port: int
     user: str
     host_key: str  # the server's "SHA256:…" fingerprint
-    key: str  # private key file; "": the agent's keys and the usual files
+    key: str  # private key file; "": the usual files
     connection: HeldConnection | None = None  # of Airflow: it alone says by what, instead of `key`
     through: tuple[str, ...] = ()  # the command whose input and output are the connection, instead of one that is dialled
+    agent: bool = False  # log in by the keys of the SSH agent, and no others
 
     @property
     def name(self) -> str:
@@ -246,9 +247,15 @@ def _authenticate_user(transport: paramiko.Transport, login: Login) -> None:
             hint=f"add its public key to authorized_keys there, or {used.next_step}",
             subject=login.host,
         )
+    if login.agent and not tried:
+        raise PermissionDeniedError(
+            f"the SSH agent has no key for {login.name}",
+            hint="`ssh-add -l` shows its keys; SSH_AUTH_SOCK must name it, also where Airflow's tasks run",
+            subject=login.host,
+        )
     raise PermissionDeniedError(
         f"{login.name} accepts none of the keys: {', '.join(tried) or 'there is none'}",
-        hint="add the public key to authorized_keys there, or set `key`",
+        hint='add the public key to authorized_keys there, or set `key`; login = "agent" is for keys of the SSH agent',
         subject=login.host,
     )
 
@@ -288,8 +295,10 @@ def _load_keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
     if login.key:
         yield login.key, _load_key(Path(login.key).expanduser())
         return
-    for key in paramiko.Agent().get_keys():
-        yield f"agent key {key.fingerprint}", key
+    if login.agent:
+        for key in paramiko.Agent().get_keys():
+            yield f"agent key {key.fingerprint}", key
+        return
     for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
         path = Path("~/.ssh").expanduser() / name
         if _is_there(path):
