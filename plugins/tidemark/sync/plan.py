@@ -13,13 +13,29 @@ from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import DROP, MODS, SEND, SUPERSEDE, item_bytes
-from tidemark.settings.model import LinkSettings
+from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.sync.schema import Piece, plan_pieces
 from tidemark.sync.select.choose import Selection
 from tidemark.sync.select.select_files import make_selection
 from tidemark.sync.session import Options, Plan, Site
 from tidemark.sync.start import require_same_ends
 from tidemark.tsfiles.devices import put_below
+from tidemark.tsfiles.names import parse_source_path
+from tidemark.tsfiles.times import format_interval
+
+
+@dataclass(frozen=True)
+class DatabaseSum:
+    """What a sync would send of a database. `start` and `end`: ISO times; "" where no resource file could be read."""
+
+    database: str
+    files: int
+    bytes: int
+    start: str
+    end: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"database": self.database, "files": self.files, "bytes": self.bytes, "from": self.start, "to": self.end}
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,7 @@ class PlanReport:
     schema: tuple[Piece, ...] = ()
     conflicts: tuple[tuple[str, str, str], ...] = ()  # (path, device, site that owns it)
     guard: str = ""
+    databases: tuple[DatabaseSum, ...] = ()  # of `send`
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -51,6 +68,7 @@ class PlanReport:
             "files": len(self.send),
             "bytes": sum(size for _, size in self.send),
             "guard": self.guard,
+            "databases": [one.as_json() for one in self.databases],
         }
 
 
@@ -79,6 +97,7 @@ def plan_sync(app: App, link: str, options: Options = Options()) -> PlanReport: 
         schema=tuple(pieces),
         conflicts=_find_conflicts(app, settings, selection),
         guard=selection.guard,
+        databases=_sum_databases(selection, site),
     )
 
 
@@ -100,6 +119,20 @@ def read_plan(data: bytes) -> Plan:
 def _list_skipped(selection: Selection, unlisted: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     left_out = {seen.path: seen.reason for seen in selection.seen if seen.reason}
     return tuple(sorted({**selection.skipped, **left_out, **unlisted}.items()))
+
+
+def _sum_databases(selection: Selection, site: SiteSettings) -> tuple[DatabaseSum, ...]:
+    files: dict[str, list[tuple[str, int]]] = {}
+    for item in selection.items:
+        if item.action in (SEND, MODS) and (source := parse_source_path(item.path, site.data)):
+            files.setdefault(source.database, []).append((item.path, item_bytes(item)))
+    return tuple(_sum_files(database, found, selection, site.time_unit) for database, found in sorted(files.items()))
+
+
+def _sum_files(database: str, files: list[tuple[str, int]], selection: Selection, unit: str) -> DatabaseSum:
+    spans = [(first, last, unit) for path, _ in files for _, first, last in selection.extents.get(path, ())]
+    start, end = format_interval(spans) if spans else ("", "")
+    return DatabaseSum(database, len(files), sum(size for _, size in files), start, end)
 
 
 def _find_conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:

@@ -375,6 +375,17 @@ def test_why_knows_a_receiver_and_takes_no_pattern(tidemark: Command) -> None:
     assert "takes one name, no pattern" in tidemark("why", "root.plant2.*").err
 
 
+def test_a_plan_sums_databases_and_says_why_the_guard_holds(tidemark: Command) -> None:
+    planned = tidemark("plan", "plant1")
+    sums = tidemark("plan", "plant1", "--json").json["databases"]
+    assert sum(one["files"] for one in sums) > 0 and all(one["from"] <= one["to"] for one in sums)
+    assert all(" ".join([one["database"], str(one["files"])]) in " ".join(planned.out.split()) for one in sums)
+    assert tidemark("sync", "plant1").code == 0
+    Path("site/data").rename("site/away")
+    planned = tidemark("plan", "plant1")
+    assert "guard  " in planned.out and tidemark("plan", "plant1", "--json").json["guard"] in planned.out
+
+
 def test_a_host_key_is_asked_for_at_the_port_of_the_store(tidemark: Command, deployment: Path) -> None:
     place = deployment / "tidemark.toml"
     place.write_text(place.read_text().replace('store = "site"', 'store = "sftp://edge@10.0.0.5:22622/data"'))

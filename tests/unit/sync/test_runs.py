@@ -278,6 +278,9 @@ def test_a_plan_changes_nothing_and_is_what_a_run_does(world: SyncWorld) -> None
     assert first == second and first.state == "ready"
     assert {p for p, _ in first.send} == {path_of(1, inner=1), path_of(5, unsequence=True)}
     assert {p for p, _ in first.superseded} == {path_of(1), path_of(2)}
+    (of_database,) = first.databases
+    assert (of_database.files, of_database.bytes) == (2, sum(size for _, size in first.send))
+    assert of_database.start and of_database.start <= of_database.end
     result = world.sync()
     assert (result.files, result.bytes) == (2, sum(size for _, size in first.send))
     with opened(world) as app:

@@ -81,7 +81,10 @@ def _run_doctor(call: Call) -> Answer:
     told: dict[str, Any] = {"ok": found.exit_code == 0, "checks": checks, "headroom_hours": found.headroom.hours}
     if failed := [one for one in found.findings if not one.ok]:
         names = ", ".join(one.subject for one in failed)
-        told |= {"error": f"not as it should be: {names}", "hint": failed[0].hint or failed[0].detail}
+        told |= {
+            "error": f"{len(failed)} of {len(checks)} checks failed: {names}",
+            "hint": failed[0].hint or failed[0].detail,
+        }
 
     def show(screen: Screen) -> None:
         screen.print_table(["", "check", "found"], [("ok" if f.ok else "BAD", f.subject, f.detail) for f in found.findings])

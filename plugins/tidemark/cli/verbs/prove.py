@@ -35,7 +35,7 @@ def _run_status(call: Call) -> Answer:
 
 def _show_status(screen: Screen, found: dict[str, Any]) -> None:
     links = found["links"]
-    columns = ["link", "state", "last run", "last success", "files>", "bytes>", "oldest unsent", "as of", "why"]
+    columns = ["link", "state", "last run", "last success", "to send>", "bytes>", "oldest unsent", "as of", "why"]
     rows = [
         (
             link["name"],

@@ -54,7 +54,12 @@ def _run_plan(call: Call) -> Answer:
 
 
 def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
-    screen.print_pairs([("state", plan["state"]), ("files", plan["files"]), ("bytes", format_size(plan["bytes"]))])
+    guard = [("guard", plan["guard"])] if plan["guard"] else []
+    screen.print_pairs([("state", plan["state"]), *guard, ("files", plan["files"]), ("bytes", format_size(plan["bytes"]))])
+    if sums := plan["databases"]:
+        screen.print_line("")
+        rows = [(s["database"], s["files"], format_size(s["bytes"]), s["from"], s["to"]) for s in sums]
+        screen.print_table(["database", "files>", "bytes>", "from", "to"], rows)
     for key, title in (
         ("send", "send"),
         ("superseded", "superseded"),

@@ -45,7 +45,10 @@ class DoctorReport:
         told: dict[str, Any] = {"ok": self.exit_code == 0, "checks": shown}
         if failed := [check for check in self.checks if not check.ok]:
             names = ", ".join(check.name for check in failed)
-            told |= {"error": f"not as it should be: {names}", "hint": failed[0].hint or failed[0].detail}
+            told |= {
+                "error": f"{len(failed)} of {len(shown)} checks failed: {names}",
+                "hint": failed[0].hint or failed[0].detail,
+            }
         return told
 
 

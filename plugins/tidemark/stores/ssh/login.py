@@ -219,7 +219,8 @@ def check_host_key(login: Login, shown: str) -> None:
         )
     raise HostKeyError(
         f"the host key of {login.name} is another one: expected {login.host_key}, got {shown}",
-        hint="if the server was set up anew, compare its key there and change host_key; else somebody is in between",
+        hint="if the server was set up anew, compare its key there and change host_key; otherwise somebody may stand between"
+        " you and the server",
         subject=login.host,
     )
 
