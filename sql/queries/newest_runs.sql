@@ -7,7 +7,7 @@ WITH newest AS (
     LIMIT :most
 )
 SELECT n.run_id, n.link, n.state, n.started, n.ended, n.files, n.bytes, n.sent_bytes, n.dropped, n.pending, n.error, n.hint,
-       COALESCE(s.landings, 0) AS landings, COALESCE(s.answered, 0) AS answered
+       a.external, COALESCE(s.landings, 0) AS landings, COALESCE(s.answered, 0) AS answered
 FROM newest n
 LEFT JOIN (
     -- a receiver of this ledger may have loaded what the sender has read no receipt of yet
@@ -18,4 +18,7 @@ LEFT JOIN (
     WHERE run_id IN (SELECT run_id FROM newest)
     GROUP BY run_id
 ) s ON s.run_id = n.run_id
+LEFT JOIN (
+    SELECT run_id, MAX(external) AS external FROM run_alias WHERE run_id IN (SELECT run_id FROM newest) GROUP BY run_id
+) a ON a.run_id = n.run_id
 ORDER BY n.started DESC, n.run_id DESC

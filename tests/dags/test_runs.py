@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tests.commanded import run_here
 from tests.dags.conftest import Centre
 from tidemark.errors import CorruptionError, GuardError, LeaseHeldError, NotFoundError, PartialError, PermanentError
 from tidemark.orchestration.tasks import receivers as receiver_tasks
@@ -28,10 +29,16 @@ class Dag:
         self.dag_run = SimpleNamespace(dag_id="tidemark_sync__plant1", run_id=external)
         self.params = params
         self.news: list[dict[str, Any]] = []
+        self.page = _Page()
 
     def recover(self) -> str:
         return sync_tasks.recover(
-            "plant1", "centre", params=self.params, dag_run=self.dag_run, outlet_events=_Outlets(self.news)
+            "plant1",
+            "centre",
+            params=self.params,
+            dag_run=self.dag_run,
+            outlet_events=_Outlets(self.news),
+            task_state_store=self.page,
         )
 
     def transfer(self, run: str) -> list[dict[str, Any]]:
@@ -49,6 +56,12 @@ class Dag:
         self.finish(run)
         sync_tasks.cleanup(run)
         return run
+
+
+class _Page(dict[str, str]):
+    """Stands where Airflow puts a task's state store, which the task's page shows."""
+
+    set = dict.__setitem__
 
 
 class _Outlets:
@@ -96,6 +109,17 @@ def test_a_run_with_nothing_new_tells_nobody(centre: Centre) -> None:
     assert first.whole() != idle.whole()
     assert (len(first.news), idle.news) == (1, [])
     assert centre.landed() == centre.sealed()
+
+
+def test_a_run_is_found_by_either_name_and_named_on_the_page_of_its_task(centre: Centre) -> None:
+    dag = Dag("manual__1")
+    run = dag.whole()
+    assert dag.page["run"] == run
+    assert [row["airflow_run"] for row in run_here(centre.config, "runs").json["runs"]] == [
+        "tidemark_sync__plant1/manual__1"
+    ]
+    found = run_here(centre.config, "why", "tidemark_sync__plant1/manual__1").json
+    assert found["subject"] == run and "Airflow's run tidemark_sync__plant1/manual__1" in found["evidence"]
 
 
 def test_a_dry_run_changes_nothing(centre: Centre, run: Callable[..., Any]) -> None:

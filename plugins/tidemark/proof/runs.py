@@ -39,6 +39,7 @@ class Run:
     pending: int
     error: str
     next: str
+    external: str = ""  # dag id / run id of the Airflow run that opened it
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -56,6 +57,7 @@ class Run:
             "pending": self.pending,
             "error": self.error or None,
             "next": self.next or None,
+            "airflow_run": self.external or None,
         }
 
 
@@ -91,4 +93,5 @@ def _run_of(row: Row, open_runs: Mapping[str, LinkStatus], now: float) -> Run:
         pending=int(row["pending"]),
         error=error,
         next=following,
+        external=row["external"] or "",
     )

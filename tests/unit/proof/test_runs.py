@@ -81,7 +81,16 @@ def test_a_duration_lasts_until_the_end_or_until_now() -> None:
         "error": None,
         "hint": None,
     }
-    row |= {"files": 1, "bytes": 5000, "sent_bytes": 5000, "dropped": 0, "pending": 0, "landings": 1, "answered": 1}
+    row |= {
+        "files": 1,
+        "bytes": 5000,
+        "sent_bytes": 5000,
+        "dropped": 0,
+        "pending": 0,
+        "landings": 1,
+        "answered": 1,
+        "external": None,
+    }
     working = {**row, "run_id": "r2", "state": "running", "ended": None}
     dead = {**row, "run_id": "r3", "state": "failed", "ended": None, "error": "broken", "hint": "mend it"}
     link = LinkStatus(LinkFacts("plant1", "plant1", "centre", run="r2"), "running", "", "", 0.0)

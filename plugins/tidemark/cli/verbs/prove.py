@@ -106,7 +106,9 @@ def _run_runs(call: Call) -> Answer:
 
 
 def _show_runs(screen: Screen, runs: Sequence[dict[str, Any]]) -> None:
+    by_airflow = any(run["airflow_run"] for run in runs)
     columns = ["run", "link", "started", "duration>", "files>", "sent>", "rate>", "outcome", "why"]
+    columns += ["Airflow's run"] if by_airflow else []
     rows = [
         (
             run["name"],
@@ -118,6 +120,7 @@ def _show_runs(screen: Screen, runs: Sequence[dict[str, Any]]) -> None:
             f"{format_size(run['bytes_per_second'])}/s" if run["bytes_per_second"] else "",
             run["outcome"],
             run["error"],
+            *([run["airflow_run"]] if by_airflow else []),
         )
         for run in runs
     ]

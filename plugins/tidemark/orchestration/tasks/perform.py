@@ -202,10 +202,16 @@ def make_progress(store: Any) -> Progress:
         last = now
         line = format_figures(pace.figures_at(tick, now))
         log.info("%s", line)
-        if store is not None:
-            try:
-                store.set("progress", line)
-            except Exception as trouble:
-                log.debug("progress is not shown: %s", trouble)
+        show_on_page(store, "progress", line)
 
     return report_tick
+
+
+def show_on_page(store: Any, key: str, text: str) -> None:
+    """Put a text on the task's page. `store`: Airflow's task_state_store, or None. Nothing depends on it."""
+    if store is None:
+        return
+    try:
+        store.set(key, text)
+    except Exception as trouble:
+        log.debug("%s is not shown: %s", key, trouble)

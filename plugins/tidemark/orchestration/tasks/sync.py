@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidemark.orchestration.tasks.perform import counts_for_xcom, format_values, make_progress, perform_step, report_counts
+from tidemark.orchestration.tasks.perform import (
+    counts_for_xcom,
+    format_values,
+    make_progress,
+    perform_step,
+    report_counts,
+    show_on_page,
+)
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -42,6 +49,7 @@ def recover(
         return ""
     external, progress = f"{dag_run.dag_id}/{dag_run.run_id}", make_progress(task_state_store)
     run, ended = perform_step(lambda app: _open_run(app, link, external, (_parse_options(asked), progress)))
+    show_on_page(task_state_store, "run", run)
     if ended is not None and ended.landings:
         _emit_landed(outlet_events, receiver, {"run": ended.run, "landings": ended.landings})
     return run

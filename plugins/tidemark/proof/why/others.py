@@ -82,6 +82,7 @@ def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, event
     """Explain one run. `status` is that of its link, whose newest run may be another."""
     facts = [f"{i['files']} × {i['action']}: {i['state']}" + (f" ({i['reason']})" if i["reason"] else "") for i in items]
     facts.append(f"link {run['link']}, started {format_time(run['started'])}, step {run['step']}")
+    facts += [f"Airflow's run {run['external']}"] if run["external"] else []
     held = sum(int(i["files"]) for i in items if i["state"] == "held")
     sync = f"./tidemark sync {run['link']}"
     state, cause, following, wait, final = "finished", "it did all it had to do", "", "", True
