@@ -33,6 +33,7 @@ OPENS_ITSELF = {
     "changes/connection/login": "a password file that the operator names",
     "changes/store/disk": "its own indexes, mapped into memory",
     "changes/delivery/export": "writes where the user says",
+    "changes/delivery/lines": "writes where the user says",
     "cli/failure": "its own report of a failure",
     "cli/log": "a log that the user names",
     "cli/screen": "writes a page where the user says",

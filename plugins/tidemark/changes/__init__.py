@@ -1,6 +1,6 @@
 """Capture every change of MySQL and MariaDB tables from their binary logs, and keep them in a store.
 
-Enter by `source`: what `./tidemark changes …` does with a source of the settings.
+Enter by `source`: what `./tidemark changes …` does with a source of the settings. Programs enter by `subscribe`.
 
     binlog      decode binary logs: events, tables, rows, GTID sets
     connection  the events of a server, or of log files
@@ -8,11 +8,30 @@ Enter by `source`: what `./tidemark changes …` does with a source of the setti
     capture     events into the store: whole transactions, each once
     trust       may a server be trusted, how long it keeps what is not captured, and what it purged before that
     bootstrap   the rows that tables have when their capture begins, between the changes
-    delivery    what a store holds, given to readers: POINTs, JSON lines, Parquet
+    delivery    what a store holds, given to readers: POINTs, JSON lines, Parquet; tasks of shards
     source      a source as its commands see it: settings, store, lease
+    consume     tasks as programs and commands see them: `subscribe`, rewind, another number of shards
     doctor      a source examined: its server, its store
     show        what is known of a source: lag, headroom, gaps
 
-Only `source`, `doctor` and `show` know settings and ledger. Below them: `errors`, `native`, `progress` and
-`stores.agent.durable`.
+Only `source`, `consume`, `doctor` and `show` know settings; they and `delivery` know the ledger. Below them: `errors`,
+`native`, `progress` and `stores.agent.durable`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemark.changes.consume import subscribe
+
+__all__ = ["subscribe"]
+
+
+def __getattr__(name: str) -> object:
+    """`subscribe`, imported when it is asked for: nothing else here needs all that it needs."""
+    if name == "subscribe":
+        from tidemark.changes.consume import subscribe
+
+        return subscribe
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -74,19 +74,19 @@ def make_lines(reader: Reader, origin: Origin | None, query: Query, done: Export
     """The lines of a stretch. `done` counts. Before the first row of a table's shape stands the shape."""
     shapes: dict[tuple[str, str], Shape] = {}
     for piece in _read_shard(reader, query):
-        head = _describe_place(piece.seq, piece.transaction, origin)
+        head = describe_place(piece.seq, piece.transaction, origin)
         for record in piece.transaction.records:
             if isinstance(record, Rows):
                 shape = record.shape
                 if shapes.get((shape.database, shape.table)) != shape:
                     shapes[shape.database, shape.table] = shape
-                    yield _describe_shape(head, shape)
+                    yield describe_shape(head, shape)
                 yield from _describe_rows(head, record)
                 done.rows += record.count
             elif isinstance(record, Ddl):
                 yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
             elif isinstance(record, Mark):
-                yield _describe_mark(head, record, piece.rows)
+                yield describe_mark(head, record, piece.rows)
         done.transactions += piece.ends
 
 
@@ -102,14 +102,14 @@ def _read_shard(reader: Reader, query: Query) -> Iterator[ShardPiece]:
                 yield piece
 
 
-def _describe_place(seq: int, transaction: Transaction, origin: Origin | None) -> Line:
+def describe_place(seq: int, transaction: Transaction, origin: Origin | None) -> Line:
     info = transaction.info
     file = origin.name_log(info.file, info.change_id) if origin else str(info.file)
     time = (_EPOCH + timedelta(microseconds=info.timestamp)).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return {"seq": seq, "file": file, "txn_pos": info.offset, "gtid": transaction.gtid, "ts": time}
 
 
-def _describe_shape(head: Line, shape: Shape) -> Line:
+def describe_shape(head: Line, shape: Shape) -> Line:
     columns = [{"name": c.name, "type": c.type, "key": c.key} for c in shape.columns]
     return {"k": "schema", **head, "db": shape.database, "table": shape.table, "columns": columns}
 
@@ -118,12 +118,12 @@ def _describe_rows(head: Line, rows: Rows) -> Iterator[Line]:
     table = {"db": rows.shape.database, "table": rows.shape.table}
     extra = (rows.batch.column(name).to_pylist() for name in ("i", "moved"))
     for row, number, moved in zip(rows.rows(), *extra, strict=True):
-        before, after = _as_json(row.before), _as_json(row.after)
+        before, after = as_json(row.before), as_json(row.after)
         line = {"k": "row", **head, "i": number, **table, "op": chr(row.op), "before": before, "after": after}
         yield line if moved is None else line | {"moved": moved}
 
 
-def _as_json(values: Sequence[Value] | None) -> list[object] | None:
+def as_json(values: Sequence[Value] | None) -> list[object] | None:
     if values is None:
         return None
     return [
@@ -132,7 +132,7 @@ def _as_json(values: Sequence[Value] | None) -> list[object] | None:
     ]
 
 
-def _describe_mark(head: Line, mark: Mark, rows: int) -> Line:
+def describe_mark(head: Line, mark: Mark, rows: int) -> Line:
     if mark.word == COMMIT:
         return {"k": COMMIT, **head, "by": mark.text, "rows": rows}
     if mark.word in _XA:

@@ -196,6 +196,25 @@ class Reader:
                 yield piece.seq, replace(piece.transaction, records=records)
                 parts = []
 
+    def count_rows(self, begin: int, stop: int) -> int:
+        """Rows of the blocks that have transactions `begin` to before `stop`, by their headers: those at both ends count
+        wholly."""
+        found = self.find(at_seq(max(begin, self.first))) if begin < stop else None
+        if found is None:
+            return 0
+        rows = 0
+        for bucket, offset in self._buckets_from(found):
+            if self.state_before(bucket).seq >= stop - 1:
+                break
+            with self._open(bucket) as file:
+                end = file.size if bucket.length is None else bucket.length
+                for _, header in walk(file, bucket.file.id, offset, end):
+                    if header.before.seq >= stop - 1:
+                        break
+                    rows += header.rows
+        headers = [group.header for group in self.view.tail]
+        return rows + sum(h.rows for h in headers if h.before.seq + h.transactions >= begin and h.before.seq < stop - 1)
+
     # finding
 
     def state_before(self, bucket: Bucket) -> State:

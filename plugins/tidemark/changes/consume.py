@@ -1,0 +1,177 @@
+"""Tasks as programs and commands see them: `subscribe`, and what `./tidemark changes consume|rewind|reshard` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidemark.app import App, open_app
+from tidemark.changes.capture.identity import read_origin
+from tidemark.changes.delivery import tasks
+from tidemark.changes.delivery.batches import ROWS, Batch
+from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMaker, LineMaker
+from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, GivenPoints, Options, Stream
+from tidemark.changes.delivery.tasks import Change, Wanted
+from tidemark.changes.source import Source, choose_tables, find_source
+from tidemark.ledger.leases import Leases
+from tidemark.settings.load import load_settings
+
+DURABLE_BATCHES = 1000
+"""Batches that are written before their files are made durable, at most."""
+
+
+def subscribe(  # noqa: PLR0913 (each is one word of what is asked for)
+    task: str,
+    *,
+    source: str,
+    tables: Sequence[str] | None = None,
+    shards: int | None = None,
+    start: str = "earliest",
+    columns: Mapping[str, Sequence[str]] | None = None,
+    hash: str | None = None,
+    key_change: str | None = None,
+    point: GivenPoints | None = None,
+    rows: int = 8192,
+    controls: bool = False,
+    follow: bool = True,
+    checkpoint_seconds: float = 5.0,
+    settings: Path | str | None = None,
+) -> Stream:
+    """Become a member of a task; its first one begins it. Use it with `with`; start as many processes as you like.
+
+    `tables`, `shards`, `columns` (shard columns of a table), `hash`, `key_change`: of the task; left out, they are as the
+    task has them, or 8 shards of all tables by primary key. `start`: a POINT, where a new task begins. `point`: points that
+    the consumer kept, by shard. `rows`: of a batch, at most. `controls`: also what is no row. `follow`: wait for more at the
+    end. `settings`: the file; by default as the command finds it.
+    """
+    app = open_app(load_settings(settings, os.environ), whose_ever=True)
+    wanted = Wanted(
+        task,
+        source,
+        shards,
+        hash,
+        key_change,
+        {table: tuple(names) for table, names in columns.items()} if columns is not None else None,
+        tuple(tables) if tables is not None else None,
+        start,
+    )
+    options = Options(rows, controls, follow, checkpoint_seconds, given=point)
+    return open_stream(app, wanted, options)
+
+
+def open_stream(app: App, wanted: Wanted, options: Options) -> Stream:
+    """A member of a task, which has not joined yet."""
+    source = find_source(app, wanted.source)
+    task = tasks.open_task(app.ledger, source.disk, wanted, app.clock())
+    leases = Leases(app.ledger, app.identity, ttl=LEASE_SECONDS)
+    return Stream(leases, source.disk, task, choose_tables(task.tables), options)
+
+
+@dataclass(frozen=True)
+class Consumption:
+    """What `changes consume` is asked for. `write`: where lines go without a folder. `limit`: rows, 0: all."""
+
+    wanted: Wanted
+    out: Path | None = None
+    format: str = "jsonl"
+    follow: bool = False
+    limit: int = 0
+    write: Callable[[bytes], object] | None = None
+
+
+@dataclass
+class Consumed:
+    """What was written: by shard, the rows, and the first and last transaction."""
+
+    shards: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for rows, _, _ in self.shards.values())
+
+    def add(self, batch: Batch) -> None:
+        one = self.shards.setdefault(batch.shard, [0, batch.segments[0].seq, 0])
+        one[0] += len(batch)
+        one[2] = batch.segments[-1].seq
+
+
+def consume_task(app: App, asked: Consumption) -> Consumed:
+    """Be a member of a task that writes what it gets: a file a shard. Points move once the files are durable."""
+    source = find_source(app, asked.wanted.source)
+    origin = read_origin(source.disk)
+    maker = DebeziumMaker(source.name, origin) if asked.format == DEBEZIUM else LineMaker(origin)
+    done, files, waiting = Consumed(), _Files(asked), list[Batch]()
+    options = Options(controls=asked.format != DEBEZIUM, follow=asked.follow, undone=2 * DURABLE_BATCHES)
+    with open_stream(app, asked.wanted, options) as stream:
+        try:
+            while not stream.is_finished and not (asked.limit and done.rows >= asked.limit):
+                most = min(options.rows, asked.limit - done.rows) if asked.limit else 0
+                batch = stream.next_batch(rows=most, patience=LONGEST_WAIT)
+                if batch is not None:
+                    files.write(batch, maker)
+                    done.add(batch)
+                    waiting.append(batch)
+                if batch is None or len(waiting) >= DURABLE_BATCHES:
+                    waiting = _settle(files, waiting)
+        finally:
+            _settle(files, waiting)
+    return done
+
+
+def _settle(files: _Files, waiting: Sequence[Batch]) -> list[Batch]:
+    files.make_durable()
+    # CRASH WINDOW: lines are durable and no point says so: they come again, behind those that are there.
+    for batch in waiting:
+        batch.done()
+    return []
+
+
+class _Files:
+    """The files of shards, opened when they are first written to."""
+
+    def __init__(self, asked: Consumption) -> None:
+        self._asked = asked
+        self._files: dict[int, AppendedFile] = {}
+        self._written: set[int] = set()
+
+    def write(self, batch: Batch, maker: LineMaker | DebeziumMaker) -> None:
+        if self._asked.out is None:
+            from json import dumps
+
+            lines = (dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in maker.describe(batch))
+            if self._asked.write is not None:
+                self._asked.write("".join(lines).encode())
+            return
+        if batch.shard not in self._files:
+            place = self._asked.out / f"{self._asked.wanted.name}-{batch.shard}.jsonl"
+            self._files[batch.shard] = AppendedFile(place)
+        self._files[batch.shard].write(maker.describe(batch))
+        self._written.add(batch.shard)
+
+    def make_durable(self) -> None:
+        for shard in self._written:
+            self._files[shard].make_durable()
+        self._written = set()
+
+
+def plan_rewind(app: App, name: str, to: str, shards: Sequence[int] = ()) -> Change:
+    """What would come again; see `tasks.plan_rewind`."""
+    task, source = _find(app, name)
+    return tasks.plan_rewind(app.ledger, source.disk, choose_tables(task.tables), name, to, shards, app.clock())
+
+
+def plan_reshard(app: App, name: str, shards: int) -> Change:
+    """What another number of shards would give twice; see `tasks.plan_reshard`."""
+    task, source = _find(app, name)
+    return tasks.plan_reshard(app.ledger, source.disk, choose_tables(task.tables), name, shards, app.clock())
+
+
+def _find(app: App, name: str) -> tuple[Any, Source]:
+    task = tasks.find_task(app.ledger, name)
+    return task, find_source(app, task.source)
+
+
+__all__ = ["ROWS", "Batch", "Stream", "subscribe"]

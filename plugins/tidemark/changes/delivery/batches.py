@@ -1,0 +1,253 @@
+"""Batches: what a consumer is given. Rows of one table and one shard, in the order of the store, and a place behind them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tidemark.changes.delivery.blocks import Blocks, Divided, Key, skip_rows
+from tidemark.changes.delivery.storage_points import Place
+from tidemark.changes.store.model import ABSENT, Ddl, Mark, Op, Record, Row, Rows, SchemaChange, Shape, Transaction
+from tidemark.changes.store.read import Stretch
+
+ROWS = "rows"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LETTERS = ("I", "U", "D", "R")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What a batch has of one transaction. `rows`: of the transaction in all shards together, as far as it is read.
+    `first`: the number of its first row in the transaction; of a control, how many rows are before it."""
+
+    seq: int
+    transaction: Transaction
+    record: Record
+    rows: int
+    first: int
+
+    @property
+    def behind(self) -> int:
+        """The number of the row behind it."""
+        return int(self.record.batch.column("i")[-1].as_py()) + 1 if isinstance(self.record, Rows) else self.first
+
+
+@dataclass
+class Batch:
+    """Changes of one table in one shard, in order; `done()` says that they are dealt with.
+
+    `kind` is `rows`. Who asks for `controls` gets the rest too, each as a batch without rows: `ddl`, `schema`, `commit`,
+    `bootstrap_begin` …, with `text`.
+    """
+
+    shard: int
+    segments: Sequence[Segment]
+    start: Place
+    after_place: Place
+    _settle: Callable[[Batch], bool] = field(repr=False)
+    _tell: Callable[[Place], str] = field(repr=False)
+    is_done: bool = False
+
+    def __len__(self) -> int:
+        return sum(one.record.count for one in self.segments if isinstance(one.record, Rows))
+
+    @property
+    def kind(self) -> str:
+        record = self.segments[0].record
+        if isinstance(record, Rows):
+            return ROWS
+        return record.word if isinstance(record, Mark) else "ddl" if isinstance(record, Ddl) else "schema"
+
+    @property
+    def text(self) -> str:
+        """Of a control: the statement, the table, or what belongs to the mark."""
+        record = self.segments[0].record
+        if isinstance(record, Mark):
+            return record.text
+        return record.sql if isinstance(record, Ddl) else self.table
+
+    @property
+    def schema(self) -> Shape | None:
+        """The table's columns: names, types of the source, which are the key. None of a control without a table."""
+        record = self.segments[0].record
+        return record.shape if isinstance(record, Rows | SchemaChange) else None
+
+    @property
+    def table(self) -> str:
+        """`database.table`; "" of a control without one."""
+        return f"{self.schema.database}.{self.schema.table}" if self.schema else ""
+
+    @property
+    def arrow(self) -> Any:
+        """The rows as the store has them (`Shape.arrow_schema`), with `i` and `moved` behind."""
+        first, last = self.segments[0].record, self.segments[-1].record
+        assert isinstance(first, Rows)
+        assert isinstance(last, Rows)
+        return first.whole.slice(first.start, last.start + last.count - first.start)
+
+    @property
+    def op(self) -> Any:
+        """The operation of each row: `I`, `U`, `D`, `R` (read by a bootstrap), as an Arrow array."""
+        import numpy as np
+        import pyarrow as pa
+
+        codes = self.arrow.column(0).to_numpy()
+        letters = np.frombuffer("".join(_LETTERS).encode(), np.uint8)
+        order = np.argsort(letters)
+        places = order[np.searchsorted(letters[order], codes)]
+        return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int8)), pa.array(_LETTERS))
+
+    @property
+    def before(self) -> Any:
+        """The rows as they were: an Arrow array of structs, null where an operation has no such image."""
+        return self._image(0, (Op.UPDATE, Op.DELETE))
+
+    @property
+    def after(self) -> Any:
+        """The rows as they are now, likewise."""
+        return self._image(1, (Op.INSERT, Op.UPDATE, Op.READ))
+
+    def _image(self, side: int, ops: Sequence[Op]) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        batch, shape = self.arrow, self.schema
+        assert shape is not None
+        width = len(shape.columns)
+        has = np.isin(batch.column(0).to_numpy(), [int(op) for op in ops])
+        arrays = batch.columns[3 + side * width : 3 + (side + 1) * width]
+        return pa.StructArray.from_arrays(arrays, names=[c.name for c in shape.columns], mask=pa.array(~has))
+
+    def rows(self) -> Iterator[tuple[Segment, int, Row]]:
+        """Each row with its transaction, and its number there."""
+        for segment in self.segments:
+            if isinstance(segment.record, Rows):
+                numbers = segment.record.batch.column("i").to_pylist()
+                for number, row in zip(numbers, segment.record.rows(), strict=True):
+                    yield segment, number, row
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts: `op`, `before`, `after` (by column; a column that the source did not log is left out),
+        `seq` and `i` (the transaction's number, the row's number there: they name a change), `gtid`, `ts`."""
+        if self.schema is None or self.kind != ROWS:
+            return []
+        names = [column.name for column in self.schema.columns]
+
+        def named(values: Sequence[Any] | None) -> dict[str, Any] | None:
+            if values is None:
+                return None
+            return {name: value for name, value in zip(names, values, strict=True) if value is not ABSENT}
+
+        return [
+            {
+                "op": chr(row.op),
+                "before": named(row.before),
+                "after": named(row.after),
+                "seq": segment.seq,
+                "i": number,
+                "gtid": segment.transaction.gtid,
+                "ts": _EPOCH + timedelta(microseconds=segment.transaction.info.timestamp),
+            }
+            for segment, number, row in self.rows()
+        ]
+
+    @property
+    def point(self) -> str:
+        """The storage point behind this batch, as text: to be kept where its effect is kept, and given back at the start."""
+        return self._tell(self.after_place)
+
+    def done(self) -> bool:
+        """Say that the batch is dealt with. Points move over unbroken runs of such batches. May be said twice.
+
+        False: the shard was taken by another member, or rewound; its rows come again.
+        """
+        return self._settle(self)
+
+
+class Cursor:
+    """The way of one shard through the store."""
+
+    def __init__(self, blocks: Blocks, shard: int, start: tuple[int, int], *, controls: bool) -> None:
+        self.blocks = blocks
+        self.shard = shard
+        self.key = Key(start[0])
+        self.place: Place | None = None
+        """Behind the last block that is read; None: none is."""
+        self._start = start
+        self._controls = controls
+        self._pending: deque[tuple[list[Segment], Stretch]] = deque()
+        self._seq, self._index = start
+
+    @property
+    def next_place(self) -> Place | None:
+        """Before the first row that is not given out yet; None: where the cursor began."""
+        return _place_of(*self._pending[0]) if self._pending else self.place
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is something that is read and not given out."""
+        return bool(self._pending)
+
+    def take(self, most: int) -> tuple[list[Segment], Place, Place] | None:
+        """The next rows of one table, `most` at most, and the places before and behind them; None at the store's end."""
+        while not self._pending:
+            found = self.blocks.get(self.key, self.shard)
+            if found is None:
+                return None
+            self._collect(found)
+        run, stretch = self._pending.popleft()
+        taken, left = _cut(run, most)
+        if left:
+            self._pending.appendleft((left, stretch))
+        behind = Place(taken[-1].seq, taken[-1].behind, stretch)
+        if not self._pending and self.place is not None and self.key.part == 0:
+            behind = self.place
+        return taken, _place_of(taken, stretch), behind
+
+    def _collect(self, found: Divided) -> None:
+        runs: list[list[Segment]] = []
+        for piece in found.by_shard[self.shard]:
+            if piece.seq != self._seq:
+                self._seq, self._index = piece.seq, 0
+            for record in skip_rows(piece, self._start).transaction.records:
+                if isinstance(record, Rows):
+                    first = int(record.batch.column("i")[0].as_py())
+                    one = Segment(piece.seq, piece.transaction, record, piece.rows, first)
+                    self._index = one.behind
+                    if runs and _follows(runs[-1][-1].record, record):
+                        runs[-1].append(one)
+                    else:
+                        runs.append([one])
+                elif self._controls:
+                    runs.append([Segment(piece.seq, piece.transaction, record, piece.rows, self._index)])
+        self._pending.extend((run, found.stretch) for run in runs)
+        self.key = found.next
+        self.place = Place(found.next.seq, self._index if found.next.part else 0, found.stretch)
+
+
+def _place_of(run: Sequence[Segment], stretch: Stretch) -> Place:
+    return Place(run[0].seq, run[0].first, stretch)
+
+
+def _follows(former: Record, rows: Rows) -> bool:
+    return isinstance(former, Rows) and former.whole is rows.whole and former.start + former.count == rows.start
+
+
+def _cut(run: list[Segment], most: int) -> tuple[list[Segment], list[Segment]]:
+    taken: list[Segment] = []
+    for number, one in enumerate(run):
+        record = one.record
+        if not isinstance(record, Rows):
+            return run, []
+        if record.count > most:
+            left = Rows(record.shape, record.whole, record.start + most, record.count - most)
+            cut = replace(one, record=Rows(record.shape, record.whole, record.start, most))
+            return [*taken, cut], [replace(one, record=left, first=cut.behind), *run[number + 1 :]]
+        taken.append(one)
+        most -= record.count
+        if not most:
+            return taken, run[number + 1 :]
+    return taken, []

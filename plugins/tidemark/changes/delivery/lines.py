@@ -1,0 +1,181 @@
+"""Batches as lines of JSON in files: what `changes consume` writes, a file a shard, and dead letters.
+
+A file is appended to. A line that a crash tore is cut off when the file is opened again; its batch comes again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemark.changes.capture.identity import Origin
+from tidemark.changes.delivery.export import Line, as_json, describe_mark, describe_place, describe_shape
+from tidemark.changes.store.model import ABSENT, Ddl, Mark, Row, Rows, Shape, Value
+from tidemark.errors import limits_named
+
+if TYPE_CHECKING:
+    from tidemark.changes.delivery.batches import Batch, Segment
+
+JSONL, DEBEZIUM = "jsonl", "debezium"
+Formatter = Callable[["Batch"], Iterator[Line]]
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_WINDOW = 1 << 16
+
+
+class AppendedFile:
+    """A file of lines that are appended and then made durable."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        with limits_named(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not place.exists()
+            self._file = place.open("ab+")
+            self._file.truncate(_find_last_line(self._file))
+            if is_new:
+                _sync_folder(place.parent)
+
+    def write(self, lines: Iterator[Line]) -> None:
+        with limits_named(self.place):
+            self._file.write("".join(f"{_ENCODE(line)}\n" for line in lines).encode())
+
+    def make_durable(self) -> None:
+        with limits_named(self.place):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _find_last_line(file: Any) -> int:
+    """The length of a file up to the end of its last whole line."""
+    end: int = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _WINDOW)
+        file.seek(start)
+        found: int = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+class DeadLetters:
+    """Batches that a callback did not take, a line each, with what it raised. For the threads of a process."""
+
+    def __init__(self, place: Path, task: str) -> None:
+        self.count = 0
+        self._task = task
+        self._lock = threading.Lock()
+        self._file = AppendedFile(place)
+        self._describe = LineMaker(None)
+
+    def append(self, batch: Batch, error: Exception) -> None:
+        line = {
+            "task": self._task,
+            "shard": batch.shard,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "error": f"{type(error).__name__}: {error}",
+            "table": batch.table,
+            "rows": [line for line in self._describe.describe(batch) if line["k"] != "schema"],
+            "point": batch.point,
+        }
+        with self._lock:
+            self._file.write(iter([line]))
+            self._file.make_durable()
+            self.count += 1
+
+
+class LineMaker:
+    """Batches as the lines of `changes read`, with the shard. Before the first row of a table's shape stands the shape."""
+
+    def __init__(self, origin: Origin | None) -> None:
+        self._origin = origin
+        self._shapes: dict[tuple[int, str], Shape] = {}
+
+    def describe(self, batch: Batch) -> Iterator[Line]:
+        for segment in batch.segments:
+            head = {"shard": batch.shard, **describe_place(segment.seq, segment.transaction, self._origin)}
+            record = segment.record
+            if isinstance(record, Rows):
+                if self._shapes.get((batch.shard, batch.table)) != record.shape:
+                    self._shapes[batch.shard, batch.table] = record.shape
+                    yield describe_shape(head, record.shape)
+                yield from _describe_rows(head, record)
+            elif isinstance(record, Ddl):
+                yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
+            elif isinstance(record, Mark):
+                yield describe_mark(head, record, segment.rows)
+
+
+def _describe_rows(head: Line, rows: Rows) -> Iterator[Line]:
+    table = {"db": rows.shape.database, "table": rows.shape.table}
+    extra = rows.batch
+    numbers, moved = extra.column("i").to_pylist(), extra.column("moved").to_pylist()
+    for number, other, row in zip(numbers, moved, rows.rows(), strict=True):
+        told = {} if other is None else {"moved": other}
+        sides = {"before": as_json(row.before), "after": as_json(row.after)}
+        yield {"k": "row", **head, "i": number, **table, "op": chr(row.op), **sides, **told}
+
+
+_OPS = {"I": "c", "U": "u", "D": "d", "R": "r"}
+
+
+class DebeziumMaker:
+    """Rows as events of Debezium's envelope, without a schema. What is no row is left out."""
+
+    def __init__(self, source: str, origin: Origin | None) -> None:
+        self._source = source
+        self._origin = origin
+
+    def describe(self, batch: Batch) -> Iterator[Line]:
+        for segment, number, row in batch.rows():
+            assert batch.schema is not None
+            yield self._describe_row(segment, number, row, batch.schema)
+
+    def _describe_row(self, segment: Segment, number: int, row: Row, shape: Shape) -> Line:
+        info = segment.transaction.info
+        op = _OPS[chr(row.op)]
+        milliseconds = info.timestamp // 1000
+        source = {
+            "version": "1",
+            "connector": "tidemark",
+            "name": self._source,
+            "ts_ms": milliseconds,
+            "snapshot": "true" if op == "r" else "false",
+            "db": shape.database,
+            "table": shape.table,
+            "server_id": info.server_id,
+            "gtid": segment.transaction.gtid or None,
+            "file": self._origin.name_log(info.file, info.change_id) if self._origin else str(info.file),
+            "pos": info.offset,
+            "row": number,
+        }
+        sides = {"before": _name_values(row.before, shape), "after": _name_values(row.after, shape)}
+        return {**sides, "source": source, "op": op, "ts_ms": milliseconds, "transaction": {"id": f"seq:{segment.seq}"}}
+
+
+def _name_values(values: Sequence[Value] | None, shape: Shape) -> Mapping[str, Any] | None:
+    if values is None:
+        return None
+    pairs = zip(shape.columns, values, strict=True)
+    return {
+        column.name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for column, value in pairs
+        if value is not ABSENT
+    }

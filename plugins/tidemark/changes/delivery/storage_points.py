@@ -1,0 +1,215 @@
+"""Storage points: how far a shard is, in words that hold in another store of the same source, too.
+
+In the store that a point was made in, the number of the transaction says where to go on, and the identity of the last one
+that is done proves that it is this store. In another one the GTID set says it. Source: seed 002 "storage point".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+from uuid import UUID
+
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.capture.run import parse_gtids
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import BinlogInfo
+from tidemark.changes.store.read import Reader, Stretch, outside
+from tidemark.errors import BinlogGapError, PermanentError, UsageError
+from tidemark.ledger.delivery import EARLIEST, LATEST, NORMAL, StoragePoint
+
+FORMAT = 1
+_NAMES = {
+    "uuid": "uuid",
+    "transactionId": "transaction_id",
+    "eventIndex": "event_index",
+    "serverId": "server_id",
+    "binlogFile": "binlog_file",
+    "binlogOffset": "binlog_offset",
+    "timestamp": "timestamp",
+    "versionTs": "version_ts",
+    "checkpointMode": "mode",
+    "seq": "seq",
+    "changeId": "change_id",
+    "gtids": "gtids",
+}
+"""The names of the fields: those of the seed first."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a store: before row `index` of transaction `seq`. `stretch`: has this transaction, or the one before it."""
+
+    seq: int
+    index: int
+    stretch: Stretch
+
+    def as_point(self, version_ts: int) -> StoragePoint:
+        """The storage point of this place."""
+        pieces = self.stretch.pieces
+        before = [piece for piece in pieces if piece.seq < self.seq]
+        last = before[-1].transaction.info if before else self.stretch.before.info
+        if self.index:
+            last = next(piece.transaction.info for piece in pieces if piece.seq == self.seq)
+        if len(before) == len(pieces) and pieces[-1].ends:
+            gtids = self.stretch.gtids_after
+        else:
+            gtids = add_gtids(self.stretch.gtids, [piece.transaction.gtid for piece in before])
+        return replace(_of_info(last), seq=self.seq, event_index=self.index, gtids=gtids, version_ts=version_ts)
+
+
+def add_gtids(known: str, more: Sequence[str]) -> str:
+    """A GTID set with more GTIDs, as text."""
+    given = [gtid for gtid in more if gtid]
+    if not given:
+        return known
+    if ":" in given[0]:
+        return str(MysqlGtidSet.parse(",".join([*([known] if known else []), *given])))
+    sets = [MariaGtidPosition.parse(text) for text in [*([known] if known else []), *given]]
+    return str(reduce(lambda one, other: one | other, sets))
+
+
+def _of_info(info: BinlogInfo) -> StoragePoint:
+    """The identity of the last transaction that is done; of the state before the first one: none."""
+    if not info.change_id:
+        return StoragePoint()
+    return StoragePoint(
+        change_id=info.change_id,
+        uuid=str(UUID(bytes=info.uuid)),
+        transaction_id=info.transaction_id,
+        server_id=info.server_id,
+        binlog_file=info.file,
+        binlog_offset=info.offset,
+        timestamp=info.timestamp,
+        mode=NORMAL,
+    )
+
+
+def point_at(reader: Reader, seq: int, version_ts: int, mode: str = NORMAL) -> StoragePoint:
+    """The storage point before a transaction of the store, or behind its last one."""
+    end = reader.view.end
+    if not end.seq:
+        return StoragePoint(version_ts=version_ts, mode=EARLIEST)
+    if seq > end.seq:
+        found = replace(_of_info(end.info), seq=end.seq + 1, gtids=reader.view.gtids, version_ts=version_ts)
+    else:
+        found = Place(seq, 0, next(reader.read_stretches(seq))).as_point(version_ts)
+    return replace(found, mode=mode if mode in (EARLIEST, LATEST) else found.mode)
+
+
+def locate(disk: Disk, point: StoragePoint, what: str) -> tuple[int, int]:
+    """Where a shard goes on: a transaction of the store, and how many rows of it are done. `what`: whose point it is.
+
+    Raises BinlogGapError where retention took that, PermanentError where the store is another one, or ends before it.
+    """
+    reader = Reader(disk)
+    done = point.seq if point.event_index else point.seq - 1
+    if not point.change_id:  # nothing is done yet
+        if reader.view.end.seq and point.seq < reader.first:
+            raise _overrun(reader, point.seq, what)
+        return point.seq, point.event_index
+    info = _info_of(reader, done)
+    if info is not None and (info.change_id, info.file, info.offset) == (
+        point.change_id,
+        point.binlog_file,
+        point.binlog_offset,
+    ):
+        return point.seq, point.event_index
+    if info is None and reader.view.end.seq and done < reader.first and _is_of_store(reader, point):
+        raise _overrun(reader, point.seq, what)
+    return _locate_by_gtids(reader, point, what)
+
+
+def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str) -> tuple[int, int]:
+    """Where to go on in another store of the source."""
+    known = parse_gtids(point.gtids)
+    other = PermanentError(
+        f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; the store"
+        f" {reader.disk.root} has something else there, and no GTIDs say where to go on",
+        hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
+        subject=what,
+    )
+    if known is None or not reader.view.end.seq:
+        raise other
+    has_all = parse_gtids(reader.view.gtids)
+    if type(has_all) is not type(known) or not has_all >= known:  # type: ignore[operator]
+        raise PermanentError(
+            f"{what} is ahead of the store {reader.disk.root}: it has {point.gtids}, the store"
+            f" {reader.view.gtids or 'none'}",
+            hint="let the capture go on, then begin again",
+            subject=what,
+        )
+    found = reader.find(
+        outside(
+            lambda gtids: not known >= parse_gtids(gtids) if gtids else False,  # type: ignore[operator]
+            lambda gtid: known >= parse_gtids(gtid),  # type: ignore[operator]
+        )
+    )
+    seq = found.seq if found else reader.view.end.seq + 1
+    here = point_at(reader, seq, 0)
+    if here.gtids != str(known):
+        raise PermanentError(
+            f"{what} has {point.gtids}; the store {reader.disk.root} has these in another order, with others between them",
+            hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
+            subject=what,
+        )
+    return seq, point.event_index
+
+
+def _info_of(reader: Reader, seq: int) -> BinlogInfo | None:
+    """The identity of a transaction; None where the store does not have it."""
+    end = reader.view.end
+    if seq == end.seq and seq:
+        return end.info
+    if not end.seq or not reader.first - 1 <= seq < end.seq:
+        return None
+    stretch = next(reader.read_stretches(seq + 1))
+    found = [piece.transaction.info for piece in stretch.pieces if piece.seq == seq]
+    return found[0] if found else stretch.before.info
+
+
+def _is_of_store(reader: Reader, point: StoragePoint) -> bool:
+    """Whether a point before the store's beginning may be one of it."""
+    first = next(reader.read_stretches(reader.first)).before.info
+    return (point.change_id, point.binlog_file, point.binlog_offset) <= first.order[:3]
+
+
+def _overrun(reader: Reader, seq: int, what: str) -> BinlogGapError:
+    return BinlogGapError(
+        f"{what} stands at seq:{seq}, which the store {reader.disk.root} does not have any more: it begins with"
+        f" seq:{reader.first}",
+        hint="./tidemark changes rewind TASK --to earliest goes on without what is gone; raise retain_bytes of the source",
+        subject=what,
+    )
+
+
+def point_text(point: StoragePoint, shard: int, task: Any) -> str:
+    """A point as one line of JSON, to be kept by a consumer."""
+    fields = {name: getattr(point, ours) for name, ours in _NAMES.items()}
+    where = {"format": FORMAT, "task": task.name, "source": task.source, "shard": shard, "generation": task.generation}
+    return json.dumps({**where, **fields}, separators=(",", ":"))
+
+
+def parse_point_text(text: str, shard: int, task: Any) -> StoragePoint:
+    """A point that a consumer kept. Raises UsageError where it is none, or another task's, source's or shard's."""
+    try:
+        found = json.loads(text)
+        point = StoragePoint(**{ours: found[name] for name, ours in _NAMES.items()})
+        texts = (point.gtids, point.uuid, point.mode)
+        numbers = set(_NAMES.values()) - {"gtids", "uuid", "mode"}
+        if not all(isinstance(one, str) for one in texts) or not all(type(getattr(point, n)) is int for n in numbers):
+            raise TypeError("fields of other types")
+        where = (found["format"], found["task"], found["source"], found["shard"], found["generation"])
+    except (ValueError, TypeError, LookupError) as wrong:
+        raise UsageError(f"no storage point: {text[:100]!r}", hint="give back what `batch.point` was") from wrong
+    if where != (FORMAT, task.name, task.source, shard, task.generation):
+        told = f"task {where[1]}, source {where[2]}, shard {where[3]}, generation {where[4]}"
+        raise UsageError(
+            f"the point is one of {told}; wanted is one of {task.name}, {task.source}, {shard}, {task.generation}",
+            hint="after `changes reshard` begin from the points of the ledger: leave `point` out once",
+            subject=task.name,
+        )
+    return point
