@@ -11,8 +11,8 @@ from typing import Any
 from tidemark.app import App, open_app
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery import tasks
-from tidemark.changes.delivery.batches import ROWS, Batch
-from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMaker, LineMaker
+from tidemark.changes.delivery.batches import Batch
+from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMaker, LineMaker, encode_lines
 from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, GivenPoints, Options, Stream
 from tidemark.changes.delivery.tasks import Change, Wanted
 from tidemark.changes.source import Source, choose_tables, find_source
@@ -139,11 +139,8 @@ class _Files:
 
     def write(self, batch: Batch, maker: LineMaker | DebeziumMaker) -> None:
         if self._asked.out is None:
-            from json import dumps
-
-            lines = (dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in maker.describe(batch))
-            if self._asked.write is not None:
-                self._asked.write("".join(lines).encode())
+            if self._asked.write is not None and (data := encode_lines(maker.describe(batch))):
+                self._asked.write(data)
             return
         if batch.shard not in self._files:
             place = self._asked.out / f"{self._asked.wanted.name}-{batch.shard}.jsonl"
@@ -172,6 +169,3 @@ def plan_reshard(app: App, name: str, shards: int) -> Change:
 def _find(app: App, name: str) -> tuple[Any, Source]:
     task = tasks.find_task(app.ledger, name)
     return task, find_source(app, task.source)
-
-
-__all__ = ["ROWS", "Batch", "Stream", "subscribe"]

@@ -12,6 +12,7 @@ from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.bootstrap.state import DONE, read_state
 from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
+from tidemark.changes.delivery.tasks import show_task
 from tidemark.changes.source import Source, disk_of, find_end, login_of, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
@@ -20,6 +21,7 @@ from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
 from tidemark.changes.trust.gaps import OPEN, read_gaps
 from tidemark.changes.trust.headroom import measure_headroom
 from tidemark.errors import TidemarkError
+from tidemark.ledger.delivery import list_tasks
 from tidemark.ledger.leases import Leases
 
 
@@ -94,6 +96,14 @@ def _tell_tables(state: Bootstrap, answers: Answers | None) -> dict[str, Any]:
             for name, table in known
         ],
     }
+
+
+def show_tasks_of(app: App, source: str = "") -> list[dict[str, Any]]:
+    """The tasks of a source, or of all, as the objects of `changes show --json`. Those of sources that the settings have."""
+    with app.ledger.read() as connection:
+        found = [task for task in list_tasks(connection, source) if task.source in app.settings.sources]
+    leases = Leases(app.ledger, app.identity)
+    return [show_task(leases, disk_of(app.settings.sources[task.source]), task, app.clock()) for task in found]
 
 
 def note_source(source: Source) -> dict[str, Any]:

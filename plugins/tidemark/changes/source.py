@@ -41,6 +41,7 @@ from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.login import open_server
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import Exported, Query, Stream, export
+from tidemark.changes.delivery.tasks import needed_of
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -558,8 +559,9 @@ def is_verify_due(source: Source) -> bool:
 
 
 def retain_source(source: Source) -> cleaning.Retained:
-    """One round of cleaning."""
-    rules = cleaning.Rules(hours=source.settings.retain_hours, most_bytes=source.settings.retain_bytes)
+    """One round of cleaning. What a task still has to read stays, up to `retain_bytes`."""
+    settings, needed = source.settings, needed_of(source.app.ledger, source.name)
+    rules = cleaning.Rules(hours=settings.retain_hours, needed=needed, most_bytes=settings.retain_bytes)
     return cleaning.retain(source.disk, rules, source.app.clock())
 
 

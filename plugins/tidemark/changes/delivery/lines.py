@@ -28,6 +28,10 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 _WINDOW = 1 << 16
 
 
+def encode_lines(lines: Iterator[Line]) -> bytes:
+    return "".join(f"{_ENCODE(line)}\n" for line in lines).encode()
+
+
 class AppendedFile:
     """A file of lines that are appended and then made durable."""
 
@@ -43,7 +47,7 @@ class AppendedFile:
 
     def write(self, lines: Iterator[Line]) -> None:
         with limits_named(self.place):
-            self._file.write("".join(f"{_ENCODE(line)}\n" for line in lines).encode())
+            self._file.write(encode_lines(lines))
 
     def make_durable(self) -> None:
         with limits_named(self.place):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import RowStream, Screen
+from tidemark.cli.verbs.tasks import add_task_actions, print_tasks, run_consume, run_reshard, run_rewind, show_tasks
 from tidemark.errors import DIFFERENCES_FOUND, BinlogGapError, UsageError
 from tidemark.progress import format_size
 
@@ -59,7 +60,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     proven.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
     repaired = add("repair", "read anew the tables of a gap, and go on behind it")
     repaired.add_argument("--gap", metavar="ID", default="", help="this one alone; `changes show` names them")
-    add("retain", "remove what is older than retain_hours; one round")
+    add("retain", "remove what is older than retain_hours and no task needs; one round")
+
+    def add_task(name: str, told: str, example: str) -> argparse.ArgumentParser:
+        made = add_action(choices, name, told, f"./tidemark changes {name} {example}")
+        made.add_argument("task", metavar="TASK", help="a name; its first member begins it")
+        return made
+
+    add_task_actions(add_task, POINT)
 
 
 def _run_changes(call: Call) -> Answer:
@@ -158,17 +166,20 @@ def _run_show(call: Call) -> Answer:
 
     names = [call.arguments.source] if call.arguments.source else sorted(call.settings.sources)
     sources = [show_source(find_source(call.app, name)) for name in names]
+    tasks = show_tasks(call, call.arguments.source or "")
 
     def show(screen: Screen) -> None:
         if call.arguments.source:
             _show_one(screen, sources[0])
+            print_tasks(screen, tasks, points=True)
             return
         keys = ("name", "state", "position", "newest_time", "lag_seconds", "headroom_hours", "transactions", "rows")
         rows = [[one.get(key) for key in keys] for one in sources]
         titles = ("source", "state", "position", "newest", "lag s>", "headroom h>", "transactions>", "rows>")
         screen.print_table(titles, rows, "the settings have no [sources.NAME]")
+        print_tasks(screen, tasks, points=False)
 
-    return Answer({"sources": sources, "tasks": []}, show)
+    return Answer({"sources": sources, "tasks": tasks}, show)
 
 
 def _show_one(screen: Screen, one: dict[str, Any]) -> None:
@@ -333,6 +344,9 @@ _ACTIONS: dict[str, Callable[[Call], Answer]] = {
     "verify": _run_verify,
     "repair": _run_repair,
     "retain": _run_retain,
+    "consume": run_consume,
+    "rewind": run_rewind,
+    "reshard": run_reshard,
 }
 
 VERBS = (

@@ -1,0 +1,136 @@
+"""The actions of `changes` that are about tasks: consume, rewind, reshard, and what `changes show` tells of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemark.cli.call import Answer, Call
+from tidemark.cli.screen import RowStream, Screen
+from tidemark.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidemark.changes.delivery.tasks import Change
+
+Add = Callable[[str, str, str], argparse.ArgumentParser]
+
+
+def add_task_actions(add: Add, point: str) -> None:
+    """Add the actions. `add(name, told, example)` makes a parser whose first argument is the task."""
+    consumed = add("consume", "be a member of a task: a file of JSON lines a shard", "billing --source orders --out changes")
+    consumed.add_argument("--source", required=True, metavar="S", help="a [sources.NAME] of the settings")
+    consumed.add_argument("--tables", nargs="+", metavar="P", default=None, help='patterns such as "shop.*"; of the task')
+    consumed.add_argument("--shards", type=int, metavar="N", default=None, help="into how many shards; of the task (8)")
+    consumed.add_argument("--start", metavar="POINT", default="earliest", help=f"where a new task begins: {point}")
+    consumed.add_argument("--out", metavar="DIR", default="", help="TASK-SHARD.jsonl in it are appended to; none: stdout")
+    consumed.add_argument("--format", choices=["jsonl", "debezium"], default="jsonl", help="lines of `read`, or Debezium's")
+    consumed.add_argument("--follow", action="store_true", help="go on until stopped")
+    consumed.add_argument("--limit", type=int, metavar="N", default=0, help="end after so many rows")
+    rewound = add("rewind", "have a task go on from a point; without --yes what would come again", "billing --to earliest")
+    rewound.add_argument("--to", required=True, metavar="POINT", help=point)
+    rewound.add_argument("--shard", nargs="+", type=int, metavar="I", default=[], help="these shards alone")
+    divided = add("reshard", "give a task another number of shards; without --yes what comes twice", "billing --shards 5")
+    divided.add_argument("--shards", type=int, required=True, metavar="N", help="into how many")
+
+
+def run_consume(call: Call) -> Answer:
+    from tidemark.changes.consume import Consumption, consume_task
+    from tidemark.changes.delivery.tasks import Wanted
+
+    asked = call.arguments
+    if not asked.out and asked.json:
+        raise UsageError("--json without --out DIR: both write to stdout", hint="without --json, or --out DIR")
+    wanted = Wanted(asked.task, asked.source, asked.shards, start=asked.start, tables=_tuple_of(asked.tables))
+    out = Path(asked.out).absolute() if asked.out else None
+    write = RowStream().write if out is None else None
+    request = Consumption(wanted, out, asked.format, asked.follow, asked.limit, write)
+    done = consume_task(call.app, request)
+    shards = [
+        {"shard": shard, "rows": rows, "from": f"seq:{first}", "to": f"seq:{last}"}
+        for shard, (rows, first, last) in sorted(done.shards.items())
+    ]
+
+    def show(screen: Screen) -> None:
+        say = screen.print_line if out else screen.print_remark
+        where = f" in {asked.out}" if out else ""
+        say(f"{done.rows:,} rows of {len(shards)} shards{where}")
+
+    return Answer({"shards": shards, "rows": done.rows}, show)
+
+
+def _tuple_of(words: list[str] | None) -> tuple[str, ...] | None:
+    return None if words is None else tuple(words)
+
+
+def run_rewind(call: Call) -> Answer:
+    from tidemark.changes.consume import plan_rewind
+    from tidemark.changes.delivery.tasks import apply_change
+
+    asked = call.arguments
+    change = plan_rewind(call.app, asked.task, asked.to, asked.shard)
+    if asked.yes:
+        apply_change(call.app.ledger, change, "rewind", to=asked.to, shards=sorted(change.points))
+    return _tell_change(change, asked.yes, f"rewind {asked.task} --to {asked.to}{_name_shards(asked.shard)} --yes")
+
+
+def _name_shards(shards: list[int]) -> str:
+    return f" --shard {' '.join(map(str, shards))}" if shards else ""
+
+
+def run_reshard(call: Call) -> Answer:
+    from tidemark.changes.consume import plan_reshard
+    from tidemark.changes.delivery.tasks import apply_change
+
+    asked = call.arguments
+    change = plan_reshard(call.app, asked.task, asked.shards)
+    if asked.yes:
+        apply_change(call.app.ledger, change, "reshard", shards=asked.shards)
+    return _tell_change(change, asked.yes, f"reshard {asked.task} --shards {asked.shards} --yes")
+
+
+def _tell_change(change: Change, applied: bool, command: str) -> Answer:
+    rows = [[one.shard, f"seq:{one.first}", f"seq:{one.end}", one.rows] for one in change.shards]
+    keys = ("shard", "from", "to", "rows")
+    found: dict[str, Any] = {
+        "transactions": change.transactions,
+        "rows": change.rows,
+        "exact": change.exact,
+        "shards": [dict(zip(keys, row, strict=True)) for row in rows],
+        "applied": applied,
+        "undo": [*change.undo] if applied else [],
+    }
+
+    def show(screen: Screen) -> None:
+        about = "" if change.exact else "about "
+        verb = "come" if applied else "would come"
+        screen.print_line(f"{change.transactions:,} transactions, {about}{change.rows:,} rows {verb} again")
+        screen.print_table(("shard>", "from", "to before", "rows>"), rows)
+        if applied:
+            for line in change.undo:
+                screen.print_line(f"undo: {line}")
+        else:
+            screen.print_line(f"to do it: ./tidemark changes {command}")
+
+    return Answer(found, show)
+
+
+def show_tasks(call: Call, source: str) -> list[dict[str, Any]]:
+    """The tasks of a source ("": of all), as `changes show --json` tells them."""
+    from tidemark.changes.show import show_tasks_of
+
+    return show_tasks_of(call.app, source)
+
+
+def print_tasks(screen: Screen, tasks: list[dict[str, Any]], *, points: bool) -> None:
+    """The tasks as a table; with `points`, a line a shard behind each."""
+    if not tasks:
+        return
+    keys = ("name", "source", "shards", "members", "lag_seconds")
+    screen.print_table(("task", "source", "shards>", "members>", "lag s>"), [[task[key] for key in keys] for task in tasks])
+    for task in tasks if points else ():
+        rows = [[p["shard"], p["point"], p["lag_seconds"], p["holder"] or "nobody"] for p in task["points"]]
+        screen.print_table((f"{task['name']}>", "point", "lag s>", "holder"), rows)
+        if gone := [str(p["shard"]) for p in task["points"] if p.get("overrun")]:
+            screen.print_line(f"  the store has no more what follows the point of shard {', '.join(gone)}: it ends with 31")
