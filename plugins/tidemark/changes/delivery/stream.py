@@ -146,7 +146,11 @@ class Stream:
         self._renewed, self._valid_until = began, began + self.leases.ttl
         self._saved_at = began
         self._until = Reader(self.disk).view.end.seq
-        self.beat()
+        try:
+            self.beat()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Write the points, and give all shards away."""
