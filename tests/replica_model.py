@@ -18,15 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 from tests.replica_states import (
     ALL,
+    ALL_RULES,
     NAMES,
     QUORUM,
     SUBSETS,
+    Bounds,
     Node,
     Row,
+    Rules,
+    State,
     Token,
     Tokens,
     Worker,
@@ -53,52 +56,6 @@ from tidemark.cluster.replicas.core.epochs import (
 )
 from tidemark.cluster.replicas.core.quorum import Outcome, has_barrier_quorum, judge_forward
 from tidemark.cluster.replicas.core.roles import Arbitrator, Group, Member, Position, Role, find_readable
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """How much happens at most. `fresh`: the group has no log yet; else all members have the barrier of the first epoch."""
-
-    workers: int = 2
-    operations: int = 2
-    losses: int = 1
-    copies: int = 1  # the ledger is restored from a copy that was made before
-    rebuilds: int = 1  # the ledger is made from what the nodes tell
-    recoveries: int = 1
-    fresh: bool = False
-    underway: bool = False  # the first worker has noted its operation, and sent it
-    states: int = 10_000_000
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules as they are. False seeds a bug: a promotion that does without."""
-
-    oaths: bool = True  # enough members swear before the barrier is written
-    barrier: bool = True  # the barrier is at a quorum before the master is active
-    forgetful: bool = True  # a member that was seen without its oath is not in step from then on
-    counted: bool = True  # a member that was brought up has a record if its log goes so far
-    held: bool = True  # an empty log is brought up under the lease alone: it has forgotten to whom it swore
-    silent: bool = True  # without a ledger an empty log counts as an answer that was not heard
-
-
-class State(NamedTuple):
-    nodes: tuple[Node, ...]
-    row: Row
-    workers: tuple[Worker, ...]
-    lease: int = -1
-    copy: Row | None = None
-    acknowledged: frozenset[int] = frozenset()
-    begun: frozenset[tuple[int, int]] = frozenset()  # (epoch, its master)
-    lost: int = -1  # the member that lost its disk and has not been recovered
-    losses: int = 0
-    copies: int = 0
-    rebuilds: int = 0
-    recoveries: int = 0
-    operations: int = 0
-    older: bool = False  # the ledger is older than what it knew once
-    wrong: str = ""
-
 
 Step = tuple[str, State]
 
@@ -143,8 +100,9 @@ class Model:
                 if state.nodes[m].fence is not None:
                     nodes = put(state.nodes, m, Node())
                     yield f"{NAMES[m]} loses its disk", state._replace(nodes=nodes, lost=m, losses=state.losses + 1)
-        if state.copy is None and bounds.copies and state.row.settled != (0, 0) and state.row.operation < 0:
-            yield "the ledger is copied", state._replace(copy=state.row)
+        if state.copy is None and bounds.copies and state.row.settled != (0, 0):
+            copy = state.row._replace(operation=-1) if self.rules.unmarked else state.row
+            yield "the ledger is copied", state._replace(copy=copy)
         if state.copy is not None and state.copies < bounds.copies and state.copy != state.row:
             after = state._replace(row=state.copy, lease=-1, copies=state.copies + 1, older=True)
             yield "the ledger is restored from the copy", after
@@ -166,8 +124,14 @@ class Model:
         for m in ALL:
             if worker.marks[m] == "w":
                 yield f"{w}: {worker.phase} at {NAMES[m]}", self._deliver(state, w, m)
+                if worker.alive and worker.phase == "recovery" and not state.nodes[m].log:
+                    yield from self._bring_some(state, w, m)
             elif worker.marks[m] == "g" and worker.alive and worker.marks[worker.row.master] == "y":
                 yield f"{w}: brings {NAMES[m]} up", self._bring_up(state, w, m)
+                yield from self._bring_some(state, w, m)
+            elif worker.alive and state.nodes[m].filling and self._may_note_whole(state, w, m):
+                nodes = put(state.nodes, m, state.nodes[m]._replace(filling=False))
+                yield f"{w}: notes that {NAMES[m]} is whole", state._replace(nodes=nodes)
         if worker.alive:
             yield from self._go_on(state, w)
 
@@ -195,7 +159,8 @@ class Model:
             yield label, self._refuse(state, w, row)
             return
         first = row.settled == (0, 0) and not row.in_step
-        intact = tuple(m for m in members if first or (m in row.in_step and nodes[m].fence is not None))
+        sound = [m for m in members if m in row.in_step and nodes[m].fence is not None and not nodes[m].filling]
+        intact = tuple(m for m in members if first or m in sound)
         seen = []
         for m in ALL:
             role = Role.OFFLINE if m not in members else Role.SLAVE if m in intact else Role.UNSYNCED
@@ -223,7 +188,9 @@ class Model:
             verdict = judge_fence(fence_of(node.fence), asked)
             if verdict is not Verdict.ACCEPT:
                 return self._mark(state, w, m, verdict)
-            nodes = put(state.nodes, m, Node((worker.row.epoch, worker.row.master), node.log))
+            first = worker.row.settled == (0, 0) and not worker.row.in_step
+            filling = self.rules.filling and (node.filling or (node.fence is None and not first))
+            nodes = put(state.nodes, m, Node((worker.row.epoch, worker.row.master), node.log, filling))
             sworn = worker._replace(oaths=put(worker.oaths, m, node.log)) if worker.alive else worker
             return self._mark(put_worker(state._replace(nodes=nodes), w, sworn), w, m, verdict)
         if worker.phase == "recovery":
@@ -232,7 +199,7 @@ class Model:
         heads = whole[len(worker.base) :]
         verdict, known = judge_batch(fence_of(node.fence), log_of(node.log), asked, heads)
         if verdict is Verdict.ACCEPT:
-            grown = Node((worker.row.epoch, worker.row.master), node.log + worker.records[known:])
+            grown = Node((worker.row.epoch, worker.row.master), node.log + worker.records[known:], node.filling)
             state = state._replace(nodes=put(state.nodes, m, grown))
         return self._mark(state, w, m, verdict)
 
@@ -246,8 +213,20 @@ class Model:
         sign = "y" if verdict in (Verdict.ACCEPT, Verdict.DUPLICATE) else "g" if behind else "."
         return put_worker(state, w, worker._replace(marks=put_mark(worker.marks, m, sign)))
 
-    def _bring_up(self, state: State, w: int, m: int) -> State:
-        """What the member lacks of the master's log, as it is now: `MemberLogs._bring_up`."""
+    def _bring_some(self, state: State, w: int, m: int) -> Iterator[Step]:
+        theirs = state.nodes[state.workers[w].row.master].log
+        for some in range(len(state.nodes[m].log) + 1, len(theirs)):
+            yield f"{w}: brings {NAMES[m]} {some} records", self._bring_up(state, w, m, some)
+
+    def _may_note_whole(self, state: State, w: int, m: int) -> bool:
+        """As `MemberLogs._note_whole`."""
+        worker = state.workers[w]
+        sent = worker.phase in ("barrier", "operation", "take-back", "recovery")
+        return sent and worker.marks[m] == "y" and (state.lease == w or not self.rules.held)
+
+    def _bring_up(self, state: State, w: int, m: int, some: int | None = None) -> State:
+        """What the member lacks of the master's log, as it is now: `MemberLogs._bring_up`. `some`: up to that record,
+        and it is still behind."""
         worker, node = state.workers[w], state.nodes[m]
         asked = fence_of((worker.row.epoch, worker.row.master))
         assert asked is not None
@@ -257,13 +236,17 @@ class Model:
         if verdict is not Verdict.ACCEPT:
             return self._mark(state, w, m, verdict)
         fence, theirs = (worker.row.epoch, worker.row.master), state.nodes[worker.row.master].log
+        theirs = theirs[:some]
         heads = log_of(theirs).records[len(node.log) :]
         grown = node.log
         if heads:
             verdict, known = judge_batch(asked, log_of(node.log), asked, heads)
             if verdict is Verdict.ACCEPT:
                 grown += theirs[len(node.log) + known :]
-        brought = state._replace(nodes=put(state.nodes, m, Node(fence, grown)))
+        filling = self.rules.filling and (node.filling or node.fence is None)
+        brought = state._replace(nodes=put(state.nodes, m, Node(fence, grown, filling)))
+        if some is not None:
+            return brought
         if self.rules.counted and worker.phase != "recovery" and len(grown) < len(worker.base + worker.records):
             return put_worker(brought, w, worker._replace(marks=put_mark(worker.marks, m, ".")))  # the master lost its own
         return self._mark(brought, w, m, verdict)
@@ -422,7 +405,7 @@ class Model:
                 return trouble
         # A worker of an older ledger that is still on its way has the epoch of the restored one, and not its operations.
         alike = "" if state.copies else judge_logs(state.nodes)
-        return alike or judge_told(state.nodes, state.acknowledged, self.rules.silent, state.lost)
+        return alike or judge_told(state.nodes, state.acknowledged, self.rules.silent)
 
     def _judge_readers(self, state: State) -> str:
         """Who may be read has what is acknowledged, whoever is away."""
@@ -464,7 +447,7 @@ def end_worker(state: State, w: int) -> State:
     return after._replace(lease=-1) if state.lease == w else after
 
 
-def explore(bounds: Bounds, rules: Rules = Rules()) -> Explored:
+def explore(bounds: Bounds, rules: Rules = ALL_RULES) -> Explored:
     """Go breadth first through all states, until one must not be. The trace is a shortest one."""
     model = Model(bounds, rules)
     first = model.begin()

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.replica_model import Bounds, Explored, Rules, explore
+from tests.replica_model import Explored, explore
+from tests.replica_states import Bounds, Rules
 
 SPACES = {
     "two workers": Bounds(losses=0, copies=0, rebuilds=0, recoveries=1),
@@ -54,3 +55,29 @@ def test_a_promotion_without_a_barrier_is_found_out() -> None:
     explored = explore(bounds, Rules(barrier=False))
     assert found(explored) == "a ledger that was never restored is called older than its nodes"
     assert any("is master at once" in step for step in explored.trace)
+
+
+@pytest.mark.full
+def test_a_log_that_was_emptied_and_counted_before_it_had_all_again_is_found_out() -> None:
+    """It ends where a member ends that missed the operation: the two agree on something older."""
+    bounds = Bounds(losses=1, copies=0, rebuilds=0, recoveries=0, underway=True)
+    explored = explore(bounds, Rules(filling=False))
+    assert found(explored).endswith("alone tell an older catalog")
+    assert any(step.endswith("1 records") for step in explored.trace)
+
+
+COPIED = Bounds(operations=1, losses=0, copies=1, rebuilds=0, recoveries=0, underway=True)
+"""The ledger is copied while a commit is at work, among other moments."""
+
+
+@pytest.mark.full
+def test_a_copy_of_the_ledger_from_the_middle_of_a_commit_takes_nothing_back() -> None:
+    explored = explore(COPIED)
+    assert found(explored) == "" and explored.whole
+
+
+@pytest.mark.full
+def test_a_copy_that_says_what_was_at_work_is_found_out() -> None:
+    explored = explore(COPIED, Rules(unmarked=False))
+    assert found(explored).endswith("alone tell an older catalog")
+    assert "the ledger is restored from the copy" in explored.trace

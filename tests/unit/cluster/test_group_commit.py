@@ -15,21 +15,28 @@ import pytest
 from tests.centre import rows
 from tests.clustered import LoadedCentre, logs_tell_the_catalog
 from tests.group_logs import files_of, records_at, records_behind
+from tidemark.app import open_app
+from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_commit
+from tidemark.cluster.replicas import forward
+from tidemark.cluster.replicas.commit import Appended, append_change, hold_groups, settle_commit
 from tidemark.cluster.replicas.core.epochs import Fence
 from tidemark.cluster.replicas.core.record import RecordKind
 from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.errors import LeaseLostError, NoQuorumError, PermanentError
+from tidemark.ledger.backup import back_up
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.ledger.leases import Lease
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.operations.housekeeping import housekeep
 from tidemark.proof.cluster.replicas import show_replicas
+from tidemark.settings.model import LedgerSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store, StoreAddress
+from tidemark.tsfiles.names import MARK_FILE
 
 NODES = ("n1", "n2", "n3")
 
@@ -146,6 +153,46 @@ def test_a_ledger_that_is_older_than_the_nodes_writes_nothing(centre: LoadedCent
         centre.load()
     assert ahead.value.kind == 6 and "ledger rebuild" in (ahead.value.hint or "")
     assert centre.rows() == rows((1, 10), (2, 20))
+
+
+@pytest.mark.parametrize("how", ["file", "backup"])
+def test_a_ledger_from_the_middle_of_a_commit_does_not_take_it_back(
+    centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It was acknowledged after the copy was made. By a plain copy it is still at work, and to be taken back: the receiver's
+    mark tells that the copy is older. A backup says of nothing that it is at work, so its nodes are ahead of it."""
+    centre.land(1)
+    centre.load()
+    copy = centre.folder / "copy.db"
+
+    def copy_behind(cluster: Cluster, lease: Lease, change: Change) -> Appended:
+        appended = append_change(cluster, lease, change)
+        if how == "backup":
+            back_up(cluster.app.ledger, copy)
+        else:
+            with closing(sqlite3.connect(str(cluster.app.ledger.engine.url.database))) as ledger:
+                ledger.execute("VACUUM INTO ?", [str(copy)])
+        return appended
+
+    monkeypatch.setattr(forward, "append_change", copy_behind)
+    centre.land(2)
+    assert centre.load().exit_code == 0
+    monkeypatch.undo()
+    header, settings = centre.header, centre.app.settings
+    before = [records_at(LocalStore(str(centre.node(node))), header) for node in NODES]
+    centre.app.ledger.close()
+    with pytest.raises(PermanentError, match="older than receiver"):
+        open_app(replace(settings, ledger=LedgerSettings(f"sqlite:///{copy}")))
+    with closing(sqlite3.connect(copy)) as kept, kept:
+        kept.execute("DELETE FROM lease")  # of this process, which lives
+        at_work = [header for (header,) in kept.execute("SELECT header FROM group_log WHERE operation != ''")]
+    assert at_work == ([header] if how == "file" else [])
+    if how == "backup":
+        (centre.root / MARK_FILE).unlink()  # restored too, say
+        centre.ledger_url = f"sqlite:///{copy}"
+        centre.reopen()
+        assert watch_groups(centre.app, centre.receiver).exit_code == 6
+    assert [records_at(LocalStore(str(centre.node(node))), header) for node in NODES] == before
 
 
 def test_a_ledger_that_never_gave_an_epoch_is_refused_by_nodes_that_have_one(centre: LoadedCentre) -> None:

@@ -16,6 +16,8 @@ from tidemark.cluster.health.operator import (
     resync_member,
     switch_over,
 )
+from tidemark.cluster.health.repair import repair_cluster
+from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
@@ -59,6 +61,55 @@ def test_the_master_is_switched_over_once(centre: LoadedCentre) -> None:
     assert (group(centre).master, group(centre).epoch, roles(centre)[to]) == (to, 2, "master")
     centre.land(2)
     assert centre.load().exit_code == 0
+    logs_tell_the_catalog(centre)
+
+
+def test_a_switchover_that_dies_is_recorded_if_its_epoch_is_given(
+    centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = slaves(centre)[-1]
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name, epoch in (("_give_epoch", 1), ("_activate", 2)):
+        monkeypatch.setattr(f"tidemark.cluster.replicas.promote.{name}", die)
+        with pytest.raises(KeyboardInterrupt):
+            switch_over(centre.app, centre.receiver, centre.header, to)
+        monkeypatch.undo()
+        assert (group(centre).epoch, audited(centre, "replica.switchover")) == (epoch, epoch - 1)
+    switch_over(centre.app, centre.receiver, centre.header, to)
+    assert group(centre).master == to
+
+
+@pytest.mark.parametrize("how", ["copy", "lost", "unclaimed"])
+def test_a_member_whose_copies_a_repair_forgot_is_unsynced_until_it_has_them(
+    centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    node = slaves(centre)[0]
+    (location,) = centre.at(node)
+    if how != "copy":
+        shutil.rmtree(centre.node(node))
+    else:
+        (centre.node(node) / location).unlink()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    effect = "nodes.folder.NodeFolder.claim_folder" if how == "unclaimed" else "health.repair.deliver_all"
+    monkeypatch.setattr(f"tidemark.cluster.{effect}", die)
+    with pytest.raises(KeyboardInterrupt):
+        repair_cluster(centre.app, centre.receiver, lost="" if how == "copy" else node)
+    monkeypatch.undo()
+    if how == "unclaimed":  # nobody takes the folder for the node's before that is said again
+        assert roles(centre)[node] == "offline"
+        assert repair_cluster(centre.app, centre.receiver, lost=node).problems == ()
+        watch_groups(centre.app, centre.receiver)
+        return everything_is_held(centre)
+    assert roles(centre)[node] == "unsynced"
+    assert watch_groups(centre.app, centre.receiver).files == {node: 1}
+    assert roles(centre)[node] == "slave" and centre.at(node) == [location]
+    everything_is_held(centre)
     logs_tell_the_catalog(centre)
 
 

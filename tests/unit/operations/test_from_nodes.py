@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,11 +15,15 @@ from tests.clustered import SLOTS, Clustered, LoadedCentre
 from tests.group_logs import records_at
 from tests.small_files import deletion, source
 from tidemark.cli.main import main
+from tidemark.cluster.health.watch import watch_groups
+from tidemark.cluster.replicas import members
 from tidemark.cluster.replicas.commit import append_change, hold_groups, record_slots
 from tidemark.cluster.replicas.core.quorum import find_committed
 from tidemark.cluster.replicas.core.roles import Role
+from tidemark.cluster.replicas.log import Answer, GroupLog
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.change import Change, read_entries
+from tidemark.cluster.replicas.recover import recover_logs
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError
@@ -118,6 +123,62 @@ def test_a_member_whose_log_is_gone_proves_nothing(centre: LoadedCentre) -> None
         rows_from_nodes(centre)
 
 
+def test_a_log_that_is_filled_again_proves_nothing_before_it_has_all(
+    centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of its records end where a member ends that missed the last ones: the two would agree."""
+    header = centre.header
+    master = master_of(centre, header)
+    late, emptied = (name for name in NODES if name != master)
+    centre.away = {late}
+    centre.land(4)
+    centre.load()
+    centre.away = set()
+    behind = len(records_at(LocalStore(str(centre.node(late))), header))
+    shutil.rmtree(centre.node(emptied) / folder_of(header))
+    append = GroupLog.append
+
+    def die_behind(*given: Any, **more: Any) -> Answer:
+        answer = append(*given, **more)
+        if answer.tail.end.position.version == behind:
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(members, "_AT_ONCE", behind)
+    monkeypatch.setattr(GroupLog, "append", die_behind)
+    with centre.cluster() as cluster, pytest.raises(KeyboardInterrupt):
+        recover_logs(cluster, nodes=[emptied], doubted={(header, emptied)})
+    monkeypatch.undo()
+    assert len(records_at(LocalStore(str(centre.node(emptied))), header)) == behind
+    centre.away = {master}
+    with pytest.raises(NoQuorumError, match=f"not yet filled again: {emptied}"):
+        rows_from_nodes(centre)
+    centre.away = set()
+    with centre.cluster() as cluster:
+        recover_logs(cluster)
+    for centre.away in ({master}, {late}, {emptied}):
+        assert rows_from_nodes(centre) == rows((2, 21), (4, 40), (7, 70))
+
+
+@pytest.mark.parametrize("lost", ["log", "folder"])
+def test_a_member_that_is_away_beside_one_that_lost_its_disk_lets_nothing_older_be_read(
+    centre: LoadedCentre, lost: str
+) -> None:
+    header = centre.header
+    master = master_of(centre, header)
+    late, emptied = (name for name in NODES if name != master)
+    centre.away = {late}
+    centre.land(4)
+    centre.load()
+    shutil.rmtree(centre.node(emptied) / ("" if lost == "folder" else folder_of(header)))
+    centre.away = {master}
+    with pytest.raises(NoQuorumError):
+        rows_from_nodes(centre)
+    centre.away = set()
+    with pytest.raises(NoQuorumError, match="committed last"):  # who lost its disk may have had more than the master
+        rows_from_nodes(centre)
+
+
 def test_a_log_that_is_damaged_in_its_middle_is_not_read_and_another_is(centre: LoadedCentre) -> None:
     for name in NODES:
         (log,) = (centre.node(name) / folder_of(centre.header)).glob("*.log")
@@ -159,6 +220,8 @@ def test_a_rebuilt_ledger_takes_back_a_commit_that_died_with_the_old_one(centre:
     centre.reopen()
     centre.app.settings.nodes.update(settings.nodes)
     assert centre.rows() == rows((2, 21), (7, 70))
+    watch_groups(centre.app, centre.receiver)  # gives the group a master, whose log it is
+    assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
     centre.land(8)
     centre.load()
     assert centre.rows() == rows_from_nodes(centre) == rows((2, 21), (7, 70), (8, 80))

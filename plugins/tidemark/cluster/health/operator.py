@@ -23,19 +23,17 @@ from tidemark.cluster.replicas.commit import hold_groups, record_slots
 from tidemark.cluster.replicas.core.election import Forced
 from tidemark.cluster.replicas.core.election import force_master as choose_forced
 from tidemark.cluster.replicas.core.roles import Group
-from tidemark.cluster.replicas.deliver import late_members
+from tidemark.cluster.replicas.deliver import late_members, stop_counting
 from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import MemberLogs, folder_of
-from tidemark.cluster.replicas.plan import Piece, pieces_of
+from tidemark.cluster.replicas.plan import pieces_of
 from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master
 from tidemark.cluster.replicas.recover import hold_node, read_rows, recover_logs, recover_node
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError, UsageError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
-from tidemark.ledger.cluster import operations as operation_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.group_logs import GroupLogRow, swap_group_log
-from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick, ignore_progress
@@ -119,11 +117,10 @@ def switch_over(app: App, receiver: ReceiverSettings, header: str, to: str) -> D
         with hold_groups(cluster) as lease:
             logs.lease = lease
             before = read_rows(cluster).get(header, GroupLogRow(receiver.name, header))
-            after = switch_master(logs, before, lease, to)
-            if (before.active, before.master) == (True, to):
+            row, _ = open_group(logs, before, lease)
+            if row.master == to:
                 return Decided(receiver.name)
-            with app.ledger.write() as connection:
-                journal.record_decision(connection, "replica.switchover", header, to=to, epoch=after.epoch)
+            switch_master(logs, row, lease, to, decided=True)
     return Decided(receiver.name, (Done("switched over", to, (header,)),))
 
 
@@ -164,26 +161,17 @@ def _stop_counting(cluster: Cluster, logs: MemberLogs, lease: Lease, node: str) 
     with cluster.app.ledger.write() as connection:
         assert_held(connection, lease)
         table_rows.require_epoch(connection, receiver, table.epoch)
-        pieces: dict[str, tuple[Piece, int]] = {}
-        for piece in pieces_of(table, catalog_rows.live_files(connection, receiver)):
-            mine = [slot for slot in piece.slots if table.owners[slot] == header]
-            if mine:
-                pieces[piece.location] = (piece, mine[0])
-        copies = copy_rows.copies_of(connection, receiver, pieces)
+        pieces = pieces_of(table, catalog_rows.live_files(connection, receiver))
+        mine = [piece.location for piece in pieces if any(table.owners[slot] == header for slot in piece.slots)]
+        copies = copy_rows.copies_of(connection, receiver, mine)
         for at, rows in copies.items():
             if not any(one.state == "held" and one.node != node for one in rows):
                 raise RetryableError(
                     f"only node {node} has {at}", hint="./tidemark cluster check --repair, then again", subject=at
                 )
         places = sorted(at for at, rows in copies.items() if any(one.node == node for one in rows))
-        copy_rows.forget_copies(connection, receiver, node, places)
-        at_ = cluster.app.clock()
-        made = [
-            OperationRow(receiver, header, table.epoch, slot, "put", one.location, one.sha256, one.size, at=at_)
-            for one, slot in (pieces[place] for place in places)
-        ]  # so that it is late until it has them again
-        operation_rows.set_operation_state(connection, operation_rows.propose_operations(connection, made), "committed", at_)
-        swap_group_log(connection, row, replace(row, in_step=others), at_)
+        stop_counting(connection, cluster, node, places)
+        swap_group_log(connection, row, replace(row, in_step=others), cluster.app.clock())
         journal.record_decision(connection, "replica.resync", header, node=node, files=len(places))
     return places
 

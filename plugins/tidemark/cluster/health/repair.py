@@ -23,7 +23,7 @@ from tidemark.cluster.nodes.cluster import HELD, Cluster, NodeStores, hold_clust
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.cache import places_of, recall_files
-from tidemark.cluster.replicas.deliver import Delivery, deliver_all, record_delivered
+from tidemark.cluster.replicas.deliver import Delivery, deliver_all, record_delivered, stop_counting
 from tidemark.cluster.replicas.plan import Piece, pieces_of
 from tidemark.errors import CorruptionError, NotFoundError, TidemarkError
 from tidemark.ledger import journal
@@ -101,7 +101,7 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
         with app.ledger.write() as connection:
             assert_held(connection, lease)
             gone = [copy.location for copy in copy_rows.copies_at(connection, receiver.name, node)]
-            copy_rows.forget_copies(connection, receiver.name, node, gone)
+            stop_counting(connection, cluster, node, gone)
             journal.record_decision(connection, "cluster.lost", node, copies=len(gone))
             known = catalog_rows.known_databases(
                 connection, receiver.name, catalog_rows.list_databases(connection, receiver.name)
@@ -191,8 +191,8 @@ def _repair_copies(work: _Work, problems: Sequence[Problem]) -> None:
         wanted[problem.node].add(problem.location)
     with work.app.ledger.write() as connection:
         for node, locations in wanted.items():
-            # CRASH WINDOW: forgotten and not made again: the next check finds that the node has no copy.
-            copy_rows.forget_copies(connection, receiver, node, locations)
+            # CRASH WINDOW: it lacks them and is unsynced: the next repair, catch-up or recovery makes them again.
+            stop_counting(connection, cluster, node, locations)
         asked = {location for locations in wanted.values() for location in locations}
         files = [f for f in catalog_rows.live_files(connection, receiver) if {f.location, f.mods_location} & asked]
     pieces = {piece.location: piece for piece in pieces_of(cluster.table, files)}

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.replicas.plan import Piece, applied_upto, due_operations
+from tidemark.cluster.replicas.plan import Piece, applied_upto, due_operations, held_of, pieces_of, put_operations
 from tidemark.cluster.slots.hash_ring import Group
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import NotFoundError, SourceVanishedError, TidemarkError, UnreachableError
@@ -253,6 +253,18 @@ def _make_settled_check(
         return row.state == "held" and row.sha256 == operation.sha256
 
     return settled
+
+
+def stop_counting(connection: Connection, cluster: Cluster, node: str, locations: Collection[str]) -> None:
+    """Let copies at a node count no more. It lacks these files from now on, and is unsynced in their groups, until they are
+    proved there again. Runs in the caller's transaction."""
+    receiver, table, at = cluster.receiver.name, cluster.table, cluster.app.clock()
+    copy_rows.forget_copies(connection, receiver, node, locations)
+    wanted = set(locations)
+    pieces = [piece for piece in pieces_of(table, catalog_rows.live_files(connection, receiver)) if piece.location in wanted]
+    held = held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
+    made = operation_rows.propose_operations(connection, put_operations(table, receiver, pieces, held, at))
+    operation_rows.set_operation_state(connection, made, "committed", at)
 
 
 def lacking_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[tuple[str, str], int]:

@@ -22,7 +22,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tidemark.cluster.replicas.core.continuity import Log
@@ -63,12 +63,14 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a log as it was read, and what an append has to find there. `fence` is None for a member without a log."""
+    """The end of a log as it was read, and what an append has to find there. `fence` is None for a member without a log.
+    `filling`: it was emptied and has not got all again."""
 
     end: LogEnd = ORIGIN
     fence: Fence | None = None
     number: int = 0  # of the last file
     file: FileEnd | None = None  # None: the next append makes a file
+    filling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,9 @@ class GroupLog:
                 continue
         raise self._busy_error()
 
-    def swear(self, asked: Fence) -> Answer:
-        """Make the member obey `asked`. The first oath begins the log. The tail of a yes has the end that the oath tells."""
+    def swear(self, asked: Fence, *, first: bool = False) -> Answer:
+        """Make the member obey `asked`. The first oath begins the log; unless its group has none yet (`first`), it is one
+        that was emptied: `filling` until `note_whole`. The tail of a yes has the end that the oath tells."""
         for _ in range(_TRIES):
             tail = self.read_tail()
             verdict = judge_fence(tail.fence, asked)
@@ -111,10 +114,18 @@ class GroupLog:
             if tail.fence == asked:
                 self._make_durable(tail)
                 return Answer(verdict, tail)
-            after = self._write(tail, (), asked)
+            after = self._write(replace(tail, filling=tail.filling or (tail.fence is None and not first)), (), asked)
             if after is not None:
                 return Answer(verdict, after)
         raise self._busy_error()
+
+    def note_whole(self, tail: Tail) -> Answer:
+        """Note that an emptied log, which ends with this tail, has all again. UnreachableError if it ends elsewhere."""
+        assert tail.fence is not None
+        after = self._write(replace(tail, filling=False), (), tail.fence)
+        if after is None:
+            raise self._busy_error()
+        return Answer(Verdict.ACCEPT, after)
 
     def append(self, records: Sequence[StoredRecord], writer: Fence, *, expect: Tail | None = None) -> Answer:
         """Append records in a row, all or none; those that the member has already are left out.
@@ -173,7 +184,7 @@ class GroupLog:
 
     def begin_at(self, base: LogEnd, fence: Fence) -> Answer:
         """Begin the log of a member that has none behind `base`, and let it obey `fence`. UnreachableError if it has one."""
-        after = self._write(Tail(base), (), fence) if self.read_tail().fence is None else None
+        after = self._write(Tail(base, filling=True), (), fence) if self.read_tail().fence is None else None
         if after is None:
             raise self._busy_error()
         return Answer(Verdict.ACCEPT, after)
@@ -237,7 +248,7 @@ class GroupLog:
                     continue
                 tail = encode_mark(mark)
             grows = is_last and not mark.closed
-            return Tail(mark.end, mark.fence, number, FileEnd(file.size, sound, tail) if grows else None)
+            return Tail(mark.end, mark.fence, number, FileEnd(file.size, sound, tail) if grows else None, mark.filling)
         if chain:
             raise self._damage_error(chain[0], 0)
         return Tail()
@@ -265,7 +276,7 @@ class GroupLog:
         at = tail.file.offset if tail.file is not None else MARK_BYTES
         size = at + len(data) + MARK_BYTES
         closed = closed or alone or size >= self._segment_bytes
-        mark = encode_mark(Mark(end, fence, closed))
+        mark = encode_mark(Mark(end, fence, closed, tail.filling))
         if tail.file is not None:
             if alone:
                 raise PermanentError(
@@ -277,8 +288,9 @@ class GroupLog:
             done = self._store.append_if(_path_of(self._folder, number), data + mark, tail.file)
         else:
             number = tail.number + 1
-            done = self._make_file(number, encode_mark(Mark(tail.end, tail.fence or fence, alone)) + data + mark)
-        return Tail(end, fence, number, None if closed else FileEnd(size, size, mark)) if done else None
+            begin = encode_mark(Mark(tail.end, tail.fence or fence, alone, tail.filling))
+            done = self._make_file(number, begin + data + mark)
+        return Tail(end, fence, number, None if closed else FileEnd(size, size, mark), tail.filling) if done else None
 
     def _make_file(self, number: int, data: bytes) -> bool:
         """Make the file with this number. False if it was there, or is no part of the chain: it is removed then.

@@ -12,7 +12,7 @@ a member count as silence; what says that this ledger is not the newest, or not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -61,9 +61,9 @@ class MemberLogs:
         kept = self.cluster.kept.get((self.header, name))
         return kept if isinstance(kept, Tail) else None
 
-    def swear(self, names: Sequence[str], fence: Fence) -> dict[str, Answer]:
-        """Let members swear to `fence`; return the answers that are yes."""
-        answers = self._ask_members(names, lambda log, _: log.swear(fence))
+    def swear(self, names: Sequence[str], fence: Fence, *, first: bool = False) -> dict[str, Answer]:
+        """Let members swear to `fence`; return the answers that are yes. `first`: the group has no log yet."""
+        answers = self._ask_members(names, lambda log, _: log.swear(fence, first=first))
         for name, answer in answers.items():
             self.require_ours(name, answer.verdict)
         return {name: answer for name, answer in answers.items() if answer.is_yes}
@@ -96,6 +96,7 @@ class MemberLogs:
         members = [Member(name, Role.MASTER if name == fence.master else Role.SLAVE) for name in self.names]
         if judge_forward(self.as_group(members), fence.master, counted, expired=True) is not Outcome.COMMITTED:
             raise self.quorum_error("the record of this operation", sum(counted.values()))
+        self._note_whole({name: answers[name] for name in self.names if have.get(name)})
         return tuple(name for name in self.names if have.get(name))
 
     def recover(self, names: Sequence[str], fence: Fence, end: LogEnd) -> tuple[str, ...]:
@@ -117,7 +118,22 @@ class MemberLogs:
         answers = self._ask_members(names, recover_one)
         for name, answer in answers.items():
             self.require_ours(name, answer.verdict)
-        return tuple(name for name, answer in answers.items() if answer.tail.end == end)
+        back = {name: answer for name, answer in answers.items() if answer.tail.end == end}
+        self._note_whole(back)
+        return tuple(back)
+
+    def _note_whole(self, back: Mapping[str, Answer]) -> None:
+        """Let members that were emptied, and have all again by these answers, prove it also without a ledger."""
+        filling = [name for name, answer in back.items() if answer.tail.filling]
+        if filling:
+            self._require_lease()
+            # CRASH WINDOW: it has all, and its log does not say so: it proves nothing, the next record or recovery notes it.
+            self._ask_members(filling, lambda log, name: log.note_whole(back[name].tail))
+
+    def _require_lease(self) -> None:
+        if self.lease is not None:
+            with self.cluster.app.ledger.read() as connection:
+                assert_held(connection, self.lease)
 
     def read(self, name: str, from_version: int) -> Iterator[StoredRecord]:
         """Yield a member's records from this version on. Raises what the member's store raises."""
@@ -162,8 +178,7 @@ class MemberLogs:
         An empty log has forgotten to whom it swore, so it refuses nobody: only who still holds the lease may fill it.
         """
         if self.lease is not None and not log.read_tail().end.position.version:
-            with self.cluster.app.ledger.read() as connection:
-                assert_held(connection, self.lease)
+            self._require_lease()
         answer = log.swear(fence)
         if not answer.is_yes:
             return answer

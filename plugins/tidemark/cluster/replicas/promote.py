@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from sqlalchemy.engine import Connection
 
 from tidemark.cluster.replicas.core.election import Forced, Restart, elect_master
 from tidemark.cluster.replicas.core.epochs import Fence, Oath, Promotion, judge_promotion
@@ -25,6 +29,12 @@ from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_cover, swap_g
 from tidemark.ledger.leases import Lease, assert_held
 
 _TRIES = 3
+
+
+class Note(Protocol):
+    """Writes why an epoch is given, in the transaction that gives it."""
+
+    def __call__(self, connection: Connection, *, epoch: int) -> None: ...
 
 
 def open_group(
@@ -49,8 +59,9 @@ def open_group(
     return _promote(logs, row, lease, without)
 
 
-def switch_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, to: str) -> GroupLogRow:
+def switch_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, to: str, *, decided: bool = False) -> GroupLogRow:
     """Make the member `to` master, by a new epoch, and return the group's row. Nothing is done if it is master.
+    `decided`: by somebody; that goes into the audit together with the epoch.
 
     RetryableError if it is not in step now, NoQuorumError and PermanentError as `open_group`.
     """
@@ -59,7 +70,8 @@ def switch_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, to: str) -> 
         return row
     if to not in row.in_step or to in _find_lacking(logs):
         raise _not_in_step_error(logs, to)
-    return _promote(logs, row, lease, (), to=to)[0]
+    note = partial(journal.record_decision, action="replica.switchover", subject=logs.header, to=to) if decided else None
+    return _promote(logs, row, lease, (), to=to, note=note)[0]
 
 
 def force_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, forced: Forced, *, risk: str) -> GroupLogRow:
@@ -101,9 +113,9 @@ def _not_in_step_error(logs: MemberLogs, name: str) -> RetryableError:
 
 
 def _promote(
-    logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collection[str], *, to: str = ""
+    logs: MemberLogs, row: GroupLogRow, lease: Lease, without: Collection[str], *, to: str = "", note: Note | None = None
 ) -> tuple[GroupLogRow, LogEnd]:
-    """Promote who has everything; `to`: that one, or nobody."""
+    """Promote who has everything; `to`: that one, or nobody. `note`: is written together with the epoch."""
     lacking = {*without, *_find_lacking(logs)}
     # Of two that have the same log, who has the files too.
     ranked = sorted(logs.names, key=lambda name: (name != to, name in lacking))
@@ -123,11 +135,11 @@ def _promote(
         told = [Oath(name, tail.end, _is_in_step(name, tail, row)) for name, tail in tails.items()]
         if judge_promotion(group, elected.name, told, granted=group.even) is not Promotion.WRITE_BARRIER:
             break  # the epoch would be given in vain, and its old master would be none
-        row = _give_epoch(logs, row, elected.name, lease, _find_emptied(tails))
+        row = _give_epoch(logs, row, elected.name, lease, _find_emptied(tails), note=note)
         # CRASH WINDOW: the epoch is given, some members swore to it, some may have the barrier: the row is not active, the
         # next commit gives a newer epoch.
         fence = Fence(logs.cluster.identity, row.epoch, elected.name)
-        sworn = logs.swear(list(tails), fence)
+        sworn = logs.swear(list(tails), fence, first=_is_first(row))
         oaths = [Oath(n, a.tail.end, _is_in_step(n, tails[n], row)) for n, a in sworn.items()]
         decided = judge_promotion(group, elected.name, oaths, granted=group.even)
         if decided is Promotion.WAIT:
@@ -181,8 +193,12 @@ def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow, lacking: 
 
 def _is_in_step(name: str, tail: Tail, row: GroupLogRow) -> bool:
     """Tell whether the ledger says so, and it has not lost its oath. At first all are."""
-    first = row.settled == (0, 0) and not row.in_step
-    return first or (name in row.in_step and tail.fence is not None)
+    return _is_first(row) or (name in row.in_step and tail.fence is not None and not tail.filling)
+
+
+def _is_first(row: GroupLogRow) -> bool:
+    """Tell whether the group has no log yet."""
+    return row.settled == (0, 0) and not row.in_step
 
 
 def _find_emptied(tails: Mapping[str, Tail]) -> list[str]:
@@ -202,19 +218,25 @@ def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow
     return write_row(logs, row, fresh, lease)
 
 
-def _give_epoch(logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease, emptied: Collection[str]) -> GroupLogRow:
+def _give_epoch(
+    logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease, emptied: Collection[str], *, note: Note | None = None
+) -> GroupLogRow:
     """`emptied`: members that have lost their oaths. With their next one that is not seen any more: they are not in step."""
     in_step = tuple(name for name in row.in_step if name not in emptied)
     given = replace(row, epoch=row.epoch + 1, master=master, active=False, in_step=in_step)
-    return write_row(logs, row, given, lease)
+    return write_row(logs, row, given, lease, note=note)
 
 
-def write_row(logs: MemberLogs, before: GroupLogRow, after: GroupLogRow, lease: Lease) -> GroupLogRow:
+def write_row(
+    logs: MemberLogs, before: GroupLogRow, after: GroupLogRow, lease: Lease, *, note: Note | None = None
+) -> GroupLogRow:
     """Swap the group's row in a transaction of its own, and return the new one. Errors as `swap_group_log`."""
     app = logs.cluster.app
     with app.ledger.write() as connection:
         assert_held(connection, lease)
         swap_group_log(connection, before, after, app.clock())
+        if note is not None:
+            note(connection, epoch=after.epoch)
     return after
 
 

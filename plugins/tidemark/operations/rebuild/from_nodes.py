@@ -179,8 +179,8 @@ def _hear_group(
             tails[name] = nodes.open_log(name, header).read_tail()
         except TidemarkError as error:
             silent[name] = error
-    # An empty log proves nothing: its member may have had records, lost its disk and sworn anew.
-    sworn = {name: tail for name, tail in tails.items() if tail.end.position.version}
+    # An empty log proves nothing: its member may have had records, lost its disk and sworn anew. One that is filled neither.
+    sworn = {name: tail for name, tail in tails.items() if tail.end.position.version and not tail.filling}
     while sworn:
         longest = max(sworn, key=lambda name: sworn[name].end.position)
         try:
@@ -214,7 +214,10 @@ def _is_committed(group: GroupHeard, stored: StoredRecord) -> bool:
 def _doubt_error(group: GroupHeard) -> NoQuorumError:
     why = "; ".join(f"{name}: {error.message}" for name, error in group.silent.items())
     empty = [name for name, tail in group.tails.items() if tail.fence is None]
-    why = "; ".join(filter(None, [why, f"without a log: {', '.join(empty)}" if empty else ""]))
+    filling = [name for name, tail in group.tails.items() if tail.filling]
+    told = [why, f"without a log: {', '.join(empty)}" if empty else ""]
+    told.append(f"emptied, and not yet filled again: {', '.join(filling)}" if filling else "")
+    why = "; ".join(filter(None, told))
     return NoQuorumError(
         f"nobody knows what group {group.header} ({', '.join(group.members)}) committed last: a quorum has version"
         f" {group.committed.version}, and members that tell nothing may have more: {why or 'their logs differ'}",

@@ -116,6 +116,8 @@ def _judge_member(
         why = f"it lacks the versions {version + 1} to {row.settled[1]}; it gets them with the next record or catch-up"
     elif lacking:
         why = f"it lacks {lacking} {'file' if lacking == 1 else 'files'} of the group; the next catch-up brings them"
+    elif tail.filling:
+        why = "it lost its log, and nobody noted yet that it has all again; the next record or catch-up notes it"
     elif name not in row.in_step:
         why = "it did not acknowledge the last record; the next catch-up brings it back into step"
     elif name == row.master and row.active:

@@ -21,6 +21,7 @@ FORMAT = 1
 MARK_BYTES = 256
 _MAGIC = b"TMLM"
 _CLOSED = 1
+_FILLING = 2
 _NAMES = 214  # bytes for the names of coordinator and master together
 _MARK = struct.Struct(f"<4sHHQQQIBB{_NAMES}s")
 """Magic, format, flags, the fence's epoch; the end's epoch, version and CRC; bytes of the two names, the names, zeros."""
@@ -28,11 +29,15 @@ _MARK = struct.Struct(f"<4sHHQQQIBB{_NAMES}s")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The log ends with `end`, and its member obeys `fence`. `closed`: nothing is appended to this file any more."""
+    """The log ends with `end`, and its member obeys `fence`. `closed`: nothing is appended to this file any more.
+
+    `filling`: the member had lost its log, and nobody has said yet that it has all again. So it proves nothing.
+    """
 
     end: LogEnd
     fence: Fence
     closed: bool = False
+    filling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ def encode_mark(mark: Mark) -> bytes:
         raise ValueError(f"the names of a coordinator and a master have at most {_NAMES} bytes together")
     fence, end = mark.fence.epoch, mark.end.position
     lengths = len(coordinator), len(master)
-    flags = _CLOSED if mark.closed else 0
+    flags = _CLOSED * mark.closed | _FILLING * mark.filling
     body = _MARK.pack(_MAGIC, FORMAT, flags, fence, end.epoch, end.version, mark.end.crc, *lengths, coordinator + master)
     return body + zlib.crc32(body).to_bytes(4, "little")
 
@@ -76,7 +81,8 @@ def decode_mark(data: bytes) -> Mark | None:
         words = names[:coordinator].decode(), names[coordinator : coordinator + master].decode()
     except UnicodeDecodeError:
         return None
-    return Mark(LogEnd(Position(epoch, version), crc), Fence(words[0], fence, words[1]), bool(flags & _CLOSED))
+    end = LogEnd(Position(epoch, version), crc)
+    return Mark(end, Fence(words[0], fence, words[1]), bool(flags & _CLOSED), bool(flags & _FILLING))
 
 
 def read_segment(data: bytes) -> Segment:
