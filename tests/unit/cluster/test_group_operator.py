@@ -18,6 +18,7 @@ from tidemark.cluster.health.operator import (
 )
 from tidemark.cluster.health.repair import repair_cluster
 from tidemark.cluster.health.watch import watch_groups
+from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
@@ -171,6 +172,25 @@ def test_a_member_is_taken_anew_and_what_it_had_lies_aside(centre: LoadedCentre,
     assert sorted(roles(centre).values()) == ["master", "slave", "slave"] and audited(centre, "replica.resync") == 1
     everything_is_held(centre)
     logs_tell_the_catalog(centre)
+
+
+@pytest.mark.full
+def test_a_node_is_taken_anew_in_all_its_groups_and_who_is_needed_stays(centre: LoadedCentre) -> None:
+    node = slaves(centre)[0]
+    with centre.cluster() as cluster:
+        record_slots(cluster)  # each group has a log
+        groups = sorted(cluster.table.groups_by_header())
+    resynced = resync_member(centre.app, centre.receiver, node)
+    assert [one.groups for one in resynced.done] == [(group,) for group in groups] and resynced.exit_code == 0
+    assert len(list(centre.node(node).glob(".tidemark/log/of-*.parted-*"))) == len(groups) == 3
+    everything_is_held(centre)
+    logs_tell_the_catalog(centre)
+    centre.away = {slaves(centre)[1]}
+    centre.land(2)
+    centre.load()
+    left = resync_member(centre.app, centre.receiver, node)
+    assert centre.header not in [group for one in left.done for group in one.groups]
+    assert left.exit_code == NoQuorumError.kind and centre.at(node)
 
 
 @pytest.mark.full

@@ -49,10 +49,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     switch.add_argument("group", metavar="GROUP", help="its header node, as `replica show` names it")
     switch.add_argument("--to", required=True, metavar="NODE", help="a member that is in step")
     receiver_argument(switch)
-    summary = "set a member's files and log of a group aside, and bring them anew"
-    resync = add_action(choices, "resync", summary, "./tidemark replica resync n2 n1")
+    summary = "set a node's files and logs aside, of all its groups or of one, and bring them anew"
+    resync = add_action(choices, "resync", summary, "./tidemark replica resync n2")
     resync.add_argument("node", metavar="NODE")
-    resync.add_argument("group", metavar="GROUP", help="its header node, as `replica show` names it")
+    told = "its header node, as `replica show` names it; all groups of the node without it"
+    resync.add_argument("group", nargs="?", default="", metavar="GROUP", help=told)
     receiver_argument(resync)
     summary = "make a member master though too few answer: what only others have is lost to the group"
     force = add_action(choices, "force", summary, "./tidemark replica force n1")
@@ -71,7 +72,8 @@ def _question_of(call: Call) -> str:
             question, lambda app: find_risk(app, receiver_of(call), asked.group, asked.master).describe()
         )
     if asked.action == "resync":
-        return f"set aside all that node {asked.node} has of group {asked.group}, and bring it anew?"
+        of = f"of group {asked.group}" if asked.group else "of all its groups"
+        return f"set aside all that node {asked.node} has {of}, and bring it anew?"
     return ""
 
 

@@ -2,7 +2,7 @@
 
     recover_members(app, receiver, "n2")       # what is not in step: all, a node, or group:NAME
     switch_over(app, receiver, "n1", "n2")     # n2 becomes master of the group that n1 heads
-    resync_member(app, receiver, "n2", "n1")   # its log and files of that group are set aside and come anew
+    resync_member(app, receiver, "n2", "n1")   # its log and files of that group, or of all, are set aside and come anew
     force_group(app, receiver, "n1", "n2")     # n2 becomes master though too few members answer
 
 Each may be run again: what is so already is not done twice. Decisions are in the audit. Nothing is deleted: files and logs
@@ -28,7 +28,7 @@ from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.cluster.replicas.plan import pieces_of
 from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master
-from tidemark.cluster.replicas.recover import hold_node, read_rows, recover_logs, recover_node
+from tidemark.cluster.replicas.recover import Recovered, hold_node, read_rows, recover_logs, recover_node
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError, UsageError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
@@ -125,30 +125,49 @@ def switch_over(app: App, receiver: ReceiverSettings, header: str, to: str) -> D
 
 
 def resync_member(
-    app: App, receiver: ReceiverSettings, node: str, header: str, *, progress: Progress = ignore_progress
+    app: App, receiver: ReceiverSettings, node: str, header: str = "", *, progress: Progress = ignore_progress
 ) -> Decided:
-    """Set the files and the log of a member aside, and bring it both anew. The others must be enough without it.
+    """Set the files and the log of a member aside, and bring it both anew: in one group, or one after another in all groups
+    of the node. The others must be enough without it.
 
-    Errors as `switch_over`; RetryableError if only this node has a file.
+    Errors as `switch_over`; RetryableError if only this node has a file. With all groups, errors of single ones are in the
+    result.
     """
+    done: list[Done] = []
+    left: list[tuple[str, TidemarkError]] = []
     with require_cluster(app, receiver) as cluster:
-        logs = _open_members(cluster, header, node)
-        if len(logs.names) == 1:
-            raise UsageError(f"group {header} has no other member than {node}", hint="./tidemark replica show", subject=node)
-        label = f"resync-{uuid.uuid4().hex[:8]}"
-        with hold_node(cluster, node), hold_groups(cluster) as lease:
-            places = _stop_counting(cluster, logs, lease, node)
-            # CRASH WINDOW: nothing of it counts, and it lies where it lay: a recovery compares it by digest and by the log,
-            # so what is sound stays. The same command sets it aside.
-            cluster.open_folder(node).set_aside(places, label)
-            # CRASH WINDOW: some files are aside: as above.
-            GroupLog(cluster.open_store(node), folder_of(header)).set_aside()
-            cluster.kept.pop((header, node), None)
-        progress(Tick("resync", 0, len(places)))
-        with app.receiver_store(receiver) as store:
-            got = recover_node(cluster, store, node, [header])
-    left = ((node, _not_back_error(got.left)),) if got.left else ()
-    return Decided(receiver.name, (Done("resynced", node, (header,), got.files, got.bytes),), left)
+        groups = cluster.table.groups_by_header()
+        mine = [header] if header else sorted(h for h, names in groups.items() if _require_node(cluster, node) in names)
+        for one in mine:
+            try:
+                got = _resync_in_group(cluster, node, one, progress)
+            except TidemarkError as error:
+                if header:
+                    raise
+                left.append((node, error))
+                continue
+            done.append(Done("resynced", node, (one,), got.files, got.bytes))
+            if got.left:
+                left.append((node, _not_back_error(got.left)))
+    return Decided(receiver.name, tuple(done), tuple(left))
+
+
+def _resync_in_group(cluster: Cluster, node: str, header: str, progress: Progress) -> Recovered:
+    logs = _open_members(cluster, header, node)
+    if len(logs.names) == 1:
+        raise UsageError(f"group {header} has no other member than {node}", hint="./tidemark replica show", subject=node)
+    label = f"resync-{uuid.uuid4().hex[:8]}"
+    with hold_node(cluster, node), hold_groups(cluster) as lease:
+        places = _stop_counting(cluster, logs, lease, node)
+        # CRASH WINDOW: nothing of it counts, and it lies where it lay: a recovery compares it by digest and by the log,
+        # so what is sound stays. The same command sets it aside.
+        cluster.open_folder(node).set_aside(places, label)
+        # CRASH WINDOW: some files are aside: as above.
+        GroupLog(cluster.open_store(node), folder_of(header)).set_aside()
+        cluster.kept.pop((header, node), None)
+    progress(Tick("resync", 0, len(places)))
+    with cluster.app.receiver_store(cluster.receiver) as store:
+        return recover_node(cluster, store, node, [header])
 
 
 def _stop_counting(cluster: Cluster, logs: MemberLogs, lease: Lease, node: str) -> list[str]:
