@@ -3,6 +3,8 @@
 `tree_read_x`, `aligned_read_x`: how many times faster all points of a tree file (not aligned: in a server's default
 encodings; aligned) come into arrays than by the row API of the official package. `spark_to_parquet`: time of a
 three-column aggregate over `spark.read.format("tsfile")` to that over Spark's own Parquet, same rows, same warm session.
+`catalog_to_tsfile`: the same aggregate over `format("tidemark")` of a merged catalog of 20 million points to that over
+`format("tsfile")` of its files; both must give what `./tidemark read` gives.
 Every contender is a process that stays; rounds alternate; only reads are timed; what was read is compared each round.
 """
 
@@ -21,9 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import report
+from bench.source_catalog import make_catalog
 from bench.source_data import SERIES, write_aligned, write_parquet
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+RATIOS = {  # by contest: what it is called, and whether it says how many times faster we are
+    "tree": ("tree_read_x", True),
+    "aligned": ("aligned_read_x", True),
+    "spark": ("spark_to_parquet", False),
+    "catalog": ("catalog_to_tsfile", False),
+}
 
 
 @dataclass
@@ -68,20 +77,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tidemark bench source", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fifth of the data, three rounds instead of five")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", default="", help=f"contests, with commas: {', '.join(RATIOS)}")
     asked = parser.parse_args(arguments)
+    wanted = set(filter(None, asked.only.split(","))) or set(RATIOS)
     share, rounds = (5, 3) if asked.quick else (1, 5)
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as name:
         folder = Path(name)
-        _make(folder, 100 // share, 20_000, 80_000)
-        tree = _pair("tree", folder / "tree.tsfile", rounds)
-        aligned = _pair("aligned", folder / "aligned.tsfile", rounds)
-        spark = _spark(folder, rounds)
-    ratios = {
-        "tree_read_x": tree[1].median / tree[0].median,
-        "aligned_read_x": aligned[1].median / aligned[0].median,
-        "spark_to_parquet": spark[0].median / spark[1].median,
-    }
-    pairs = {"tree": tree, "aligned": aligned, "spark": spark}
+        if wanted - {"catalog"}:
+            _make(folder, 100 // share, 20_000, 80_000)
+        contests = {
+            "tree": lambda: _pair("tree", folder / "tree.tsfile", rounds),
+            "aligned": lambda: _pair("aligned", folder / "aligned.tsfile", rounds),
+            "spark": lambda: _spark(
+                folder, ("tsfile", "parquet"), (folder / "rows.tsfile", folder / "rows.parquet"), rounds
+            ),
+            "catalog": lambda: _catalog(folder, 40 // share, 100_000, rounds),
+        }
+        pairs = {name: contest() for name, contest in contests.items() if name in wanted}
+    ratios = {}
+    for name, (ours, peer) in pairs.items():
+        called, faster = RATIOS[name]
+        ratios[called] = peer.median / ours.median if faster else ours.median / peer.median
     mine = {name: pair[0].as_json() for name, pair in pairs.items()}
     paper = report("source", ratios, mine, {name: pair[1].as_json() for name, pair in pairs.items()})
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
@@ -109,10 +125,20 @@ def _pair(what: str, place: Path, rounds: int) -> tuple[Reader, Reader]:
     return ours, peer
 
 
-def _spark(folder: Path, rounds: int) -> tuple[Reader, Reader]:
-    """The aggregate over the TsFile and over Parquet in one session."""
-    process = _start("spark", str(folder / "rows.tsfile"), str(folder / "rows.parquet"), str(folder))
-    ours, peer = Reader("spark.read tsfile", process, "tsfile"), Reader("spark.read parquet", process, "parquet")
+def _catalog(folder: Path, number: int, rows: int, rounds: int) -> tuple[Reader, Reader]:
+    """The aggregate over a catalog and over its files. RuntimeError where it is not what `./tidemark read` gives."""
+    _say(f"making a catalog of {number * rows * len(SERIES):,} points")
+    made = make_catalog(folder / "catalog", number, rows, _environment())
+    ours, peer = _spark(folder, ("tidemark", "tsfile"), (made.settings, made.files), rounds)
+    if (seen := ours.samples[-1]["seen"]) != made.answer:
+        raise RuntimeError(f"Spark reads {seen} of the catalog, ./tidemark read {made.answer}")
+    return ours, peer
+
+
+def _spark(folder: Path, formats: tuple[str, str], places: tuple[Path, Path], rounds: int) -> tuple[Reader, Reader]:
+    """The aggregate over two formats in one session."""
+    process = _start("spark", str(folder), *(f"{kind}={place}" for kind, place in zip(formats, places, strict=True)))
+    ours, peer = (Reader(f"spark.read {kind}", process, kind) for kind in formats)
     try:
         _rounds((ours, peer), rounds)
     finally:

@@ -2,9 +2,9 @@
 
     python -m bench.source_reads KIND PATH…     a line on stdin is one read; a JSON line on stdout answers
 
-KIND: `ours` and `official` read all points of the tree file PATH into arrays; `spark` asks a session for the same
-aggregate over the TsFile and the Parquet file (the line says which). Only the read is timed; `seen` is what must be equal
-between contenders.
+KIND: `ours` and `official` read all points of the tree file PATH into arrays. `spark` asks a session for the same aggregate
+over one of several FORMAT=PATH behind its scratch folder; the line names the format. Only the read is timed; `seen` is what
+must be equal between contenders.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def read_official(path: str) -> Seen:
 
 
 class SparkReads:
-    """A warm local session; the aggregate of three columns over either file."""
+    """A warm local session; the aggregate of three columns over the path of a format."""
 
-    def __init__(self, tsfile: str, parquet: str, scratch: str) -> None:
+    def __init__(self, scratch: str, *paths: str) -> None:
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -78,12 +78,12 @@ class SparkReads:
         builder = builder.config("spark.local.dir", scratch).config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         self.spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
         self.spark.sparkContext.setLogLevel("OFF")
-        self.paths = {"tsfile": tsfile, "parquet": parquet}
+        self.paths = dict(path.split("=", 1) for path in paths)
 
     def read(self, which: str) -> Seen:
         began = time.perf_counter()
         reader = self.spark.read.format(which)
-        if which == "tsfile":
+        if which != "parquet":
             reader = reader.option("columns", "level,speed,total")
         frame = reader.load(self.paths[which])
         row = frame.selectExpr("count(level)", "max(speed)", "min(level)", "sum(total)").first()
