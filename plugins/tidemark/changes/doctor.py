@@ -45,7 +45,8 @@ def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
         answers = ask_server(login_of(settings), wants_of(settings), end, clock)
     except TidemarkError as trouble:
         return Examined((*found, _of_error("server", trouble)))
-    wanted = Wanted(settings.name, settings.server_id, settings.unsafe == "stop", end)
+    by_log = settings.metadata == "full"
+    wanted = Wanted(settings.name, settings.server_id, settings.unsafe == "stop", end, needs_names=by_log)
     found += [Finding("server", _describe(answers)), *judge(answers, wanted)]
     return Examined(tuple(found), measure_headroom(answers, end))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tidemark.app import App
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.bootstrap.state import DONE, read_state
+from tidemark.changes.bootstrap.catalog import read_known
+from tidemark.changes.bootstrap.state import DONE, PARKED, Table, read_state
 from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery.tasks import show_task
@@ -64,7 +65,7 @@ def show_source(source: Source) -> dict[str, Any]:
     if seen.answers is not None:
         room = measure_headroom(seen.answers, store_end)
         shown |= {"headroom_hours": room.hours, "headroom_red": room.is_red}
-    told = {"gaps": [gap.as_json() for gap in gaps], **_tell_tables(read_state(disk), seen.answers)}
+    told = {"gaps": [gap.as_json() for gap in gaps], **_tell_tables(_read_tables(source), seen.answers)}
     if not end.seq or origin is None:
         return {**shown, "transactions": 0, "rows": 0, "bytes": 0, **told}
     rows, size = _count_rows(reader)
@@ -82,6 +83,16 @@ def show_source(source: Source) -> dict[str, Any]:
         "bytes": size,
         **told,
     }
+
+
+def _read_tables(source: Source) -> Bootstrap:
+    """How far the tables are. One of which rows were lost is parked, whatever was read of it before."""
+    state = read_state(source.disk)
+    if source.settings.metadata != "catalog":
+        return state
+    parked = read_known(source.disk).parked
+    found = {name: replace(state.tables.get(name, Table()), state=PARKED, why=why) for name, why in parked.items()}
+    return replace(state, tables={**state.tables, **found})
 
 
 def _tell_tables(state: Bootstrap, answers: Answers | None) -> dict[str, Any]:

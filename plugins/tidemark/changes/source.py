@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.app import App
 from tidemark.changes.bootstrap import requests
+from tidemark.changes.bootstrap.catalog import Catalog, forget_definitions
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
 from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, State, Table, read_state, settle, write_state
@@ -205,10 +206,10 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
 
     PermanentError: also where a table could not be read, after everything else is captured.
     """
-    settings, disk = source.settings, source.disk
-    rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
+    disk = source.disk
     until = points.parse_point(request.until) if request.until else None
     with _hold_capture(source) as lease:
+        rules = _make_rules(source, progress, files=bool(request.files))
         is_new = not Reader(disk).view.end.seq
         if request.start and not is_new:
             raise UsageError(
@@ -217,7 +218,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                 subject=source.name,
             )
         begin = _begin_store(source, request) if is_new else _Begin()
-        resume = None if request.files else _resume(source, follow=request.follow)
+        resume = None if request.files else _resume(source, rules, follow=request.follow)
         open_events = resume.open_from(begin.log) if resume else _open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = _is_asked_in(disk) if reads else bool
@@ -236,8 +237,27 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                     break
     if made is not None and made.refused is not None:
         raise made.refused
+    _tell_parked(source, rules)
     rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
     return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables)
+
+
+def _make_rules(source: Source, progress: Progress, *, files: bool = False) -> Rules:
+    """What a capture takes. For the holder of the lease."""
+    settings, catalog = source.settings, None
+    if settings.metadata == "catalog" and not files:
+        catalog = Catalog(source.disk, login_of(settings), progress)
+    else:
+        forget_definitions(source.disk)  # statements come that nobody holds against them
+    return Rules(wants_of(settings), stops=settings.unsafe == "stop", catalog=catalog)
+
+
+def _tell_parked(source: Source, rules: Rules) -> None:
+    """Raise PermanentError where rows of a table are lost that is not read anew."""
+    for name, why in sorted(rules.catalog.parked.items() if rules.catalog else ()):
+        raise PermanentError(
+            f"{name} is parked: {why}", hint=f"./tidemark changes bootstrap {source.name} --tables {name}", subject=name
+        )
 
 
 def _is_asked_in(disk: Disk) -> Callable[[], bool]:
@@ -276,7 +296,7 @@ def _read_tables(source: Source, job: Job, log: str, writer: Writer, progress: P
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     login, follow = login_of(source.settings), job.follow
-    resume = _resume(source)
+    resume = _resume(source, job.rules)
     job = replace(job, open_dump=resume.open_from(log), switch=resume.open_behind, follow=False)
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
@@ -357,12 +377,12 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
 
     PermanentError: a table could not be read; the others are. LeaseHeldError: a capture is at work, which may do it.
     """
-    settings, disk = source.settings, source.disk
+    disk = source.disk
     with _hold_capture(source) as lease:
         if not list_requests(disk) and not (found := read_state(disk)).list_open():
             return found.tables
-        rules = Rules(wants_of(settings), stops=settings.unsafe == "stop")
-        resume = _resume(source)
+        rules = _make_rules(source, progress)
+        resume = _resume(source, rules)
         job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind)
         with _recording_gap(source), open_writer(job) as writer:
             made = _read_tables(source, job, "", writer, progress)
@@ -440,6 +460,7 @@ def _go_behind(source: Source, gap: Gap) -> None:
     """Have the store go on behind a gap, and its tables be read anew."""
     disk = source.disk
     with _hold_capture(source) as lease:
+        forget_definitions(disk)  # statements are lost, too
         pass_gap(disk, lease.fence, gap)
         # CRASH WINDOW: it is passed, and nothing says so: it is not passed twice.
         state = settle(disk, read_state(disk))
@@ -458,8 +479,10 @@ def _open_files(patterns: Sequence[str]) -> OpenDump:
     return open_log_files(found)
 
 
-def _resume(source: Source, *, follow: bool = False) -> Resume:
-    return Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow=follow)
+def _resume(source: Source, rules: Rules | None = None, *, follow: bool = False) -> Resume:
+    resume = Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow=follow)
+    catalog = rules.catalog if rules else None
+    return replace(resume, on_server=catalog.use_server) if isinstance(catalog, Catalog) else resume
 
 
 # reading
@@ -527,7 +550,7 @@ def verify_source(
 def _prove_logs(
     source: Source, files: Sequence[str], gaps: Sequence[Gap], *, deep: bool, progress: Progress
 ) -> Proof | None:
-    from tidemark.changes.capture.proof import prove_transactions  # it imports Arrow
+    from tidemark.changes.capture.proof import NoCatalog, prove_transactions  # it imports Arrow
 
     reader, origin = source.open_reader(), read_origin(source.disk)
     if origin is None:
@@ -537,7 +560,8 @@ def _prove_logs(
     first = origin.name_log(begin.file, begin.change_id) if begin.change_id == end.change_id else ""
     dump, purged = (_open_files(files)(None)[0], None) if files else _resume(source).open_logs(first)
     # What cannot be trusted ended the capture; where it did not, the store says so, and here it is no reason to end.
-    rules = Rules(wants_of(source.settings), end.change_id, stops=False)
+    catalog = NoCatalog() if source.settings.metadata == "catalog" else None
+    rules = Rules(wants_of(source.settings), end.change_id, stops=False, catalog=catalog)
     return prove_transactions(
         reader,
         dump,

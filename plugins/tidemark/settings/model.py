@@ -354,6 +354,9 @@ class SourceSettings:
     schedule: str = setting(
         "*/5 * * * *", parse_cron, 'cron line (UTC) of the DAG `tidemark_changes__NAME`; "": by hand, or --follow'
     )
+    metadata: str = setting(
+        "full", one_of("full", "catalog"), '"catalog": names from the server, where binlog_row_metadata is not FULL'
+    )
     unsafe: str = setting(
         "stop", one_of("stop", "mark"), 'at changes that the log does not hold as rows; "mark": go on, and tell of them'
     )

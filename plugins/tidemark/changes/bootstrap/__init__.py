@@ -3,6 +3,7 @@
 Enter by `run.bootstrap_tables`, for tables that `requests.write_request` asks for. Nothing is written at the source.
 
     state   how far each table is, and the chunk that is on its way
+    catalog   tables that a log does not describe, by the server's catalog
     requests  what others ask who do not hold the source
     tables  a table of the catalog in the form in which a log gives its rows; its key, and questions by it
     rows    rows of an answer in the form of the store

@@ -93,12 +93,14 @@ def bootstrap_tables(
 class _Bootstrap:
     def __init__(self, job: Job, writer: Writer, tables: Tables, pace: Pace, progress: Progress) -> None:
         self.job, self.writer, self.tables, self.pace, self.progress = job, writer, tables, pace, progress
+        self.catalog = job.rules.catalog
         self.bytes = 0  # of the last chunk
 
     def read_all(self, state: State, made: Bootstrapped) -> None:
         """Read a chunk after the other. A table that is refused is not tried twice."""
         tried: set[str] = set()
         while True:
+            state = state.with_parked(self.catalog.parked if self.catalog else ())
             state = take_requests(self.job.disk, state, self.tables.there, self.job.rules.wants)
             left = [name for name in state.list_open() if name not in tried]
             if not left:
@@ -156,6 +158,8 @@ class _Bootstrap:
         )
         head = _make_head(self.job, self.tables.server, writer, chunk)
         write_state(self.job.disk, replace(state, intended=Intended(name, writer.state.seq + 1, after)))
+        if self.catalog and chunk.is_first:
+            self.catalog.note_read(name)
         # CRASH WINDOW: a chunk that is intended and does not stand: it is read anew, and intended with another number.
         counted = _Counted(chunk.records, self.pace, begun)
         writer.append_large(head, _make_records(counted, chunk, name), writer.gtids)

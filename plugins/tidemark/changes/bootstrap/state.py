@@ -20,7 +20,9 @@ FORMAT = 1
 BEGIN, END = "bootstrap_begin", "bootstrap_end"
 """Words of the marks that stand before a table's first chunk and behind its last."""
 WAITING, READING, DONE, REFUSED, GONE, CANCELLED = "waiting", "reading", "done", "refused", "gone", "cancelled"
-"""What a table is: asked for, begun, read, not to be read as it is, no longer at the server, not to be read on."""
+PARKED = "parked"
+"""What a table is: asked for, begun, read, not to be read as it is, no longer at the server, not to be read on; rows of it
+were lost since it was read."""
 OPEN = (WAITING, READING, REFUSED)
 """Those that the next round reads."""
 
@@ -66,6 +68,12 @@ class State:
         """The same, with these tables asked for. One that was begun goes on where it is, one that is done stays so."""
         asked = {name: self.tables.get(name, Table()) for name in names}
         found = {name: table if table.state == DONE else table.as_open() for name, table in asked.items()}
+        return replace(self, tables={**self.tables, **found})
+
+    def with_parked(self, names: Iterable[str]) -> State:
+        """The same, with tables of which rows were lost. What was read of one does not count; one that is to be read is."""
+        states = {name: self.tables.get(name, Table(PARKED)).state for name in names}
+        found = {name: Table(WAITING if state in OPEN else PARKED) for name, state in states.items()}
         return replace(self, tables={**self.tables, **found})
 
     def with_cancelled(self) -> State:

@@ -46,6 +46,7 @@ _WORD, _NUMBER, _TIME = re.compile(r"\w+"), re.compile(r"-?\d+(\.\d+)?"), re.com
 @dataclass(frozen=True)
 class ReadColumn:
     """A column to read. `expression`: what to select. `charset`: the number of a collation of its charset, None: ASCII.
+    Where nothing here reads it, that is the one of bytes; `collation` is always its own.
 
     `order`: how a value is written so that the server compares it as it orders the column: "number", "time", "bytes", or
     the charset and collation of a text. Empty: not known.
@@ -55,6 +56,7 @@ class ReadColumn:
     expression: str
     charset: int | None = None
     order: str = ""
+    collation: int | None = None
 
     def write_literal(self, value: bytes) -> str:
         """A value of the column as SQL. It is compared by the column's own collation: rows that are equal by it cannot both
@@ -179,7 +181,7 @@ def _describe(row: dict[str, Any], table: str, charsets: dict[str, int], *, is_n
     name, word, declared = str(row["COLUMN_NAME"]), str(row["DATA_TYPE"]).lower(), str(row["COLUMN_TYPE"])
     quoted, words = quote_name(name), declared.lower().split(")")[-1].split()
     charset = charsets.get(str(row["CHARACTER_SET_NAME"])) if row["CHARACTER_SET_NAME"] else None
-    kind, expression, described, order = Kind.TEXT, quoted, word, ""
+    kind, expression, described, order, collation = Kind.TEXT, quoted, word, "", charset
     is_unsigned = "unsigned" in words and word != "year"
     if word in _INTEGERS or (word == "year" and declared.lower() != "year(2)"):
         kind, order = Kind.UINT64 if is_unsigned else Kind.INT64, "number"
@@ -222,4 +224,4 @@ def _describe(row: dict[str, Any], table: str, charsets: dict[str, int], *, is_n
     described += (" unsigned" if is_unsigned else "") + ("" if row["IS_NULLABLE"] == "YES" else " not null")
     if not all(_WORD.fullmatch(part) for part in order.split()):
         order = ""
-    return ReadColumn(Column(name, kind, described, row["COLUMN_KEY"] == "PRI"), expression, charset, order)
+    return ReadColumn(Column(name, kind, described, row["COLUMN_KEY"] == "PRI"), expression, charset, order, collation)

@@ -13,10 +13,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from tidemark.changes.binlog.events import Query
 from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.binlog.tables import Table
 from tidemark.changes.capture.batches import convert_items, convert_stream
+from tidemark.changes.capture.definitions import Place, Where
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.run import GAP, parse_gtids
@@ -64,6 +67,25 @@ class Seen(NamedTuple):
         return f"{self.gtid or 'a transaction without GTID'} ({stands}log {self.info.file}:{self.info.offset})"
 
 
+class NoCatalog:
+    """For logs that do not describe their tables: what describes them now need not be what did when they were captured."""
+
+    parked: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        self.was_asked = False
+
+    def describe(self, table: Table, where: Where) -> None:
+        del table, where
+        self.was_asked = True
+
+    def note_statement(self, query: Query, where: Where) -> None: ...
+
+    def begin(self, change_id: int, end: Place) -> None: ...
+
+    def note_read(self, name: str) -> None: ...
+
+
 @dataclass
 class Proof:
     """What was found. `compared`: transactions that both have; `behind`: those of the log that are not captured yet;
@@ -95,7 +117,8 @@ def prove_transactions(
 ) -> Proof:
     """Compare a store with logs of its server, which begin with the store's first log, or the oldest that there is.
 
-    `purged`: what the server says that no log of it has any more. `deep`: their rows, too. The dump is closed. Raises what a
+    `purged`: what the server says that no log of it has any more. `deep`: their rows, too; not where `rules.catalog` is a
+    NoCatalog and the log does not describe a table. The dump is closed. Raises what a
     damaged store and an unreadable log raise.
     """
     logs = _Logs(dump, rules, deep=deep)
@@ -275,6 +298,7 @@ class _Logs:
 
     def __init__(self, dump: Dump, rules: Rules, *, deep: bool) -> None:
         self._deep = deep
+        self._catalog = rules.catalog
         self._transactions = Transactions(self._note_files(dump), rules, ahead=True)
         self._prepared: dict[str, _Digest] = {}
         self.before: Gtids = None
@@ -307,9 +331,12 @@ class _Logs:
                     waiting, size = [], 0
                     records = convert_stream(chain(items, group.items))
                     digest = self._take_xa(records) if group.is_xa else _Digest().add_all(records).take()
-                    yield Seen(group.head.gtid, group.head.info, digest)
+                    yield Seen(group.head.gtid, group.head.info, digest if self._is_described() else None)
                     continue
             except CutOff:
+                continue
+            if not self._is_described():
+                yield Seen(group.head.gtid, group.head.info, None)
                 continue
             waiting.append((group, items))
             size += weight
@@ -319,6 +346,14 @@ class _Logs:
         if is_first:  # logs without a transaction
             self.before = self._transactions.gtids
         yield from self._take_waiting(waiting)
+
+    def _is_described(self) -> bool:
+        """Whether the log tells the names of all tables of the transaction that was read last."""
+        catalog = self._catalog
+        was_asked = isinstance(catalog, NoCatalog) and catalog.was_asked
+        if isinstance(catalog, NoCatalog):
+            catalog.was_asked = False
+        return not was_asked
 
     def _take_waiting(self, waiting: list[tuple[Group, list[Item]]]) -> Iterator[Seen]:
         for (group, _), records in zip(waiting, convert_items([items for _, items in waiting]), strict=True):

@@ -243,6 +243,8 @@ class _Capture:
             if end is not None:
                 self._judge_first(first, end, comes_again=comes_again)
             rules, offset = replace(self.job.rules, change_id=self.change_id), self.writer.state.gtid_offset
+            if rules.catalog is not None:
+                rules.catalog.begin(self.change_id, self.writer.state.info.order[:3])
             gtids = parse_gtids(self.writer.gtids)
             groups = iter(Transactions(chain([first], events), rules, gtids, offset, ahead=not self.job.follow))
             if comes_again:
@@ -315,6 +317,7 @@ class _Capture:
         try:
             for group in groups:
                 if start is not None and not _is_reached(start, ahead, group.head):
+                    group.leave_out()
                     continue
                 start = None
                 if until is not None and _is_reached(until, ahead, group.head):

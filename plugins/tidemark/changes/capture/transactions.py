@@ -11,7 +11,7 @@ table that the log does not describe. With `unsafe = "mark"` a record stands in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
@@ -21,6 +21,7 @@ from tidemark.changes.binlog.layout import FormatDescription, Header
 from tidemark.changes.binlog.reader import Event, EventDecoder, Plain
 from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
+from tidemark.changes.capture.definitions import Catalog, Where
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.rows import Item, weigh
 from tidemark.changes.capture.statements import Sort, find_savepoint, find_xa, name_xa, sort_statement
@@ -58,15 +59,23 @@ class Group:
     gtids: MysqlGtidSet | MariaGtidPosition | str
     items: Iterator[Item]
     is_xa: bool = False
+    open: _Open | None = None
+
+    def leave_out(self) -> None:
+        """Nobody wants its items: what cannot be trusted in it does no harm."""
+        if self.open is not None:
+            self.open.is_left_out = True
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a capture takes. `wants(database, table)`; `stops`: whether what cannot be trusted ends it."""
+    """What a capture takes. `wants(database, table)`; `stops`: whether what cannot be trusted ends it. `catalog`: what
+    describes tables that the log does not; None: nothing."""
 
     wants: Callable[[str, str], bool]
     change_id: int = 1
     stops: bool = True
+    catalog: Catalog | None = None
 
 
 class Transactions:
@@ -141,7 +150,7 @@ class Transactions:
             for one in plain:
                 raw = ahead[one.first]
                 head, after, offset = self._make_head(raw.file, raw.position, raw.header, one.gtid)
-                yield Group(head, "" if after is None else after, self._take_plain(one, f"{raw.file}:{raw.position}"))
+                yield self._make_plain_group(head, after, one, (raw.file, raw.position))
                 self._gtids, self._gtid_offset = after, offset
             if not plain:
                 self._misses = min(self._misses + 1, MOST_MISSES)
@@ -150,12 +159,13 @@ class Transactions:
             self._misses = 0
             self._feed.skip(plain[-1].behind)
 
-    def _take_plain(self, plain: Plain, where: str) -> Iterator[Item]:
-        for rows in plain.rows:
-            if rows.table.unknown() or not self._is_wanted(rows.table):
-                state = _Open(self._rules, self._is_wanted, plain.gtid, where)
-                return chain(chain.from_iterable(map(state.take_rows, plain.rows)), [_XID])
-        return iter([*plain.rows, _XID])
+    def _make_plain_group(self, head: Transaction, after: Gtids, plain: Plain, begins: tuple[str, int]) -> Group:
+        gtids = "" if after is None else after
+        if not any(rows.table.unknown() or not self._is_wanted(rows.table) for rows in plain.rows):
+            return Group(head, gtids, iter([*plain.rows, _XID]))
+        state = _Open(self._rules, self._is_wanted, plain.gtid, begins)
+        items = chain.from_iterable(state.take_rows(each, begins[1]) for each in plain.rows)
+        return Group(head, gtids, chain(items, [_XID]), open=state)
 
     # beginning
 
@@ -204,9 +214,8 @@ class Transactions:
         is_xa = isinstance(gtid, MariaGtid) and (gtid.prepares_xa or gtid.completes_xa)
         if not isinstance(gtid, MariaGtid):
             is_xa = self._looks_like_xa()
-        return Group(
-            head, "" if after is None else after, self._read_items(file, event.position, gtid, after, offset), is_xa
-        )
+        state = _Open(self._rules, self._is_wanted, gtid, (file, event.position))
+        return Group(head, "" if after is None else after, self._read_items(state, after, offset), is_xa, state)
 
     def _looks_like_xa(self) -> bool:
         """Whether the statement that comes first is on an XA transaction. MySQL says it nowhere else."""
@@ -219,25 +228,22 @@ class Transactions:
 
     # reading
 
-    def _read_items(
-        self, file: str, position: int, gtid: Gtid | MariaGtid | None, after: Gtids, offset: int
-    ) -> Iterator[Item]:
-        state = _Open(self._rules, self._is_wanted, gtid, f"{file}:{position}")
+    def _read_items(self, state: _Open, after: Gtids, offset: int) -> Iterator[Item]:
         while not state.is_whole:
             found = self._next()
             if found is None:
-                raise CutOff(f"{file}:{position}: the transaction has no end yet")
+                raise CutOff(f"{state.where}: the transaction has no end yet")
             event = found[1]
             if isinstance(event.body, Rows):
-                items = state.take_rows(event.body)
+                items = state.take_rows(event.body, event.position)
             elif isinstance(event.body, FormatDescription):
                 self._put_back.append(found)
                 if self.description is not None and not self.description.in_use:
-                    raise CorruptionError(f"{file}:{position}: the log ends inside of a transaction, and was closed")
-                raise CutOff(f"{file}:{position}: its server died inside of a transaction")
+                    raise CorruptionError(f"{state.where}: the log ends inside of a transaction, and was closed")
+                raise CutOff(f"{state.where}: its server died inside of a transaction")
             else:
                 if isinstance(event.body, Incident):
-                    self._distrust(file, event.position, *_describe_incident(event.body))
+                    self._distrust(found[0], event.position, *_describe_incident(event.body))
                 items = state.take(event)
             for item in items:
                 if state.savepoints.known:
@@ -331,12 +337,13 @@ class _Savepoints:
 class _Open:
     """A transaction while its events come."""
 
-    def __init__(self, rules: Rules, is_wanted: IsWanted, gtid: Gtid | MariaGtid | None, where: str) -> None:
-        self.rules, self.is_wanted, self.where = rules, is_wanted, where
+    def __init__(self, rules: Rules, is_wanted: IsWanted, gtid: Gtid | MariaGtid | None, begins: tuple[str, int]) -> None:
+        self.rules, self.is_wanted = rules, is_wanted
+        self.begins, self.where = begins, f"{begins[0]}:{begins[1]}"
         self.xa = gtid.xa if isinstance(gtid, MariaGtid) else None
         self.is_standalone = isinstance(gtid, MariaGtid) and gtid.is_standalone
         self.has_begun = isinstance(gtid, MariaGtid) and not gtid.is_standalone
-        self.is_whole = False
+        self.is_whole = self.is_left_out = False
         self.has_rows = False
         self.savepoints = _Savepoints()
 
@@ -349,14 +356,24 @@ class _Open:
             one_phase = Mark(COMMIT, "xa_one_phase")
             yield from self._end(one_phase if body.is_one_phase else Mark(XA_PREPARE, name_xa(body.xa)))
         elif isinstance(body, Query):
+            if self.rules.catalog is not None:
+                self.rules.catalog.note_statement(body, self._find_place(event.position))
             yield from self._take_statement(body)
 
-    def take_rows(self, rows: Rows) -> Iterator[Item]:
+    def _find_place(self, position: int) -> Where:
+        return Where(self.rules.change_id, *self.begins, position)
+
+    def take_rows(self, rows: Rows, position: int) -> Iterator[Item]:
         table = rows.table
-        if not self.is_wanted(table):
+        if self.is_left_out or not self.is_wanted(table):
             return
         if unknown := table.unknown():
             name = f"{table.database}.{table.name}"
+            if self.rules.catalog is not None:
+                described = self.rules.catalog.describe(table, self._find_place(position))
+                self.has_rows = True
+                yield Mark(UNPROVED, name) if described is None else replace(rows, table=described)
+                return
             yield from self._distrust(
                 f"the log does not tell the {' and '.join(unknown)} of {name}",
                 "SET GLOBAL binlog_row_metadata = 'FULL' at the server, or leave the table out (exclude)",
@@ -404,6 +421,8 @@ class _Open:
         self.is_whole = True
 
     def _distrust(self, what: str, hint: str, table: str = "") -> Iterator[Item]:
+        if self.is_left_out:
+            return
         if self.rules.stops:
             raise PermanentError(
                 f"{self.where}: {what}", hint=f'{hint}; unsafe = "mark" of the source goes on without', subject=self.where

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet, contains_gtid
 from tidemark.changes.capture.run import OpenDump, Place
@@ -28,18 +28,21 @@ _OWN_STORE = "a server of its own is a source of its own, with a store of its ow
 
 @dataclass(frozen=True)
 class Resume:
-    """A store and the server it is from. `wants(database, table)`: of the source."""
+    """A store and the server it is from. `wants(database, table)`: of the source. `on_server`: is told the address of each
+    server whose events are opened."""
 
     disk: Disk
     login: SourceSettings
     wants: Callable[[str, str], bool]
     follow: bool = False
+    on_server: Callable[[tuple[str, int]], object] = bool
 
     def open_from(self, log: str = "") -> OpenDump:
         """From a store's end on; a new store begins with a log, or the oldest that the server has."""
 
         def open_events(end: Place | None) -> tuple[Dump, bool]:
             server = open_server(self.login)
+            self.on_server(server.address)
             try:
                 logs = _list_logs(server)
             except BaseException:
@@ -59,6 +62,7 @@ class Resume:
         has. `found`: what stands at the store's position; raised where there are no GTIDs."""
         with open_server(self.login) as server:
             facts, name = read_facts(server), server.name
+            login = replace(self.login, addresses=(server.address,))
         if end.gtids is None or not facts.has_gtids:
             raise found or PermanentError(f"{name} has no GTIDs, and no log {end.position.file}", subject=name)
         only_store = list_missing(end.gtids, facts.gtids)
@@ -71,7 +75,8 @@ class Resume:
                 subject=name,
             )
         self._check_last([log for log, _ in facts.logs], name)
-        return open_dump(self.login, end.gtids, follow=self.follow)
+        self.on_server(server.address)
+        return open_dump(login, end.gtids, follow=self.follow)
 
     def _check_last(self, logs: Sequence[str], name: str) -> None:
         """Raise PermanentError where the GTID with which the store ends is another transaction at the server: it was

@@ -37,12 +37,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the source's settings and its store say. `replica_name`: the name under which our dumps are connected."""
+    """What the source's settings and its store say. `needs_names`: the log must tell the names of columns; else the catalog
+    does. `replica_name`: the name under which our dumps are connected."""
 
     name: str
     server_id: int = 0
     stops: bool = True
     end: StoreEnd | None = None
+    needs_names: bool = True
 
     @property
     def replica_name(self) -> str:
@@ -109,12 +111,15 @@ def check_metadata(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     found = answers.facts.row_metadata
     if found == "FULL":
         yield Finding("binlog_row_metadata", "FULL")
+    elif not wanted.needs_names:
+        yield _warn("binlog_row_metadata", f"{found or 'not known'}: names come from the catalog; a table that is changed"
+                    " before its rows are captured is parked")  # fmt: skip
     elif found:
         mend = "SET GLOBAL binlog_row_metadata = 'FULL'"
         yield _doubt(wanted, "binlog_row_metadata", f"{found}: the log has no names of columns", mend)
     else:
         version = answers.facts.version
-        mend = "MySQL 8.0.1 and MariaDB 10.5 have binlog_row_metadata: upgrade"
+        mend = 'metadata = "catalog" of the source; MySQL 8.0.1 and MariaDB 10.5 have binlog_row_metadata: upgrade'
         yield _doubt(wanted, "binlog_row_metadata", f"{version} does not log the names of columns", mend)
 
 

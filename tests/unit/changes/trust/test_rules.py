@@ -231,3 +231,10 @@ def test_headroom_is_red_below_half_of_the_purge_time() -> None:
         assert found.kind == kind
         if kind:
             assert "changes capture orders" in found.hint and "binlog_expire_logs_seconds" in found.hint
+
+
+def test_where_the_catalog_names_columns_the_log_need_not() -> None:
+    wanted = Wanted("orders", needs_names=False)
+    [found] = [one for one in judge(with_facts(row_metadata="MINIMAL"), wanted) if one.subject == "binlog_row_metadata"]
+    assert found.ok
+    assert "parked" in found.detail
