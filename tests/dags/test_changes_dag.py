@@ -15,9 +15,9 @@ from tests.commanded import run_here
 from tests.dags.conftest import Centre
 from tests.dump_worlds import MYSQL
 from tests.services.binlog_source import BinlogSource
-from tidemark.changes import source as sources
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
 from tidemark.changes.store.write import Writer
+from tidemark.changes.verify import VERIFIED, VERIFY_SECONDS
 from tidemark.errors import BinlogGapError, PermanentError
 from tidemark.ledger.leases import Leases
 from tidemark.orchestration.tasks import changes as tasks
@@ -156,8 +156,8 @@ def test_verify_once_a_day(centre: Centre, server: BinlogSource) -> None:
     assert tasks.verify("orders")["transactions"]
     with pytest.raises(AirflowSkipException):
         tasks.verify("orders")
-    noted = centre.root / "orders" / sources.VERIFIED
-    noted.write_text(str(int(noted.read_text()) - sources.VERIFY_SECONDS))
+    noted = centre.root / "orders" / VERIFIED
+    noted.write_text(str(int(noted.read_text()) - VERIFY_SECONDS))
     assert tasks.verify("orders")["transactions"]
     noted.unlink()  # as a death before it is noted leaves it
     bucket = max((centre.root / "orders" / "data").glob("*/*.data"))

@@ -32,7 +32,7 @@ from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection.dump import open_dump
 from tidemark.changes.connection.login import open_server
 from tidemark.changes.connection.model import FilePosition
-from tidemark.changes.export import Exported, Query, make_lines
+from tidemark.changes.delivery.export import Exported, Query, make_lines
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
 

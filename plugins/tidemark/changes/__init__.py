@@ -11,11 +11,12 @@ Enter by `source`: what `./tidemark changes …` does with a source of the setti
     delivery    what a store holds, given to readers: POINTs, JSON lines, Parquet; tasks of shards
     source      a source as its commands see it: settings, store, lease
     consume     tasks as programs and commands see them: `subscribe`, rewind, another number of shards
+    verify      is every transaction of a source in its store, once
     doctor      a source examined: its server, its store
     show        what is known of a source: lag, headroom, gaps
 
-Only `source`, `consume`, `doctor` and `show` know settings; they and `delivery` know the ledger. Below them: `errors`,
-`native`, `progress` and `stores.agent.durable`.
+Only `source` and what stands above it know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
+`progress` and `stores.agent.durable`.
 """
 
 from __future__ import annotations

@@ -48,10 +48,9 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
 from tidemark.changes.store.layout import hour_name
 from tidemark.changes.store.read import Found, Reader, Target
-from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
-from tidemark.changes.trust.gaps import OPEN, REPAIRED, Gap, find_gap, is_in_gap, pass_gap, read_gaps, record_gap, update_gap
+from tidemark.changes.trust.gaps import OPEN, REPAIRED, Gap, find_gap, pass_gap, read_gaps, record_gap, update_gap
 from tidemark.changes.trust.resume import Resume
 from tidemark.errors import (
     BinlogGapError,
@@ -69,12 +68,8 @@ from tidemark.settings.model import Settings, SourceSettings
 from tidemark.settings.values import split_server_url
 
 if TYPE_CHECKING:
-    from tidemark.changes.capture.proof import Proof
     from tidemark.changes.delivery.shards import Sharding
 
-VERIFIED = "verified"
-"""When the store was last found whole: seconds since 1970, as text."""
-VERIFY_SECONDS = 86_400
 RETAIN_SECONDS = 3600.0
 ASK_SECONDS = 0.5
 """How often who waits for another's capture looks."""
@@ -218,8 +213,8 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                 subject=source.name,
             )
         begin = _begin_store(source, request) if is_new else _Begin()
-        resume = None if request.files else _resume(source, rules, follow=request.follow)
-        open_events = resume.open_from(begin.log) if resume else _open_files(request.files)
+        resume = None if request.files else resume_source(source, rules, follow=request.follow)
+        open_events = resume.open_from(begin.log) if resume else open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = _is_asked_in(disk) if reads else bool
         switch = resume.open_behind if resume else None
@@ -296,7 +291,7 @@ def _read_tables(source: Source, job: Job, log: str, writer: Writer, progress: P
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     login, follow = login_of(source.settings), job.follow
-    resume = _resume(source, job.rules)
+    resume = resume_source(source, job.rules)
     job = replace(job, open_dump=resume.open_from(log), switch=resume.open_behind, follow=False)
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
@@ -382,7 +377,7 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
         if not list_requests(disk) and not (found := read_state(disk)).list_open():
             return found.tables
         rules = _make_rules(source, progress)
-        resume = _resume(source, rules)
+        resume = resume_source(source, rules)
         job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind)
         with _recording_gap(source), open_writer(job) as writer:
             made = _read_tables(source, job, "", writer, progress)
@@ -469,7 +464,8 @@ def _go_behind(source: Source, gap: Gap) -> None:
         update_gap(disk, replace(gap, is_passed=True))
 
 
-def _open_files(patterns: Sequence[str]) -> OpenDump:
+def open_files(patterns: Sequence[str]) -> OpenDump:
+    """The log files of patterns. Raises UsageError where one finds none."""
     found: dict[Path, None] = {}
     for pattern in patterns:
         names = sorted(glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
@@ -479,7 +475,8 @@ def _open_files(patterns: Sequence[str]) -> OpenDump:
     return open_log_files(found)
 
 
-def _resume(source: Source, rules: Rules | None = None, *, follow: bool = False) -> Resume:
+def resume_source(source: Source, rules: Rules | None = None, *, follow: bool = False) -> Resume:
+    """What opens the server's events from where the store ends on."""
     resume = Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow=follow)
     catalog = rules.catalog if rules else None
     return replace(resume, on_server=catalog.use_server) if isinstance(catalog, Catalog) else resume
@@ -512,74 +509,6 @@ def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
     end = points.number_of_point(reader, span.end) if span.end else reader.view.end.seq + 1
     query = Query(first, end, choose_tables(span.tables), span.sharding, span.shard)
     return export(reader, read_origin(source.disk), query, out)
-
-
-@dataclass(frozen=True)
-class Proven:
-    """What `verify_source` found: of the store alone, and beside the logs (None: there is no server, and no file)."""
-
-    store: Verified
-    logs: Proof | None
-    gaps: tuple[Gap, ...]
-
-    @property
-    def problems(self) -> list[dict[str, str]]:
-        """`what` (damaged, missing, double, unknown, changed) and `problem`, each."""
-        found = [{"what": "damaged", "problem": problem} for problem in self.store.problems]
-        return found + [{"what": what, "problem": which} for what, which in (self.logs.differences if self.logs else ())]
-
-
-def verify_source(
-    source: Source, files: Sequence[str] = (), *, deep: bool = False, progress: Progress = ignore_progress
-) -> Proven:
-    """Every checksum and every seam of the store, and every transaction of the server's logs, or of log files, in it once.
-
-    `deep`: their rows, too. When nothing is wrong, that is noted beside the store, for `is_verify_due`.
-    """
-    source.open_reader()
-    store, gaps, logs = verify_store(source.disk), read_gaps(source.disk), None
-    if not store.problems and (files or source.settings.url):
-        logs = _prove_logs(source, files, gaps, deep=deep, progress=progress)
-    proven = Proven(store, logs, tuple(gap for gap in gaps if gap.state == OPEN))
-    if not proven.problems:
-        # CRASH WINDOW: it is not noted: the next round verifies again.
-        source.disk.publish(VERIFIED, str(int(source.app.clock())).encode())
-    return proven
-
-
-def _prove_logs(
-    source: Source, files: Sequence[str], gaps: Sequence[Gap], *, deep: bool, progress: Progress
-) -> Proof | None:
-    from tidemark.changes.capture.proof import NoCatalog, prove_transactions  # it imports Arrow
-
-    reader, origin = source.open_reader(), read_origin(source.disk)
-    if origin is None:
-        return None
-    end = reader.view.end.info
-    begin = next(reader.read()).transaction.info
-    first = origin.name_log(begin.file, begin.change_id) if begin.change_id == end.change_id else ""
-    dump, purged = (_open_files(files)(None)[0], None) if files else _resume(source).open_logs(first)
-    # What cannot be trusted ended the capture; where it did not, the store says so, and here it is no reason to end.
-    catalog = NoCatalog() if source.settings.metadata == "catalog" else None
-    rules = Rules(wants_of(source.settings), end.change_id, stops=False, catalog=catalog)
-    return prove_transactions(
-        reader,
-        dump,
-        rules,
-        lambda info, gtid: any(is_in_gap(gap, info, gtid) for gap in gaps),
-        purged=purged,
-        deep=deep,
-        progress=progress,
-    )
-
-
-def is_verify_due(source: Source) -> bool:
-    """Whether the store was last found whole a day ago, or never. An empty one has nothing to verify."""
-    try:
-        last = int(source.disk.read(VERIFIED))
-    except (FileNotFoundError, ValueError):
-        last = 0
-    return bool(Reader(source.disk).view.end.seq) and source.app.clock() - last >= VERIFY_SECONDS
 
 
 def retain_source(source: Source) -> cleaning.Retained:

@@ -242,7 +242,7 @@ def _run_read(call: Call) -> Answer:
 
 
 def _run_verify(call: Call) -> Answer:
-    from tidemark.changes.source import verify_source
+    from tidemark.changes.verify import verify_source
 
     with progress.show_progress(call.screen) as beat:
         proven = verify_source(_source(call), call.arguments.files, deep=call.arguments.deep, progress=beat)

@@ -111,7 +111,8 @@ def retain(source: str) -> dict[str, Any]:
 def verify(source: str) -> dict[str, Any]:
     """Once a day, compare the whole store with its checksums and with the server's logs. Red if anything differs: the log
     lists it."""
-    from tidemark.changes.source import find_source, is_verify_due, verify_source
+    from tidemark.changes.source import find_source
+    from tidemark.changes.verify import is_verify_due, verify_source
 
     def prove(app: App) -> Any:
         found = find_source(app, source)
