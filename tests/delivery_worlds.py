@@ -20,9 +20,16 @@ SERVER = UUID("11111111-2222-3333-4444-555555555555")
 ORDERS = Shape("shop", "orders", (Column("id", Kind.INT64, "bigint", key=True), Column("n", Kind.INT64, "bigint")))
 NOTES = Shape("shop", "notes", (Column("id", Kind.INT64, "bigint", key=True), Column("n", Kind.INT64, "bigint")))
 LIMITS = Limits(bucket_bytes=60_000, block_bytes=6_000, index_bytes=1_000, block_seconds=1e9, group_seconds=1e9)
+KEYS = 97
 START = 1_790_000_000_000_000  # 2026-09-21, in microseconds
 Change = tuple[int, int]
 """(transaction, row) of a change."""
+
+
+def keys_of(number: int) -> list[int]:
+    """The keys of a transaction's rows, in their order, as `fill_store` makes it."""
+    rows = range(number % 7)
+    return [(number + row) % KEYS for row in ([*rows[::2], *rows[1::2]] if number % 4 == 0 else rows)]
 
 
 def make_transaction(number: int, rows: int, tables: Iterable[Shape] = (ORDERS,), *, minutes: int = 1) -> Transaction:
@@ -31,7 +38,7 @@ def make_transaction(number: int, rows: int, tables: Iterable[Shape] = (ORDERS,)
     shapes = list(tables)
     records = []
     for place, shape in enumerate(shapes):
-        own = [Row(Op.INSERT, None, ((number + row) % 97, number * 1000 + row)) for row in range(place, rows, len(shapes))]
+        own = [Row(Op.INSERT, None, ((number + row) % KEYS, number * 1000 + row)) for row in range(place, rows, len(shapes))]
         if own:
             records.append(Rows.of(shape, own))
     return Transaction(info, f"{SERVER}:{number}", number, (*records, Mark("commit", "xid")))

@@ -10,22 +10,22 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from tests.delivery_worlds import START, Change, changes_of, fill_store
+from tests.delivery_worlds import KEYS, ORDERS, START, Change, changes_of, fill_store, keys_of
 from tidemark.changes.delivery import tasks
 from tidemark.changes.delivery.batches import Batch
-from tidemark.changes.delivery.blocks import read_shard
-from tidemark.changes.delivery.shards import Sharding
+from tidemark.changes.delivery.shards import Sharding, shard_rows
 from tidemark.changes.delivery.stream import LEASE_SECONDS, Options, Stream
 from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.store import retain
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.model import Rows
+from tidemark.changes.store.model import Op, Row, Rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.delivery import read_points, read_task
 from tidemark.ledger.leases import Identity, Leases
@@ -35,6 +35,13 @@ NAME = "billing"
 MINUTES = 20  # three transactions an hour
 FIRST, MOST = 24, 60
 OPTIONS = Options(rows=3, follow=False, undone=3, checkpoint_seconds=5)
+
+
+@cache
+def shards_of_keys(shards: int) -> list[int]:
+    """The shard of each key."""
+    rows = Rows.of(ORDERS, [Row(Op.INSERT, None, (key, 0)) for key in range(KEYS)])
+    return [int(shard) for shard in shard_rows(Sharding(shards), rows)]
 
 
 def everything(_database: str, _table: str) -> bool:
@@ -64,6 +71,8 @@ class TaskMachine(RuleBasedStateMachine):
         self.given: dict[tuple[int, int, str], Change] = {}  # by shard, version and member: the last row given out
         self.divide(shards)
         self.note_versions()
+        self.join("alpha")
+        self.join("beta")
 
     def teardown(self) -> None:
         if hasattr(self, "ledger"):
@@ -75,15 +84,9 @@ class TaskMachine(RuleBasedStateMachine):
     def divide(self, shards: int) -> None:
         """Which shard has each row."""
         self.shards = shards
-        self.shard_of: dict[Change, int] = {}
-        first = tasks.Reader(self.disk).first
-        for shard in range(shards):
-            for pieces in read_shard(self.disk, Sharding(shards), everything, shard, (first, 0)):
-                for piece in pieces:
-                    for record in piece.transaction.records:
-                        if isinstance(record, Rows):
-                            for number in record.batch.column("i").to_pylist():
-                                self.shard_of[piece.seq, number] = shard
+        keys = shards_of_keys(shards)
+        every = range(1, self.last + 1)
+        self.shard_of = {(number, row): keys[key] for number in every for row, key in enumerate(keys_of(number))}
         for change in self.shard_of:
             self.done.setdefault(change, False)
 
@@ -95,6 +98,9 @@ class TaskMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.members) < 4)
     @rule(host=st.sampled_from(["alpha", "alpha", "beta"]))
+    def come(self, host: str) -> None:
+        self.join(host)
+
     def join(self, host: str) -> None:
         self.pids += 1
         me = Identity(host, "boot", self.pids, str(self.pids))
