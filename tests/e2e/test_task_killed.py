@@ -135,7 +135,9 @@ def test_rows_of_a_server_come_to_its_consumers(tmp_path: Path) -> None:
                             ]
                         )
                     )
+                heard = len(consumers.rows())
                 assert run_here(config, "changes", "capture", "orders").code == 0
+                assert soon(lambda: len(consumers.rows()) > heard, 60)  # noqa: B023
                 if round_ < 3:
                     consumers.kill(choice)
                     consumers.start()
