@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from tests.dump_worlds import REAL_SERVERS, start_server
 from tests.e2e.test_capture_server import Orders, await_purge
-from tests.services.mariadb import MariaDb
+from tests.services.mariadb import PASSWORD, USER, MariaDb
 from tidemark.changes import source
 
 pytestmark = pytest.mark.full
@@ -122,3 +123,31 @@ def test_a_repair_that_died_is_made_good(orders: Orders, monkeypatch: pytest.Mon
         assert orders.run("repair", "orders").code != 0
     assert orders.run("repair", "orders").code == 0
     check_repaired(orders)
+
+
+def test_an_xa_transaction_whose_rows_a_gap_swallowed(orders: Orders) -> None:
+    """Its COMMIT is captured, its rows are not: that stops, or stands in their place."""
+    server = orders.server
+    server.run("DELETE FROM shop.orders")
+    assert orders.run("capture", "orders").code == 0
+    with closing(pymysql.connect(host="127.0.0.1", port=server.port, user=USER, password=PASSWORD.encode())) as other:
+        with other.cursor() as cursor:
+            for statement in ("XA START 'x'", "INSERT INTO shop.orders VALUES (7, 'xa', 7)", "XA END 'x'", "XA PREPARE 'x'"):
+                cursor.execute(statement)
+    await_purge(orders)
+    server.run("INSERT INTO shop.orders VALUES (8, 'new', 8)")
+    orders.run("capture", "orders").refused(31, "gap 1 of source orders")
+    assert orders.run("repair", "orders").code == 0
+    server.run("XA COMMIT 'x'", "INSERT INTO shop.orders VALUES (9, 'behind', 9)")
+    for _ in range(2):
+        orders.run("capture", "orders").refused(31, "commits the XA transaction x", "or in a gap")
+    assert sorted(fold(orders)) == [8], "what comes before it is captured"
+    orders.config.write_text(orders.config.read_text(encoding="utf-8") + 'unsafe = "mark"\n', encoding="utf-8")
+    assert orders.run("capture", "orders").code == 0
+    marks = [
+        (line["k"], line.get("text", line.get("xid"))) for line in orders.read() if line["k"] in ("unproved", "xa_commit")
+    ]
+    assert marks == [("unproved", "XA transaction x"), ("xa_commit", "x")]
+    assert sorted(fold(orders)) == [8, 9]
+    said = orders.run("verify", "orders", "--deep")
+    assert (said.code, said.json["differences"]) == (0, []), said

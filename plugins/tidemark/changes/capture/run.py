@@ -19,6 +19,7 @@ from tidemark.changes.capture.identity import Head, Logs, Origin, number_of, rea
 from tidemark.changes.capture.parked import Parked
 from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.transactions import (
+    UNPROVED,
     XA_COMMIT,
     XA_PREPARE,
     CutOff,
@@ -31,7 +32,7 @@ from tidemark.changes.connection.files import open_files
 from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
-from tidemark.changes.store.model import Record, Rows, Transaction
+from tidemark.changes.store.model import Mark, Record, Rows, Transaction
 from tidemark.changes.store.read import Reader, Target
 from tidemark.changes.store.write import Limits, Writer
 from tidemark.errors import (
@@ -404,14 +405,21 @@ class _Capture:
         else:
             rows = self.parked.take(mark.text, seq)
             if rows is None and mark.word == XA_COMMIT:
-                raise BinlogGapError(
-                    f"{group.head.gtid or seq} commits the XA transaction {mark.text}, which was prepared"
-                    " before the store begins",
-                    hint="begin with a log from before it was prepared",
-                    subject=mark.text,
-                )
+                rows = iter([self._miss_xa(group, mark.text)])
             records = chain(rows or (), [mark]) if mark.word == XA_COMMIT else [mark]
         self._append_large(group, records)
+
+    def _miss_xa(self, group: Group, xid: str) -> Mark:
+        """What stands in the place of the rows of an XA transaction that were logged where the store has nothing."""
+        if self.job.rules.stops:
+            raise BinlogGapError(
+                f"{group.head.gtid or group.head.info} commits the XA transaction {xid}, whose rows the store does not have:"
+                " it was prepared before the store begins, or in a gap",
+                hint='begin a new store with a log from before it was prepared; or unsafe = "mark" of the source goes on'
+                " without them, and says so in their place",
+                subject=xid,
+            )
+        return Mark(UNPROVED, f"XA transaction {xid}")
 
     def _count(self, records: Iterable[Record]) -> Iterable[Record]:
         rows = size = 0
