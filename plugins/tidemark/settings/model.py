@@ -68,14 +68,16 @@ def setting(default: Any, read: Reader, meaning: str, *, start: str = "") -> Any
     return field(default=default, metadata={"setting": Setting(default, read, meaning, start)})
 
 
-HOST_KEY = '"SHA256:…", required for sftp; `ssh-keyscan -p PORT HOST | ssh-keygen -lf -` shows it'
-KNOWN_HOSTS = 'a file that has the server\'s key, e.g. "~/.ssh/known_hosts", instead of `host_key`'
-SSH_CONFIG = 'HostName, Port, User, IdentityFile and ProxyJump of this file count for `store`\'s host, e.g. "~/.ssh/config"'
-KEY = 'private key file for sftp, e.g. "~/.ssh/id_ed25519"'
-CONNECTION = "id of an Airflow connection (sftp, ssh, generic) to log in by, instead of `key`"
-LOGIN = '"agent": by the keys of the SSH agent (SSH_AUTH_SOCK) instead; "keys": by `key`, or by ~/.ssh/id_*'
+HOST_KEY = 'the server\'s key, "SHA256:…"; sftp needs it. `ssh-keyscan -p PORT HOST | ssh-keygen -lf -` shows it'
+KNOWN_HOSTS = 'a file that has the server\'s key, for example "~/.ssh/known_hosts"; instead of `host_key`'
+SSH_CONFIG = (
+    'a file such as "~/.ssh/config": its HostName, Port, User, IdentityFile and ProxyJump apply to the host of `store`'
+)
+KEY = 'a private key file for sftp, for example "~/.ssh/id_ed25519"'
+CONNECTION = "the id of an Airflow connection (sftp, ssh or generic) that holds the login; instead of `key`"
+LOGIN = '"agent" uses the keys of the SSH agent (SSH_AUTH_SOCK); "keys" uses `key`, or else ~/.ssh/id_*'
 LOGINS = one_of("keys", "agent")
-TIER = 'of an sftp store: "python", "posix", "sftp" let nothing better be used there'
+TIER = 'forces a slower way to use an sftp store: "python", "posix" or "sftp"; "auto" takes the best that works'
 TIERS = one_of("auto", "python", "posix", "sftp")
 
 
@@ -86,7 +88,7 @@ class LedgerSettings:
     url: str = setting(
         "sqlite:///var/ledger.db",
         parse_ledger_url,
-        "SQLAlchemy address; for PostgreSQL `postgresql+psycopg://user@host/tidemark`",
+        "the database's SQLAlchemy address; for PostgreSQL `postgresql+psycopg://user@host/tidemark`",
     )
 
 
@@ -109,25 +111,31 @@ class ReceiverSettings:
     login: str = setting("keys", LOGINS, LOGIN)
     tier: str = setting("auto", TIERS, TIER)
     iotdb: str = setting(
-        "", parse_iotdb_address, '"iotdb://root@host:6667": also LOAD there; it sees the store at the same path'
+        "",
+        parse_iotdb_address,
+        'an IoTDB that loads the files too, "iotdb://root@host:6667"; it must see the store at the same path',
     )
-    iotdb_password_file: str = setting("", parse_path, 'a file with the password for `iotdb`; "": the password is "root"')
+    iotdb_password_file: str = setting(
+        "", parse_path, 'a file that holds the password for `iotdb`; "" means the password "root"'
+    )
     iotdb_connection: str = setting(
-        "", parse_text, "id of an Airflow connection with login and password for `iotdb`, instead"
+        "", parse_text, "the id of an Airflow connection that holds login and password for `iotdb`; instead of the file"
     )
     settle_days: int = setting(
-        14, whole_number(0), "after this many days merged files stand alone and their sources are reclaimed"
+        14, whole_number(0), "a merged file stands alone after so many days, and housekeeping removes its sources"
     )
-    partition_interval_ms: int = setting(604_800_000, whole_number(1), "time partitions of catalog and slots: a week")
+    partition_interval_ms: int = setting(
+        604_800_000, whole_number(1), "the length of a time partition of the catalog and of slots; the default is a week"
+    )
     max_unloaded_landings: int = setting(8, whole_number(1), "a sync waits while more landings than this are not loaded")
     links_at_once: int = setting(
-        4, whole_number(1, 64), "links that `sync --all` runs beside each other; each has connections of its own"
+        4, whole_number(1, 64), "`sync --all` runs so many links at the same time; each has its own connections"
     )
     verify_days: int = setting(
-        7, whole_number(0), "`read` checks the digest of files not checked for so many days; 0: of all"
+        7, whole_number(0), "`read` checks the digest of a file that was not checked for so many days; 0 checks every file"
     )
     bandwidth: float = setting(
-        0.0, parse_bandwidth, '"100 MB/s": shared by all its links and by slots that move; "": no limit'
+        0.0, parse_bandwidth, '"100 MB/s" limits all its links and moving slots together; "" means no limit'
     )
 
 
@@ -137,10 +145,16 @@ class SiteSettings:
 
     name: str
     id: str = setting(
-        REQUIRED, parse_uuid, "a UUID: this site for ever. Never change it, never use it twice", start=FRESH_UUID
+        REQUIRED,
+        parse_uuid,
+        "a UUID that names this site for ever; never change it, and never use it for another site",
+        start=FRESH_UUID,
     )
     store: str = setting(
-        REQUIRED, parse_store, "IoTDB's folder: of this machine, or sftp://user@host:port/folder", start="/data/iotdb"
+        REQUIRED,
+        parse_store,
+        "the folder of IoTDB: a folder of this machine, or sftp://user@host:port/folder",
+        start="/data/iotdb",
     )
     host_key: str = setting("", parse_host_key, HOST_KEY)
     known_hosts: str = setting("", parse_path, KNOWN_HOSTS)
@@ -150,23 +164,33 @@ class SiteSettings:
     login: str = setting("keys", LOGINS, LOGIN)
     tier: str = setting("auto", TIERS, TIER)
     data: tuple[str, ...] = setting(
-        ("data/sequence", "data/unsequence"), parse_folders, "relative to the store, or absolute: several disks"
+        ("data/sequence", "data/unsequence"),
+        parse_folders,
+        "the data folders; relative to the store, or absolute for other disks",
     )
-    schema: str = setting("", parse_optional_folder, 'the folder of schema logs, e.g. "system/schema"; "": none')
+    schema: str = setting(
+        "", parse_optional_folder, 'the folder of schema logs, for example "system/schema"; "" sends no schema'
+    )
     time_unit: str = setting(
-        "ms", one_of("ms", "us", "ns"), '"ms", "us", "ns": as the site\'s IoTDB is set; TsFiles do not say'
+        "ms", one_of("ms", "us", "ns"), 'the unit of times in the site\'s IoTDB: "ms", "us" or "ns"; TsFiles do not say it'
     )
-    partition_interval_ms: int = setting(604_800_000, whole_number(1), "as the site's IoTDB is set")
+    partition_interval_ms: int = setting(604_800_000, whole_number(1), "the length of a time partition in the site's IoTDB")
     prefix: str = setting(
-        "", parse_prefix, '"root.ship7": in front of its devices in the catalog, instead of `root`; for the site\'s life'
+        "",
+        parse_prefix,
+        "\"root.ship7\" replaces `root` in the catalog's names of its devices; it stays for the site's life",
     )
-    snapshot: str = setting(".tidemark", parse_snapshot_folder, 'folder for hard links on each data disk; "": read in place')
+    snapshot: str = setting(
+        ".tidemark", parse_snapshot_folder, 'the folder for hard links on each data disk; "" reads the files in place'
+    )
     nice: int = setting(
-        0, whole_number(0, 19), "1 to 19: what we run at a remote site steps back for others, at its disk too"
+        0, whole_number(0, 19), "1 to 19 lowers the priority of our processes at a remote site, for CPU and disk"
     )
-    far_memory: int = setting(256_000_000, parse_size, 'what python3 may take of a remote site\'s memory; "": no limit')
+    far_memory: int = setting(256_000_000, parse_size, 'the memory that python3 may use at a remote site; "" means no limit')
     snapshot_bytes: int = setting(
-        0, parse_size, '"20 GB": a run links no more, so that no more than that can stay on a full disk'
+        0,
+        parse_size,
+        '"20 GB" limits what a run holds by hard links, so that no more can stay on a full disk; "" means no limit',
     )
 
 
@@ -179,77 +203,99 @@ class LinkSettings:
     receiver: str = setting(
         "", parse_text, "the name of a `[receivers.NAME]`; may be left out where there is only one", start="centre"
     )
-    schedule: str = setting("", parse_cron, 'cron line of the DAG; "": by hand only', start="*/15 * * * *")
-    timezone: str = setting("UTC", parse_timezone, "of `schedule` and `window`")
-    connections: int = setting(16, whole_number(1, 64), "SSH connections at most")
+    schedule: str = setting(
+        "", parse_cron, 'the cron line of the DAG; "" means that only people start it', start="*/15 * * * *"
+    )
+    timezone: str = setting("UTC", parse_timezone, "the time zone of `schedule` and `window`")
+    connections: int = setting(16, whole_number(1, 64), "the largest number of SSH connections")
     block_bytes: int = setting(
         4_194_304,
         whole_number(1024, 1 << 30),
-        "large files go in blocks; a cut line costs a connection one of them at most",
+        "the size of a block of a large file; a cut line costs each connection one block at most",
     )
-    retries: int = setting(5, whole_number(0, 100), "how often a file is tried again within a run")
+    retries: int = setting(5, whole_number(0, 100), "a run tries a file again so many times")
     digest: str = setting(
         "both",
         one_of("both", "target"),
-        'SHA-256 at both ends; "target": there alone, `./tidemark verify` proves it later',
+        '"both" makes a SHA-256 at both ends; "target" makes it at the target, and `./tidemark verify` proves it later',
     )
-    bandwidth: float = setting(0.0, parse_bandwidth, '"20 MB/s", inside the bandwidth of the receiver; "": no limit')
+    bandwidth: float = setting(
+        0.0, parse_bandwidth, '"20 MB/s" limits this link, within the receiver\'s bandwidth; "" means no limit'
+    )
     slowest: float = setting(
-        1000.0, parse_bandwidth, 'a file slower than this over ten minutes waits for the next run; "": never'
+        1000.0,
+        parse_bandwidth,
+        'a file that is slower than this for ten minutes waits for the next run; "" never stops a file',
     )
-    window: str = setting("", parse_window, '"22:00-06:00": outside it a run stops and goes on next time; "": always')
-    include: tuple[str, ...] = setting(("**",), parse_nonempty_texts, 'device patterns, e.g. ["root.factory.**"]')
-    exclude: tuple[str, ...] = setting((), parse_texts, "device patterns that are left out")
+    window: str = setting(
+        "",
+        parse_window,
+        '"22:00-06:00" lets runs work only then; outside it a run stops and continues next time; "" means always',
+    )
+    include: tuple[str, ...] = setting(
+        ("**",), parse_nonempty_texts, 'patterns of the devices to send, for example ["root.factory.**"]'
+    )
+    exclude: tuple[str, ...] = setting((), parse_texts, "patterns of devices to leave out")
     deletes: str = setting(
         "keep",
         one_of("keep", "apply"),
-        'files that vanished at the site stay, marked, in the catalog; "apply" removes them',
+        '"keep" keeps files in the catalog that vanished at the site, and marks them; "apply" removes them',
     )
     delete_limit_files: int = setting(
-        100, whole_number(0), 'with "apply": more removals than this in a run wait for `./tidemark approve`'
+        100, whole_number(0), 'with "apply", more removals than this in a run wait for `./tidemark approve`'
     )
     delete_limit_share: float = setting(
-        0.2, parse_share, 'with "apply": a larger share of the known files waits for `./tidemark approve`'
+        0.2, parse_share, 'with "apply", removals of a larger share of the known files wait for `./tidemark approve`'
     )
     coverage_stale_hours: float = setting(
-        0.0, parse_hours, "a site last listed whole longer ago is stale; 0: 24, or two intervals of `schedule`"
+        0.0, parse_hours, "a site is stale if its last whole listing is older; 0 means 24, or two intervals of `schedule`"
     )
-    owner: str = setting("", parse_text, 'of the DAG in Airflow; "": as in `[airflow]`')
-    pool: str = setting("", parse_text, 'of the DAG\'s tasks; "": as in `[airflow]`')
-    queue: str = setting("", parse_text, 'of the DAG\'s tasks; "": as in `[airflow]`')
+    owner: str = setting("", parse_text, 'the owner of the DAG in Airflow; "" takes that of `[airflow]`')
+    pool: str = setting("", parse_text, 'the pool of the DAG\'s tasks; "" takes that of `[airflow]`')
+    queue: str = setting("", parse_text, 'the queue of the DAG\'s tasks; "" takes that of `[airflow]`')
 
 
 @dataclass(frozen=True)
 class AirflowSettings:
-    """The DAGs in Airflow: when they run, whose they are, who is told."""
+    """The DAGs in Airflow: when they run, who owns them, whom they notify."""
 
     load_schedule: str = setting(
-        "*/10 * * * *", parse_cron, 'cron line of `tidemark_load`, beside every sync that landed something; "": no clock'
+        "*/10 * * * *",
+        parse_cron,
+        'the cron line of `tidemark_load`, which also follows every sync that landed something; "" means no clock',
     )
-    verify_schedule: str = setting("30 3 * * *", parse_cron, 'cron line of `tidemark_verify`; "": by hand only')
-    housekeep_schedule: str = setting("15 4 * * *", parse_cron, 'cron line of `tidemark_housekeep`; "": by hand only')
+    verify_schedule: str = setting(
+        "30 3 * * *", parse_cron, 'the cron line of `tidemark_verify`; "" means that only people start it'
+    )
+    housekeep_schedule: str = setting(
+        "15 4 * * *", parse_cron, 'the cron line of `tidemark_housekeep`; "" means that only people start it'
+    )
     watch_schedule: str = setting(
-        "* * * * *", parse_cron, 'cron line of `tidemark_replica_watch`, where there is a cluster; "": by hand only'
+        "* * * * *",
+        parse_cron,
+        'the cron line of `tidemark_replica_watch`, where there is a cluster; "" means that only people start it',
     )
     recover_schedule: str = setting(
-        "*/5 * * * *", parse_cron, 'cron line of `tidemark_replica_recover`, where there is a cluster; "": by hand only'
+        "*/5 * * * *",
+        parse_cron,
+        'the cron line of `tidemark_replica_recover`, where there is a cluster; "" means that only people start it',
     )
-    timezone: str = setting("UTC", parse_timezone, "of these schedules; a link has its own")
+    timezone: str = setting("UTC", parse_timezone, "the time zone of these schedules; a link has its own")
     at_creation: str = setting(
         "airflow",
         one_of("airflow", "paused", "running"),
-        'new DAGs wait for their switch: "paused"; or not: "running"; "airflow": as Airflow is set',
+        '"paused" makes new DAGs wait for their switch; "running" does not; "airflow" leaves it to Airflow\'s setting',
     )
-    owner: str = setting("tidemark", parse_text, "of all DAGs")
-    pool: str = setting("default_pool", parse_text, "of all tasks; make it in Airflow first")
-    queue: str = setting("", parse_text, 'of all tasks, for executors with queues; "": Airflow\'s own')
+    owner: str = setting("tidemark", parse_text, "the owner of all DAGs")
+    pool: str = setting("default_pool", parse_text, "the pool of all tasks; it must exist in Airflow")
+    queue: str = setting("", parse_text, 'the queue of all tasks, for executors with queues; "" means Airflow\'s default')
     default_args: tuple[tuple[str, Any], ...] = setting(
-        (), parse_task_arguments, "of all tasks, e.g. {execution_timeout = 7200, retries = 9}"
+        (), parse_task_arguments, "arguments of all tasks, for example {execution_timeout = 7200, retries = 9}"
     )
     notify: tuple[tuple[tuple[str, Any], ...], ...] = setting(
         (),
         parse_notifiers,
-        'who is called when a task fails, e.g. [{call = "package.Notifier", text = "{{ tidemark.message }}"}]',
+        'what a failing task calls, for example [{call = "package.Notifier", text = "{{ tidemark.message }}"}]',
     )
 
 
@@ -257,18 +303,24 @@ class AirflowSettings:
 class SparkSettings:
     """What checks and merges files."""
 
-    master: str = setting("local[*]", parse_spark_master, "where Spark runs: here, or spark://host:7077, yarn, k8s://…")
+    master: str = setting(
+        "local[*]", parse_spark_master, "where Spark runs: on this machine, or spark://host:7077, yarn, k8s://…"
+    )
     engine: str = setting(
         "auto",
         one_of("auto", "spark", "pool"),
-        'Spark in Airflow\'s DAGs if it is installed, a process pool on the command line; "spark", "pool"',
+        '"spark" or "pool" (child processes); "auto" takes Spark in Airflow\'s DAGs if it is installed, and else a pool',
     )
-    min_points: int = setting(5_000_000, whole_number(0), 'with "auto": below this many points a process pool, Spark above')
+    min_points: int = setting(
+        5_000_000, whole_number(0), '"auto" takes a process pool for fewer points than this, and Spark for more'
+    )
     files: str = setting(
-        "", parse_remote_files, '"sftp://user@host:22/" (with host_key, key) where executors see no shared path'
+        "",
+        parse_remote_files,
+        '"sftp://user@host:22/", by which executors reach the files if they share no path; with `host_key` and `key`',
     )
-    host_key: str = setting("", parse_host_key, '"SHA256:…" of the server in `files`')
-    key: str = setting("", parse_path, "private key file for `files`; at this path on every executor")
+    host_key: str = setting("", parse_host_key, 'the key of the server in `files`, "SHA256:…"')
+    key: str = setting("", parse_path, "a private key file for `files`; every executor has it at this path")
 
 
 @dataclass(frozen=True)
@@ -276,32 +328,38 @@ class ClusterSettings:
     """How the data of a receiver is spread over nodes. Leave it out for one machine."""
 
     receiver: str = setting(
-        "", parse_text, "whose data they hold; may be left out where there is one receiver", start="centre"
+        "", parse_text, "the receiver whose data the nodes hold; leave it out if there is one receiver", start="centre"
     )
-    replicas: int = setting(3, whole_number(1), "nodes that hold each file; for the cluster's life")
-    quorum: int = setting(2, whole_number(1), "nodes that must have a file before readers see it")
+    replicas: int = setting(3, whole_number(1), "the number of nodes that hold each file; it stays for the cluster's life")
+    quorum: int = setting(2, whole_number(1), "readers see a file when so many nodes have it")
     slots: int = setting(
-        10_000, whole_number(1, 1_000_000), "(database, time partition) is hashed to one of so many; for the cluster's life"
+        10_000,
+        whole_number(1, 1_000_000),
+        "each database and time partition falls into one of so many slots; it stays for the cluster's life",
     )
     hash: str = setting(
-        "full", one_of("full", "compat"), '"compat": the hash of the original, bit for bit; for the cluster\'s life'
+        "full",
+        one_of("full", "compat"),
+        '"compat" is the hash of the original, bit for bit; it stays for the cluster\'s life',
     )
     balance: str = setting(
         "slots",
         one_of("slots", "bytes", "writes", "compat"),
-        'what add and remove keep even: "slots", "bytes", "writes"; "compat"',
+        'what `cluster add` and `remove` keep even: "slots", "bytes" or "writes"; "compat" does as the original',
     )
     cache_bytes: int = setting(
-        20_000_000_000, parse_size, 'of what the nodes hold the receiver keeps so much itself; "": all of it'
+        20_000_000_000, parse_size, 'the receiver keeps so much of the nodes\' data itself; "" keeps all of it'
     )
     bandwidth: float = setting(
-        0.0, parse_bandwidth, '"50 MB/s": of what moves between nodes, inside the receiver\'s; "": no limit'
+        0.0,
+        parse_bandwidth,
+        '"50 MB/s" limits what moves between nodes, within the receiver\'s bandwidth; "" means no limit',
     )
     grace_hours: int = setting(
-        24, whole_number(0), "files that moved away stay at their old nodes for so long, for readers at work"
+        24, whole_number(0), "files that moved away stay at their old nodes for so long, because readers may use them"
     )
     misses: int = setting(
-        3, whole_number(1), "rounds of the watch that a node may miss before others become masters of its groups"
+        3, whole_number(1), "when a node misses so many rounds of the watch, others become masters of its groups"
     )
 
 
@@ -313,7 +371,7 @@ class NodeSettings:
     store: str = setting(
         REQUIRED,
         parse_store,
-        "a folder of this machine, or sftp://user@host:port/folder; of its own, and empty",
+        "a folder of this machine, or sftp://user@host:port/folder; it belongs to this node alone, and is empty",
         start="var/n1",
     )
     host_key: str = setting("", parse_host_key, HOST_KEY)
@@ -330,39 +388,53 @@ class SourceSettings:
 
     name: str
     store: str = setting(
-        REQUIRED, parse_local_store, "a folder of this machine, of this source alone", start="var/changes/orders"
+        REQUIRED, parse_local_store, "a folder of this machine that belongs to this source alone", start="var/changes/orders"
     )
     url: str = setting(
         "",
         parse_server_url,
-        '"mysql://reader@db2:3306,db1:3306", or mariadb://: one cluster, tried in this order; "": files',
+        'the servers, "mysql://reader@db2:3306,db1:3306" or mariadb://…, tried in this order; "" reads log files',
     )
-    password_file: str = setting("", parse_path, "a file with the password of that user")
+    password_file: str = setting("", parse_path, "a file that holds the password of that user")
     tls: str = setting(
-        "required", one_of("required", "verify", "off"), '"verify": the certificate, too, by `ca`; "off": in the clear'
+        "required",
+        one_of("required", "verify", "off"),
+        '"required" encrypts; "verify" checks the certificate by `ca`, too; "off" sends in the clear',
     )
-    ca: str = setting("", parse_path, 'certificates for `tls = "verify"`; "": those of this machine')
-    server_id: int = setting(0, whole_number(0, (1 << 32) - 1), "as a replica of the server; 0: one that nobody there uses")
+    ca: str = setting("", parse_path, 'a file of certificates for `tls = "verify"`; "" takes those of this machine')
+    server_id: int = setting(
+        0, whole_number(0, (1 << 32) - 1), "our number as a replica of the server; 0 takes one that nobody there uses"
+    )
     heartbeat_seconds: int = setting(
-        10, whole_number(1, 3600), "the server says so often that it lives; after three without a word we connect again"
+        10, whole_number(1, 3600), "the server sends a sign of life so often; after three missing ones we connect again"
     )
-    tables: tuple[str, ...] = setting(("**",), parse_table_patterns, 'patterns of database.table, e.g. ["shop.*"]')
-    exclude: tuple[str, ...] = setting((), parse_table_patterns, "patterns of tables that are left out")
+    tables: tuple[str, ...] = setting(
+        ("**",), parse_table_patterns, 'patterns of the tables to capture, database.table, for example ["shop.*"]'
+    )
+    exclude: tuple[str, ...] = setting((), parse_table_patterns, "patterns of tables to leave out")
     start: str = setting(
-        "bootstrap", parse_text, 'where a new store begins: with the rows that tables have; or a POINT such as "earliest"'
+        "bootstrap",
+        parse_text,
+        'where a new store begins: "bootstrap" takes the rows that tables have; a POINT is, for example, "earliest"',
     )
     schedule: str = setting(
-        "*/5 * * * *", parse_cron, 'cron line (UTC) of the DAG `tidemark_changes__NAME`; "": by hand, or --follow'
+        "*/5 * * * *",
+        parse_cron,
+        'the cron line (UTC) of the DAG `tidemark_changes__NAME`; "" means by hand, or by --follow',
     )
     metadata: str = setting(
         "full", one_of("full", "catalog"), '"catalog": names from the server, where binlog_row_metadata is not FULL'
     )
     unsafe: str = setting(
-        "stop", one_of("stop", "mark"), 'at changes that the log does not hold as rows; "mark": go on, and tell of them'
+        "stop",
+        one_of("stop", "mark"),
+        '"stop" ends at changes that the log does not hold as rows; "mark" goes on and reports them',
     )
-    bootstrap_rows: int = setting(0, whole_number(0), "rows a second that are read of tables, at most; 0: no limit")
-    retain_hours: int = setting(24, whole_number(1), "changes older than this are removed by `changes retain`")
-    retain_bytes: int = setting(0, parse_size, '"200 GB": more than this is removed, the oldest first; "": no limit')
+    bootstrap_rows: int = setting(0, whole_number(0), "a bootstrap reads at most so many rows per second; 0 means no limit")
+    retain_hours: int = setting(24, whole_number(1), "`changes retain` removes changes that are older")
+    retain_bytes: int = setting(
+        0, parse_size, '"200 GB" limits the store: `changes retain` removes the oldest first; "" means no limit'
+    )
 
 
 @dataclass(frozen=True)
@@ -405,7 +477,7 @@ SECTIONS: Mapping[str, type[Any]] = {
 }
 NAMED = ("receivers", "sites", "links", "nodes", "sources")  # sections with a table for each name
 DEFAULTS = {"site": "sites", "link": "links"}  # what `[defaults.NAME]` is for
-INCLUDE = Setting((), parse_texts, 'more files like this one, e.g. ["sites/*.toml"]', "")
+INCLUDE = Setting((), parse_texts, 'more files like this one, for example ["sites/*.toml"]', "")
 
 
 @cache
