@@ -123,6 +123,19 @@ def test_a_round_of_the_watch_names_who_lacks_files_and_each_is_recovered_by_a_t
     assert replica_tasks.find("centre") == [] and sound(nodes)
 
 
+def test_a_node_that_stays_away_is_replaced_by_a_task(nodes: Centre) -> None:
+    assert replica_tasks.replace("centre") == {}, "it is off by default"
+    nodes.write(CLUSTER.replace("[cluster]", "[cluster]\nreplace_hours = 1"))
+    assert replica_tasks.replace("centre") == {}, "nobody is away"
+    with nodes.app().ledger.write() as connection:  # n1 is a folder here, and answers: who is away stands in the ledger
+        connection.exec_driver_sql("DELETE FROM node_watch")
+        sql = "INSERT INTO node_watch VALUES ('centre', '{}', {}, {}, {}, '', 9000)"
+        for node, misses, since in (("n1", 9, 1), ("n2", 0, 0), ("n3", 0, 0)):
+            connection.exec_driver_sql(sql.format(node, misses, misses, since))
+    told = replica_tasks.replace("centre")
+    assert (told["node"], told["did"], told["why"]) == ("n1", "", "group n1: the group has no master")
+
+
 def test_of_two_rounds_at_once_one_is_not_needed(nodes: Centre) -> None:
     leases = Leases(nodes.app().ledger, Identity("elsewhere", "boot", 1, "start"))
     leases.acquire_lease("watch:centre", "watch-other")

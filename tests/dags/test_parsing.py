@@ -235,6 +235,9 @@ def test_only_a_cluster_has_the_dags_that_keep_its_groups_in_step(dagbag: Callab
     assert [task.task_id for task in recover.topological_sort()] == ["find", "recover"]
     assert (watch.timetable.expression, recover.timetable.expression) == ("* * * * *", "*/5 * * * *")
     assert watch.max_active_runs == recover.max_active_runs == 1
+    centre.write(CLUSTER.replace("[cluster]", "[cluster]\nreplace_hours = 48"))
+    with_replace = dagbag().dags["tidemark_replica_recover"]
+    assert {task.task_id for task in with_replace.tasks} == {"find", "recover", "replace"}
     mapped = recover.task_dict["recover"]
     assert mapped.is_mapped and mapped.partial_kwargs["max_active_tis_per_dag"] == 2
 

@@ -361,6 +361,9 @@ class ClusterSettings:
     misses: int = setting(
         3, whole_number(1), "when a node misses so many rounds of the watch, others become masters of its groups"
     )
+    replace_hours: int = setting(
+        0, whole_number(0), "a node that the watch misses for so long leaves, and others take its places; 0: never"
+    )
 
 
 @dataclass(frozen=True)

@@ -104,10 +104,20 @@ def _verify(call: Call, app: App, receiver: ReceiverSettings) -> Answer:
 
 def _watch(call: Call, app: App, receiver: ReceiverSettings) -> Answer:
     from tidemark.cluster.health.watch import watch_groups
+    from tidemark.cluster.membership.replace import replace_away
 
     with show_progress(call.screen) as beat:
         watched = watch_groups(app, receiver, beat)
-    return Answer(watched.as_json(), lambda screen: _print_watched(screen, watched), watched.exit_code)
+        replaced = replace_away(app, receiver, beat)
+
+    def show(screen: Screen) -> None:
+        _print_watched(screen, watched)
+        if replaced.node:
+            screen.print_line(
+                f"  {replaced.node} stays away: {replaced.did or 'not replaced'}, {replaced.state or replaced.why}"
+            )
+
+    return Answer({**watched.as_json(), "replaced": replaced.as_json()}, show, watched.exit_code)
 
 
 def _recover(call: Call, app: App, receiver: ReceiverSettings) -> Answer:

@@ -33,6 +33,8 @@ def recover_dags(settings: Settings) -> dict[str, DAG]:
     with dag:
         recover = make_task(replicas.recover, max_active_tis_per_dag=AT_ONCE, map_index_template="{{ node }}")
         recover.partial(receiver=receiver).expand(node=make_task(replicas.find)(receiver=receiver))
+        if settings.cluster.replace_hours:
+            make_task(replicas.replace, retries=0)(receiver=receiver)
     return {RECOVER: dag}
 
 

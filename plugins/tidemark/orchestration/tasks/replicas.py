@@ -75,3 +75,22 @@ def recover(receiver: str, node: str, task_state_store: Any = None) -> dict[str,
         return told
 
     return perform_step(bring_back)
+
+
+def replace(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
+    """Make, or go on with, the change that replaces a node that stays away. Red if it cannot be made: the next run tries."""
+    progress = make_progress(task_state_store)
+
+    def make_change(app: App) -> dict[str, Any]:
+        from tidemark.cluster.membership.replace import replace_away
+
+        try:
+            replaced = replace_away(app, app.receiver_settings(receiver), progress)
+        except LeaseHeldError as busy:
+            log.info("%s: the nodes are being changed already", busy.message)
+            return {}
+        if replaced.why:
+            log.warning("node %s stays away and is not replaced: %s", replaced.node, replaced.why)
+        return report_counts(f"Replaced what stays away of {receiver}", replaced.as_json()) if replaced.node else {}
+
+    return perform_step(make_change)

@@ -1,0 +1,119 @@
+"""A node that stays away leaves the cluster, and others take its places; nothing is done where that would cost a quorum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
+from tidemark.cluster.health.watch import watch_groups
+from tidemark.cluster.membership.change import Wanted
+from tidemark.cluster.membership.replace import Replaced, choose_change, find_gone, replace_away
+from tidemark.cluster.replicas.commit import record_slots
+from tidemark.cluster.replicas.core.placement import Kept
+from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
+from tidemark.settings.model import NodeSettings
+
+HOUR = 3600.0
+END = LogEnd(Position(1, 5), 1)
+
+
+def group_of(**roles: Role) -> Group:
+    return Group(tuple(Member(name, role, END) for name, role in roles.items()), 2, committed=END.position)
+
+
+AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
+
+
+@pytest.mark.parametrize(
+    ("groups", "ring", "spares", "expected"),
+    [
+        ({"n1": AWAY}, ("n1", "n2", "n3"), ("n5", "n4"), Wanted("add", "n4")),
+        ({"n1": AWAY}, ("n1", "n2", "n3", "n4"), (), Wanted("remove", "n2")),
+        ({"n1": AWAY}, ("n1", "n2", "n3"), (), f"group n1: {Kept.NO_SPARE.value}"),
+        (
+            {"n1": AWAY, "n2": group_of(n2=Role.OFFLINE, n3=Role.SLAVE, n1=Role.SLAVE)},
+            ("n1", "n2", "n3", "n4"),
+            (),
+            f"group n2: {Kept.NO_MASTER.value}",
+        ),
+        (
+            {"n1": group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.UNSYNCED)},
+            ("n1", "n2", "n3"),
+            ("n4",),
+            f"group n1: {Kept.BELOW_QUORUM.value}",
+        ),
+        ({"n3": group_of(n3=Role.UNSYNCED, n4=Role.SLAVE)}, ("n1", "n2", "n3", "n4"), (), Wanted("remove", "n2")),
+    ],
+)
+def test_which_change_comes_next(
+    groups: dict[str, Group], ring: tuple[str, ...], spares: tuple[str, ...], expected: Wanted | str
+) -> None:
+    assert choose_change(groups, "n2", ring, spares, {"n2": 2 * HOUR}, after_s=HOUR) == expected
+
+
+def test_who_is_gone() -> None:
+    away = {"n1": HOUR, "n2": 3 * HOUR, "n9": 9 * HOUR}
+    assert find_gone(("n1", "n2", "n3"), away, HOUR) == "n2"
+    assert find_gone(("n1", "n2", "n3"), away, 4 * HOUR) == ""
+    assert find_gone(("n1", "n2", "n3"), {}, 0.0) == ""
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> LoadedCentre:
+    """Three nodes, each with a log, and a fourth one in the settings."""
+    made = LoadedCentre(tmp_path)
+    made.land(1)
+    made.load()
+    with made.cluster() as cluster:
+        record_slots(cluster)
+    assert made.app.settings.cluster is not None
+    nodes = {name: NodeSettings(name, f"file://{made.node(name)}") for name in ("n1", "n2", "n3", "n4")}
+    cluster = replace(made.app.settings.cluster, replace_hours=1, grace_hours=0)
+    made.app.settings = replace(made.app.settings, cluster=cluster, nodes=nodes)
+    return made
+
+
+def stay_away(centre: LoadedCentre, node: str, hours: float) -> None:
+    """The watch misses a node for so long."""
+    centre.away = {node}
+    for _ in range(3):
+        watch_groups(centre.app, centre.receiver)
+    with centre.app.ledger.write() as connection:
+        connection.exec_driver_sql(f"UPDATE node_watch SET since = since - {hours * HOUR} WHERE misses > 0")
+    watch_groups(centre.app, centre.receiver)
+
+
+def test_a_node_that_stays_away_is_replaced_by_one_of_the_settings(centre: LoadedCentre) -> None:
+    gone = centre.header  # a master
+    stay_away(centre, gone, 0.5)
+    assert replace_away(centre.app, centre.receiver) == Replaced()
+    stay_away(centre, gone, 1)
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n4", "swapped")
+    centre.land(2)
+    assert centre.load().exit_code == 0  # while slots move
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, "add n4", "done")
+    watch_groups(centre.app, centre.receiver)
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"remove {gone}", "done")
+    watch_groups(centre.app, centre.receiver)
+    assert replace_away(centre.app, centre.receiver) == Replaced()
+    with centre.cluster() as cluster:
+        assert gone not in cluster.table.ring and len(cluster.table.ring) == 3
+        record_slots(cluster)
+    assert len(centre.rows()) == 2
+    logs_tell_the_catalog(centre)
+    everything_is_held(centre)
+
+
+def test_nobody_is_replaced_where_a_group_would_lose_its_quorum_or_a_change_is_open(centre: LoadedCentre) -> None:
+    gone, other = "n2", "n3"
+    centre.away = {other}
+    centre.land(2)
+    centre.load()
+    stay_away(centre, gone, 1)
+    with centre.app.ledger.write() as connection:  # it fell out of step, and has nothing to show yet
+        connection.exec_driver_sql(f"""UPDATE group_log SET in_step = '["n1", "{gone}"]'""")
+    assert replace_away(centre.app, centre.receiver).why.endswith(Kept.BELOW_QUORUM.value)
+    assert centre.sql("SELECT COUNT(*) FROM cluster_change") == [(0,)]
