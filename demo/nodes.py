@@ -43,7 +43,10 @@ class Nodes:
         )
         if not struck:
             self._wipe()
+        self._put_empty_disk()  # the load may have written to the old one until its end
         tidemark(self.settings, "cluster", "check", "--repair", "--lost", WIPED, "--yes", allow=(0, 20))
+        tidemark(self.settings, "replica", "watch")  # Airflow does it every minute: it finds that the log is gone too
+        tidemark(self.settings, "load")  # the one that was hit may have left something
         roles = {
             member["role"]
             for group in tidemark(self.settings, "replica", "show")["groups"]
@@ -73,8 +76,12 @@ class Nodes:
 
     def _wipe(self) -> None:
         self.lost = len(list((self.folder / WIPED).rglob("*.tsfile")))
-        shutil.rmtree(self.folder / WIPED)
-        (self.folder / WIPED).mkdir()
+        self._put_empty_disk()
+
+    def _put_empty_disk(self) -> None:
+        while any((self.folder / WIPED).iterdir()):  # a load that is at work makes folders while they are removed
+            shutil.rmtree(self.folder / WIPED, ignore_errors=True)
+            (self.folder / WIPED).mkdir(exist_ok=True)
 
     def _read(self, name: str, *words: str) -> bytes:
         out = self.folder / f"{name}.csv"

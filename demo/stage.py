@@ -136,8 +136,8 @@ class SiteDoor:
 
 
 def write_settings(stage: Path, door: SiteDoor) -> Path:
-    """Write the demo's tidemark.toml: two sites with a receiver and a link each, without a schedule. Returns its path."""
-    blocks = ['[ledger]\nurl = "sqlite:///ledger.db"\n']
+    """Write the demo's tidemark.toml: two sites with a receiver and a link each, without a clock. Returns its path."""
+    blocks = ['[ledger]\nurl = "sqlite:///ledger.db"\n\n[airflow]\nload_schedule = ""\n']
     for site in SITES:
         data = ", ".join(f'"{d}"' for d in site.data)
         blocks.append(

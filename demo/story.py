@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from demo.answers import Verdict, judge
-from demo.command import StoryBroke, kill_in_the_middle, tidemark
+from demo.answers import judge
+from demo.command import StoryBroke, import_command, kill_in_the_middle, run_beside, tidemark
 from demo.nodes import Nodes
 from demo.pages import Pages
 from demo.stage import SITES, DemoSite, SiteDoor, empty_stage, reveal, reveal_schema, write_settings
@@ -66,6 +66,7 @@ class Story:
             self.outcome.ssh, self.outcome.settings = self.door.is_ssh, str(self.settings)
             if self.with_ui:
                 self.pages = Pages(self.settings)
+            import_command()
             self._chapters()
         finally:
             if self.pages is not None:
@@ -82,11 +83,12 @@ class Story:
         self._step("the same command again", lambda: self._sync(factory))
         self._step("late data and deletions appear at the sites", self._seal_rest)
         nodes = Nodes(self.stage / "nodes", wind, self.door)
+        if self.pages is not None:
+            self._step("Airflow is up, and runs windfarm's DAG", lambda: self._begin_in_airflow(wind))
         self._step("three data nodes; the disk of one is emptied while they are loaded", nodes.wipe_one)
         self._step("their ledger is deleted", nodes.lose_ledger)
         if self.pages is not None:
-            self._step("Airflow is up", self._airflow_up)
-            self._step("windfarm syncs as a DAG; Spark loads and merges", lambda: self._sync_in_airflow(wind))
+            self._step("windfarm has synced as a DAG; Spark loads and merges", lambda: self._end_in_airflow(wind))
         else:
             self._step("second sync of windfarm", lambda: self._sync(wind))
         self._step("second sync of factory", lambda: self._sync(factory))
@@ -131,23 +133,24 @@ class Story:
             return "it ended before the kill"
         return f"{len(list(landing.glob('*/*/**/*.tsfile')))} files had arrived; no landing is whole"
 
-    def _airflow_up(self) -> str:
+    def _begin_in_airflow(self, site: DemoSite) -> str:
         assert self.pages is not None
         self.pages.wait_until_up()
         self.outcome.ui = self.pages.address
+        self.pages.wait_for_dags(f"tidemark_sync__{site.name}", "tidemark_load")
+        self.pages.trigger(f"tidemark_sync__{site.name}")
         return self.pages.address
 
-    def _sync_in_airflow(self, site: DemoSite) -> str:
+    def _end_in_airflow(self, site: DemoSite) -> str:
         assert self.pages is not None
-        sync = f"tidemark_sync__{site.name}"
-        self.pages.wait_for_dags(sync, "tidemark_load")
-        self.pages.run(sync)
+        self.pages.wait_for_a_run(f"tidemark_sync__{site.name}")
         self.pages.wait_for_a_run("tidemark_load")
+        self.pages.begin_stop()
         last = next(link for link in tidemark(self.settings, "status")["links"] if link["name"] == site.name)
         return f"sync success, load success, run {last['last_run']}"
 
     def _merge(self) -> str:
-        answers = [tidemark(self.settings, "merge", "--receiver", site.receiver) for site in SITES]
+        answers = run_beside(self.settings, *(("merge", "--receiver", site.receiver) for site in SITES))
         merged = sum(a["files_in"] for a in answers), sum(a["files_out"] for a in answers)
         return f"{merged[0]} files into {merged[1]}" if merged[0] else "nothing left to merge"
 
@@ -168,33 +171,28 @@ class Story:
 
     def _judge(self) -> str:
         self._count_landed()
-        verdicts = [self._judge_site(site) for site in SITES]
-        self.outcome.rows = sum(v.rows for v in verdicts)
-        self.outcome.missing = sum(v.missing for v in verdicts)
-        self.outcome.duplicates = sum(v.duplicates for v in verdicts)
-        self.outcome.foreign = sum(v.foreign for v in verdicts)
+        pages = {site.name: self.stage / f"{site.name}.csv" for site in SITES}
+        reads = (("read", "--receiver", site.receiver, "--tall", "--out", str(pages[site.name])) for site in SITES)
+        run_beside(self.settings, *reads)
+        verdicts = {site: judge(pages[site.name], site) for site in SITES}
+        self.outcome.sites = {site.name: {"version": site.version, **asdict(v)} for site, v in verdicts.items()}
+        self.outcome.rows = sum(v.rows for v in verdicts.values())
+        self.outcome.missing = sum(v.missing for v in verdicts.values())
+        self.outcome.duplicates = sum(v.duplicates for v in verdicts.values())
+        self.outcome.foreign = sum(v.foreign for v in verdicts.values())
         return f"{self.outcome.rows:,} points, {self.outcome.missing} missing, {self.outcome.duplicates} twice"
 
-    def _judge_site(self, site: DemoSite) -> Verdict:
-        out = self.stage / f"{site.name}.csv"
-        tidemark(self.settings, "read", "--receiver", site.receiver, "--tall", "--out", str(out))
-        verdict = judge(out, site)
-        self.outcome.sites[site.name] = {"version": site.version, **asdict(verdict)}
-        return verdict
-
     def _prove(self) -> str:
-        shares = []
-        kept = 0
-        for site in SITES:
-            page = self.stage / f"coverage-{site.name}.html"
-            shares.append(
-                tidemark(self.settings, "coverage", "--receiver", site.receiver, "--html", str(page), allow=(0, 20))
-            )
-            # live only: one site dropped a file that its receiver keeps, so points of that file alone are not the site's
-            proof = tidemark(self.settings, "verify", "--receiver", site.receiver, "--deep", "--live-only")
-            kept += int(proof["kept_files"])
-            self.outcome.coverage_html = str(page)
-            self.outcome.sites[site.name]["coverage"] = float(shares[-1]["complete"])
+        pages = [self.stage / f"coverage-{site.name}.html" for site in SITES]
+        asked = zip(SITES, pages, strict=True)
+        coverage = (("coverage", "--receiver", site.receiver, "--html", str(page)) for site, page in asked)
+        shares = run_beside(self.settings, *coverage, allow=(0, 20))
+        # live only: one site dropped a file that its receiver keeps, so points of that file alone are not the site's
+        deep = (("verify", "--receiver", site.receiver, "--deep", "--live-only") for site in SITES)
+        kept = sum(int(proof["kept_files"]) for proof in run_beside(self.settings, *deep))
+        for site, share in zip(SITES, shares, strict=True):
+            self.outcome.sites[site.name]["coverage"] = float(share["complete"])
+        self.outcome.coverage_html = str(pages[-1])
         self.outcome.coverage = min(float(s["complete"]) for s in shares)
         days = sum(s["cells"] for s in shares)
         return f"coverage {self.outcome.coverage:.1%} of {days} device-days; every point right; {kept} dropped file kept"
