@@ -20,10 +20,13 @@ ROOT = SHIPPED if IS_INSTALLED else CODE.parent
 
 EXTRAS: Mapping[str, str] = {
     "airflow": "airflow",
+    "google": "changes",
     "psycopg": "postgres",
     "pyarrow": "read",
     "pymysql": "changes",
     "pyspark": "spark",
+    "starlette": "changes",
+    "uvicorn": "changes",
 }
 """Each optional package that Tidemark imports, and the extra of the distribution that brings it."""
 

@@ -31,6 +31,7 @@ OPENS_ITSELF = {
     "tsfiles/write/writer": "writes",
     "changes/connection/files": "binary logs that the operator names",
     "changes/connection/login": "a password file that the operator names",
+    "changes/delivery/http/tokens": "a file that the operator names",
     "changes/store/disk": "its own indexes, mapped into memory",
     "changes/delivery/export": "writes where the user says",
     "changes/delivery/lines": "writes where the user says",

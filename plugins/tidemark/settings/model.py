@@ -26,6 +26,7 @@ from tidemark.settings.values import (
     parse_hours,
     parse_iotdb_address,
     parse_ledger_url,
+    parse_listen,
     parse_local_store,
     parse_nonempty_texts,
     parse_notifiers,
@@ -441,6 +442,20 @@ class SourceSettings:
 
 
 @dataclass(frozen=True)
+class ChangesSettings:
+    """`./tidemark changes serve`: changes of the sources, to other machines."""
+
+    listen: str = setting("127.0.0.1:28332", parse_listen, "address and port; 0: a port that is free")
+    tokens: str = setting(
+        "changes.tokens",
+        parse_path,
+        "a file with a line `TOKEN TASK…` for each client; `openssl rand -hex 24` makes a token",
+    )
+    certificate: str = setting("", parse_path, "a file in PEM, and `key`: then it is HTTPS")
+    key: str = setting("", parse_path, "the certificate's key")
+
+
+@dataclass(frozen=True)
 class Settings:
     """The whole file."""
 
@@ -454,6 +469,7 @@ class Settings:
     cluster: ClusterSettings | None = None  # None: there is one node, the receiver itself
     nodes: Mapping[str, NodeSettings] = field(default_factory=dict)
     sources: Mapping[str, SourceSettings] = field(default_factory=dict)
+    changes: ChangesSettings = ChangesSettings()
 
     @property
     def root(self) -> Path:
@@ -477,6 +493,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "cluster": ClusterSettings,
     "nodes": NodeSettings,
     "sources": SourceSettings,
+    "changes": ChangesSettings,
 }
 NAMED = ("receivers", "sites", "links", "nodes", "sources")  # sections with a table for each name
 DEFAULTS = {"site": "sites", "link": "links"}  # what `[defaults.NAME]` is for
@@ -509,7 +526,7 @@ CLUSTER_HEAD = "# Several nodes for the catalog: take away the # of the lines be
 SOURCES_HEAD = "# Changes of MySQL and MariaDB: take away the # of the lines below, then ./tidemark changes capture orders\n"
 HEADS = {"cluster": CLUSTER_HEAD, "sources": SOURCES_HEAD}
 TABLES = {"receivers": "centre", "sites": "plant1", "links": "plant1", "nodes": "n1", "sources": "orders"}
-COMMENTED = ("cluster", "nodes", "sources")  # sections that a new file does not use
+COMMENTED = ("cluster", "nodes", "sources", "changes")  # sections that a new file does not use
 MEANING_COLUMN = 43
 
 

@@ -335,6 +335,24 @@ def parse_server_url(value: Any) -> str:
     return str(value)
 
 
+def parse_listen(value: Any) -> str:
+    """Read where a server listens: a host and a port."""
+    split_listen(parse_text(value))
+    return str(value)
+
+
+def split_listen(text: str) -> tuple[str, int]:
+    """Split an address as `parse_listen` reads it into host and port."""
+    try:
+        address = urlsplit(f"//{text}")
+        host, port = address.hostname, address.port
+    except ValueError:
+        host, port = None, None
+    if not host or port is None or address.path or address.username is not None:
+        raise ValueError('must be "HOST:PORT", such as "127.0.0.1:28332" or "[::1]:28332"')
+    return host, port
+
+
 def split_server_url(url: str) -> tuple[str, tuple[tuple[str, int], ...]]:
     """Split servers as `parse_server_url` reads them into the user and the addresses."""
     user, _, hosts = url.rstrip("/").partition("://")[2].partition("@")

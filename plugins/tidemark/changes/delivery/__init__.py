@@ -10,6 +10,7 @@
     lines           batches as JSON lines: files of `changes consume`, dead letters
     stream          a member of a task: leases, batches, points
     tasks           tasks begun, rewound, divided anew; what retention leaves them
+    http            all of it to other machines and languages
 
 Imports `changes.binlog`, `changes.capture`, `changes.store`, `errors`, `ledger` and `stores.agent.durable`.
 Knows no settings.

@@ -67,13 +67,15 @@ class Sharding:
 class ShardPiece:
     """What a shard has of a transaction, or of a part of a large one. Its rows have the columns `i` and `moved`, too.
 
-    `rows`: of the transaction in all shards together, up to here. With `ends` it is whole.
+    `rows`: of the transaction in all shards together, up to here; `behind`: of all its rows, wanted or not, so the number of
+    the next one. With `ends` it is whole.
     """
 
     seq: int
     transaction: Transaction
     rows: int
     ends: bool = True
+    behind: int = 0
 
 
 def shard_rows(sharding: Sharding, rows: Rows) -> Numbers:
@@ -121,6 +123,7 @@ class Divider:
         """
         chosen = range(self.sharding.shards) if shards is None else sorted(shards)
         wholes: dict[int, _Whole] = {}
+        behinds: list[int] = []
         for piece in pieces:
             for record in piece.transaction.records:
                 if not isinstance(record, Rows):
@@ -129,11 +132,12 @@ class Divider:
                     whole = wholes.setdefault(id(record.whole), _Whole(record.shape, record.whole))
                     whole.add(record, self._row, piece.seq)
                 self._row += record.count
+            behinds.append(self._row)
             if piece.ends:
                 self._row = 0
         divided = {key: _divide_rows(self.sharding, whole, chosen) for key, whole in wholes.items()}
         found: dict[int, list[ShardPiece]] = {shard: [] for shard in chosen}
-        for piece in pieces:
+        for piece, behind in zip(pieces, behinds, strict=True):
             everyone: list[Record] = []
             own: dict[int, list[Record]] = {}  # of shards that have rows
             for record in piece.transaction.records:
@@ -145,17 +149,17 @@ class Divider:
                     self._given += given
                     for shard, rows in parts:
                         own.setdefault(shard, [*everyone]).append(rows)
-            shared = self._make_piece(piece, everyone)
+            shared = self._make_piece(piece, behind, everyone)
             for shard, list_of_shard in found.items():
-                list_of_shard.append(self._make_piece(piece, own[shard]) if shard in own else shared)
+                list_of_shard.append(self._make_piece(piece, behind, own[shard]) if shard in own else shared)
             if piece.ends:
                 self._given = 0
         return found
 
-    def _make_piece(self, piece: Piece, records: Sequence[Record]) -> ShardPiece:
+    def _make_piece(self, piece: Piece, behind: int, records: Sequence[Record]) -> ShardPiece:
         whole = piece.transaction
         transaction = Transaction(whole.info, whole.gtid, whole.gtid_offset, tuple(records))
-        return ShardPiece(piece.seq, transaction, self._given, piece.ends)
+        return ShardPiece(piece.seq, transaction, self._given, piece.ends, behind)
 
 
 class _Whole:

@@ -100,14 +100,32 @@ class Encoded:
     def place(self, position: int, fence: int) -> bytes:
         """The block's bytes at a packed position."""
         draft = self.draft
-        checks = (zlib.crc32(self.head), zlib.crc32(self.body))
-        flags = _BEGINS * draft.begins + _ENDS * draft.ends
-        lengths = (len(self.head), len(self.body))
-        states = (draft.before.pack(), draft.after.pack())
-        header = _HEADER.pack(
-            MAGIC, VERSION, flags, *lengths, position, fence, len(draft.transactions), self.rows, *states, *checks
+        header = Header(
+            position,
+            fence,
+            len(draft.transactions),
+            self.rows,
+            draft.before,
+            draft.after,
+            draft.begins,
+            draft.ends,
+            len(self.head),
+            len(self.body),
+            zlib.crc32(self.head),
+            zlib.crc32(self.body),
         )
-        return b"".join([header, _CHECK.pack(zlib.crc32(header)), self.head, self.body])
+        return b"".join([encode_header(header), self.head, self.body])
+
+
+def encode_header(header: Header) -> bytes:
+    """A header as it is stored."""
+    flags = _BEGINS * header.begins + _ENDS * header.ends
+    lengths = (header.head_bytes, header.body_bytes)
+    states = (header.before.pack(), header.after.pack())
+    checks = (header.head_check, header.body_check)
+    counts = (header.transactions, header.rows)
+    packed = _HEADER.pack(MAGIC, VERSION, flags, *lengths, header.position, header.fence, *counts, *states, *checks)
+    return packed + _CHECK.pack(zlib.crc32(packed))
 
 
 def encode_block(draft: Draft, *, compress: bool) -> Encoded:

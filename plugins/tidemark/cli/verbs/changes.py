@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         return made
 
     add_task_actions(add_task, POINT)
+    served = add_action(
+        choices, "serve", "changes of all sources to other machines, over HTTP", "./tidemark changes serve --port 28332"
+    )
+    served.add_argument("--host", metavar="H", default="", help="listen there: for `listen` of [changes]")
+    served.add_argument("--port", type=int, metavar="N", default=-1, help="listen there; 0: a port that is free")
 
 
 def _run_changes(call: Call) -> Answer:
@@ -334,6 +340,34 @@ def _run_retain(call: Call) -> Answer:
     return Answer(found, show)
 
 
+def _run_serve(call: Call) -> Answer:
+    from tidemark.changes.delivery.http.run import Listen, serve
+    from tidemark.changes.source import disk_of
+    from tidemark.settings.values import split_listen
+
+    settings, asked = call.settings.changes, call.arguments
+    host, port = split_listen(settings.listen)
+    listen = Listen(
+        asked.host or host,
+        port if asked.port < 0 else asked.port,
+        call.settings.root / settings.tokens,
+        settings.certificate,
+        settings.key,
+    )
+    if not call.settings.sources:
+        raise UsageError("the settings have no source to serve", hint="[sources.NAME] is one")
+
+    def report_ready(address: str) -> None:
+        if call.screen.as_json:
+            call.screen.print_json({"ok": True, "address": address, "pid": os.getpid()})
+        else:
+            call.screen.print_pairs({"address": address, "pid": str(os.getpid())}.items())
+            call.screen.print_remark("Ctrl-C stops it")
+
+    serve({name: disk_of(source) for name, source in call.settings.sources.items()}, listen, report_ready)
+    return Answer({}, lambda _screen: None, said=True)
+
+
 _ACTIONS: dict[str, Callable[[Call], Answer]] = {
     "doctor": _run_doctor,
     "capture": _run_capture,
@@ -344,6 +378,7 @@ _ACTIONS: dict[str, Callable[[Call], Answer]] = {
     "verify": _run_verify,
     "repair": _run_repair,
     "retain": _run_retain,
+    "serve": _run_serve,
     "consume": run_consume,
     "rewind": run_rewind,
     "reshard": run_reshard,

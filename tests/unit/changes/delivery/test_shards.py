@@ -262,7 +262,8 @@ def test_each_row_is_in_one_shard_in_the_order_of_the_store(
 ) -> None:
     sharding = Sharding(shards, hash_, key_change)
     expected: dict[int, Told] = defaultdict(list)
-    number, counts, given_rows = 0, [], 0
+    number, given_rows = 0, 0
+    counts: list[tuple[int, int]] = []
     shards_of = shards_of_names(sharding)
     for one in pieces:
         for record in one.transaction.records:
@@ -279,15 +280,15 @@ def test_each_row_is_in_one_shard_in_the_order_of_the_store(
                         expected[shard].append((one.seq, number, row, None))
                     given_rows += 1
                 number += 1
-        counts.append(given_rows)
+        counts.append((given_rows, number))
         if one.ends:
             number = given_rows = 0
     wants = lambda _database, table: table == PEOPLE.table  # noqa: E731
     found = Divider(sharding, wants).divide(pieces)
     assert {shard: rows_in(each) for shard, each in found.items()} == {shard: expected[shard] for shard in range(shards)}
     for each in found.values():
-        assert [(one.seq, one.rows, one.ends) for one in each] == [
-            (one.seq, count, one.ends) for one, count in zip(pieces, counts, strict=True)
+        assert [(one.seq, one.ends, one.rows, one.behind) for one in each] == [
+            (one.seq, one.ends, *count) for one, count in zip(pieces, counts, strict=True)
         ]
     divider = Divider(sharding, wants)
     one_by_one = [divider.divide([each]) for each in pieces]

@@ -1,0 +1,15 @@
+"""Changes over HTTP: the original's protocol, with a codec of Arrow blocks beside it.
+
+    run       listen and answer
+    app       the calls, sessions, tokens, errors, metrics
+    sessions  clients between their first call and their end
+    tokens    who may read what
+    feed      a client's way through a store
+    events    transactions as the original's messages
+    frames    transactions as Arrow blocks
+    requests  what clients ask. Pure
+    schema    the messages, field by field. Pure
+    client    a client, in Python
+
+The server knows no settings: it is given stores by name. Imports `starlette`, `uvicorn` (`app`, `run`) and `protobuf`.
+"""

@@ -1,0 +1,344 @@
+"""The HTTP door to change stores: three calls of the original, health, metrics. docs/changes.md has it for users.
+
+A client goes from `/v1/getServerInfo`, which gives it a session, over `/v1/subscribe` to `/v1/fetchMessages`, which it calls
+again and again. What costs time runs in a few threads; a client that takes its reply slowly holds nothing but that reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from tidemark.changes.delivery.http.events import Reply, encode_error
+from tidemark.changes.delivery.http.feed import TOO_OLD, Feed, RangeError, Watch, find_start
+from tidemark.changes.delivery.http.requests import Fetch, Subscription, parse_fetch, parse_subscription
+from tidemark.changes.delivery.http.sessions import Counts, Session, Sessions
+from tidemark.changes.delivery.http.tokens import Tokens
+from tidemark.changes.store.disk import Disk
+from tidemark.errors import BinlogGapError, NotFoundError, TidemarkError, UsageError
+
+SESSION = "Tidemark-Session"
+MOST_BODY = 256 << 10
+BODY_SECONDS, SEND_SECONDS = 10.0, 60.0
+LOOK_SECONDS = 0.02
+THREADS = 4
+_PIECE = 256 << 10
+_PROTOBUF = "application/x-protobuf"
+
+
+class RefusedError(Exception):
+    """A request that gets an error. `code`: a word for programs."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+
+class PiecesResponse(Response):
+    """A body in pieces, each sent when the client took the one before; one that takes too long loses the connection."""
+
+    def __init__(self, pieces: list[bytes], media_type: str) -> None:
+        super().__init__(media_type=media_type, headers={"content-length": str(sum(map(len, pieces)))})
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in _join_small(self._pieces):
+            body = {"type": "http.response.body", "body": piece, "more_body": True}
+            await asyncio.wait_for(send(body), SEND_SECONDS)
+        await asyncio.wait_for(send({"type": "http.response.body", "body": b""}), SEND_SECONDS)
+
+
+def _join_small(pieces: list[bytes]) -> list[bytes]:
+    """The same bytes in pieces that are neither tiny nor huge."""
+    whole = b"".join(pieces)
+    pieces.clear()
+    return [whole[start : start + _PIECE] for start in range(0, len(whole), _PIECE)]
+
+
+Answer = Callable[[Request, frozenset[str]], Awaitable[Response]]
+
+
+class Growth:
+    """Who waits for a store to grow. One look at the store is for all of them."""
+
+    def __init__(self, look: Callable[[], Awaitable[int]]) -> None:
+        self._look = look
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def wait(self, seq: int, seconds: float) -> None:
+        """Until transaction `seq` is there, or the time is over."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = seq
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_again())
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(waiter, seconds)
+        finally:
+            del self._waiting[waiter]
+
+    async def _look_again(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                end = await self._look()
+            except TidemarkError:
+                end = 1 << 63  # who waits meets it
+            for waiter, seq in self._waiting.items():
+                if end >= seq and not waiter.done():
+                    waiter.set_result(None)
+
+
+class Server:
+    """All that the routes share. `sources`: the stores, by the names of the settings."""
+
+    def __init__(self, sources: Mapping[str, Disk], tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
+        self._watches = {name: Watch(disk) for name, disk in sources.items()}
+        self._growths = {name: Growth(partial(self._look_at, watch)) for name, watch in self._watches.items()}
+        self._tokens = tokens
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="reply")
+        self._load, self._load_at = 0.0, clock()
+        self._busy = 0.0
+        self.sessions = Sessions(clock)
+        self.counts = Counts()
+
+    def make_app(self) -> Starlette:
+        routes = [
+            Route("/healthz", self._answer_health, methods=["GET"]),
+            Route("/metrics", self._guard(self._answer_metrics), methods=["GET"]),
+            Route("/v1/getServerInfo", self._guard(self._answer_info), methods=["POST"]),
+            Route("/v1/subscribe", self._guard(self._answer_subscribe), methods=["POST"]),
+            Route("/v1/fetchMessages", self._guard(self._answer_fetch), methods=["POST"]),
+        ]
+        return Starlette(routes=routes, exception_handlers={404: _tell_unknown, 405: _tell_unknown})
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _guard(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        """Who asks is known before anything is looked at; what goes wrong becomes a status with its reason."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                tasks = self._tokens.find_tasks(request.headers.get("authorization", ""))
+                if tasks is None:
+                    raise RefusedError(401, "UNAUTHORIZED", "no token of this server", "Authorization: Bearer TOKEN")
+                response = await answer(request, tasks)
+            except RefusedError as refused:
+                response = _tell_refused(request, refused)
+            except TidemarkError as wrong:
+                response = _tell_refused(request, _refuse(wrong))
+            except ClientDisconnect:
+                response = Response(status_code=400)
+            key = (request.url.path, response.status_code)
+            self.counts.requests[key] = self.counts.requests.get(key, 0) + 1
+            return response
+
+        return guarded
+
+    async def _work(self, act: Callable[[], Any]) -> Any:
+        """Act in a thread, and note how long."""
+
+        def timed() -> Any:
+            begun = time.thread_time()
+            try:
+                return act()
+            finally:
+                self._busy += time.thread_time() - begun
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, timed)
+
+    async def _look_at(self, watch: Watch) -> int:
+        """The number of the last transaction."""
+        return int(await self._work(lambda: watch.open_reader().view.end.seq))
+
+    def _measure_load(self) -> float:
+        """How much of one core the replies took in the last second or more, at most 1."""
+        now = self._clock()
+        if now - self._load_at >= 1.0:
+            self._load, self._busy = min(1.0, self._busy / (now - self._load_at)), 0.0
+            self._load_at = now
+        return round(self._load, 3)
+
+    # answers
+
+    async def _answer_health(self, request: Request) -> Response:
+        del request
+        return PlainTextResponse("ok\n")
+
+    async def _answer_metrics(self, request: Request, tasks: frozenset[str]) -> Response:
+        del request
+        self.sessions.end_idle()
+        lines = ["# TYPE tidemark_changes_requests counter"]
+        for (path, status), count in sorted(self.counts.requests.items()):
+            lines.append(f'tidemark_changes_requests_total{{path="{path}",status="{status}"}} {count}')
+        lines += ["# TYPE tidemark_changes_rows counter"]
+        for task, rows in sorted(self.counts.rows.items()):
+            if task in tasks:
+                lines.append(f'tidemark_changes_rows_total{{task="{_escape(task)}"}} {rows}')
+        lines += ["# TYPE tidemark_changes_sessions gauge"]
+        lines += [f'tidemark_changes_sessions{{task="{_escape(t)}"}} {self.sessions.count(t)}' for t in sorted(tasks)]
+        lines += ["# TYPE tidemark_changes_sent_bytes counter", f"tidemark_changes_sent_bytes_total {self.counts.bytes_out}"]
+        lines += ["# TYPE tidemark_changes_load gauge", f"tidemark_changes_load {self._measure_load()}", "# EOF", ""]
+        return PlainTextResponse("\n".join(lines), media_type="application/openmetrics-text; version=1.0.0; charset=utf-8")
+
+    async def _answer_info(self, request: Request, tasks: frozenset[str]) -> Response:
+        wanted = self._allow(parse_subscription(await self._read_body(request)), tasks)
+        told: dict[str, Any] = {
+            "serverStatus": "AVAILABLE",
+            "address": request.url.netloc,
+            "writerTaskList": [task for task in self.sessions.list_tasks(wanted.source) if task in tasks],
+            "inboundBytes": self.counts.bytes_in,
+            "outboundBytes": self.counts.bytes_out,
+            "loadFactor": self._measure_load(),
+        }
+        watch = self._watches[wanted.source]
+        try:
+            await self._work(lambda: find_start(watch.open_reader(), wanted.checkpoint))
+        except RangeError as outside:
+            told |= {"serverStatus": "UNAVAILABLE", "code": outside.code, "error": outside.message, "hint": outside.hint}
+            return JSONResponse(told)
+        session = self.sessions.begin(wanted.task, wanted.source)
+        if session is None:
+            told |= {"serverStatus": "UNAVAILABLE", "code": "TOO_MANY_SESSIONS", "error": "too many sessions"}
+            return JSONResponse(told)
+        return JSONResponse(told | {"session": session.id}, headers={SESSION: session.id})
+
+    async def _answer_subscribe(self, request: Request, tasks: frozenset[str]) -> Response:
+        body = await self._read_body(request)
+        session = self._find_session(request, tasks)
+        wanted = self._allow(parse_subscription(body), tasks)
+        if (wanted.task, wanted.source) != (session.task, session.source):
+            raise RefusedError(409, "OTHER_TASK", "the session is of another task or source", "call /v1/getServerInfo first")
+        with self._hold(session):
+            watch = self._watches[wanted.source]
+            session.feed = await self._work(lambda: Feed(watch, wanted))
+        return PlainTextResponse("success", headers={SESSION: session.id})
+
+    async def _answer_fetch(self, request: Request, tasks: frozenset[str]) -> Response:
+        asked = parse_fetch(await self._read_body(request))
+        session = self._find_session(request, tasks)
+        if session.feed is None:
+            raise RefusedError(409, "NOT_SUBSCRIBED", "the session has not subscribed", "call /v1/subscribe first")
+        with self._hold(session):
+            reply = await self._take(session.feed, asked)
+        pieces = reply.encode()
+        self.counts.rows[session.task] = self.counts.rows.get(session.task, 0) + reply.count
+        self.counts.bytes_out += sum(map(len, pieces))
+        return PiecesResponse(pieces, _PROTOBUF)
+
+    async def _take(self, feed: Feed, asked: Fetch) -> Reply:
+        """What the feed has. Where that is nothing, what comes until the time is over."""
+        until = self._clock() + asked.milliseconds / 1000
+        while True:
+            reply: Reply = await self._work(lambda: feed.take(asked))
+            left = until - self._clock()
+            if reply.messages or left <= 0:
+                return reply
+            await self._growths[feed.wanted.source].wait(feed.next, left)
+
+    # what a request is
+
+    def _allow(self, wanted: Subscription, tasks: frozenset[str]) -> Subscription:
+        """A task of another token, and a source that is not here, are told in one word: nothing is told of either."""
+        if wanted.task not in tasks:
+            raise RefusedError(403, "FORBIDDEN", "the token is for no such task", "`tokens` of [changes] says which")
+        if wanted.source not in self._watches:
+            raise RefusedError(404, "NO_SOURCE", "this server has no such source", "serviceGroupName is a [sources.NAME]")
+        return wanted
+
+    def _find_session(self, request: Request, tasks: frozenset[str]) -> Session:
+        found = self.sessions.find(request.headers.get(SESSION, ""), tasks.__contains__)
+        if found is None:
+            raise RefusedError(
+                410, "NO_SESSION", "no such session, or it ended", "call /v1/getServerInfo, then /v1/subscribe"
+            )
+        return found
+
+    def _hold(self, session: Session) -> Any:
+        if session.is_busy:
+            raise RefusedError(409, "BUSY", "a request of this session is at work", "one request of a session at a time")
+        return _Held(session, self._clock)
+
+    async def _read_body(self, request: Request) -> bytes:
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise RefusedError(415, "ENCODED", "the body is compressed", "send it as it is")
+        declared = request.headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > MOST_BODY:
+            raise RefusedError(413, "TOO_LARGE", f"the body is larger than {MOST_BODY} bytes")
+        found = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for piece in request.stream():
+                    found += piece
+                    if len(found) > MOST_BODY:
+                        raise RefusedError(413, "TOO_LARGE", f"the body is larger than {MOST_BODY} bytes")
+        except TimeoutError as late:
+            raise RefusedError(408, "TOO_SLOW", f"the body did not come within {BODY_SECONDS:g} seconds") from late
+        self.counts.bytes_in += len(found)
+        return bytes(found)
+
+
+class _Held:
+    """A session that a request works with."""
+
+    def __init__(self, session: Session, clock: Callable[[], float]) -> None:
+        self._session = session
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._session.is_busy = True
+
+    def __exit__(self, *_: object) -> None:
+        self._session.is_busy = False
+        self._session.used = self._clock()
+
+
+def _refuse(wrong: TidemarkError) -> RefusedError:
+    if isinstance(wrong, RangeError):
+        return RefusedError(410 if wrong.code == TOO_OLD else 416, wrong.code, wrong.message, wrong.hint)
+    if isinstance(wrong, BinlogGapError):
+        return RefusedError(410, TOO_OLD, wrong.message, wrong.hint)
+    if isinstance(wrong, UsageError):
+        return RefusedError(400, "BAD_REQUEST", wrong.message, wrong.hint)
+    if isinstance(wrong, NotFoundError):
+        return RefusedError(404, "NOT_FOUND", wrong.message, wrong.hint)
+    return RefusedError(500, "FAILED", wrong.message, wrong.hint)
+
+
+def _tell_refused(request: Request, refused: RefusedError) -> Response:
+    """The reason: of a fetch as an RdsEnvelope, else as JSON. The connection ends where the body may not be read whole."""
+    headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
+    if refused.status in (408, 413, 415):
+        headers["Connection"] = "close"
+    if request.url.path == "/v1/fetchMessages":
+        data = encode_error(refused.status, f"{refused.code}: {refused.message}; {refused.hint}")
+        return Response(data, refused.status, headers, _PROTOBUF)
+    told = {"code": refused.code, "error": refused.message, "hint": refused.hint}
+    return JSONResponse(told, refused.status, headers)
+
+
+async def _tell_unknown(request: Request, error: Exception) -> Response:
+    del request
+    return JSONResponse({"code": "NO_SUCH_CALL"}, getattr(error, "status_code", 404))
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

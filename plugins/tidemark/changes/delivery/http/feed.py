@@ -1,0 +1,289 @@
+"""A client's way through a store: where it begins, and what each fetch gives.
+
+A feed keeps the place behind what it gave. A reply that is lost on its way is not given again: the client subscribes anew,
+from its own point.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import chain
+
+from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.capture.run import parse_gtids
+from tidemark.changes.delivery.http import events as e
+from tidemark.changes.delivery.http.frames import Frame, encode_frame
+from tidemark.changes.delivery.http.requests import ARROW, EARLIEST, LATEST, Checkpoint, Fetch, Subscription
+from tidemark.changes.delivery.http.schema import UNDIVIDED
+from tidemark.changes.delivery.shards import Divider, ShardPiece
+from tidemark.changes.delivery.storage_points import add_gtids
+from tidemark.changes.store.block import encode_header
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import Ddl, Mark, Record, Rows, SchemaChange, Transaction
+from tidemark.changes.store.read import Piece, Reader, Stretch, Target, at_position, at_time, outside
+from tidemark.errors import BinlogGapError, NotFoundError, PermanentError
+
+TOO_OLD, TOO_NEW = "LESS_THAN_MIN", "GREATER_THAN_MAX"
+EVERYTHING = ("**",)
+_ENDS = ("commit", "xa_commit", "xa_rollback", "xa_prepare")
+
+
+class Watch:
+    """The store of a source as it is now, for all its clients."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._lock = threading.Lock()
+        self._seen: object = None
+        self._reader: Reader | None = None
+
+    def open_reader(self) -> Reader:
+        """A reader that sees what is durable. Looking again costs little where nothing is new."""
+        with self._lock:
+            seen = self._look_at_names()
+            if self._reader is None or seen != self._seen:
+                self._reader, self._seen = Reader(self.disk), seen
+            return self._reader
+
+    def _look_at_names(self) -> object:
+        """What changes with every group, block, holder, and round of cleaning."""
+        found: list[tuple[str, int]] = [(name, 0) for name in self.disk.list_names("holders")]
+        found += [(name, 0) for name in self.disk.list_names("data")]
+        for name in self.disk.list_names("tail"):
+            with suppress(FileNotFoundError):
+                found.append((name, (self.disk.root / "tail" / name).stat().st_size))
+        return sorted(found)
+
+
+class RangeError(PermanentError):
+    """A point that the store does not have: `code` says on which side."""
+
+    def __init__(self, code: str, message: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+def find_start(reader: Reader, point: Checkpoint) -> int:
+    """The number of the transaction at which a client goes on: the one of its point, or the first that it lacks.
+
+    RangeError: retention took it, or the store ends before it.
+    """
+    end = reader.view.end
+    if point.mode == EARLIEST:
+        return reader.first
+    if point.mode == LATEST:
+        return end.seq + 1
+    try:
+        if point.gtid_set:
+            return _find_by_set(reader, point.gtid_set)
+        target = _target_of(reader, point)
+        if target is None:
+            return reader.first
+        found = reader.find(target)
+    except NotFoundError as gone:
+        raise RangeError(TOO_OLD, gone.message, gone.hint) from gone
+    if found is None:
+        if point.uuid or point.file:
+            raise RangeError(
+                TOO_NEW,
+                f"the point is behind the end of the store, seq:{end.seq}",
+                "wait until it is captured; or another point",
+            )
+        return end.seq + 1
+    return found.seq
+
+
+def _target_of(reader: Reader, point: Checkpoint) -> Target | None:
+    if point.uuid and point.transaction_id > 0:
+        gtid = f"{point.uuid}:{point.transaction_id}"
+        known = parse_gtids(gtid)
+
+        def has(gtids: str) -> bool:
+            return bool(gtids) and contains_gtid(parse_gtids(gtids), gtid)
+
+        return Target(by_set=has, by_gtid=lambda other: bool(other) and parse_gtids(other) == known)
+    if point.file:
+        change_ids = (reader.view.end.info.change_id,)
+        return at_position((change_ids[0], point.file, point.offset, 0))
+    return at_time(point.milliseconds * 1000) if point.milliseconds else None
+
+
+def _find_by_set(reader: Reader, text: str) -> int:
+    """The first transaction that is not in a GTID set. All that the set has must be here."""
+    known, here = parse_gtids(text), parse_gtids(reader.view.gtids)
+    if known is None or here is None or type(known) is not type(here):
+        raise RangeError(TOO_NEW, "the store has no GTIDs of this kind", "another reader; or a point by position")
+    if not here >= known:  # type: ignore[operator]
+        raise RangeError(TOO_NEW, f"the point has {text}, the store {reader.view.gtids}", "wait until it is captured")
+    found = reader.find(
+        outside(
+            lambda gtids: not known >= parse_gtids(gtids) if gtids else False,  # type: ignore[operator]
+            lambda gtid: contains_gtid(known, gtid),
+        )
+    )
+    return found.seq if found else reader.view.end.seq + 1
+
+
+class Feed:
+    """What one client has subscribed to. Used by one thread at a time."""
+
+    def __init__(self, watch: Watch, wanted: Subscription) -> None:
+        self.watch = watch
+        self.wanted = wanted
+        reader = watch.open_reader()
+        self._first = find_start(reader, wanted.checkpoint)
+        self.next = self._first
+        known = wanted.checkpoint.gtid_set
+        self._known = parse_gtids(known) if known else None
+        self._skipped = -1 if known else wanted.checkpoint.event_index
+        self._divider = Divider(wanted.sharding, self._wants)
+        self._stretches: Iterator[Stretch] = iter(())
+        self._stretch: Stretch | None = None  # the one at hand
+        self._rest: Iterator[tuple[int, e.Event]] = iter(())
+        self._known_to = (0, "")  # a transaction, and the GTID set with it
+
+    def _wants(self, database: str, table: str) -> bool:
+        return any(fnmatchcase(f"{database}.{table}", pattern) for pattern in self.wanted.tables)
+
+    def take(self, asked: Fetch) -> e.Reply:
+        """What comes next: nothing, where the client has all. BinlogGapError: retention took what comes next."""
+        reply = self._take_blocks(asked) if self.wanted.codec == ARROW else self._take_events(asked)
+        end = self.watch.open_reader().view.end
+        latest = e.encode_checkpoint(Transaction(end.info), 0) if end.seq else b""
+        gtids = self._gtids_before_next()
+        return replace(reply, latest=latest, props=[("gtidSet", gtids)] if gtids else [])
+
+    def _gtids_before_next(self) -> str:
+        """The source's GTID set before what the next fetch gives; "" where nothing was given yet, or there are none."""
+        stretch = self._stretch
+        if stretch is None:
+            return ""
+        following = next(self._rest, None)
+        if following is None and stretch.header.ends:
+            return stretch.gtids_after
+        before = stretch.before.seq + 1
+        if following is not None:
+            self._rest, before = chain([following], self._rest), following[1].seq
+        seq, known = self._known_to
+        if seq < stretch.before.seq:
+            seq, known = stretch.before.seq, stretch.gtids
+        more = [piece.transaction.gtid for piece in stretch.pieces if seq < piece.seq < before]
+        self._known_to = max(seq, before - 1), add_gtids(known, more)
+        return self._known_to[1]
+
+    def _next_stretch(self) -> Stretch | None:
+        for attempt in range(2):
+            try:
+                found = next(self._stretches, None)
+                if found is None:
+                    reader = self.watch.open_reader()
+                    if self.next < reader.first:
+                        raise self._tell_overrun(reader)
+                    self._stretches = reader.read_stretches(self.next)
+                    found = next(self._stretches, None)
+                if found is not None:
+                    self.next = found.header.after.seq + 1
+                    self._stretch = found
+                return found
+            except NotFoundError as gone:
+                reader = Reader(self.watch.disk)
+                if attempt or self.next < reader.first:
+                    raise self._tell_overrun(reader) from gone
+                self._stretches = iter(())
+                self._divider = Divider(self.wanted.sharding, self._wants)  # it goes on with a whole transaction
+        return None
+
+    def _tell_overrun(self, reader: Reader) -> BinlogGapError:
+        return BinlogGapError(
+            f"seq:{self.next} comes next, and the store begins with seq:{reader.first}: retention took it",
+            hint="rewind the task to `earliest` to go on without what is gone",
+        )
+
+    def _pieces_of(self, stretch: Stretch) -> Sequence[Piece]:
+        """The transactions that the client lacks. One that it has already, of another store's order, is empty."""
+        pieces = [piece for piece in stretch.pieces if piece.seq >= self._first]
+        if self._known is None:
+            return pieces
+        if stretch.gtids and parse_gtids(stretch.gtids) >= self._known:  # type: ignore[operator]
+            self._known = None
+            return pieces
+        return [
+            replace(piece, transaction=replace(piece.transaction, records=()))
+            if contains_gtid(self._known, piece.transaction.gtid)
+            else piece
+            for piece in pieces
+        ]
+
+    def _divide(self, stretch: Stretch) -> dict[int, list[ShardPiece]]:
+        return self._divider.divide(self._pieces_of(stretch), self.wanted.shards)
+
+    # codec ARROW
+
+    def _take_blocks(self, asked: Fetch) -> e.Reply:
+        messages: dict[int, list[bytes]] = {}
+        size = rows = 0
+        while size < asked.bytes and (stretch := self._next_stretch()) is not None:
+            for shard, block, count in self._encode_blocks(stretch):
+                messages.setdefault(shard, []).append(block)
+                size += len(block)
+                rows += count
+        return e.Reply({**messages}, rows)
+
+    def _encode_blocks(self, stretch: Stretch) -> Iterator[tuple[int, bytes, int]]:
+        header = stretch.header
+        is_whole = self.wanted.is_undivided and self.wanted.tables == EVERYTHING and self._known is None
+        if is_whole and stretch.before.seq + 1 >= self._first:
+            yield UNDIVIDED, encode_header(header) + stretch.rest, header.rows
+            return
+        for shard, pieces in self._divide(stretch).items():
+            if pieces:
+                count = sum(one.count for piece in pieces for one in piece.transaction.records if isinstance(one, Rows))
+                yield shard, encode_frame(Frame(stretch.gtids, stretch.gtids_after, pieces, header.begins)), count
+
+    # codec PROTOCOL_BUFFER
+
+    def _take_events(self, asked: Fetch) -> e.Reply:
+        messages: dict[int, list[bytes]] = {}
+        size = count = 0
+        while count < asked.events and size < asked.bytes and (found := self._next_event()) is not None:
+            shard, event = found
+            messages.setdefault(shard, []).append(event.data)
+            size += len(event.data)
+            count += 1
+        return e.Reply({**messages}, count)
+
+    def _next_event(self) -> tuple[int, e.Event] | None:
+        while True:
+            if (found := next(self._rest, None)) is not None:
+                return found
+            stretch = self._next_stretch()
+            if stretch is None:
+                return None
+            self._rest = self._encode_events(self._divide(stretch))
+
+    def _encode_events(self, divided: dict[int, list[ShardPiece]]) -> Iterator[tuple[int, e.Event]]:
+        """Transaction by transaction, and in each by shard."""
+        for pieces in zip(*divided.values(), strict=True):
+            for shard, piece in zip(divided, pieces, strict=True):
+                is_first = piece.seq == self._first and self._skipped >= 0
+                if is_first and piece.ends and self._skipped >= piece.behind:
+                    continue  # the client has it whole
+                records = tuple(record for record in piece.transaction.records if self._needs(record))
+                own = replace(piece, transaction=replace(piece.transaction, records=records))
+                for events in e.encode_events(own, self._first_row(own), self.wanted.sharding):
+                    for event in events:
+                        if not (is_first and event.index <= self._skipped):
+                            yield shard, event
+
+    def _first_row(self, piece: ShardPiece) -> int:
+        rows = next((record for record in piece.transaction.records if isinstance(record, Rows)), None)
+        return int(rows.batch.column("i")[0].as_py()) if rows else 0
+
+    def _needs(self, record: Record) -> bool:
+        if isinstance(record, Ddl | SchemaChange):
+            return self.wanted.needs_ddl
+        return self.wanted.needs_end or not isinstance(record, Mark) or record.word not in _ENDS

@@ -1,0 +1,189 @@
+"""What clients ask, as JSON: a subscription, a fetch. Pure. The names of the fields are the original's.
+
+Raises UsageError that names the field. Every number is bounded here, so nothing behind asks how large one is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tidemark.changes.delivery.shards import MIXED, SPLIT, Sharding
+from tidemark.errors import UsageError
+
+EARLIEST, LATEST, NORMAL = "EARLIEST", "LATEST", "NORMAL"
+PROTOCOL_BUFFER, ARROW = "PROTOCOL_BUFFER", "ARROW"
+MOST_EVENTS, MOST_BYTES, MOST_MILLISECONDS = 100_000, 4 << 20, 60_000
+MOST_TABLES, MOST_TEXT = 1000, 1 << 14
+_LARGEST = (1 << 63) - 1
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a client goes on: behind this event, or where `mode` says. What is not known is 0 or ""."""
+
+    mode: str = NORMAL
+    gtid_set: str = ""
+    uuid: str = ""
+    transaction_id: int = 0
+    event_index: int = -1
+    server_id: int = 0
+    file: int = 0
+    offset: int = 0
+    milliseconds: int = 0
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What a client wants: of a source, for a task, some shards of some tables, from a point on."""
+
+    task: str
+    source: str
+    sharding: Sharding
+    shards: tuple[int, ...]
+    tables: tuple[str, ...] = ("**",)
+    checkpoint: Checkpoint = Checkpoint()
+    codec: str = PROTOCOL_BUFFER
+    is_undivided: bool = False
+    needs_end: bool = True
+    needs_ddl: bool = True
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """How much a client takes at once, and how long it waits for the first of it."""
+
+    events: int = 1000
+    milliseconds: int = 50
+    bytes: int = 1_000_000
+
+
+def parse_object(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as wrong:
+        raise UsageError("the body is not JSON", hint="send a JSON object in UTF-8") from wrong
+    return _Fields(found, "the body").values
+
+
+def parse_subscription(body: bytes) -> Subscription:
+    """ReaderConnectionConfig, with `codec` for a subscription."""
+    fields = _Fields(parse_object(body), "")
+    group, parts = fields.group("serviceGroupInfo"), fields.group("partitionClusterInfo")
+    total = parts.number("partitionTotal", 1, most=4096)
+    columns = {
+        table: tuple(_check_text(name, f"columns.{table}") for name in names)
+        for table, names in parts.group("columns").values.items()
+        if _check_list(names, f"columns.{table}")
+    }
+    sharding = Sharding(total, parts.text("hash", MIXED), parts.text("keyChange", SPLIT), columns)
+    shards = parts.list("partitionSet", range(total))
+    for shard in shards:
+        if type(shard) is not int or not 0 <= shard < total:
+            raise UsageError(f"partitionSet: {str(shard)[:40]} is no shard of {total}")
+    tables = [pattern for each in group.list("databaseInfoSet", ()) for pattern in _parse_database(each)]
+    if len(tables) > MOST_TABLES:
+        raise UsageError(f"databaseInfoSet: more than {MOST_TABLES} tables", hint="write a pattern, such as shop.*")
+    codec = fields.text("codec", PROTOCOL_BUFFER)
+    if codec not in (PROTOCOL_BUFFER, ARROW):
+        raise UsageError(f"codec {codec!r} is not known: {PROTOCOL_BUFFER}, {ARROW}")
+    return Subscription(
+        group.text("taskName"),
+        group.text("serviceGroupName"),
+        sharding,
+        tuple(sorted(set(shards))),
+        tuple(tables) or ("**",),
+        _parse_checkpoint(fields.group("buffaloCheckpoint")),
+        codec,
+        is_undivided=fields.flag("undivided", default=False),
+        needs_end=fields.flag("needEndTransaction", default=True),
+        needs_ddl=fields.flag("needDDL", default=True),
+    )
+
+
+def parse_fetch(body: bytes) -> Fetch:
+    fields = _Fields(parse_object(body), "")
+    default = Fetch()
+    return Fetch(
+        max(1, min(MOST_EVENTS, fields.number("batchSize", default.events))),
+        min(MOST_MILLISECONDS, fields.number("timeoutMs", default.milliseconds)),
+        max(1, min(MOST_BYTES, fields.number("maxByteSize", default.bytes))),
+    )
+
+
+def _parse_database(value: Any) -> list[str]:
+    database = _Fields(value, "databaseInfoSet")
+    name = database.text("databaseName")
+    return [f"{name}.{_check_text(table, 'tableNames')}" for table in database.list("tableNames", ()) or ["*"]]
+
+
+def _parse_checkpoint(fields: _Fields) -> Checkpoint:
+    mode = fields.text("checkpointMode", NORMAL if fields.values else EARLIEST)
+    if mode not in (EARLIEST, LATEST, NORMAL):
+        raise UsageError(f"checkpointMode {mode!r} is not known: {EARLIEST}, {LATEST}, {NORMAL}")
+    uuid = fields.text("uuid", "")
+    try:
+        uuid = str(UUID(uuid)) if uuid else ""
+    except ValueError as wrong:
+        raise UsageError(f"uuid {uuid[:40]!r} is none") from wrong
+    server = fields.number("serverId", 0, least=-(1 << 31), most=(1 << 32) - 1)
+    return Checkpoint(
+        mode,
+        fields.text("gtidSet", ""),
+        "" if uuid == str(UUID(int=0)) else uuid,
+        fields.number("transactionId", 0, least=-1),
+        fields.number("eventIndex", -1, least=-1),
+        server & 0xFFFFFFFF if server < -1 else max(server, 0),
+        max(fields.number("binlogFile", 0, least=-1, most=(1 << 32) - 1), 0),
+        max(fields.number("binlogOffset", 0, least=-1), 0),
+        max(fields.number("timestamp", 0, least=-1, most=1 << 48), 0),
+    )
+
+
+class _Fields:
+    """The fields of an object. `where`: its name in what went wrong."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise UsageError(f"{where}: an object is wanted")
+        self.values: Mapping[str, Any] = value
+
+    def group(self, name: str) -> _Fields:
+        return _Fields(self.values.get(name) or {}, name)
+
+    def text(self, name: str, default: Any = _MISSING) -> str:
+        if name not in self.values and default is not _MISSING:
+            return str(default)
+        return _check_text(self.values.get(name), name)
+
+    def list(self, name: str, default: Sequence[Any]) -> Sequence[Any]:
+        value = self.values.get(name)
+        return default if value is None else _check_list(value, name)
+
+    def number(self, name: str, default: int, *, least: int = 0, most: int = _LARGEST) -> int:
+        value = self.values.get(name, default)
+        if type(value) is not int or not least <= value <= most:
+            raise UsageError(f"{name}: a whole number from {least} to {most} is wanted")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.values.get(name, default)
+        if not isinstance(value, bool):
+            raise UsageError(f"{name}: true or false is wanted")
+        return value
+
+
+def _check_text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value or len(value) > MOST_TEXT:
+        raise UsageError(f"{name}: a text is wanted, of {MOST_TEXT} characters at most")
+    return value
+
+
+def _check_list(value: Any, name: str) -> Sequence[Any]:
+    if not isinstance(value, list) or len(value) > MOST_TABLES * 8:
+        raise UsageError(f"{name}: a list is wanted")
+    return value
