@@ -14,7 +14,7 @@ import pytest
 
 from tests.centre import Centre, Row, d1, rows
 from tests.expected import SITES, RealSite
-from tests.landing_maker import companions, tsfiles_below
+from tests.landing_maker import SITE_B, companions, tsfiles_below
 from tests.services import iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
@@ -119,6 +119,27 @@ def test_an_older_file_late_and_deletions_late(node: IoTDB, centre: Centre) -> N
     assert (result.files, result.gone, result.troubles) == (0, 1, ())
     wanted = rows((0, 5), (1, 11), (2, 21), (3, 30), (8, 80))
     assert asked(port, wanted) == centre.rows() == wanted
+
+
+def test_a_site_with_a_prefix_stands_beside_one_of_the_same_names(node: IoTDB, centre: Centre) -> None:
+    """Its files, late ones and deletions too, reach the server under the catalog's names of their devices."""
+    port = node.ports["rpc"]
+    target(centre, port)
+    plain, ship = centre.sender(), centre.sender(SITE_B)
+    plain.land({source(1): d1((1, 10), (2, 20))})
+    ship.land({source(2): d1((1, 11), (2, 21)), source(3): d1((7, 70), (8, 80))}, prefix="root.ship7")
+    centre.load()
+    assert give(centre).troubles == ()
+    ship.land({source(1): d1((0, 5), (1, 9), (3, 30))}, prefix="root.ship7")
+    ship.land({source(3): {".mods": deletion("root.sg.d1.s", 7, 7).encode()}}, added=(), prefix="root.ship7")
+    centre.load()
+    assert give(centre).troubles == ()
+    of_ship = [("root.ship7.sg.d1", *row[1:]) for row in rows((0, 5), (1, 11), (2, 21), (3, 30), (8, 80))]
+    wanted = rows((1, 10), (2, 20)) + of_ship
+    assert sorted(asked(port, wanted)) == sorted(centre.rows()) == sorted(wanted)
+    assert centre.merge().exit_code == 0
+    assert give(centre).troubles == ()
+    assert sorted(asked(port, wanted)) == sorted(centre.rows()) == sorted(wanted)
 
 
 def test_an_older_file_late_of_a_table_that_gained_a_tag(node: IoTDB, centre: Centre) -> None:

@@ -11,10 +11,19 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from airflow.sdk import RetryDecision, RetryPolicy
-
-from tidemark.errors import Retry, TidemarkError
+from tidemark.errors import Retry, TidemarkError, UsageError
 from tidemark.spelling import spelling_of_tasks
+
+try:
+    from airflow.sdk import RetryDecision, RetryPolicy
+except ImportError:  # an Airflow before 3.3: the wheel's metadata refuses it, but nobody has to ask that
+    from airflow import __version__ as installed
+
+    raise UsageError(
+        f"Tidemark's DAGs need Airflow 3.3, whose tasks decide by an error's class about another try; this is {installed}",
+        hint="upgrade Airflow; or run the command by timers: docs/production.md",
+        subject="airflow",
+    ) from None
 
 T = TypeVar("T")
 

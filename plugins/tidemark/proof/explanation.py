@@ -96,7 +96,7 @@ def kept_json_of_sites(of_sites: Iterable[tuple[str, Sequence[KeptFile]]]) -> di
 def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
     """Return one line for a person on files that only fill, and one on mixed ones; () without such files."""
     notes = []
-    for mixed, what in ((False, "and only fill times at which it has nothing"), (True, MIXED)):
+    for mixed, what in ((False, "only for times at which it has nothing"), (True, MIXED)):
         if paths := [one.path for one in kept if one.mixed == mixed]:
             files = f"{len(paths):,} files are" if len(paths) > 1 else "1 file is"
             notes.append(f"{files} gone at the site and kept, {what}: {join_names(paths)}")

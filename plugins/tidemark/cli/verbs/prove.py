@@ -207,7 +207,7 @@ def _verify_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
 
 def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     differences = found["differences"]
-    screen.print_line(f"checked {found['checked']:,}; {len(differences):,} differences")
+    screen.print_line(f"checked {found['checked']:,}; {len(differences):,} difference{'s' if len(differences) != 1 else ''}")
     if found["deep"]:
         screen.print_line(f"  compared point by point: {found['series']:,} series")
     for one in found["not_compared"]:
@@ -225,13 +225,18 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     if found["unsent_files"]:
         late = sum(one["overdue"] for one in found["unsent"])
         overdue = f", {late:,} of them longer ago than their link's schedule allows" if late else ""
-        screen.print_line(f"  {found['unsent_files']:,} files are sealed at their site and not sent{overdue}")
+        screen.print_line(f"  sealed at their site and not sent: {found['unsent_files']:,}{overdue}")
     for one in found["unsent"][:SHOWN]:
         screen.print_line(
             f"  not sent: {one['site']}  {one['path']}  {format_size(one['bytes'])}  sealed {one['sealed_at']}"
         )
     if filling := found["kept_files"] - found["kept_mixed"]:
-        screen.print_line(f"  {filling:,} files are gone at their site and kept: they only fill what it has no value for")
+        told = (
+            "1 file is gone at its site and kept: it only fills"
+            if filling == 1
+            else (f"{filling:,} files are gone at their site and kept: they only fill")
+        )
+        screen.print_line(f"  {told} times at which the site has no value")
     if found["kept_mixed"]:
         screen.print_line(f"  {found['kept_mixed']:,} files {_MIXED}: their rows count as live")
     if found["proved"]:
