@@ -13,7 +13,7 @@ import pytest
 from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
 from tidemark.app import App
-from tidemark.cluster.health.operator import recover_members, resync_member, switch_over
+from tidemark.cluster.health.operator import force_group, recover_members, resync_member, switch_over
 from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas import commit
 from tidemark.cluster.replicas.commit import retain_logs
@@ -43,6 +43,8 @@ class WatchWorld:
             shutil.rmtree(centre.node(self.master) / folder_of(self.header))
         elif on != "recover":
             recover_members(centre.app, centre.receiver)
+        if on == "force":
+            centre.away = {node for node in NODES if node != self.late}
 
     def live(self, effects: Effects) -> None:
         centre = self.centre
@@ -60,6 +62,8 @@ class WatchWorld:
                 assert recover_members(centre.app, centre.receiver).exit_code == 0
             elif self.on == "resync":
                 assert resync_member(centre.app, centre.receiver, self.late, self.header).exit_code == 0
+            elif self.on == "force":
+                assert force_group(centre.app, centre.receiver, self.header).exit_code == 0
             elif self.on == "retain":
                 for _ in range(3):
                     with centre.cluster() as cluster:
@@ -75,6 +79,7 @@ class WatchWorld:
 
     def check(self) -> None:
         centre = self.centre
+        centre.away = set()
         centre.reopen()
         for _ in range(3):
             watched = watch_groups(centre.app, centre.receiver)
@@ -105,12 +110,12 @@ def test_what_keeps_groups_in_step_may_die(worlds: Callable[[str], Callable[[], 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "retain"])
+@pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "force", "retain"])
 def test_what_keeps_groups_in_step_may_die_at_any_effect(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("on", ["watch", "recover", "resync"])
+@pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "force", "retain"])
 def test_recovery_may_die_too(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore_double(worlds(on), pairs=60)

@@ -1,0 +1,170 @@
+"""What may happen to nodes and ledgers of a group: it is refused or waited for, and nothing that was told is lost."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.centre import d1, rows
+from tests.clustered import Clustered, LoadedCentre, everything_is_held, logs_tell_the_catalog
+from tests.small_files import source
+from tidemark.cluster.health.watch import Watched, watch_groups
+from tidemark.cluster.membership.change import init_cluster
+from tidemark.cluster.replicas.core.segment import MARK_BYTES
+from tidemark.cluster.replicas.members import folder_of
+from tidemark.errors import NoQuorumError, PermanentError, TidemarkError
+from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.proof.cluster.replicas import show_replicas
+from tidemark.settings.model import NodeSettings
+from tidemark.tsfiles.names import MARK_FILE
+
+NODES = ("n1", "n2", "n3")
+DAY = 86_400.0
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> LoadedCentre:
+    made = LoadedCentre(tmp_path)
+    made.land(1)
+    made.load()
+    return made
+
+
+def group(centre: LoadedCentre) -> GroupLogRow:
+    with centre.app.ledger.read() as connection:
+        return read_group_logs(connection, centre.name)[centre.header]
+
+
+def watch(centre: LoadedCentre) -> Watched:
+    return watch_groups(centre.app, centre.receiver)
+
+
+def why_of(centre: LoadedCentre, node: str) -> str:
+    shown = next(one for one in show_replicas(centre.app, centre.receiver).groups if one.group == group(centre).header)
+    return next(member.why for member in shown.members if member.node == node)
+
+
+def bytes_at_nodes(centre: LoadedCentre) -> dict[str, bytes]:
+    place = centre.folder / "nodes"
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_a_process_whose_clock_is_three_days_off_changes_nothing(centre: LoadedCentre, days: int) -> None:
+    """Who is away, and which lease is over, is told by the database's clock; who is ahead by epoch and version."""
+    centre.app.clock = lambda: time.time() + days * DAY
+    late = group(centre).master
+    centre.away = {late}
+    for _ in range(3):
+        watched = watch(centre)
+    assert watched.masters.keys() == {centre.header}
+    centre.land(2)
+    assert centre.load().exit_code == 0
+    centre.app.clock = lambda: time.time() - days * DAY
+    centre.away = set()
+    watched = watch(centre)
+    assert (watched.exit_code, watched.files) == (0, {late: 1})
+    centre.land(3)
+    assert centre.load().exit_code == 0
+    assert group(centre).in_step == NODES
+    logs_tell_the_catalog(centre)
+    everything_is_held(centre)
+
+
+def test_two_node_folders_that_were_swapped_are_nobodys_until_they_are_back(centre: LoadedCentre) -> None:
+    first, second = (centre.node(name) for name in NODES if name != group(centre).master)
+    before = bytes_at_nodes(centre)
+
+    def swap() -> None:
+        first.rename(centre.folder / "swapped")
+        second.rename(first)
+        (centre.folder / "swapped").rename(second)
+
+    swap()
+    assert f"is the folder of node {second.name} of cluster" in why_of(centre, first.name)
+    watch(centre)
+    centre.land(2)
+    with pytest.raises(NoQuorumError):
+        centre.load()
+    assert centre.rows() == rows((1, 10))
+    swap()
+    assert {path: bytes_at_nodes(centre).get(path) for path in before if not path.startswith(group(centre).master)} == {
+        path: data for path, data in before.items() if not path.startswith(group(centre).master)
+    }
+    assert centre.load().exit_code == 0
+    assert group(centre).in_step == NODES
+    logs_tell_the_catalog(centre)
+
+
+def test_a_log_of_a_newer_tidemark_is_left_as_it_is_and_its_member_waited_for(centre: LoadedCentre) -> None:
+    newer = next(node for node in NODES if node != group(centre).master)
+    log = max((centre.node(newer) / folder_of(centre.header)).iterdir())
+    ours = log.read_bytes()
+    mark = bytearray(ours[-MARK_BYTES:-4])
+    mark[4] += 1
+    theirs = ours[:-MARK_BYTES] + mark + zlib.crc32(mark).to_bytes(4, "little")
+    log.write_bytes(theirs)
+    centre.land(2)
+    assert centre.load().exit_code == 0
+    for _ in range(3):
+        watched = watch(centre)
+    assert watched.exit_code == 0 and newer not in group(centre).in_step
+    assert "newer Tidemark" in why_of(centre, newer)
+    assert log.read_bytes() == theirs
+    log.write_bytes(ours)  # as if that one had been asked to go back
+    watch(centre)
+    assert group(centre).in_step == NODES
+    logs_tell_the_catalog(centre)
+
+
+class SecondCentre(Clustered):
+    """Another installation, with a receiver and a ledger of its own. Its settings name the nodes of the first."""
+
+    def node(self, name: str) -> Path:
+        return self.folder.parent / "nodes" / name
+
+
+def test_the_nodes_of_another_coordinator_are_not_written_to(centre: LoadedCentre) -> None:
+    settled, before = group(centre).settled, bytes_at_nodes(centre)
+    (centre.folder / "second").mkdir()
+    second = SecondCentre(centre.folder / "second")
+    second.app.settings.nodes.update({name: NodeSettings(name, f"file://{second.node(name)}") for name in NODES})
+    for _ in range(2):
+        with pytest.raises(PermanentError, match="is the folder of node n1") as refused:
+            init_cluster(second.app, second.receiver)
+        assert refused.value.hint
+    assert bytes_at_nodes(centre) == before
+    with pytest.raises(TidemarkError):
+        watch_groups(second.app, second.receiver)
+    with pytest.raises(PermanentError, match="of cluster"):  # its ledger has a table, as if nobody had looked
+        second.begin(*NODES)
+    second.sender().land({source(9): d1((9, 90))})
+    with pytest.raises(TidemarkError):
+        second.load()
+    assert second.rows() == []
+    second.app.ledger.close()
+    centre.land(2)
+    assert centre.load().exit_code == 0
+    assert group(centre).epoch == 1 and group(centre).settled > settled
+    logs_tell_the_catalog(centre)
+
+
+def test_an_emptied_database_writes_nothing_and_no_cluster_begins_over_the_old_one(centre: LoadedCentre) -> None:
+    before = bytes_at_nodes(centre)
+    with centre.app.ledger.write() as connection:
+        names = [name for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in names:
+            if name not in ("tidemark_schema", "sqlite_sequence"):
+                connection.exec_driver_sql(f"DELETE FROM {name}")
+    with pytest.raises(PermanentError, match="empty, or another one"):
+        centre.reopen()
+    (centre.root / MARK_FILE).unlink()  # and the receiver's folder lost its mark
+    with pytest.raises(PermanentError, match="empty, or another one"):
+        centre.reopen()
+    centre.app.settings.nodes.update({name: NodeSettings(name, f"file://{centre.node(name)}") for name in NODES})
+    with pytest.raises(TidemarkError):
+        init_cluster(centre.app, centre.receiver)
+    assert bytes_at_nodes(centre) == before
