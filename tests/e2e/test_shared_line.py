@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.e2e.test_bandwidth_kept import counted, in_windows
 from tests.expected import RealSite
 from tests.moving_world import put
+from tests.services.command_forks import Forked
 from tests.services.deployed import Deployed
 from tests.services.processes import soon
 from tests.services.sshd import Sshd
@@ -73,7 +73,7 @@ class World:
     near: Sshd
     far: Sshd
     line: Line
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: list[Forked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.folder / "centre").mkdir()
@@ -122,12 +122,12 @@ class World:
         init_cluster(self.app, self.app.receiver_settings())
         self.configure(["n1", "n2"])
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str) -> Forked:
         ours = Deployed(self.folder, RealSite("", self.folder, (), ""), self.folder, self.folder / "centre").start(*words)
         self.started.append(ours)
         return ours
 
-    def both(self) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    def both(self) -> tuple[Forked, Forked]:
         return self.start("sync", "plant1", "--no-load"), self.start("cluster", "add", "n2")
 
     def shares(self) -> dict[str, float]:
@@ -154,7 +154,7 @@ def within_the_cap(seen: list[tuple[float, int]]) -> None:
     assert max(rates) <= 1.05 * CAP
 
 
-def ended(process: subprocess.Popen[bytes]) -> dict[str, object]:
+def ended(process: Forked) -> dict[str, object]:
     out, err = process.communicate(timeout=90)
     assert process.returncode == 0, f"{out.decode()}\n{err.decode()}"
     answer: dict[str, object] = json.loads(out.splitlines()[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -14,26 +15,29 @@ from typing import Any
 
 from tests.commanded import Said, run_here
 from tests.expected import RealSite, Row
-from tests.services.processes import die_with_parent
+from tests.services.command_forks import Forked, start_command
 from tests.services.sshd import Sshd
 
 ROOT = Path(__file__).parents[2]
 SITE_ID = "0f8e3c1a-2b4d-4c6e-8f10-213243546576"
 HOUSEKEEP = ("housekeep",)  # a DAG's task, no verb: run as a program of its own, without the grace of a day
-_HOUSEKEEP = """
-import json, os, sys
-from tidemark.errors import TidemarkError
-from tidemark.operations import housekeeping as housekeep
-from tidemark.app import open_app
-from tidemark.settings.load import load_settings
-housekeep.GRACE_DAYS = 0.0
-app = open_app(load_settings(sys.argv[1], os.environ))
-try:
-    print(json.dumps(housekeep.housekeep(app, app.receiver_settings()).as_json()))
-except TidemarkError as error:
-    print(json.dumps({"ok": False, "error": error.message}))
-    sys.exit(error.kind)
-"""
+
+
+def run_housekeep() -> int:
+    """The task: housekeeping by the settings file that the last word names. Returns the exit code."""
+    from tidemark.app import open_app
+    from tidemark.errors import TidemarkError
+    from tidemark.operations import housekeeping
+    from tidemark.settings.load import load_settings
+
+    housekeeping.GRACE_DAYS = 0.0
+    app = open_app(load_settings(sys.argv[-1], os.environ))
+    try:
+        print(json.dumps(housekeeping.housekeep(app, app.receiver_settings()).as_json()))
+    except TidemarkError as error:
+        print(json.dumps({"ok": False, "error": error.message}))
+        return error.kind
+    return 0
 
 
 @dataclass
@@ -83,22 +87,13 @@ class Deployed:
         out, err = process.communicate()
         return Said(process.returncode, out.decode(), err.decode())
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str) -> Forked:
         """Start a verb in a process group of its own, as a shell does."""
-        if words == HOUSEKEEP:
-            command = [sys.executable, "-P", "-c", _HOUSEKEEP, str(self.config)]
-        else:
-            command = [sys.executable, "-P", "-m", "tidemark.cli", "--config", str(self.config), *words, "--json"]
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "TIDEMARK"))}
-        return subprocess.Popen(
-            command,
-            env=ours | {"PYTHONPATH": str(ROOT / "plugins")} | self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=die_with_parent(signal.SIGKILL),
-        )
+        environment = ours | {"PYTHONPATH": str(ROOT / "plugins")} | self.environ
+        if words == HOUSEKEEP:
+            return start_command([str(self.config)], environment, f"{__name__}:{run_housekeep.__name__}")
+        return start_command(["--config", str(self.config), *words, "--json"], environment)
 
     def killed(self, after: float, *words: str) -> bool:
         """Start a verb and kill its whole process group after so many seconds; False where it had ended by then."""
