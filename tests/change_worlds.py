@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -130,6 +130,18 @@ class DyingDisk(Disk):
         self._point(f"publish {path}")
         super().publish(path, data)
         self.effects.point(f"after publish {path}")
+
+    def replace_thinly(self, path: str, pieces: Iterable[tuple[bytes, int]]) -> bool:
+        self._point(f"replace {path}")
+
+        def written() -> Iterator[tuple[bytes, int]]:
+            for piece in pieces:
+                yield piece
+                self.effects.point(f"after a piece of {path}")
+
+        done = super().replace_thinly(path, written())
+        self.effects.point(f"after replace {path}")
+        return done
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:

@@ -15,6 +15,7 @@ from tidemark.changes.store.model import Transaction
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.retain import Rules, retain
 from tidemark.changes.store.verify import verify_store
+from tidemark.changes.store.view import read_first
 from tidemark.changes.store.write import Writer
 
 LARGE = 9
@@ -74,7 +75,7 @@ class StoreWorld:
 
 
 class RetainingWorld:
-    """A store of six hours, of which retention removes three."""
+    """A store of six hours, of which retention removes three, and compresses two of what is left."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -85,8 +86,8 @@ class RetainingWorld:
     def live(self, effects: Effects) -> None:
         disk = DyingDisk(self.root, effects)
         now = START / 1_000_000 + 30 * 3600
-        retain(disk, Rules(hours=26, grace_seconds=60), now)
-        retain(disk, Rules(hours=26, grace_seconds=60), now + 60)
+        for seconds in (0, 60):
+            retain(disk, Rules(hours=26, grace_seconds=60, compress_hours=1), now + seconds)
 
     def lose_power(self) -> None:
         found = [seq for seq, _ in Reader(Disk(self.root)).read_whole()]
@@ -94,7 +95,9 @@ class RetainingWorld:
         assert found[0] <= 4
 
     def check(self) -> None:
-        assert [seq for seq, _ in Reader(Disk(self.root)).read_whole()] == [4, 5, 6]
+        reader = Reader(Disk(self.root))
+        assert [seq for seq, _ in reader.read_whole()] == [4, 5, 6]
+        assert [read_first(reader.disk, one.file)[0].is_dense for one in reader.view.buckets] == [True, True, False]
         assert list((self.root / "expired").iterdir()) == []
 
     def close(self) -> None:

@@ -149,7 +149,7 @@ def _count_rows(reader: Reader) -> tuple[int, int]:
         with suppress(FileNotFoundError), reader.disk.open_file(bucket.file.path) as file:  # retention took it meanwhile
             end = file.size if bucket.length is None else bucket.length
             rows += sum(header.rows for _, header in walk(file, bucket.file.id, 0, end))
-            size += end
+            size += min(end, file.taken)
     rows += sum(group.header.rows for group in reader.view.tail)
     return rows, size + sum(group.header.size for group in reader.view.tail)
 

@@ -514,7 +514,9 @@ def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
 def retain_source(source: Source) -> cleaning.Retained:
     """One round of cleaning. What a task still has to read stays, up to `retain_bytes`."""
     settings, needed = source.settings, needed_of(source.app.ledger, source.name)
-    rules = cleaning.Rules(hours=settings.retain_hours, needed=needed, most_bytes=settings.retain_bytes)
+    rules = cleaning.Rules(
+        settings.retain_hours, needed=needed, most_bytes=settings.retain_bytes, compress_hours=settings.compress_hours
+    )
     return cleaning.retain(source.disk, rules, source.app.clock())
 
 

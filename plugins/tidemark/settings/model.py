@@ -439,6 +439,7 @@ class SourceSettings:
     retain_bytes: int = setting(
         0, parse_size, '"200 GB" limits the store: `changes retain` removes the oldest first; "" means no limit'
     )
+    compress_hours: int = setting(2, whole_number(0), "`changes retain` compresses older buckets harder; 0 means never")
 
 
 @dataclass(frozen=True)

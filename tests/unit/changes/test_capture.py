@@ -68,6 +68,24 @@ class World:
         return lines
 
 
+def test_a_store_that_is_compressed_reads_the_same(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.write_settings("retain_hours = 1000000\ncompress_hours = 0")
+    logs = world.unpack(*(f"workload/{name}" for name in NAMES))
+    world.capture("--files", *logs, "--until", "seq:231")
+    world.capture("--files", *logs)
+    before = world.read()
+    first, _ = sorted((tmp_path / "store").rglob("*.data"))
+    taken = first.stat().st_blocks
+    assert world.run("retain", "orders").json["compressed"] == []
+    world.write_settings("retain_hours = 1000000\ncompress_hours = 2")
+    assert len(world.run("retain", "orders").json["compressed"]) == 1
+    assert first.stat().st_blocks < 0.75 * taken
+    assert world.read() == before
+    assert world.run("verify", "orders", "--deep", "--files", *logs).json["differences"] == []
+    assert world.capture("--files", *logs)["state"] == "nothing new"
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)

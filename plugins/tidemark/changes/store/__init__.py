@@ -13,7 +13,7 @@ Enter by `write.Writer` (one at a time, by a fence), `read.Reader` (any number, 
     write      take over, append, make durable, close blocks, begin buckets
     read       transactions from a place on; bisection
     verify     every checksum and every seam
-    retain     old hours out of sight, then off the disk
+    retain     old hours out of sight, then off the disk; old buckets compressed harder
 
 The files, top down (docs/formats/change-store.md): `holders/` says whose buckets count. `data/<hour>/` has buckets of closed
 blocks, and an L2 index beside each. `tail/` has what is not in a closed block yet. `index.l1` is one line a bucket.

@@ -1,17 +1,23 @@
-"""Old hours go in two steps: out of readers' sight at once, off the disk after a grace.
+"""Old hours go in two steps: out of readers' sight at once, off the disk after a grace. Before that they are compressed.
 
 A reader that has a bucket open reads on; who comes later finds the hour gone by name. Hours go from the oldest on, whole,
 and never the newest one, so what is left has no hole and a new holder finds the end.
+
+Compressed, a block keeps its place: its file keeps its size, and has holes that take no disk. So all that tells of places
+stays true, and who reads does not care.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from tidemark.changes.store.block import compress_block
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import hour_name, hour_of, parse_hour
 from tidemark.changes.store.read import Reader
+from tidemark.changes.store.view import Bucket, damage, read_first, read_rest, walk
 
 
 @dataclass(frozen=True)
@@ -26,20 +32,22 @@ class Hour:
 @dataclass(frozen=True)
 class Rules:
     """What stays. `needed`: the lowest transaction that somebody still has to read; None: nobody. `most_bytes`: more than
-    this goes although it is needed; 0: no limit."""
+    this goes although it is needed; 0: no limit. `compress_hours`: what is older is compressed harder; 0: never."""
 
     hours: int = 24
     needed: int | None = None
     most_bytes: int = 0
     grace_seconds: int = 3600
+    compress_hours: int = 0
 
 
 @dataclass(frozen=True)
 class Retained:
-    """Hours that left readers' sight, and folders that left the disk."""
+    """Hours that left readers' sight, folders that left the disk, and buckets that were compressed."""
 
     retired: tuple[str, ...]
     removed: tuple[str, ...]
+    compressed: tuple[str, ...] = ()
 
 
 def choose_retired(hours: Sequence[Hour], now: int, rules: Rules) -> list[int]:
@@ -57,7 +65,8 @@ def choose_retired(hours: Sequence[Hour], now: int, rules: Rules) -> list[int]:
 
 def retain(disk: Disk, rules: Rules, now: float) -> Retained:
     """One round of both steps. `now`: seconds since 1970."""
-    retired = [hour_name(hour) for hour in choose_retired(_list_hours(disk), hour_of(int(now * 1_000_000)), rules)]
+    this_hour = hour_of(int(now * 1_000_000))
+    retired = [hour_name(hour) for hour in choose_retired(_list_hours(disk), this_hour, rules)]
     for name in retired:
         # CRASH WINDOW: some hours are gone and younger ones, which should be, are not; the next round goes on.
         disk.rename(f"data/{name}", f"expired/{name}-{int(now)}")
@@ -68,7 +77,35 @@ def retain(disk: Disk, rules: Rules, now: float) -> Retained:
             # CRASH WINDOW: a folder of which some files are left; the next round removes the rest.
             disk.remove_tree(f"expired/{name}")
             removed.append(name)
-    return Retained(tuple(retired), tuple(removed))
+    return Retained(tuple(retired), tuple(removed), tuple(_compress_buckets(disk, this_hour, rules)))
+
+
+def _compress_buckets(disk: Disk, now: int, rules: Rules) -> Iterator[str]:
+    """Compress the buckets that are old enough and are not yet. The last one of all may still be written to."""
+    reader = Reader(disk)
+    for bucket in reader.view.buckets[:-1]:
+        file = bucket.file
+        if not rules.compress_hours or file.id.hour + rules.compress_hours >= now:
+            return
+        with suppress(FileNotFoundError):  # another round took it out of sight
+            if read_first(disk, file)[0].is_dense:
+                continue
+            left = [f"{file.id.folder}/{name}" for name in disk.list_names(file.id.folder) if name.endswith(".tmp")]
+            disk.remove(left)
+            if disk.replace_thinly(file.path, _compress_blocks(disk, bucket)):
+                yield file.path
+
+
+def _compress_blocks(disk: Disk, bucket: Bucket) -> Iterator[tuple[bytes, int]]:
+    """(bytes, how many zeros follow) of each block that counts."""
+    with disk.open_file(bucket.file.path) as file:
+        end = file.size if bucket.length is None else bucket.length
+        at = 0
+        for start, header in walk(file, bucket.file.id, 0, end):
+            yield compress_block(header, read_rest(file, start, header))
+            at = start + header.size
+        if at != end:
+            raise damage(file.path, at)
 
 
 def _list_hours(disk: Disk) -> list[Hour]:
@@ -79,5 +116,5 @@ def _list_hours(disk: Disk) -> list[Hour]:
         last = reader.state_before(following).seq if following else reader.view.end.seq
         with disk.open_file(bucket.file.path) as file:
             number = bucket.file.id.hour
-            hours[number] = Hour(number, file.size + (hours[number].bytes if number in hours else 0), last)
+            hours[number] = Hour(number, file.taken + (hours[number].bytes if number in hours else 0), last)
     return list(hours.values())

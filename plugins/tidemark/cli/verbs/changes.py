@@ -330,11 +330,12 @@ def _run_retain(call: Call) -> Answer:
     source = _source(call)
     done = retain_source(source)
     oldest = name_oldest(source)
-    found = {"removed": [*done.retired], "deleted": [*done.removed], "compressed": [], "oldest": oldest}
+    found = {"removed": [*done.retired], "deleted": [*done.removed], "compressed": [*done.compressed], "oldest": oldest}
 
     def show(screen: Screen) -> None:
         screen.print_line(
-            f"{len(done.retired)} hours out of sight, {len(done.removed)} off the disk; the oldest is {oldest}"
+            f"{len(done.retired)} hours out of sight, {len(done.removed)} off the disk, {len(done.compressed)} buckets"
+            f" compressed; the oldest is {oldest}"
         )
 
     return Answer(found, show)

@@ -105,7 +105,8 @@ def retain(source: str) -> dict[str, Any]:
     from tidemark.changes.source import find_source, retain_source
 
     done = perform_step(lambda app: retain_source(find_source(app, source)))
-    return report_counts(f"Cleaned the store of {source}", {"retired": done.retired, "removed": done.removed})
+    counts = {"retired": done.retired, "removed": done.removed, "compressed": done.compressed}
+    return report_counts(f"Cleaned the store of {source}", counts)
 
 
 def verify(source: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from tests.change_worlds import (
     HOUR,
     ORDERS,
+    PEOPLE,
     SMALL,
     START,
     gtids_at,
@@ -26,6 +27,7 @@ from tidemark.changes.store.layout import BucketId, DataPosition, State, hour_na
 from tidemark.changes.store.model import ABSENT, BinlogInfo, Op, Row, Rows, Shape, Transaction
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.retain import Hour, Rules, choose_retired, retain
+from tidemark.changes.store.verify import verify_store
 from tidemark.changes.store.write import Limits, Writer
 from tidemark.errors import NotFoundError, PermanentError
 
@@ -280,6 +282,43 @@ class TestRetention:
         with Writer(disk, 2, SMALL) as writer:
             fill(writer, [make_transaction(6, START + 6 * HOUR)])
         assert [seq for seq, _ in Reader(disk).read_whole()] == [4, 5, 6]
+
+    def test_old_buckets_are_compressed_and_all_stays_where_it_is(self, disk: Disk) -> None:
+        with Writer(disk, 1, Limits(bucket_bytes=1 << 19, block_bytes=1 << 17)) as writer:
+            for number in range(1, 40):
+                texts = (f"customer {n * n % 977:06} has paid {n * 37 % 1009}.{n % 100:02}" for n in range(number, 1000))
+                rows = [Row(Op.READ, None, (text,)) for text in texts]
+                fill(writer, [make_transaction(number, START + number // 13 * HOUR, [Rows.of(PEOPLE, rows)])])
+        before, found = read_all(disk), [Reader(disk).find(read.at_seq(seq)) for seq in range(1, 40)]
+        sizes = {path: (path.stat().st_size, path.stat().st_blocks) for path in disk.root.rglob("*.data")}
+        following = Reader(disk).read_whole()
+        next(following)
+        left = disk.root / Reader(disk).view.buckets[0].file.path
+        left.with_name(f"{left.name}.12ab34cd.tmp").write_bytes(b"of a round that was killed")
+        now = (START + 5 * HOUR) // 1_000_000
+        assert retain(disk, Rules(hours=99), now).compressed == ()
+        done = retain(disk, Rules(hours=99, compress_hours=2), now)
+        buckets = [bucket.file.path for bucket in Reader(disk).view.buckets]
+        assert list(done.compressed) == buckets[: len(done.compressed)]
+        assert 0 < len(done.compressed) < len(sizes), "the hours that are younger stay as they are"
+        assert not list(disk.root.rglob("*.tmp"))
+        for path, (size, blocks) in sizes.items():
+            assert path.stat().st_size == size
+            if str(path.relative_to(disk.root)) in done.compressed:
+                assert path.stat().st_blocks <= blocks
+        assert read_all(disk) == before
+        assert [Reader(disk).find(read.at_seq(seq)) for seq in range(1, 40)] == found
+        assert [seq for seq, _ in following] == list(range(2, 40)), "who reads meanwhile reads on"
+        assert (verify_store(disk).problems, verify_store(disk).indexes) == ((), ())
+        assert retain(disk, Rules(hours=99, compress_hours=2), now).compressed == ()
+        with Writer(disk, 2, SMALL) as writer:
+            fill(writer, [make_transaction(40, START + 6 * HOUR)])
+        assert read_all(disk)[:39] == before
+        damaged = disk.root / done.compressed[0]
+        data = bytearray(damaged.read_bytes())
+        data[len(data) - 5] ^= 1  # in a hole, too
+        damaged.write_bytes(data)
+        assert verify_store(disk).problems
 
 
 def test_an_old_limit_of_the_clock_is_no_reason_to_close_an_empty_block(disk: Disk) -> None:
