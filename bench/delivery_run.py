@@ -37,7 +37,7 @@ def open_client(address: str, codec: str, shards: tuple[int, ...]) -> ReaderClie
 
 
 def consume(address: str, codec: str, shards: tuple[int, ...], limit: int) -> int:
-    """Take everything, or at least `limit` rows; how many rows, each looked at as a consumer would: Arrow rows of a shard, or values."""
+    """Take everything, or at least `limit` rows, as Arrow rows of a shard or as values. How many they were."""
     client = open_client(address, codec, shards)
     client.subscribe()
     rows = 0

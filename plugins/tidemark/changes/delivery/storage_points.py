@@ -186,9 +186,14 @@ def _overrun(reader: Reader, seq: int, what: str) -> BinlogGapError:
     )
 
 
+def point_fields(point: StoragePoint) -> dict[str, Any]:
+    """A point by the names of the seed, and ours behind them."""
+    return {name: getattr(point, ours) for name, ours in _NAMES.items()}
+
+
 def point_text(point: StoragePoint, shard: int, task: Any) -> str:
     """A point as one line of JSON, to be kept by a consumer."""
-    fields = {name: getattr(point, ours) for name, ours in _NAMES.items()}
+    fields = point_fields(point)
     where = {"format": FORMAT, "task": task.name, "source": task.source, "shard": shard, "generation": task.generation}
     return json.dumps({**where, **fields}, separators=(",", ":"))
 

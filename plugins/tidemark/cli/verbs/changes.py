@@ -344,6 +344,7 @@ def _run_retain(call: Call) -> Answer:
 def _run_serve(call: Call) -> Answer:
     from tidemark.changes.delivery.http.run import Listen, serve
     from tidemark.changes.source import disk_of
+    from tidemark.ledger.leases import Leases
     from tidemark.settings.values import split_listen
 
     settings, asked = call.settings.changes, call.arguments
@@ -365,7 +366,8 @@ def _run_serve(call: Call) -> Answer:
             call.screen.print_pairs({"address": address, "pid": str(os.getpid())}.items())
             call.screen.print_remark("Ctrl-C stops it")
 
-    serve({name: disk_of(source) for name, source in call.settings.sources.items()}, listen, report_ready)
+    leases = Leases(call.app.ledger, call.app.identity)
+    serve({name: disk_of(source) for name, source in call.settings.sources.items()}, leases, listen, report_ready)
     return Answer({}, lambda _screen: None, said=True)
 
 

@@ -445,6 +445,56 @@ def test_a_token_that_is_taken_back_opens_nothing_more(served: Served) -> None:
     assert client.fetch().status == 200
 
 
+# storage points
+
+
+def test_points_are_told_moved_forward_alone_and_rewound(served: Served) -> None:
+    config = served.folder / "tidemark.toml"
+    begun = run_here(
+        config, "changes", "consume", "mail", "--source", "orders", "--shards", "2", "--limit", "1", "--out", "out"
+    )
+    assert begun.code == 0, begun
+    client = served.ready(task="mail", shards=2)
+    events = client.fetch_all()[1]
+    told = client.post("/v1/points", {"taskName": "mail"}).json
+    assert (told["partitionTotal"], told["serviceGroupName"], len(told["points"])) == (2, "orders", 2)
+    version = told["points"][1]["versionTs"]
+
+    def commit(event: dict[str, Any], version: int = version) -> Any:
+        point = {"checkpointMode": "NORMAL", **event["point"], "versionTs": version}
+        return client.post("/v1/commit", {"taskName": "mail", "shard": 1, "buffaloCheckpoint": point})
+
+    middle = next(one for one in events if one["type"] == 16 and one["point"]["transactionId"] == 20)
+    row = next(one for one in events if one["type"] < 4 and one["point"]["transactionId"] == COUNT and one["index"] > 30)
+    assert (commit(middle).json["seq"], commit(middle).json["eventIndex"]) == (21, 0)
+    assert commit(events[0]).json["seq"] == 21  # it stays
+    moved = commit(row).json
+    assert (moved["seq"], moved["eventIndex"], moved["gtids"]) == (COUNT, row["index"] + 1, f"{UUID}:1-{COUNT - 1}")
+    shown = run_here(config, "changes", "show").json["tasks"][0]["points"][1]
+    assert (shown["point"], shown["event_index"]) == (f"seq:{COUNT}", row["index"] + 1)
+
+    asked = {"taskName": "mail", "to": "seq:5", "shards": [1]}
+    preview = client.post("/v1/rewind", asked).json
+    assert not preview["applied"] and preview["shards"][0]["from"] == 5 and preview["rows"] > 0
+    assert client.post("/v1/points", {"taskName": "mail"}).json["points"][1]["seq"] == COUNT
+    assert client.post("/v1/rewind", {**asked, "apply": True}).json["applied"]
+    stale = commit(row)
+    assert (stale.status, stale.json["code"]) == (409, "STALE")
+    now = client.post("/v1/points", {"taskName": "mail"}).json["points"][1]
+    assert now["seq"] == 5 and now["versionTs"] > version
+    assert commit(middle, now["versionTs"]).json["seq"] == 21
+
+
+@pytest.mark.parametrize("path", ["/v1/points", "/v1/commit", "/v1/rewind"])
+def test_points_of_another_task_are_not_told_nor_moved(served: Served, path: str) -> None:
+    point = {"uuid": UUID, "transactionId": 5, "eventIndex": 0, "versionTs": 1}
+    body = {"taskName": "billing", "shard": 0, "buffaloCheckpoint": point, "to": "earliest", "apply": True}
+    answers = [served.client(token=OTHERS).post(path, {**body, "taskName": name}) for name in ("billing", "nobody")]
+    assert answers[0].status == answers[1].status == 403 and answers[0].body == answers[1].body
+    assert served.client().post(path, body).status == 404  # ours, and not begun
+    assert served.client().post(path, {"taskName": 5}).status == 400
+
+
 # the command
 
 

@@ -4,6 +4,7 @@
     app       the calls, sessions, tokens, errors, metrics
     sessions  clients between their first call and their end
     tokens    who may read what
+    points    storage points of tasks, for clients that are no members
     feed      a client's way through a store
     events    transactions as the original's messages
     frames    transactions as Arrow blocks

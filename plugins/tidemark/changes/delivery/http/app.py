@@ -22,11 +22,21 @@ from starlette.types import Receive, Scope, Send
 
 from tidemark.changes.delivery.http.events import Reply, encode_error
 from tidemark.changes.delivery.http.feed import TOO_OLD, Feed, RangeError, Watch, find_start
-from tidemark.changes.delivery.http.requests import Fetch, Subscription, parse_fetch, parse_subscription
+from tidemark.changes.delivery.http.points import TaskPoints
+from tidemark.changes.delivery.http.requests import (
+    Fetch,
+    Subscription,
+    parse_commit,
+    parse_fetch,
+    parse_rewind,
+    parse_subscription,
+    parse_task,
+)
 from tidemark.changes.delivery.http.sessions import Counts, Session, Sessions
 from tidemark.changes.delivery.http.tokens import Tokens
 from tidemark.changes.store.disk import Disk
-from tidemark.errors import BinlogGapError, NotFoundError, TidemarkError, UsageError
+from tidemark.errors import BinlogGapError, LeaseHeldError, LeaseLostError, NotFoundError, TidemarkError, UsageError
+from tidemark.ledger.leases import Leases
 
 SESSION = "Tidemark-Session"
 MOST_BODY = 256 << 10
@@ -108,10 +118,13 @@ class Growth:
 class Server:
     """All that the routes share. `sources`: the stores, by the names of the settings."""
 
-    def __init__(self, sources: Mapping[str, Disk], tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, sources: Mapping[str, Disk], tokens: Tokens, leases: Leases, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._watches = {name: Watch(disk) for name, disk in sources.items()}
         self._growths = {name: Growth(partial(self._look_at, watch)) for name, watch in self._watches.items()}
         self._tokens = tokens
+        self._points = TaskPoints(leases)
         self._clock = clock
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="reply")
         self._load, self._load_at = 0.0, clock()
@@ -126,6 +139,9 @@ class Server:
             Route("/v1/getServerInfo", self._guard(self._answer_info), methods=["POST"]),
             Route("/v1/subscribe", self._guard(self._answer_subscribe), methods=["POST"]),
             Route("/v1/fetchMessages", self._guard(self._answer_fetch), methods=["POST"]),
+            Route("/v1/points", self._guard(self._answer_points), methods=["POST"]),
+            Route("/v1/commit", self._guard(self._answer_commit), methods=["POST"]),
+            Route("/v1/rewind", self._guard(self._answer_rewind), methods=["POST"]),
         ]
         return Starlette(routes=routes, exception_handlers={404: _tell_unknown, 405: _tell_unknown})
 
@@ -254,12 +270,32 @@ class Server:
                 return reply
             await self._growths[feed.wanted.source].wait(feed.next, left)
 
+    async def _answer_points(self, request: Request, tasks: frozenset[str]) -> Response:
+        task = _allow_task(parse_task(await self._read_body(request)), tasks)
+        return JSONResponse(await self._work(lambda: self._points.tell(task)))
+
+    async def _answer_commit(self, request: Request, tasks: frozenset[str]) -> Response:
+        asked = parse_commit(await self._read_body(request))
+        _allow_task(asked.task, tasks)
+        return JSONResponse(await self._work(lambda: self._points.commit(self._disk_of(asked.task), asked)))
+
+    async def _answer_rewind(self, request: Request, tasks: frozenset[str]) -> Response:
+        asked = parse_rewind(await self._read_body(request))
+        _allow_task(asked.task, tasks)
+        now = time.time()
+        return JSONResponse(await self._work(lambda: self._points.rewind(self._disk_of(asked.task), asked, now)))
+
+    def _disk_of(self, task: str) -> Disk:
+        source = self._points.find(task).source
+        if source not in self._watches:
+            raise NotFoundError(f"this server has no source {source}", subject=source)
+        return self._watches[source].disk
+
     # what a request is
 
     def _allow(self, wanted: Subscription, tasks: frozenset[str]) -> Subscription:
         """A task of another token, and a source that is not here, are told in one word: nothing is told of either."""
-        if wanted.task not in tasks:
-            raise RefusedError(403, "FORBIDDEN", "the token is for no such task", "`tokens` of [changes] says which")
+        _allow_task(wanted.task, tasks)
         if wanted.source not in self._watches:
             raise RefusedError(404, "NO_SOURCE", "this server has no such source", "serviceGroupName is a [sources.NAME]")
         return wanted
@@ -311,6 +347,12 @@ class _Held:
         self._session.used = self._clock()
 
 
+def _allow_task(task: str, tasks: frozenset[str]) -> str:
+    if task not in tasks:
+        raise RefusedError(403, "FORBIDDEN", "the token is for no such task", "`tokens` of [changes] says which")
+    return task
+
+
 def _refuse(wrong: TidemarkError) -> RefusedError:
     if isinstance(wrong, RangeError):
         return RefusedError(410 if wrong.code == TOO_OLD else 416, wrong.code, wrong.message, wrong.hint)
@@ -318,6 +360,8 @@ def _refuse(wrong: TidemarkError) -> RefusedError:
         return RefusedError(410, TOO_OLD, wrong.message, wrong.hint)
     if isinstance(wrong, UsageError):
         return RefusedError(400, "BAD_REQUEST", wrong.message, wrong.hint)
+    if isinstance(wrong, LeaseHeldError | LeaseLostError):
+        return RefusedError(409, "HELD" if isinstance(wrong, LeaseHeldError) else "STALE", wrong.message, wrong.hint)
     if isinstance(wrong, NotFoundError):
         return RefusedError(404, "NOT_FOUND", wrong.message, wrong.hint)
     return RefusedError(500, "FAILED", wrong.message, wrong.hint)

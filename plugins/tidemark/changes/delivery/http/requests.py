@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tidemark.changes.delivery.shards import MIXED, SPLIT, Sharding
+from tidemark.changes.delivery.shards import MIXED, MOST_SHARDS, SPLIT, Sharding
 from tidemark.errors import UsageError
 
 EARLIEST, LATEST, NORMAL = "EARLIEST", "LATEST", "NORMAL"
@@ -62,6 +62,46 @@ class Fetch:
     bytes: int = 1_000_000
 
 
+@dataclass(frozen=True)
+class Commit:
+    """That a shard's events are dealt with, up to `checkpoint`. `version_ts`: of the point that the client began from."""
+
+    task: str
+    shard: int
+    checkpoint: Checkpoint
+    version_ts: int
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """That a task is to go on from POINT `to`, in all or some shards. Without `apply`: what that would mean."""
+
+    task: str
+    to: str
+    shards: tuple[int, ...] = ()
+    apply: bool = False
+
+
+def parse_task(body: bytes) -> str:
+    return _Fields(parse_object(body), "").text("taskName")
+
+
+def parse_commit(body: bytes) -> Commit:
+    fields = _Fields(parse_object(body), "")
+    point = fields.group("buffaloCheckpoint")
+    version = point.number("versionTs", -1, least=0)
+    return Commit(fields.text("taskName"), fields.number("shard", -1, most=MOST_SHARDS), _parse_checkpoint(point), version)
+
+
+def parse_rewind(body: bytes) -> Rewind:
+    fields = _Fields(parse_object(body), "")
+    shards = fields.list("shards", ())
+    if not all(type(shard) is int and 0 <= shard < MOST_SHARDS for shard in shards):
+        raise UsageError("shards: numbers of shards are wanted")
+    apply = fields.flag("apply", default=False)
+    return Rewind(fields.text("taskName"), fields.text("to"), tuple(sorted(set(shards))), apply)
+
+
 def parse_object(body: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(body or b"{}")
@@ -74,7 +114,7 @@ def parse_subscription(body: bytes) -> Subscription:
     """ReaderConnectionConfig, with `codec` for a subscription."""
     fields = _Fields(parse_object(body), "")
     group, parts = fields.group("serviceGroupInfo"), fields.group("partitionClusterInfo")
-    total = parts.number("partitionTotal", 1, most=4096)
+    total = parts.number("partitionTotal", 1, most=MOST_SHARDS)
     columns = {
         table: tuple(_check_text(name, f"columns.{table}") for name in names)
         for table, names in parts.group("columns").values.items()

@@ -17,6 +17,7 @@ from tidemark.changes.delivery.http.app import Server
 from tidemark.changes.delivery.http.tokens import Tokens
 from tidemark.changes.store.disk import Disk
 from tidemark.errors import PermanentError, UsageError
+from tidemark.ledger.leases import Leases
 
 HEAD_SECONDS = 10.0
 MOST_CONNECTIONS = 1024
@@ -52,14 +53,14 @@ class _Protocol(H11Protocol):
             self.transport.close()
 
 
-def serve(sources: Mapping[str, Disk], listen: Listen, on_start: Callable[[str], None]) -> None:
+def serve(sources: Mapping[str, Disk], leases: Leases, listen: Listen, on_start: Callable[[str], None]) -> None:
     """Serve the stores of `sources`. `on_start` is told the address once connections are accepted.
 
     UsageError: the tokens or the certificate are not as they must be; PermanentError: the address is taken.
     """
     if bool(listen.certificate) != bool(listen.key):
         raise UsageError("certificate and key go together", hint="set both in [changes], or neither")
-    server = Server(sources, Tokens(listen.tokens))
+    server = Server(sources, Tokens(listen.tokens), leases)
     options: dict[str, Any] = {}
     if listen.certificate:
         options = {"ssl_certfile": listen.certificate, "ssl_keyfile": listen.key}
