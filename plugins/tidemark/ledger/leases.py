@@ -199,8 +199,8 @@ class Leases:
 
     def list_named(self, connection: Connection, prefix: str) -> list[LeaseRow]:
         """Return the leases that a new holder would not get, of names that begin with `prefix`."""
-        sql = "SELECT * FROM lease WHERE name >= :prefix AND name < :behind AND holder <> '' ORDER BY name"
-        found = connection.execute(sa.text(sql), {"prefix": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)})
+        sql = "SELECT * FROM lease WHERE substr(name, 1, :length) = :prefix AND holder <> '' ORDER BY name"
+        found = connection.execute(sa.text(sql), {"prefix": prefix, "length": len(prefix)})
         rows, clock = [_as_row(row) for row in found.mappings()], self.clock(connection)
         return [row for row in rows if not may_acquire(row, "", self.identity, clock, self.alive)]
 

@@ -1,0 +1,62 @@
+"""Storage points in the store that they are of, in another one, and where retention was there before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.delivery_worlds import LIMITS, SERVER, fill_store, gtids_at, make_transaction
+from tidemark.changes.delivery.storage_points import add_gtids, locate, point_at
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.read import Reader
+from tidemark.changes.store.write import Writer
+from tidemark.errors import PermanentError
+
+
+def store_of(folder: Path, order: list[int], change_id: int) -> Disk:
+    """A store of another server that committed the same transactions in some order, in logs of its own."""
+    disk, known = Disk(folder), ""
+    with Writer(disk, 1, LIMITS) as writer:
+        for place, number in enumerate(order, 1):
+            transaction = make_transaction(number, 3)
+            info = replace(transaction.info, change_id=change_id, file=9, offset=place * 10)
+            known = add_gtids(known, [transaction.gtid])
+            writer.append(replace(transaction, info=info, gtid_offset=place), known)
+    return disk
+
+
+@pytest.mark.parametrize("seq", [1, 2, 37, 60, 61])
+def test_in_its_own_store(tmp_path: Path, seq: int) -> None:
+    disk = fill_store(tmp_path, 1, 60)
+    point = point_at(Reader(disk), seq, 1)
+    assert point.gtids == gtids_at(seq - 1)
+    assert locate(disk, point, "a task") == (seq, 0)
+    assert locate(disk, replace(point, seq=seq, event_index=0), "a task") == (seq, 0)
+
+
+def test_in_a_store_of_another_server(tmp_path: Path) -> None:
+    point = point_at(Reader(fill_store(tmp_path / "one", 1, 30)), 21, 1)
+    same = store_of(tmp_path / "two", [*range(1, 25)], 1)
+    assert locate(same, point, "a task") == (21, 0)
+    later = store_of(tmp_path / "three", [*range(1, 21), 23, 22, 21], 1)
+    assert locate(later, point, "a task") == (21, 0)
+    mixed = store_of(tmp_path / "four", [*range(1, 20), 21, 20, 22], 1)
+    with pytest.raises(PermanentError, match="another order"):
+        locate(mixed, point, "a task")
+    short = store_of(tmp_path / "five", [*range(1, 10)], 1)
+    with pytest.raises(PermanentError, match="ahead of the store"):
+        locate(short, point, "a task")
+
+
+def test_without_gtids_another_store_is_refused(tmp_path: Path) -> None:
+    point = replace(point_at(Reader(fill_store(tmp_path / "one", 1, 30)), 21, 1), gtids="")
+    with pytest.raises(PermanentError, match="no GTIDs"):
+        locate(store_of(tmp_path / "two", [*range(1, 25)], 1), point, "a task")
+
+
+def test_sets_of_both_kinds_grow() -> None:
+    assert add_gtids("", ["", ""]) == ""
+    assert add_gtids(f"{SERVER}:1-3", ["", f"{SERVER}:4", f"{SERVER}:6"]) == f"{SERVER}:1-4:6"
+    assert add_gtids("0-1-5,1-1-7", ["0-1-6", "1-2-8", "0-2-7"]) == "0-2-7,1-2-8"
