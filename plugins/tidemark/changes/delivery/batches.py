@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery.blocks import Blocks, Divided, Key, skip_rows
-from tidemark.changes.delivery.storage_points import Place
+from tidemark.changes.delivery.storage_points import Place, Start
 from tidemark.changes.store.model import ABSENT, Ddl, Mark, Op, Record, Row, Rows, SchemaChange, Shape, Transaction
 from tidemark.changes.store.read import Stretch
 
@@ -170,16 +172,19 @@ class Batch:
 class Cursor:
     """The way of one shard through the store."""
 
-    def __init__(self, blocks: Blocks, shard: int, start: tuple[int, int], *, controls: bool) -> None:
+    def __init__(self, blocks: Blocks, shard: int, start: Start, *, controls: bool) -> None:
         self.blocks = blocks
         self.shard = shard
-        self.key = Key(start[0])
+        self.key = Key(start.seq)
+        self.known = start.known
+        """Transactions that are done although they stand behind the start, as a GTID set."""
         self.place: Place | None = None
         """Behind the last block that is read; None: none is."""
-        self._start = start
+        self._half = (start.half, start.index)
+        self._skipped = parse_gtids(start.known)
         self._controls = controls
         self._pending: deque[tuple[list[Segment], Stretch]] = deque()
-        self._seq, self._index = start
+        self._seq, self._index = self._half
 
     @property
     def next_place(self) -> Place | None:
@@ -202,17 +207,25 @@ class Cursor:
         taken, left = _cut(run, most)
         if left:
             self._pending.appendleft((left, stretch))
-        behind = Place(taken[-1].seq, taken[-1].behind, stretch)
-        if not self._pending and self.place is not None and self.key.part == 0:
-            behind = self.place
+        last = taken[-1]
+        behind = Place(last.seq, last.behind, stretch)
+        if not self._pending and self.place is not None:
+            behind = self.place if self.key.part == 0 else behind
+        elif self._pending[0][0][0].seq > last.seq:  # the shard has all that it has of this transaction
+            behind = Place(last.seq + 1, 0, stretch)
         return taken, _place_of(taken, stretch), behind
 
     def _collect(self, found: Divided) -> None:
+        before = parse_gtids(found.stretch.gtids) if self._skipped is not None else None
+        if before is not None and before >= self._skipped:  # type: ignore[operator]
+            self.known, self._skipped = "", None  # they are behind us
         runs: list[list[Segment]] = []
         for piece in found.by_shard[self.shard]:
+            if self._skipped is not None and contains_gtid(self._skipped, piece.transaction.gtid):
+                continue
             if piece.seq != self._seq:
                 self._seq, self._index = piece.seq, 0
-            for record in skip_rows(piece, self._start).transaction.records:
+            for record in skip_rows(piece, self._half).transaction.records:
                 if isinstance(record, Rows):
                     first = int(record.batch.column("i")[0].as_py())
                     one = Segment(piece.seq, piece.transaction, record, piece.rows, first)

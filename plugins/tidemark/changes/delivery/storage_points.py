@@ -10,18 +10,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet, contains_gtid
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo
 from tidemark.changes.store.read import Reader, Stretch, outside
-from tidemark.errors import BinlogGapError, PermanentError, UsageError
+from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, UsageError
 from tidemark.ledger.delivery import EARLIEST, LATEST, NORMAL, StoragePoint
 
 FORMAT = 1
+MOST_LOOKED_AT = 10_000
+"""Transactions among which one is looked for that is half done. Of one that is further away all rows come again."""
 _NAMES = {
     "uuid": "uuid",
     "transactionId": "transaction_id",
@@ -47,8 +50,8 @@ class Place:
     index: int
     stretch: Stretch
 
-    def as_point(self, version_ts: int) -> StoragePoint:
-        """The storage point of this place."""
+    def as_point(self, version_ts: int, known: str = "") -> StoragePoint:
+        """The storage point of this place. `known`: transactions that are done wherever they stand in this store."""
         pieces = self.stretch.pieces
         before = [piece for piece in pieces if piece.seq < self.seq]
         last = before[-1].transaction.info if before else self.stretch.before.info
@@ -58,6 +61,7 @@ class Place:
             gtids = self.stretch.gtids_after
         else:
             gtids = add_gtids(self.stretch.gtids, [piece.transaction.gtid for piece in before])
+        gtids = add_gtids(gtids, [known])
         return replace(_of_info(last), seq=self.seq, event_index=self.index, gtids=gtids, version_ts=version_ts)
 
 
@@ -100,8 +104,21 @@ def point_at(reader: Reader, seq: int, version_ts: int, mode: str = NORMAL) -> S
     return replace(found, mode=mode if mode in (EARLIEST, LATEST) else found.mode)
 
 
-def locate(disk: Disk, point: StoragePoint, what: str) -> tuple[int, int]:
-    """Where a shard goes on: a transaction of the store, and how many rows of it are done. `what`: whose point it is.
+@dataclass(frozen=True)
+class Start:
+    """Where a shard goes on: transaction `seq` of the store, and `index` rows of transaction `half` are done already.
+
+    `known`: a GTID set of transactions that are done although they stand behind that place; "": there are none.
+    """
+
+    seq: int
+    index: int = 0
+    half: int = 0
+    known: str = ""
+
+
+def locate(disk: Disk, point: StoragePoint, what: str) -> Start:
+    """Where a shard goes on. `what`: whose point it is.
 
     Raises BinlogGapError where retention took that, PermanentError where the store is another one, or ends before it.
     """
@@ -110,53 +127,67 @@ def locate(disk: Disk, point: StoragePoint, what: str) -> tuple[int, int]:
     if not point.change_id:  # nothing is done yet
         if reader.view.end.seq and point.seq < reader.first:
             raise _overrun(reader, point.seq, what)
-        return point.seq, point.event_index
+        return Start(point.seq)
     info = _info_of(reader, done)
-    if info is not None and (info.change_id, info.file, info.offset) == (
-        point.change_id,
-        point.binlog_file,
-        point.binlog_offset,
-    ):
-        return point.seq, point.event_index
+    if info is not None and _is_same(_of_info(info), point):
+        return Start(point.seq, point.event_index, point.seq, _find_known(reader, point.seq, point.gtids))
     if info is None and reader.view.end.seq and done < reader.first and _is_of_store(reader, point):
         raise _overrun(reader, point.seq, what)
     return _locate_by_gtids(reader, point, what)
 
 
-def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str) -> tuple[int, int]:
-    """Where to go on in another store of the source."""
-    known = parse_gtids(point.gtids)
-    other = PermanentError(
-        f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; the store"
-        f" {reader.disk.root} has something else there, and no GTIDs say where to go on",
-        hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
-        subject=what,
-    )
+def _is_same(one: StoragePoint, other: StoragePoint) -> bool:
+    """Whether two points tell of the same transaction at the same place. Logs of two servers may have equal names and
+    places, so its GTID, server and time count as well."""
+    same = {"seq": 0, "event_index": 0, "gtids": "", "version_ts": 0, "mode": NORMAL}
+    return replace(one, **same) == replace(other, **same)  # type: ignore[arg-type]
+
+
+def _find_known(reader: Reader, seq: int, gtids: str) -> str:
+    """The set of what is done, where the store does not have all of it before `seq`."""
+    known = parse_gtids(gtids)
+    before = parse_gtids(point_at(reader, seq, 0).gtids)
+    return "" if known is None or (before is not None and before >= known) else gtids  # type: ignore[operator]
+
+
+def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str) -> Start:
+    """Where to go on in another store of the source, whatever order it has the transactions in."""
+    known, there = parse_gtids(point.gtids), parse_gtids(reader.view.gtids)
     if known is None or not reader.view.end.seq:
-        raise other
-    has_all = parse_gtids(reader.view.gtids)
-    if type(has_all) is not type(known) or not has_all >= known:  # type: ignore[operator]
+        raise PermanentError(
+            f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; the store"
+            f" {reader.disk.root} has something else there, and no GTIDs say where to go on",
+            hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
+            subject=what,
+        )
+    if type(there) is not type(known) or not there >= known:  # type: ignore[operator]
         raise PermanentError(
             f"{what} is ahead of the store {reader.disk.root}: it has {point.gtids}, the store"
             f" {reader.view.gtids or 'none'}",
             hint="let the capture go on, then begin again",
             subject=what,
         )
-    found = reader.find(
-        outside(
-            lambda gtids: not known >= parse_gtids(gtids) if gtids else False,  # type: ignore[operator]
-            lambda gtid: known >= parse_gtids(gtid),  # type: ignore[operator]
+    try:
+        found = reader.find(
+            outside(
+                lambda gtids: bool(gtids) and not known >= parse_gtids(gtids),  # type: ignore[operator]
+                lambda gtid: contains_gtid(known, gtid),
+            )
         )
-    )
+    except NotFoundError as gone:
+        raise _overrun(reader, point.seq, what) from gone
     seq = found.seq if found else reader.view.end.seq + 1
-    here = point_at(reader, seq, 0)
-    if here.gtids != str(known):
-        raise PermanentError(
-            f"{what} has {point.gtids}; the store {reader.disk.root} has these in another order, with others between them",
-            hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
-            subject=what,
-        )
-    return seq, point.event_index
+    half = _find_half(reader, point, seq) if point.event_index else 0
+    return Start(seq, point.event_index if half else 0, half, _find_known(reader, seq, point.gtids))
+
+
+def _find_half(reader: Reader, point: StoragePoint, seq: int) -> int:
+    """The number that the half done transaction has here; 0: it is not found among those that come next."""
+    uuid = UUID(point.uuid).bytes
+    for piece in islice(reader.read(seq), MOST_LOOKED_AT) if seq <= reader.view.end.seq else ():
+        if (piece.transaction.info.uuid, piece.transaction.info.transaction_id) == (uuid, point.transaction_id):
+            return piece.seq
+    return 0
 
 
 def _info_of(reader: Reader, seq: int) -> BinlogInfo | None:

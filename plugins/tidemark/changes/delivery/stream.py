@@ -313,11 +313,10 @@ class Stream:
             there = [*self._held.values(), *leaving]
             places = [(held, held.find_place()) for held in there]
         self._released += [*(held.lease for held in leaving), *more]
-        moves = [
-            (held, place.as_point(held.saved.version_ts))
-            for held, place in places
-            if place is not None and (place.seq, place.index) != held.saved.order
+        points = [
+            (held, place.as_point(held.saved.version_ts, held.cursor.known)) for held, place in places if place is not None
         ]
+        moves = [(held, point) for held, point in points if point != held.saved]
         if not moves and not self._released:
             return
         with self.ledger.write() as connection:
@@ -483,4 +482,4 @@ class Stream:
             return self.clock() < self._valid_until
 
     def _tell_point(self, held: _Held, place: Place) -> str:
-        return point_text(place.as_point(held.saved.version_ts), held.shard, self.task)
+        return point_text(place.as_point(held.saved.version_ts, held.cursor.known), held.shard, self.task)
