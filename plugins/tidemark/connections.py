@@ -26,7 +26,7 @@ ASK_AIRFLOW = (
     "tidemark.orchestration.connections:ask_airflow"  # by name: Airflow is orchestration's alone, and may be missing
 )
 config: str | None = None  # the command's --config: an Airflow of `./tidemark up` may lie beside these settings
-TYPES = ("sftp", "ssh", "generic")
+TYPES = ("sftp", "ssh", "generic", "mysql")
 UNPINNED = ("no_host_key_check", "allow_host_key_change")  # extras of Airflow's SSH provider that take any server's key
 _OFF = ("", "0", "false", "no", "none")
 

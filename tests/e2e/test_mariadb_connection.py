@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.bootstrap_worlds import write_settings
+from tests.commanded import run_here
 from tests.dump_worlds import is_description, settings_for
 from tests.services import mariadb
 from tests.services.mariadb import MariaDb
 from tests.services.processes import PartMissing, soon
+from tidemark import connections
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition
 from tidemark.changes.connection.dump import open_dump
 from tidemark.changes.connection.facts import read_facts
@@ -210,3 +214,23 @@ def test_a_server_that_dies_is_told_and_goes_on_after_its_restart(server: MariaD
     server.run("INSERT INTO d.t VALUES (200)")
     again = open_dump(login(server), FilePosition(last.file, last.end))
     assert [event.file for event in again.events() if event.header.type == 16][-1] == server.logs[-1].name
+
+
+def test_a_source_logs_in_by_an_airflow_connection(tmp_path: Path, server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_has_airflow", lambda: False)
+    config = write_settings(tmp_path, server)
+    nobody = f"mariadb://nobody@127.0.0.1:{server.port}"
+    text = config.read_text(encoding="utf-8").replace(f"mariadb://{mariadb.USER}@127.0.0.1:{server.port}", nobody)
+    config.write_text(text.replace('password_file = "password"', 'connection = "shop"'), encoding="utf-8")
+    run_here(config, "changes", "capture", "orders").refused(3, "no Airflow connection 'shop'")
+    told = {"conn_type": "mysql", "login": mariadb.USER, "password": mariadb.PASSWORD}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(told))
+    said = run_here(config, "changes", "capture", "orders")
+    assert said.code == 0, said
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({**told, "password": "wrong"}))
+    said = run_here(config, "changes", "capture", "orders")
+    assert said.code != 0 and "wrong" not in said.out + said.err
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({**told, "password": ""}))
+    run_here(config, "changes", "capture", "orders").refused(2, "has no password")
+    config.write_text(f'{config.read_text(encoding="utf-8")}password_file = "password"\n', encoding="utf-8")
+    run_here(config, "changes", "capture", "orders").refused(2, "exclude each other")

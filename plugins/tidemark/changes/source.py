@@ -52,6 +52,7 @@ from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
 from tidemark.changes.trust.gaps import OPEN, REPAIRED, Gap, find_gap, pass_gap, read_gaps, record_gap, update_gap
 from tidemark.changes.trust.resume import Resume
+from tidemark.connections import read_connection
 from tidemark.errors import (
     BinlogGapError,
     LeaseHeldError,
@@ -128,17 +129,22 @@ def wants_of(settings: SourceSettings) -> Wants:
 
 
 def login_of(settings: SourceSettings) -> connection.SourceSettings:
-    """The login at the source's server. Raises UsageError where it has none."""
+    """The login at the source's server. UsageError where it has none, or a connection without a password; else as
+    `read_connection`."""
     if not settings.url:
         raise UsageError(
             f"source {settings.name} has no server",
             hint=f"set its url, or: ./tidemark changes capture {settings.name} --files …",
         )
     user, addresses = split_server_url(settings.url)
+    told = read_connection(settings.connection) if settings.connection else None
+    if told is not None and not told.password:
+        raise UsageError(f"Airflow {told.name} has no password", hint=told.next_step, subject=told.id)
     return connection.SourceSettings(
         addresses,
-        user,
+        told.login or user if told else user,
         password_file=settings.password_file,
+        password=told.password if told else "",
         tls=settings.tls,
         ca=settings.ca,
         server_id=settings.server_id,
@@ -216,7 +222,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
         resume = None if request.files else resume_source(source, rules, follow=request.follow)
         open_events = resume.open_from(begin.log) if resume else open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
-        asked = _is_asked_in(disk) if reads else bool
+        asked = (lambda: bool(list_requests(disk))) if reads else bool
         switch = resume.open_behind if resume else None
         job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked, switch=switch)
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
@@ -253,10 +259,6 @@ def _tell_parked(source: Source, rules: Rules) -> None:
         raise PermanentError(
             f"{name} is parked: {why}", hint=f"./tidemark changes bootstrap {source.name} --tables {name}", subject=name
         )
-
-
-def _is_asked_in(disk: Disk) -> Callable[[], bool]:
-    return lambda: bool(list_requests(disk))
 
 
 @dataclass(frozen=True)

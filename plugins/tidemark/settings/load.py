@@ -146,6 +146,9 @@ def _check_sources(sections: Sections, problems: Problems) -> None:
         if "store" in table
     ]
     for name, table in sections["sources"].items():
+        if table.get("password_file") and table.get("connection"):
+            message = "password_file and connection exclude each other: give one"
+            problems.add_problem(message, "sources", name, "connection")
         mine = _folder_address(table["store"], "") if "store" in table else ""
         for section, other, store in owned:
             folder = _folder_address(store, "")

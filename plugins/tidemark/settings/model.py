@@ -400,6 +400,11 @@ class SourceSettings:
         'the servers, "mysql://reader@db2:3306,db1:3306" or mariadb://…, tried in this order; "" reads log files',
     )
     password_file: str = setting("", parse_path, "a file that holds the password of that user")
+    connection: str = setting(
+        "",
+        parse_text,
+        "id of an Airflow connection (mysql, generic) that holds login and password, instead of `password_file`",
+    )
     tls: str = setting(
         "required",
         one_of("required", "verify", "off"),
