@@ -67,7 +67,8 @@ def _sum_up(what: str, outcomes: list[Outcome]) -> tuple[list[Outcome], dict[str
         return outcomes, {}
     shown = ", ".join(one.name for one in failed[:5]) + (", …" if len(failed) > 5 else "")
     hint = next((one.json["hint"] for one in failed if one.json.get("hint")), "")
-    return outcomes, {"error": f"{len(failed)} of {len(outcomes)} {what} need a look: {shown}", "hint": hint}
+    need = "needs" if len(failed) == 1 else "need"
+    return outcomes, {"error": f"{len(failed)} of {len(outcomes)} {what} {need} a look: {shown}", "hint": hint}
 
 
 def _run_one(call: Call, name: str, run: Callable[[], Answer]) -> Outcome:

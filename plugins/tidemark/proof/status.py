@@ -344,7 +344,8 @@ def _judge_inactive(f: LinkFacts) -> tuple[str, str, str]:
     held = f.quarantined + f.distrusted
     if held or f.refused:
         lists = [f"./tidemark {verb} list" for verb, n in (("quarantine", held), ("owners", f.refused)) if n]
-        return "partial", f"{held} in quarantine, {f.refused} refused", ", ".join(lists)
+        counts = ((held, "in quarantine"), (f.refused, "refused"))
+        return "partial", ", ".join(f"{number} {what}" for number, what in counts if number), ", ".join(lists)
     if f.unlisted:
         return "partial", f"{_format_first(f.unlisted)}: what is there is not sent", f"./tidemark why {f.unlisted[0][0]}"
     if f.unanswered or f.unloaded:

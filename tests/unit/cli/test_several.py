@@ -78,7 +78,7 @@ def test_a_link_that_fails_costs_itself_alone(many: Many) -> None:
     shutil.rmtree(many.folder / "north-1")
     (many.folder / "north-1").write_text("a file in the place of the disk")
     said = many.run("sync", "--all")
-    assert (said.code, said.json["error"]) == (23, "1 of 3 links need a look: north-1"), said
+    assert (said.code, said.json["error"]) == (23, "1 of 3 links needs a look: north-1"), said
     first, *others = said.json["links"]
     assert (first["ok"], first["kind"]) == (False, 6)
     assert "north-1 is a file" in first["error"]
@@ -187,7 +187,7 @@ def test_a_receiver_with_differences_is_named_beside_a_sound_one(many: Many) -> 
     damaged.chmod(0o644)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x00")
     said = many.run("verify")
-    assert (said.code, said.json["error"]) == (20, "1 of 2 receivers need a look: other"), said
+    assert (said.code, said.json["error"]) == (20, "1 of 2 receivers needs a look: other"), said
     assert [len(one["differences"]) for one in said.json["receivers"]] == [0, 1]
 
 

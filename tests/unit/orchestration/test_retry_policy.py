@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 
 import pytest
 from airflow.sdk.definitions.retry_policy import RetryAction
@@ -93,3 +94,18 @@ def test_nothing_else_is_tried_again_inside_the_task(trouble: Exception) -> None
     with pytest.raises(type(trouble)):
         retry_soon(flaky, wait_seconds=0.001)
     assert flaky.calls == 1
+
+
+def test_an_airflow_before_3_3_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import airflow.sdk
+
+    monkeypatch.setattr(airflow, "__version__", "3.2.2")
+    monkeypatch.delattr(airflow.sdk, "RetryPolicy", raising=False)
+    monkeypatch.setattr(airflow.sdk, "__getattr__", _has_not, raising=False)
+    with pytest.raises(UsageError, match=r"need Airflow 3\.3, .* this is 3\.2\.2") as refused:
+        runpy.run_module("tidemark.orchestration.retry_policy")
+    assert "upgrade Airflow" in refused.value.hint
+
+
+def _has_not(name: str) -> object:
+    raise AttributeError(name)

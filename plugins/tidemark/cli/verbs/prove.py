@@ -352,7 +352,9 @@ def _open_from_nodes(call: Call) -> AbstractContextManager[App]:
 
 def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
     say = screen.print_remark if out == "-" else screen.print_line
-    say(f"{found['rows']:,} rows of {found['devices']:,} devices" + (f" in {out}" if out != "-" else ""))
+    rows = f"{found['rows']:,} row{'s' if found['rows'] != 1 else ''}"
+    devices = f"{found['devices']:,} device{'s' if found['devices'] != 1 else ''}"
+    say(f"{rows} of {devices}" + (f" in {out}" if out != "-" else ""))
     if found["kept_rows"]:
         told = "have values of files that their site has no more and the catalog keeps (without them: --live-only)"
         say(f"  {found['kept_rows']:,} rows {told}")
