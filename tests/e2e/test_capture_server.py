@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +15,9 @@ from typing import Any
 
 import pytest
 
-import tidemark
 from tests.commanded import Said, run_here
 from tests.dump_worlds import MARIADB, MYSQL_SERVER, REAL_SERVERS, start_server
+from tests.services.command_forks import Forked, start_command
 from tests.services.mariadb import PASSWORD, USER, MariaDb
 
 pytestmark = pytest.mark.full
@@ -46,20 +44,8 @@ class Orders:
     def run(self, *words: str) -> Said:
         return run_here(self.config, "changes", *words)
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join([str(Path(tidemark.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [
-            sys.executable,
-            "-m",
-            "tidemark.cli",
-            "--config",
-            str(self.config),
-            "changes",
-            "capture",
-            "orders",
-            *words,
-        ]
-        return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.DEVNULL)
+    def start(self, *words: str) -> Forked:
+        return start_command(["--config", str(self.config), "changes", "capture", "orders", *words], os.environ)
 
     def read(self) -> list[dict[str, Any]]:
         out = self.folder / "changes.jsonl"

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
-import tidemark
 from tests.centre import run_inline
 from tests.rebuild_world import PLANT1, World
+from tests.services.command_forks import Forked, start_command
 from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import deletion, sealed, source
@@ -210,10 +208,8 @@ def toml(world: World) -> str:
     return "\n".join(told)
 
 
-def command(world: World, *words: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(tidemark.__file__).parent.parent)}
-    line = [sys.executable, "-m", "tidemark.cli", "--config", str(world.folder / "tidemark.toml"), *words, "--json"]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+def command(world: World, *words: str) -> Forked:
+    return start_command(["--config", str(world.folder / "tidemark.toml"), *words, "--json"], os.environ)
 
 
 def test_what_cannot_be_listed_is_not_taken_for_lost(small: World) -> None:
@@ -243,7 +239,7 @@ def test_by_the_command_killed_again_and_again(tmp_path: Path) -> None:
     world.sync("plant1")
     rows, facts = world.rows(), world.facts()
     world.lose_ledger()
-    for seconds in (0.7, 1.2, 1.8):
+    for seconds in (0.3, 0.7, 1.2):
         process = command(world, "ledger", "rebuild")
         time.sleep(seconds)
         process.kill()

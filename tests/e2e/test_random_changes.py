@@ -10,8 +10,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,11 +21,11 @@ from typing import Any
 
 import pytest
 
-import tidemark
 from tests.bootstrap_worlds import read, write_settings
 from tests.changing_tables import Change, Writer, fold_tables, make_tables
 from tests.commanded import run_here
 from tests.services import mariadb
+from tests.services.command_forks import Forked, start_command
 from tests.services.mariadb import MariaDb
 
 pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
@@ -76,7 +74,7 @@ def kill_captures(config: Path, server: MariaDb, writers: list[Writer], kills: i
         for number in range(kills):
             follower = follow(config)
             time.sleep(chance.uniform(0.5, 4))
-            assert follower.poll() is None, follower.stderr.read() if follower.stderr else ""
+            assert follower.poll() is None, follower.communicate()[1]
             follower.send_signal(signal.SIGKILL)
             follower.communicate()
             if number % 5 == 4 and has_begun(config):
@@ -94,10 +92,8 @@ def has_begun(config: Path) -> bool:
     return bool(source["transactions"])
 
 
-def follow(config: Path) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join([str(Path(tidemark.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    words = [sys.executable, "-m", "tidemark.cli", "--config", str(config), "changes", "capture", "orders", "--follow"]
-    return subprocess.Popen(words, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE)
+def follow(config: Path) -> Forked:
+    return start_command(["--config", str(config), "changes", "capture", "orders", "--follow"], os.environ)
 
 
 def compare_with_record(lines: list[dict[str, Any]], record: dict[str, list[Change] | str]) -> None:

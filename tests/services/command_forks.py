@@ -69,6 +69,9 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -123,11 +126,11 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     running: dict[int, int] = {}  # pid → where its end is told
     while True:
-        ready, _, _ = select.select([orders, woken], [], [])
+        ready, _, _ = select.select([orders.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
             _tell_ends(running)
-        if orders in ready:
+        if orders.fileno() in ready:
             order, descriptors, _, _ = socket.recv_fds(orders, _LONGEST_ORDER, 3)
             if not order:
                 return

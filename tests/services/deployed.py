@@ -85,7 +85,7 @@ class Deployed:
     def _run_apart(self, words: tuple[str, ...]) -> Said:
         process = self.start(*words)
         out, err = process.communicate()
-        return Said(process.returncode, out.decode(), err.decode())
+        return Said(process.wait(), out.decode(), err.decode())
 
     def start(self, *words: str) -> Forked:
         """Start a verb in a process group of its own, as a shell does."""
