@@ -291,7 +291,7 @@ def test_members_of_a_task_against_the_model(tmp_path: Path) -> None:
 
         Bound.template, Bound.folder = template, tmp_path / "world"
         checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-        examples = max(12, settings.default.max_examples // 4)  # each is a store and a ledger on a disk
+        examples = max(20, settings.default.max_examples // 3)  # each is a store and a ledger on a disk
         run_state_machine_as_test(
             Bound,
             settings=settings(deadline=None, max_examples=examples, stateful_step_count=30, suppress_health_check=checks),

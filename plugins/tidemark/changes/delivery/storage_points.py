@@ -129,7 +129,7 @@ def locate(disk: Disk, point: StoragePoint, what: str) -> Start:
             raise _overrun(reader, point.seq, what)
         return Start(point.seq)
     info = _info_of(reader, done)
-    if info is not None and _is_same(_of_info(info), point):
+    if info is not None and _is_same(_of_info(info), point) and _has_all_before(reader, point):
         return Start(point.seq, point.event_index, point.seq, _find_known(reader, point.seq, point.gtids))
     if info is None and reader.view.end.seq and done < reader.first and _is_of_store(reader, point):
         raise _overrun(reader, point.seq, what)
@@ -143,6 +143,13 @@ def _is_same(one: StoragePoint, other: StoragePoint) -> bool:
     return replace(one, **same) == replace(other, **same)  # type: ignore[arg-type]
 
 
+def _has_all_before(reader: Reader, point: StoragePoint) -> bool:
+    """Whether all that the store has before a point is done: two servers may have one transaction at the same place, and
+    others before it."""
+    before, known = parse_gtids(point_at(reader, point.seq, 0).gtids), parse_gtids(point.gtids)
+    return before is None or (type(known) is type(before) and known >= before)  # type: ignore[operator]
+
+
 def _find_known(reader: Reader, seq: int, gtids: str) -> str:
     """The set of what is done, where the store does not have all of it before `seq`."""
     known = parse_gtids(gtids)
@@ -153,6 +160,10 @@ def _find_known(reader: Reader, seq: int, gtids: str) -> str:
 def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str) -> Start:
     """Where to go on in another store of the source, whatever order it has the transactions in."""
     known, there = parse_gtids(point.gtids), parse_gtids(reader.view.gtids)
+    is_first = known is None and point.seq == 1 and point.event_index > 0
+    if is_first and there is not None and not next(reader.read_stretches(reader.first)).gtids:
+        half = _find_half(reader, point, reader.first)  # no transaction is done wholly, and the store has them all
+        return Start(reader.first, point.event_index if half else 0, half)
     if known is None or not reader.view.end.seq:
         raise PermanentError(
             f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; the store"
