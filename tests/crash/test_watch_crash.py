@@ -110,12 +110,14 @@ def test_what_keeps_groups_in_step_may_die(worlds: Callable[[str], Callable[[], 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "force", "retain"])
 def test_what_keeps_groups_in_step_may_die_at_any_effect(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on))
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "force", "retain"])
 def test_recovery_may_die_too(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore_double(worlds(on), pairs=60)

@@ -21,6 +21,7 @@ from tests.landing_maker import companions, tsfiles_below
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing
 from tests.small_files import sealed, source, tsfile
+from tidemark.cluster.replicas.commit import record_slots
 from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
 from tidemark.tsfiles.spark.dataset import DATASET_MANIFEST, read_dataset_manifest
@@ -257,6 +258,33 @@ def test_a_catalog_in_spark_is_what_read_gives(spark: Any, catalog: Centre) -> N
     assert rows(devices=first) == [row for row in expected if row[0] == first]
     frame = spark.read.format("tidemark").option("model", "tree").load(str(catalog.folder / "tidemark.toml"))
     assert frame.count() == len({(row[0], row[2]) for row in expected if row[0].startswith("root.")})
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("catalog", [Clustered], indirect=True)
+def test_without_a_ledger_a_running_session_reads_from_the_nodes(spark: Any, catalog: Clustered) -> None:
+    assert catalog.merge().files_out
+    with catalog.cluster() as cluster:
+        record_slots(cluster)
+    catalog.app.ledger.close()
+    catalog.empty_cache()
+    settings = catalog.folder / "tidemark.toml"
+    nodes = "".join(f'[nodes.n{n}]\nstore = "nodes/n{n}"\n' for n in (1, 2, 3))
+    away = '[ledger]\nurl = "postgresql+psycopg://nobody@127.0.0.1:1/none"\n'
+    settings.write_text(away + settings.read_text() + "quorum = 2\n" + nodes)
+
+    def rows(**options: str) -> list[tuple[object, ...]]:
+        reader = spark.read.format("tidemark").options(layout="tall", rowsPerTask="3000", **options)
+        found = [tuple(row) for row in reader.load(str(settings)).collect()]
+        return sorted(found, key=lambda row: (row[0].encode(), row[1].encode(), row[2]))
+
+    expected = SITES["2.0.1-beta"].rows()
+    assert rows(fromNodes="true") == expected
+    shutil.rmtree(catalog.node("n2"))
+    assert rows(fromNodes="true") == expected
+    shutil.rmtree(catalog.node("n3") / ".tidemark" / "log")
+    with pytest.raises(Exception, match="committed last"):
+        rows(fromNodes="true")
 
 
 def run_example(name: str, *arguments: Path) -> str:
