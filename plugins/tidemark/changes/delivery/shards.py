@@ -205,7 +205,7 @@ def _divide_rows(sharding: Sharding, whole: _Whole, chosen: Sequence[int]) -> It
         order = np.lexsort((places, shards))
         if len(chosen) < sharding.shards:
             order = order[np.isin(shards[order], chosen)]
-        divided, places, shards = divided.take(pa.array(order)), places[order], shards[order]
+        divided, places, shards = _take(divided, order), places[order], shards[order]
     more = np.searchsorted(np.sort(moved), begins)
     given = (np.diff(begins) + np.diff(more)).tolist()
     edges = []
@@ -242,6 +242,15 @@ def _find_moved(sharding: Sharding, whole: _Whole, batch: Any) -> tuple[Numbers,
     olds = _number(sharding, before)
     differ = olds != shards[updates]
     return shards, updates[differ], olds[differ]
+
+
+def _take(batch: Any, places: Numbers) -> Any:
+    """Rows of a batch. Columns of nulls alone, as images have that an operation lacks, cost nothing."""
+    taken, count = pa.array(places), len(places)
+    columns = [
+        pa.nulls(count, column.type) if column.null_count == len(column) else column.take(taken) for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _extend(batch: Any, index: Numbers, moved: Any) -> Any:

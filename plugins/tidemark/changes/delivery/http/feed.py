@@ -7,7 +7,9 @@ from its own point.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -19,7 +21,7 @@ from tidemark.changes.delivery.http import events as e
 from tidemark.changes.delivery.http.frames import Frame, encode_frame
 from tidemark.changes.delivery.http.requests import ARROW, EARLIEST, LATEST, Checkpoint, Fetch, Subscription
 from tidemark.changes.delivery.http.schema import UNDIVIDED
-from tidemark.changes.delivery.shards import Divider, ShardPiece
+from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece, Wants
 from tidemark.changes.delivery.storage_points import add_gtids
 from tidemark.changes.store.block import encode_header
 from tidemark.changes.store.disk import Disk
@@ -29,7 +31,12 @@ from tidemark.errors import BinlogGapError, NotFoundError, PermanentError
 
 TOO_OLD, TOO_NEW = "LESS_THAN_MIN", "GREATER_THAN_MAX"
 EVERYTHING = ("**",)
+KEPT_BLOCKS = 8
 _ENDS = ("commit", "xa_commit", "xa_rollback", "xa_prepare")
+
+
+def choose_tables(patterns: tuple[str, ...]) -> Wants:
+    return lambda database, table: any(fnmatchcase(f"{database}.{table}", pattern) for pattern in patterns)
 
 
 class Watch:
@@ -40,6 +47,7 @@ class Watch:
         self._lock = threading.Lock()
         self._seen: object = None
         self._reader: Reader | None = None
+        self._divided: OrderedDict[object, Future[dict[int, list[ShardPiece]]]] = OrderedDict()
 
     def open_reader(self) -> Reader:
         """A reader that sees what is durable. Looking again costs little where nothing is new."""
@@ -48,6 +56,34 @@ class Watch:
             if self._reader is None or seen != self._seen:
                 self._reader, self._seen = Reader(self.disk), seen
             return self._reader
+
+    def divide(self, sharding: Sharding, tables: tuple[str, ...], stretch: Stretch) -> dict[int, list[ShardPiece]]:
+        """The shards of a block of whole transactions. Clients of a task that go side by side share the work."""
+        key = (
+            sharding,
+            tables,
+            stretch.header.position,
+            stretch.header.fence,
+            stretch.before.seq,
+            stretch.header.body_check,
+        )
+        with self._lock:
+            found = self._divided.get(key)
+            is_mine = found is None
+            if found is None:
+                found = self._divided[key] = Future()
+                while len(self._divided) > KEPT_BLOCKS:
+                    self._divided.popitem(last=False)
+            else:
+                self._divided.move_to_end(key)
+        if is_mine:
+            try:
+                found.set_result(Divider(sharding, choose_tables(tables)).divide(stretch.pieces))
+            except BaseException as wrong:
+                found.set_exception(wrong)
+                with self._lock:
+                    self._divided.pop(key, None)
+        return found.result()
 
     def _look_at_names(self) -> object:
         """What changes with every group, block, holder, and round of cleaning."""
@@ -140,14 +176,11 @@ class Feed:
         known = wanted.checkpoint.gtid_set
         self._known = parse_gtids(known) if known else None
         self._skipped = -1 if known else wanted.checkpoint.event_index
-        self._divider = Divider(wanted.sharding, self._wants)
+        self._divider = Divider(wanted.sharding, choose_tables(wanted.tables))
         self._stretches: Iterator[Stretch] = iter(())
         self._stretch: Stretch | None = None  # the one at hand
         self._rest: Iterator[tuple[int, e.Event]] = iter(())
         self._known_to = (0, "")  # a transaction, and the GTID set with it
-
-    def _wants(self, database: str, table: str) -> bool:
-        return any(fnmatchcase(f"{database}.{table}", pattern) for pattern in self.wanted.tables)
 
     def take(self, asked: Fetch) -> e.Reply:
         """What comes next: nothing, where the client has all. BinlogGapError: retention took what comes next."""
@@ -194,7 +227,9 @@ class Feed:
                 if attempt or self.next < reader.first:
                     raise self._tell_overrun(reader) from gone
                 self._stretches = iter(())
-                self._divider = Divider(self.wanted.sharding, self._wants)  # it goes on with a whole transaction
+                self._divider = Divider(
+                    self.wanted.sharding, choose_tables(self.wanted.tables)
+                )  # it goes on with a whole transaction
         return None
 
     def _tell_overrun(self, reader: Reader) -> BinlogGapError:
@@ -219,7 +254,12 @@ class Feed:
         ]
 
     def _divide(self, stretch: Stretch) -> dict[int, list[ShardPiece]]:
-        return self._divider.divide(self._pieces_of(stretch), self.wanted.shards)
+        header, wanted = stretch.header, self.wanted
+        is_shared = header.begins and header.ends and self._known is None and stretch.before.seq + 1 >= self._first
+        if is_shared and len(wanted.shards) < wanted.sharding.shards:
+            divided = self.watch.divide(wanted.sharding, wanted.tables, stretch)
+            return {shard: divided[shard] for shard in wanted.shards}
+        return self._divider.divide(self._pieces_of(stretch), wanted.shards)
 
     # codec ARROW
 

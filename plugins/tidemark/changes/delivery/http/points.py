@@ -7,10 +7,9 @@ A point moves forward, of the version that the client has seen, and only in a sh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
-from tidemark.changes.delivery.http.feed import find_start
+from tidemark.changes.delivery.http.feed import choose_tables, find_start
 from tidemark.changes.delivery.http.requests import Commit, Rewind
 from tidemark.changes.delivery.members import lease_prefix, read_seen
 from tidemark.changes.delivery.storage_points import Place, point_fields
@@ -76,11 +75,7 @@ class TaskPoints:
     def rewind(self, disk: Disk, asked: Rewind, now: float) -> dict[str, Any]:
         """What comes again; with `apply` it is done."""
         task = self.find(asked.task)
-
-        def wants(database: str, table: str) -> bool:
-            return any(fnmatchcase(f"{database}.{table}", pattern) for pattern in task.tables)
-
-        plan = plan_rewind(self.leases.ledger, disk, wants, task.name, asked.to, asked.shards, now)
+        plan = plan_rewind(self.leases.ledger, disk, choose_tables(task.tables), task.name, asked.to, asked.shards, now)
         if asked.apply:
             apply_change(self.leases.ledger, plan, "rewind", to=asked.to, shards=sorted(plan.points))
         shards = [{"shard": one.shard, "from": one.first, "to": one.end, "rows": one.rows} for one in plan.shards]
