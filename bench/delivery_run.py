@@ -29,6 +29,7 @@ def open_client(address: str, codec: str, shards: tuple[int, ...]) -> ReaderClie
         checkpoint=Checkpoint("EARLIEST"),
         codec=codec,
         is_undivided=len(shards) == SHARDS,
+        is_compressed=False,
     )
     client = ReaderClient(address, TOKEN, wanted)
     if client.ask_server()["serverStatus"] != "AVAILABLE":

@@ -24,6 +24,7 @@ from tidemark.changes.delivery.http.events import Reply, encode_error
 from tidemark.changes.delivery.http.feed import TOO_OLD, Feed, RangeError, Watch, find_start
 from tidemark.changes.delivery.http.points import TaskPoints
 from tidemark.changes.delivery.http.requests import (
+    PROTOCOL_BUFFER,
     Fetch,
     Subscription,
     parse_commit,
@@ -245,6 +246,7 @@ class Server:
             raise RefusedError(409, "OTHER_TASK", "the session is of another task or source", "call /v1/getServerInfo first")
         with self._hold(session):
             watch = self._watches[wanted.source]
+            session.ahead = None
             session.feed = await self._work(lambda: Feed(watch, wanted))
         return PlainTextResponse("success", headers={SESSION: session.id})
 
@@ -254,17 +256,24 @@ class Server:
         if session.feed is None:
             raise RefusedError(409, "NOT_SUBSCRIBED", "the session has not subscribed", "call /v1/subscribe first")
         with self._hold(session):
-            reply = await self._take(session.feed, asked)
+            reply = await self._take(session, session.feed, asked)
         pieces = reply.encode()
         self.counts.rows[session.task] = self.counts.rows.get(session.task, 0) + reply.count
         self.counts.bytes_out += sum(map(len, pieces))
         return PiecesResponse(pieces, _PROTOBUF)
 
-    async def _take(self, feed: Feed, asked: Fetch) -> Reply:
-        """What the feed has. Where that is nothing, what comes until the time is over."""
+    async def _take(self, session: Session, feed: Feed, asked: Fetch) -> Reply:
+        """What the feed has. Where that is nothing, what comes until the time is over.
+
+        Messages take long to write: while a client reads some, the next are written, as large as it asked for last.
+        """
         until = self._clock() + asked.milliseconds / 1000
         while True:
-            reply: Reply = await self._work(lambda: feed.take(asked))
+            work = session.ahead or self._work(lambda: feed.take(asked))
+            session.ahead = None
+            reply: Reply = await work
+            if reply.messages and feed.wanted.codec == PROTOCOL_BUFFER:
+                session.ahead = asyncio.ensure_future(self._work(lambda: feed.take(asked)))
             left = until - self._clock()
             if reply.messages or left <= 0:
                 return reply

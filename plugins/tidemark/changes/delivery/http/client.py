@@ -110,6 +110,7 @@ class ReaderClient:
             "buffaloCheckpoint": checkpoint,
             "codec": wanted.codec,
             "undivided": wanted.is_undivided,
+            "compressed": wanted.is_compressed,
             "needEndTransaction": wanted.needs_end,
             "needDDL": wanted.needs_ddl,
         }

@@ -154,11 +154,12 @@ def encode_rows(transaction: Transaction, rows: Rows, sharding: Sharding) -> lis
     batch, shape = rows.batch, rows.shape
     width = len(shape.columns)
     ops = batch.column(0).to_pylist()
+    has_updates = Op.UPDATE in ops
     sides: list[list[list[bytes]]] = []
     for side in (0, 1):
         is_side = [Op(op).has_after if side else Op(op).has_before for op in ops]
         if any(is_side):
-            columns = [_encode_column(shape, number, side, batch) for number in range(width)]
+            columns = [_encode_column(shape, number, side, batch, has_updates=has_updates) for number in range(width)]
             sides.append([list(row) if has else [] for has, row in zip(is_side, zip(*columns, strict=True), strict=True)])
         else:
             sides.append([[]] * len(ops))
@@ -186,20 +187,20 @@ def _row_props(op: int, moved: int | None) -> bytes:
     return p.encode_pairs(5, [*pairs, *([] if moved is None else [("moved", str(moved))])])
 
 
-def _encode_column(shape: Shape, number: int, side: int, batch: Any) -> list[bytes]:
+def _encode_column(shape: Shape, number: int, side: int, batch: Any, *, has_updates: bool) -> list[bytes]:
     """The entry of one column in the map of one image, for each row."""
-    width, column = len(shape.columns), shape.columns[number]
+    width = len(shape.columns)
     array = batch.column(3 + side * width + number)
-    updated = _find_updated(batch, width, number) if side else None
-    entries = _Entries(column, number, side)
+    entries = _entries_of(shape.columns[number], number, side)
+    heads, make, null = entries.heads, entries.make_head, entries.null
     values = _print_values(array)
-    if updated is None:
-        found = [entries.null if value is None else entries.of(value) for value in values]
-    else:
-        found = [
-            (entries.null if value is None else entries.of(value)) if not is_updated else entries.of_updated(value)
-            for value, is_updated in zip(values, updated, strict=True)
-        ]
+    found = [
+        null if value is None else (head := heads.get(len(value)) or make(len(value)))[0] + value + head[1]
+        for value in values
+    ]
+    if side and has_updates:
+        for row in _find_updated(batch, width, number):
+            found[row] = entries.of_updated(values[row])
     absent = batch.column(1 + side)
     if absent.null_count < len(absent):
         found = [
@@ -209,16 +210,14 @@ def _encode_column(shape: Shape, number: int, side: int, batch: Any) -> list[byt
     return found
 
 
-def _find_updated(batch: Any, width: int, number: int) -> list[bool] | None:
-    """Which rows are updates in which this column changed; None: no row is."""
-    is_update = pc.equal(batch.column(0), int(Op.UPDATE))
-    if not pc.any(is_update).as_py():
-        return None
+def _find_updated(batch: Any, width: int, number: int) -> list[int]:
+    """The rows that are updates in which this column changed."""
     before, after = batch.column(3 + number), batch.column(3 + width + number)
     differs = pc.fill_null(pc.not_equal(before, after), True)
     both_null = pc.and_(before.is_null(), after.is_null())
-    changed: list[bool] = pc.and_(is_update, pc.and_not(differs, both_null)).to_pylist()
-    return changed if any(changed) else None
+    is_update = pc.equal(batch.column(0), int(Op.UPDATE))
+    changed: list[int] = pc.indices_nonzero(pc.and_(is_update, pc.and_not(differs, both_null))).to_pylist()
+    return changed
 
 
 def _print_values(array: Any) -> list[bytes | None]:
@@ -233,8 +232,13 @@ def _print_values(array: Any) -> list[bytes | None]:
     return found
 
 
+@lru_cache(maxsize=4096)
+def _entries_of(column: Column, number: int, side: int) -> _Entries:
+    return _Entries(column, number, side)
+
+
 class _Entries:
-    """The map entries of one column."""
+    """The map entries of one column. `heads`: by the length of a value, what stands before and behind it."""
 
     def __init__(self, column: Column, number: int, side: int) -> None:
         word = re.split(r"[ (]", column.type, maxsplit=1)[0]
@@ -245,29 +249,30 @@ class _Entries:
         self._end = p.encode_field(10, column.type)
         self._key = p.encode_field(1, name)
         self._tag = b"\x12" if side else b"\x0a"
-        self._heads: dict[tuple[int, bool], tuple[bytes, bytes]] = {}
+        self.heads: dict[int, tuple[bytes, bytes]] = {}
         self.null = self._wrap(self._begin + b"\x30\x01" + self._end)
-        self.null_updated = self._wrap(self._begin + b"\x28\x01\x30\x01" + self._end)
         self.absent = self._wrap(self._begin + _ABSENT + self._end)
-
-    def of(self, value: bytes) -> bytes:
-        head, tail = self._heads.get((len(value), False)) or self._make_head(len(value), is_updated=False)
-        return head + value + tail
 
     def of_updated(self, value: bytes | None) -> bytes:
         if value is None:
-            return self.null_updated
-        head, tail = self._heads.get((len(value), True)) or self._make_head(len(value), is_updated=True)
+            return self._wrap(self._begin + b"\x28\x01\x30\x01" + self._end)
+        head, tail = self._parts_of(len(value), b"\x28\x01")
         return head + value + tail
 
-    def _make_head(self, size: int, *, is_updated: bool) -> tuple[bytes, bytes]:
-        """What stands before and behind a value of this size. An empty text is a value: it is there, and not null."""
-        head = self._begin + (b"\x28\x01" if is_updated else b"") + self._props + b"\x42" + p.encode_varint(size)
+    def make_head(self, size: int) -> tuple[bytes, bytes]:
+        """Keep what stands before and behind a value of this size."""
+        found = self._parts_of(size, b"")
+        if len(self.heads) < MOST_ROWS:
+            self.heads[size] = found
+        return found
+
+    def _parts_of(self, size: int, updated: bytes) -> tuple[bytes, bytes]:
+        """An empty text is a value: it is there, and not null."""
+        head = self._begin + updated + self._props + b"\x42" + p.encode_varint(size)
         tail = p.encode_field(9, size) + self._end
-        whole = self._wrap(head + bytes(size) + tail)
-        parts = whole[: len(whole) - size - len(tail)], tail
-        self._heads[size, is_updated] = parts
-        return parts
+        column = len(head) + size + len(tail)
+        entry = self._key + b"\x12" + p.encode_varint(column)
+        return b"".join((self._tag, p.encode_varint(len(entry) + column), entry, head)), tail
 
     def _wrap(self, column: bytes) -> bytes:
         entry = self._key + p.encode_part(2, column)

@@ -282,7 +282,8 @@ class Feed:
         for shard, pieces in self._divide(stretch).items():
             if pieces:
                 count = sum(one.count for piece in pieces for one in piece.transaction.records if isinstance(one, Rows))
-                yield shard, encode_frame(Frame(stretch.gtids, stretch.gtids_after, pieces, header.begins)), count
+                frame = Frame(stretch.gtids, stretch.gtids_after, pieces, header.begins)
+                yield shard, encode_frame(frame, compress=self.wanted.is_compressed), count
 
     # codec PROTOCOL_BUFFER
 

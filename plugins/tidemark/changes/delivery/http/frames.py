@@ -29,13 +29,13 @@ class Frame:
     begins: bool = True
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: Frame, *, compress: bool = True) -> bytes:
     """A shard's block. Without pieces there is none."""
     transactions = [_with_rows(piece) for piece in frame.pieces]
     first, last = frame.pieces[0], frame.pieces[-1]
     before, after = State(first.seq - 1), State(last.seq if last.ends else last.seq - 1)
     draft = Draft(before, after, frame.gtids, frame.gtids_after, transactions, frame.begins, last.ends)
-    return encode_block(draft, compress=True).place(0, 0)
+    return encode_block(draft, compress=compress).place(0, 0)
 
 
 def _with_rows(piece: ShardPiece) -> Transaction:

@@ -49,6 +49,7 @@ class Subscription:
     checkpoint: Checkpoint = Checkpoint()
     codec: str = PROTOCOL_BUFFER
     is_undivided: bool = False
+    is_compressed: bool = True
     needs_end: bool = True
     needs_ddl: bool = True
 
@@ -140,6 +141,7 @@ def parse_subscription(body: bytes) -> Subscription:
         _parse_checkpoint(fields.group("buffaloCheckpoint")),
         codec,
         is_undivided=fields.flag("undivided", default=False),
+        is_compressed=fields.flag("compressed", default=True),
         needs_end=fields.flag("needEndTransaction", default=True),
         needs_ddl=fields.flag("needDDL", default=True),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tidemark.changes.delivery.http.events import Reply
 from tidemark.changes.delivery.http.feed import Feed
 
 IDLE_SECONDS = 90.0
@@ -14,7 +16,7 @@ MOST_OF_ALL, MOST_OF_TASK = 512, 128
 
 @dataclass
 class Session:
-    """A client of a task. `feed`: once it has subscribed. `is_busy`: a fetch is at work."""
+    """A client of a task. `feed`: once it has subscribed. `is_busy`: a request is at work. `ahead`: the next reply."""
 
     id: str
     task: str
@@ -22,6 +24,7 @@ class Session:
     used: float
     feed: Feed | None = None
     is_busy: bool = False
+    ahead: Future[Reply] | None = None
 
 
 @dataclass
