@@ -12,7 +12,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +31,9 @@ from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Mark, Op, Row, Rows, Transaction
 from tidemark.changes.store.read import Reader
+from tidemark.changes.store.retain import Rules, retain
 from tidemark.changes.store.write import Limits, Writer
+from tidemark.errors import BinlogGapError, UnreachableError
 
 UUID = "c055a63d-99c7-11ea-a39c-0a580a24b346"
 TOKEN, OTHERS = "billing-token-of-the-tests", "another-token-of-the-tests"
@@ -100,19 +105,25 @@ def start(folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
     return process, said["address"]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("served")
-    (folder / "tidemark.toml").write_text('[sources.orders]\nstore = "store"\n')
+@contextmanager
+def serving(folder: Path, config: str, writer: Writer) -> Iterator[Served]:
+    (folder / "tidemark.toml").write_text(config)
     (folder / "changes.tokens").write_text(f"# clients\n{TOKEN} billing mail\n{OTHERS} secret\n")
-    writer = Writer(Disk(folder / "store"), 1, LIMITS)
-    append(writer, *map(make, range(1, COUNT)), make_large(COUNT, 400), *map(make, range(COUNT + 1, COUNT + 4)))
     process, address = start(folder)
     try:
         yield Served(folder, writer, process, address)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    writer = Writer(Disk(folder / "store"), 1, LIMITS)
+    append(writer, *map(make, range(1, COUNT)), make_large(COUNT, 400), *map(make, range(COUNT + 1, COUNT + 4)))
+    with serving(folder, '[sources.orders]\nstore = "store"\n', writer) as found:
+        yield found
 
 
 def expected(disk: Disk, sharding: Sharding, first: int = 1) -> dict[int, list[tuple[int, int]]]:
@@ -443,6 +454,75 @@ def test_a_token_that_is_taken_back_opens_nothing_more(served: Served) -> None:
     finally:
         tokens.write_text(before)
     assert client.fetch().status == 200
+
+
+def test_a_client_that_reads_slowly_slows_no_other(served: Served) -> None:
+    slow = []
+    body = b'{"maxByteSize": 4194304}'
+    for _ in range(12):
+        client = served.ready(shards=1, codec="ARROW")
+        head = f"POST /v1/fetchMessages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head += f"Tidemark-Session: {client.session}\r\nContent-Length: {len(body)}\r\n\r\n"
+        one = served.open_socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        one.sendall(head.encode() + body)
+        slow.append(one)
+    found = served.ready().fetch_all()
+    assert {shard: rows_of(events) for shard, events in found.items()} == expected(served.disk, Sharding(3))
+    for one in slow:
+        assert one.recv(15) == b"HTTP/1.1 200 OK"
+        one.close()
+
+
+def test_over_tls_and_what_retention_took_is_told_and_never_jumped_over(tmp_path: Path) -> None:
+    """Of the transactions that a client has still to get, or where it wants to begin."""
+    make_certificate(tmp_path)
+    config = '[sources.orders]\nstore = "store"\n[changes]\ncertificate = "c.pem"\nkey = "k.pem"\n'
+    disk = Disk(tmp_path / "store")
+    writer = Writer(disk, 1, LIMITS)
+    for hours in (0, 1, 30):
+        for _ in range(40):
+            one = make(writer.state.seq + 1)
+            late = replace(one.info, timestamp=one.info.timestamp + hours * 3_600_000_000)
+            append(writer, replace(one, info=late))
+    with serving(tmp_path, config, writer) as served:
+        assert served.address.startswith("https://")
+        wanted = Subscription("billing", "orders", Sharding(), (0,), checkpoint=Checkpoint("EARLIEST"), codec=ARROW)
+        client = ReaderClient(served.address, TOKEN, wanted, ca=str(tmp_path / "c.pem"))
+        client.ask_server()
+        client.subscribe()
+        assert client.fetch(size=1).frames[0][1].pieces[0].seq == 1
+        assert retain(disk, Rules(hours=2, grace_seconds=0), (START + 31 * 3_600_000_000) / 1e6).retired
+        retain(disk, Rules(hours=2, grace_seconds=0), (START + 32 * 3_600_000_000) / 1e6)
+        first, last = Reader(disk).first, 0
+        assert first > 40
+        point = Checkpoint(uuid=UUID, transaction_id=2)
+        told = ReaderClient(
+            served.address, TOKEN, replace(wanted, checkpoint=point), ca=str(tmp_path / "c.pem")
+        ).ask_server()
+        assert (told["serverStatus"], told["code"]) == ("UNAVAILABLE", "LESS_THAN_MIN")
+        with pytest.raises(BinlogGapError, match="LESS_THAN_MIN"):
+            while (got := client.fetch(milliseconds=0, size=1)).frames:
+                last = got.frames[-1][1].pieces[-1].seq
+                assert last < first, "it was jumped over"
+        with pytest.raises(UnreachableError):
+            ReaderClient(served.address, TOKEN, wanted).ask_server()  # a certificate that nobody vouches for
+
+
+def make_certificate(folder: Path) -> None:
+    """A key, and a certificate of 127.0.0.1 that it signs itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+    (folder / "c.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "k.pem").write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
 
 
 # storage points
