@@ -5,6 +5,7 @@ Both carry the same folder, which a real IoTDB 0.12.0 wrote: 200 files of 354 MB
     to_sync_tool_200, to_sync_tool_2000     a whole `./tidemark sync` over SSH, load included, from an empty ledger, to the
                                             original: from the start of its client until the receiving server, which runs
                                             already, answers with every point
+    to_pipe_200, to_pipe_2000               the same beside the Pipe of IoTDB 2.0.1-beta between two servers (`bench.pipe`);
     …_pool                                  the same with `[spark] engine = "pool"`: without Spark, which "auto" takes for
                                             5 million points and more where there is a Java
 
@@ -24,8 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import sync_tool, sync_tool_data
-from bench.measure import Contender
+from bench import pipe, sync_tool, sync_tool_data
+from bench.measure import Contender, Sample
 from bench.rows import REPOSITORY, Book, leave_nothing, say
 from bench.sync_tool_data import EdgeSet
 from tests.services import sshd
@@ -33,6 +34,7 @@ from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
 
 SETS = (EdgeSet("200", 200, 1_829), EdgeSet("2000", 2_000, 25))
+OF_0_12 = 'data = ["data/sequence", "data/unsequence"]\nschema = "system/schema"\n'
 SITE_ID = "00000000-0000-4000-8000-00000000be7e"
 
 
@@ -42,19 +44,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="one round instead of five")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", default="", help=f"sets, with commas: {', '.join(edge.name for edge in SETS)}")
+    names = [edge.name for edge in SETS] + [f"pipe_{edge.name}" for edge in SETS]
+    parser.add_argument("--only", default="", help=f"sets, with commas: {', '.join(names)}")
     asked = parser.parse_args(arguments)
-    wanted = set(filter(None, asked.only.split(","))) or {edge.name for edge in SETS}
+    wanted = set(filter(None, asked.only.split(","))) or set(names)
     os.environ["PYTHONPATH"] = f"{REPOSITORY / 'plugins'}{os.pathsep}{REPOSITORY}"  # of `bench.sync_tool_run`
     leave_nothing()
     book = Book("sync")
+    rounds = 1 if asked.quick else 5
     try:
-        sync_tool.jars()
+        for edge in SETS:
+            if edge.name in wanted:
+                sync_tool.jars()
+                measure(edge, rounds, book)
+            if f"pipe_{edge.name}" in wanted:
+                measure_pipe(edge, rounds, book)
     except PartMissing as missing:
         parser.exit(6, f"{missing}\n")
-    for edge in SETS:
-        if edge.name in wanted:
-            measure(edge, 1 if asked.quick else 5, book)
     paper = book.paper()
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
@@ -105,8 +111,8 @@ def measure(edge_set: EdgeSet, rounds: int, book: Book) -> None:
             ours, pool = (Contender(name, [], server.pid) for name in ("tidemark sync", "tidemark sync, pool"))
             acts: list[Callable[[], None]] = [
                 lambda: _run_original(original, stage),
-                lambda: _run_ours(ours, stage, "auto"),
-                lambda: _run_ours(pool, stage, "pool"),
+                lambda: _run_ours(ours, stage, "auto", stage.edge / "data", OF_0_12),
+                lambda: _run_ours(pool, stage, "pool", stage.edge / "data", OF_0_12),
             ]
             for turn in range(rounds):
                 for act in (*acts[turn % 3 :], *acts[: turn % 3]):
@@ -121,6 +127,34 @@ def measure(edge_set: EdgeSet, rounds: int, book: Book) -> None:
         f"{row}_pool": pool.median_seconds / original.median_seconds,
     }
     book.paper()
+
+
+def measure_pipe(edge_set: EdgeSet, rounds: int, book: Book) -> None:
+    """One set beside the Pipe, in alternating rounds. Raises PartMissing where the servers cannot be had."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as place, pipe.start_site(edge_set) as site:
+        server = sshd.start()
+        try:
+            ours, peer = Contender("tidemark sync", [], server.pid), Contender("Pipe", [])
+            for turn in range(rounds):
+                stage = Stage(edge_set, Path(place), site.data, server, turn)
+                stage.centre.mkdir(parents=True)
+                if turn % 2:
+                    _run_pipe(peer, site, stage)
+                _run_ours(ours, stage, "auto", site.data.parent, 'data = ["data"]\n')
+                if not turn % 2:
+                    _run_pipe(peer, site, stage)
+        finally:
+            server.close()
+    row = f"to_pipe_{edge_set.name}"
+    book.note(row, [ours], [peer])
+    book.ratios[row] = ours.median_seconds / peer.median_seconds
+    book.paper()
+
+
+def _run_pipe(peer: Contender, site: pipe.PipeSite, stage: Stage) -> None:
+    peer.command = [pipe.PIPE]
+    peer.samples.append(Sample(site.pipe(), 0, 0, 0, 0, 0))  # the servers' CPU and memory are not counted
+    _tell(peer, stage)
 
 
 def _run_original(original: Contender, stage: Stage) -> None:
@@ -138,14 +172,17 @@ def _run_original(original: Contender, stage: Stage) -> None:
     _tell(original, stage)
 
 
-def _run_ours(ours: Contender, stage: Stage, engine: str) -> None:
-    """A first sync with an empty ledger. RuntimeError unless every file was loaded and a device reads back whole."""
+def _run_ours(ours: Contender, stage: Stage, engine: str, store: Path, folders: str) -> None:
+    """A first sync with an empty ledger. RuntimeError unless every file was loaded and a device reads back whole.
+
+    `folders`: the site's keys that say where the files lie below `store`.
+    """
     (stage.centre / "tidemark.toml").write_text(
         f'[ledger]\nurl = "sqlite:///ledger.db"\n\n[receivers.centre]\nstore = "file://{stage.centre / "store"}"\n\n'
         f'[spark]\nengine = "{engine}"\n\n'
-        f'[sites.edge]\nid = "{SITE_ID}"\nstore = "{stage.server.url(stage.edge / "data")}"\n'
+        f'[sites.edge]\nid = "{SITE_ID}"\nstore = "{stage.server.url(store)}"\n'
         f'host_key = "{stage.server.host_key}"\nkey = "{stage.server.key}"\n'
-        f'data = ["data/sequence", "data/unsequence"]\nschema = "system/schema"\n\n'
+        f"{folders}\n"
         f'[links.edge]\nsite = "edge"\nreceiver = "centre"\n'
     )
     (stage.centre / "store").mkdir()
