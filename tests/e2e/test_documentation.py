@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DIFFERS = (r"\d{8}T\d{6}Z-[0-9a-f]{6}", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?Z?", r"\d+\.\d s\b")
 STARTS_MUCH = ("./tidemark demo", "./tidemark up")  # `full`: Airflow, Spark
 END = "--- the block ends ---"
-SECONDS = 600  # that a page's blocks may take together: the demo starts Airflow and Spark, and a machine may be slow
+SECONDS = 1200  # that a page's blocks may take together: the demo starts Airflow and Spark, and a machine may be slow
 
 pytestmark = pytest.mark.timeout(SECONDS + 60)
 
