@@ -23,7 +23,7 @@ from tests.services.mariadb import PASSWORD, USER, MariaDb
 pytestmark = pytest.mark.full
 
 
-@pytest.fixture(params=REAL_SERVERS)
+@pytest.fixture(scope="module", params=REAL_SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     with closing(start_server(request.param, {"max_binlog_size": "8192"})) as found:
         yield found
@@ -84,6 +84,8 @@ class Orders:
 
 @pytest.fixture
 def orders(tmp_path: Path, server: MariaDb) -> Orders:
+    server.run("DROP DATABASE IF EXISTS shop", "SET GLOBAL max_binlog_size = 8192")
+    server.reset()
     server.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DECIMAL(10,2))")
     return Orders(tmp_path, server)
 

@@ -74,11 +74,19 @@ ROWS_OF_MYSQL = (
 )
 
 
-@pytest.fixture(params=REAL_SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+@pytest.fixture(scope="module", params=REAL_SERVERS)
+def shared_server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     with closing(start_server(request.param, {"sql_mode": ""})) as started:
-        started.run("CREATE DATABASE d")
         yield started
+
+
+@pytest.fixture
+def server(shared_server: MariaDb) -> MariaDb:
+    """One without tables and without logs of before."""
+    shared_server.run("DROP DATABASE IF EXISTS d", "SET time_zone = DEFAULT")
+    shared_server.reset()
+    shared_server.run("CREATE DATABASE d")
+    return shared_server
 
 
 def test_rows_that_are_read_are_the_rows_that_are_logged(tmp_path: Path, server: MariaDb) -> None:
@@ -107,7 +115,7 @@ def test_rows_that_are_read_are_the_rows_that_are_logged(tmp_path: Path, server:
     assert run_here(config, "changes", "verify", "orders").code == 0
 
 
-@pytest.mark.parametrize("server", [MARIADB], indirect=True)
+@pytest.mark.parametrize("shared_server", [MARIADB], indirect=True)
 def test_a_table_with_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path, server: MariaDb) -> None:
     server.run("CREATE TABLE d.u (id INT PRIMARY KEY, u YEAR(2))", "INSERT INTO d.u VALUES (1, 99)")
     config = write_settings(tmp_path, server)
@@ -195,7 +203,7 @@ def test_a_row_that_takes_many_packets(tmp_path: Path, server: MariaDb) -> None:
     assert found == [(1, 1), (None, 2), (16777216 + 16777000, 3), (70000, 4)]
 
 
-@pytest.mark.parametrize("server", [MYSQL_SERVER], indirect=True)
+@pytest.mark.parametrize("shared_server", [MYSQL_SERVER], indirect=True)
 def test_keys_that_change_while_a_snapshot_is_opened_are_left_out(tmp_path: Path, server: MariaDb) -> None:
     """MySQL does not tell where a snapshot stands: before it and behind it something changes, each time."""
     server.run("CREATE TABLE d.plain (id INT)", "INSERT INTO d.plain VALUES (1)")
