@@ -530,9 +530,8 @@ def make_certificate(folder: Path) -> None:
 
 def test_points_are_told_moved_forward_alone_and_rewound(served: Served) -> None:
     config = served.folder / "tidemark.toml"
-    begun = run_here(
-        config, "changes", "consume", "mail", "--source", "orders", "--shards", "2", "--limit", "1", "--out", "out"
-    )
+    words = ("mail", "--source", "orders", "--shards", "2", "--limit", "1", "--out", str(served.folder / "out"))
+    begun = run_here(config, "changes", "consume", *words)
     assert begun.code == 0, begun
     client = served.ready(task="mail", shards=2)
     events = client.fetch_all()[1]
