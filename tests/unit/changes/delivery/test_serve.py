@@ -1,120 +1,49 @@
-"""`changes serve` over a real socket: the seed's state machine, every row once, points, and what hostile clients send."""
+"""`changes serve` over a real socket: the seed's state machine, every row once, Arrow blocks, points, TLS."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.change_worlds import ORDERS, START, make_transaction
+from tests.change_worlds import ORDERS, START
 from tests.commanded import run_here
-from tests.wire_client import Client, number, pairs, read_message, text
+from tests.served_changes import (
+    COUNT,
+    ENDS,
+    ENVIRONMENT,
+    LIMITS,
+    OTHERS,
+    TOKEN,
+    UUID,
+    Served,
+    append,
+    expected,
+    make,
+    make_large,
+    places_of,
+    rows_of,
+    serving,
+)
+from tests.wire_client import number, pairs, read_message, text
 from tidemark.changes.delivery.http.client import ReaderClient
 from tidemark.changes.delivery.http.requests import ARROW, Checkpoint, Subscription
-from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece
+from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.model import BinlogInfo, Mark, Op, Row, Rows, Transaction
+from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.retain import Rules, retain
-from tidemark.changes.store.write import Limits, Writer
+from tidemark.changes.store.write import Writer
 from tidemark.errors import BinlogGapError, UnreachableError
-
-UUID = "c055a63d-99c7-11ea-a39c-0a580a24b346"
-TOKEN, OTHERS = "billing-token-of-the-tests", "another-token-of-the-tests"
-LIMITS = Limits(bucket_bytes=60_000, block_bytes=6_000, index_bytes=1_000, block_seconds=1e9, group_seconds=0.0)
-COUNT = 60
-ENDS = (13, 14, 16)
-ROOT = Path(__file__).parents[4]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'plugins'}{os.pathsep}{ROOT}"}
-
-
-def make(seq: int) -> Transaction:
-    """As `make_transaction`, with GTIDs of MySQL, and a commit at the end of each."""
-    plain = make_transaction(seq)
-    place = BinlogInfo(1, 7, 3, 100 * seq, bytes.fromhex(UUID.replace("-", "")), seq, 0, START + seq * 1_000_000)
-    return Transaction(place, f"{UUID}:{seq}", seq, (*plain.records, Mark("commit", "xid")))
-
-
-def make_large(seq: int, rows: int) -> Transaction:
-    images = [Row(Op.INSERT, None, (number, 1, 0.5, "x" * 50, b"")) for number in range(rows)]
-    return Transaction(make(seq).info, f"{UUID}:{seq}", seq, (Rows.of(ORDERS, images), Mark("commit", "xid")))
-
-
-def append(writer: Writer, *transactions: Transaction) -> None:
-    for one in transactions:
-        writer.append(one, f"{UUID}:1-{writer.state.seq + 1}")
-    writer.sync()
-
-
-@dataclass
-class Served:
-    """A server as its operator starts it, and the store behind it."""
-
-    folder: Path
-    writer: Writer
-    process: subprocess.Popen[str]
-    address: str
-
-    @property
-    def disk(self) -> Disk:
-        return Disk(self.folder / "store")
-
-    def client(self, token: str = TOKEN, task: str = "billing", shards: int = 3, **more: Any) -> Client:
-        place = urlsplit(self.address)
-        body = {
-            "serviceGroupInfo": {"taskName": task, "serviceGroupName": "orders"},
-            "partitionClusterInfo": {"partitionTotal": shards, "partitionSet": list(range(shards))},
-            **more,
-        }
-        return Client(place.hostname or "", place.port or 0, token, body=body)
-
-    def ready(self, **more: Any) -> Client:
-        client = self.client(**more)
-        assert client.connect()["serverStatus"] == "AVAILABLE"
-        assert client.subscribe().body == b"success"
-        return client
-
-    def open_socket(self) -> socket.socket:
-        place = urlsplit(self.address)
-        return socket.create_connection((place.hostname, place.port), timeout=30)
-
-
-def start(folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
-    program = "import sys; from tidemark.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "--config", str(folder / "tidemark.toml"), "changes", "serve", "--port", "0"]
-    process = subprocess.Popen([*command, "--json", *words], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert process.stdout is not None
-    said = json.loads(process.stdout.readline())
-    assert said["pid"] == process.pid
-    return process, said["address"]
-
-
-@contextmanager
-def serving(folder: Path, config: str, writer: Writer) -> Iterator[Served]:
-    (folder / "tidemark.toml").write_text(config)
-    (folder / "changes.tokens").write_text(f"# clients\n{TOKEN} billing mail\n{OTHERS} secret\n")
-    process, address = start(folder)
-    try:
-        yield Served(folder, writer, process, address)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -124,29 +53,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     append(writer, *map(make, range(1, COUNT)), make_large(COUNT, 400), *map(make, range(COUNT + 1, COUNT + 4)))
     with serving(folder, '[sources.orders]\nstore = "store"\n', writer) as found:
         yield found
-
-
-def expected(disk: Disk, sharding: Sharding, first: int = 1) -> dict[int, list[tuple[int, int]]]:
-    """(transaction, number) of each row of each shard."""
-    divider, found = Divider(sharding), {shard: [] for shard in range(sharding.shards)}  # type: ignore[var-annotated]
-    for stretch in Reader(disk).read_stretches(1):
-        for shard, pieces in divider.divide(stretch.pieces).items():
-            found[shard] += places_of(pieces)
-    return {shard: [one for one in places if one[0] >= first] for shard, places in found.items()}
-
-
-def places_of(pieces: Sequence[ShardPiece]) -> list[tuple[int, int]]:
-    return [
-        (piece.seq, index)
-        for piece in pieces
-        for record in piece.transaction.records
-        if isinstance(record, Rows)
-        for index in record.batch.column("i").to_pylist()
-    ]
-
-
-def rows_of(events: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    return [(one["point"]["transactionId"], one["index"]) for one in events if one["type"] in (1, 2, 3)]
 
 
 # the state machine
@@ -309,171 +215,6 @@ def test_a_block_that_fits_goes_out_as_it_is_stored(served: Served) -> None:
     assert b"".join(sent).startswith(stored) and len(stored) > 20_000
 
 
-# who is not let in, and what is not sent
-
-
-@pytest.mark.parametrize("token", ["", "x", TOKEN[:-1], TOKEN + "0", "b" * 100_0])
-def test_without_a_token_nothing_is_told(served: Served, token: str) -> None:
-    client = served.client(token=token)
-    for path in ("/v1/getServerInfo", "/v1/subscribe", "/v1/fetchMessages"):
-        answer = client.post(path)
-        assert answer.status == 401 and answer.headers["www-authenticate"] == "Bearer"
-        assert b"billing" not in answer.body and b"orders" not in answer.body
-
-
-def test_a_token_of_another_task_learns_and_gets_nothing_of_this_one(served: Served) -> None:
-    mine = served.ready()
-    other = served.client(token=OTHERS)
-    assert (other.post("/v1/getServerInfo").status, other.post("/v1/getServerInfo").json["code"]) == (403, "FORBIDDEN")
-    unknown = served.client(token=OTHERS, task="no-such-task")
-    assert unknown.post("/v1/getServerInfo").json == other.post("/v1/getServerInfo").json
-    other.session = mine.session
-    gone, forged = other.fetch(), served.client()
-    forged.session = "A" * 32
-    assert gone.status == forged.fetch().status == 410 and gone.body == forged.fetch().body
-    other.session = ""
-    allowed = served.client(token=OTHERS, task="secret")
-    assert allowed.connect()["writerTaskList"] == []
-    allowed.session = mine.session
-    assert allowed.subscribe().status == 410
-    assert mine.fetch(events=5).events
-
-
-def test_a_session_is_of_one_task(served: Served) -> None:
-    client = served.ready()
-    group = {"taskName": "mail", "serviceGroupName": "orders"}
-    assert client.subscribe(serviceGroupInfo=group).json["code"] == "OTHER_TASK"
-    assert client.subscribe(serviceGroupInfo={**group, "serviceGroupName": "nothing"}).json["code"] == "NO_SOURCE"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"{",
-        b"[]",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        {"serviceGroupInfo": {}},
-        {"serviceGroupInfo": []},
-        {"serviceGroupInfo": {"taskName": ["billing"], "serviceGroupName": "orders"}},
-        {"partitionClusterInfo": {"partitionTotal": 10**30}},
-        {"partitionClusterInfo": {"partitionTotal": 0}},
-        {"partitionClusterInfo": {"partitionTotal": 3, "partitionSet": [3]}},
-        {"partitionClusterInfo": {"partitionTotal": 3, "partitionSet": [True]}},
-        {"partitionClusterInfo": {"partitionTotal": 3, "columns": {"a.b": "c"}}},
-        {"partitionClusterInfo": {"partitionTotal": 3, "hash": "md5"}},
-        {"buffaloCheckpoint": {"checkpointMode": "NEXT"}},
-        {"buffaloCheckpoint": {"uuid": "nobody"}},
-        {"buffaloCheckpoint": {"gtidSet": "a:b:c"}},
-        {"buffaloCheckpoint": {"binlogOffset": 1e300}},
-        {"codec": "XML"},
-        {"undivided": 1},
-    ],
-    ids=lambda body: str(body)[:60],
-)
-def test_a_wrong_request_is_told_what_is_wrong(served: Served, body: Any) -> None:
-    client = served.ready()
-    sent = {**client.body, **body} if isinstance(body, dict) else body
-    for path in ("/v1/getServerInfo", "/v1/subscribe"):
-        answer = client.post(path, sent)
-        assert answer.status == 400 and answer.json["code"] == "BAD_REQUEST" and len(answer.body) < 1000
-    assert client.fetch(events=5).events  # the session lives
-
-
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/../healthz/x", "/v1/%2e%2e/%2e%2e/etc/passwd", "/v1/fetchMessages/"])
-def test_there_are_no_other_paths(served: Served, path: str) -> None:
-    answer = served.client().post(path)
-    assert answer.status in (404, 405, 307) and b"root:" not in answer.body
-
-
-def test_a_body_that_is_large_compressed_or_without_end_ends_the_connection(served: Served) -> None:
-    client = served.client()
-    assert client.post("/v1/subscribe", b" " * 300_000).status == 413
-    assert client.post("/v1/subscribe", b"(\xb5/\xfd", {"Content-Encoding": "zstd"}).status == 415
-    head = f"POST /v1/subscribe HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-    with served.open_socket() as endless:
-        endless.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
-        sent = 0
-        with pytest.raises(OSError):
-            while sent < 64 << 20:
-                endless.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
-                sent += 65536
-                if sent > 1 << 20 and endless.recv(1) in (b"", b"H"):
-                    raise OSError
-        assert sent < 8 << 20
-    with served.open_socket() as long_head:
-        with pytest.raises(OSError):
-            for _ in range(1000):
-                long_head.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 65536)
-                if b"400" in long_head.recv(64):
-                    raise OSError
-    assert served.ready().fetch(events=5).events
-
-
-def test_a_session_answers_one_request_at_a_time(served: Served) -> None:
-    client = served.ready(shards=1, buffaloCheckpoint={"checkpointMode": "LATEST"})
-    with served.open_socket() as waiting:
-        body = b'{"timeoutMs": 1500}'
-        head = f"POST /v1/fetchMessages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-        head += f"Tidemark-Session: {client.session}\r\nContent-Length: {len(body)}\r\n\r\n"
-        waiting.sendall(head.encode() + body)
-        time.sleep(0.3)
-        busy = client.fetch()
-        assert busy.status == 409 and text(busy.envelope, 5).startswith("BUSY")
-        assert waiting.recv(15) == b"HTTP/1.1 200 OK"
-    assert client.fetch().status == 200
-
-
-def test_metrics_tell_of_the_tasks_of_the_token_alone_and_health_of_nothing(served: Served) -> None:
-    served.ready().fetch()
-    place = urlsplit(served.address)
-
-    def get(path: str, token: str = "") -> tuple[int, str]:
-        connection = http.client.HTTPConnection(place.hostname or "", place.port)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        response = connection.getresponse()
-        found = response.status, response.read().decode()
-        connection.close()
-        return found
-
-    assert get("/healthz") == (200, "ok\n")
-    assert get("/metrics")[0] == 401
-    told = get("/metrics", TOKEN)[1]
-    assert told.endswith("# EOF\n") and 'tidemark_changes_rows_total{task="billing"}' in told
-    others = get("/metrics", OTHERS)[1]
-    assert "billing" not in others and 'tidemark_changes_sessions{task="secret"}' in others
-
-
-def test_a_token_that_is_taken_back_opens_nothing_more(served: Served) -> None:
-    tokens = served.folder / "changes.tokens"
-    before = tokens.read_text()
-    client = served.ready()
-    try:
-        tokens.write_text(f"{OTHERS} secret\n")
-        assert client.fetch().status == 401
-    finally:
-        tokens.write_text(before)
-    assert client.fetch().status == 200
-
-
-def test_a_client_that_reads_slowly_slows_no_other(served: Served) -> None:
-    slow = []
-    body = b'{"maxByteSize": 4194304}'
-    for _ in range(12):
-        client = served.ready(shards=1, codec="ARROW")
-        head = f"POST /v1/fetchMessages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-        head += f"Tidemark-Session: {client.session}\r\nContent-Length: {len(body)}\r\n\r\n"
-        one = served.open_socket()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        one.sendall(head.encode() + body)
-        slow.append(one)
-    found = served.ready().fetch_all()
-    assert {shard: rows_of(events) for shard, events in found.items()} == expected(served.disk, Sharding(3))
-    for one in slow:
-        assert one.recv(15) == b"HTTP/1.1 200 OK"
-        one.close()
-
-
 def test_over_tls_and_what_retention_took_is_told_and_never_jumped_over(tmp_path: Path) -> None:
     """Of the transactions that a client has still to get, or where it wants to begin."""
     make_certificate(tmp_path)
@@ -572,28 +313,3 @@ def test_points_of_another_task_are_not_told_nor_moved(served: Served, path: str
     assert answers[0].status == answers[1].status == 403 and answers[0].body == answers[1].body
     assert served.client().post(path, body).status == 404  # ours, and not begun
     assert served.client().post(path, {"taskName": 5}).status == 400
-
-
-# the command
-
-
-@pytest.mark.parametrize(
-    ("settings", "tokens", "says"),
-    [
-        ("", None, "tokens of clients cannot be read"),
-        ("", "short billing\n", "line 1 of the tokens"),
-        ("", f"\n{TOKEN}\n", "line 2 of the tokens"),
-        ("", f"{TOKEN} a\n{TOKEN} b\n", "a second time"),
-        ('certificate = "c.pem"\n', f"{TOKEN} a\n", "certificate and key go together"),
-        ('certificate = "c.pem"\nkey = "k.pem"\n', f"{TOKEN} a\n", "c.pem"),
-        ('listen = "127.0.0.1"\n', f"{TOKEN} a\n", "HOST:PORT"),
-        ('listen = "203.0.113.9:1"\n', f"{TOKEN} a\n", "nothing can listen on 203.0.113.9:1"),
-    ],
-)
-def test_a_server_that_cannot_start_says_why(tmp_path: Path, settings: str, tokens: str | None, says: str) -> None:
-    config = tmp_path / "tidemark.toml"
-    config.write_text(f'[sources.orders]\nstore = "store"\n[changes]\n{settings}')
-    if tokens is not None:
-        (tmp_path / "changes.tokens").write_text(tokens)
-    said = run_here(config, "changes", "serve")
-    assert said.code in (2, 6) and says in said.json["error"] and said.json["hint"] and TOKEN not in said.out + said.err
