@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -29,7 +28,6 @@ from tests.served_changes import (
     append,
     expected,
     make,
-    make_large,
     places_of,
     rows_of,
     serving,
@@ -44,16 +42,6 @@ from tidemark.changes.store.read import Reader
 from tidemark.changes.store.retain import Rules, retain
 from tidemark.changes.store.write import Writer
 from tidemark.errors import BinlogGapError, UnreachableError
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("served")
-    writer = Writer(Disk(folder / "store"), 1, LIMITS)
-    append(writer, *map(make, range(1, COUNT)), make_large(COUNT, 400), *map(make, range(COUNT + 1, COUNT + 4)))
-    with serving(folder, '[sources.orders]\nstore = "store"\n', writer) as found:
-        yield found
-
 
 # the state machine
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,32 +13,14 @@ import pytest
 
 from tests.commanded import run_here
 from tests.served_changes import (
-    COUNT,
-    LIMITS,
     OTHERS,
     TOKEN,
     Served,
-    append,
     expected,
-    make,
-    make_large,
     rows_of,
-    serving,
 )
 from tests.wire_client import text
 from tidemark.changes.delivery.shards import Sharding
-from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.write import Writer
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("served")
-    writer = Writer(Disk(folder / "store"), 1, LIMITS)
-    append(writer, *map(make, range(1, COUNT)), make_large(COUNT, 400), *map(make, range(COUNT + 1, COUNT + 4)))
-    with serving(folder, '[sources.orders]\nstore = "store"\n', writer) as found:
-        yield found
-
 
 # who is not let in, and what is not sent
 
