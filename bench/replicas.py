@@ -40,7 +40,7 @@ from tests.services.sshd import Sshd
 from tidemark.app import App, open_app
 from tidemark.cluster.membership.change import init_cluster
 from tidemark.cluster.nodes.cluster import Cluster, require_cluster
-from tidemark.cluster.replicas.commit import append_change, hold_groups, rehearse, settle_commit
+from tidemark.cluster.replicas.commit import append_change, dry_run_change, hold_groups, settle_commit
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
 from tidemark.settings.load import load_settings
@@ -149,7 +149,7 @@ def commit(app: App, cluster: Cluster, files: Sequence[CatalogFile]) -> None:
         catalog_rows.add_files(connection, [FileWithDevices(file, ()) for file in files])
 
     with hold_groups(cluster) as lease:
-        appended = append_change(cluster, lease, rehearse(cluster, act)[1])
+        appended = append_change(cluster, lease, dry_run_change(cluster, act)[1])
         with app.ledger.write() as connection:
             act(connection)
             settle_commit(connection, cluster, lease, appended)

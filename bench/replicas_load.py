@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         return run_command(words)
     with (
         patch.object(forward, "hold_groups", _hold_nothing),
-        patch.object(forward, "rehearse", lambda *_: (True, None)),
+        patch.object(forward, "dry_run_change", lambda *_: (True, None)),
         patch.object(forward, "_act_as_recorded", lambda connection, _cluster, act, _change: act(connection)),
         patch.object(forward, "settle_commit", lambda *_: None),
     ):

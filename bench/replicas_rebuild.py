@@ -51,7 +51,7 @@ def measure(below: Path, ratios: dict[str, float], ours: dict[str, Any]) -> None
 def make_log(below: Path) -> int:
     """Write the log of a member; return its bytes."""
     log, fence = GroupLog(LocalStore(str(below)), LOG), Fence("bench", 1, "n1")
-    tail, end = log.swear(fence).tail, ORIGIN
+    tail, end = log.vote(fence).tail, ORIGIN
     gained = [Operation(RecordKind.GAIN_SLOT, slots=tuple(range(PARTITIONS)), table=1)]
     for start in range(0, FILES, LOADED):
         files = tuple(_entry_of(number) for number in range(start, start + LOADED))

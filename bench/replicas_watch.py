@@ -28,7 +28,7 @@ def measure(below: Path, rounds: int, ratios: dict[str, float], ours: dict[str, 
         store = LocalStore(str(below / f"n{node}"))
         for folder in mine:
             log = GroupLog(store, folder)
-            end = log.swear(fence_of(1)).tail.end
+            end = log.vote(fence_of(1)).tail.end
             log.append(records_behind(end, 1, 3, b"{}"), fence_of(1))
     with ExitStack() as held:
         servers = [held.enter_context(closing(sshd.start())) for _ in range(NODES)]

@@ -8,7 +8,7 @@ writes to the ledger, another one takes over, a disk is lost, the ledger comes f
 nodes. A message that was sent may come at any later time, or never: so a delay is a step that others go before, and a
 crash is a worker that takes none any more. A worker that lost the lease goes on as if it did not know.
 
-The rules are those of the product: who is elected, who swears, what a log takes, what is committed, who is read. The order
+The rules are those of the product: who is elected, who votes, what a log takes, what is committed, who is read. The order
 in which a worker asks them is that of `promote.open_group`, `commit.append_change` and `commit.settle_commit`, a second time
 in few words. Files are not modelled, nor connections: a member that does not answer is a message that does not come.
 """
@@ -47,9 +47,9 @@ from tests.replica_states import (
 from tidemark.cluster.replicas.core.election import Restart, elect_master
 from tidemark.cluster.replicas.core.epochs import (
     Fence,
-    Oath,
     Promotion,
     Verdict,
+    Vote,
     judge_batch,
     judge_fence,
     judge_promotion,
@@ -169,30 +169,30 @@ class Model:
         elected = elect_master(group, Restart.INTERSECT)
         if elected is None:
             return
-        oaths = [Oath(NAMES[m], end_of(nodes[m].log), m in intact) for m in members]
-        if self.rules.oaths and judge_promotion(group, elected.name, oaths) is not Promotion.WRITE_BARRIER:
+        votes = [Vote(NAMES[m], end_of(nodes[m].log), m in intact) for m in members]
+        if self.rules.votes and judge_promotion(group, elected.name, votes) is not Promotion.WRITE_BARRIER:
             return  # the epoch would be given in vain
         in_step = row.in_step
         if self.rules.forgetful:
             in_step = tuple(m for m in in_step if m not in members or nodes[m].fence is not None)
         given = row._replace(epoch=row.epoch + 1, master=NAMES.index(elected.name), active=False, in_step=in_step)
         marks = "".join("w" if m in members else "." for m in ALL)
-        worker = Worker("oath", True, given, marks=marks, intact=intact)
+        worker = Worker("vote", True, given, marks=marks, intact=intact)
         yield f"{label}, elects {elected.name}", put_worker(state._replace(row=given), w, worker)
 
     def _deliver(self, state: State, w: int, m: int) -> State:
         worker, node = state.workers[w], state.nodes[m]
         asked = fence_of((worker.row.epoch, worker.row.master))
         assert asked is not None
-        if worker.phase == "oath":
+        if worker.phase == "vote":
             verdict = judge_fence(fence_of(node.fence), asked)
             if verdict is not Verdict.ACCEPT:
                 return self._mark(state, w, m, verdict)
             first = worker.row.settled == (0, 0) and not worker.row.in_step
             filling = self.rules.filling and (node.filling or (node.fence is None and not first))
             nodes = put(state.nodes, m, Node((worker.row.epoch, worker.row.master), node.log, filling))
-            sworn = worker._replace(oaths=put(worker.oaths, m, node.log)) if worker.alive else worker
-            return self._mark(put_worker(state._replace(nodes=nodes), w, sworn), w, m, verdict)
+            voted = worker._replace(votes=put(worker.votes, m, node.log)) if worker.alive else worker
+            return self._mark(put_worker(state._replace(nodes=nodes), w, voted), w, m, verdict)
         if worker.phase == "recovery":
             return self._recover(state, w, m)
         whole = log_of(worker.base + worker.records).records
@@ -269,7 +269,7 @@ class Model:
 
     def _go_on(self, state: State, w: int) -> Iterator[Step]:
         worker = state.workers[w]
-        if worker.phase == "oath":
+        if worker.phase == "vote":
             yield from self._promote(state, w)
         elif worker.phase == "ready":
             yield from self._begin_work(state, w)
@@ -283,17 +283,17 @@ class Model:
 
     def _promote(self, state: State, w: int) -> Iterator[Step]:
         worker = state.workers[w]
-        sworn = [m for m in ALL if worker.oaths[m] is not None]
-        oaths = [Oath(NAMES[m], end_of(worker.oaths[m] or ()), m in worker.intact) for m in sworn]
+        voted = [m for m in ALL if worker.votes[m] is not None]
+        votes = [Vote(NAMES[m], end_of(worker.votes[m] or ()), m in worker.intact) for m in voted]
         group = Group(tuple(Member(name, Role.UNSYNCED) for name in NAMES), QUORUM, Arbitrator.ONLINE)
-        decided = judge_promotion(group, NAMES[worker.row.master], oaths)
-        base = worker.oaths[worker.row.master]
-        if not self.rules.oaths and base is not None:
+        decided = judge_promotion(group, NAMES[worker.row.master], votes)
+        base = worker.votes[worker.row.master]
+        if not self.rules.votes and base is not None:
             decided = Promotion.WRITE_BARRIER
         if decided is not Promotion.WRITE_BARRIER or base is None:
             return  # it waits, or stands again: as another worker does
         if not self.rules.barrier:
-            yield f"{w}: is master at once", self._resolve(state, w, worker._replace(base=base), tuple(sworn))
+            yield f"{w}: is master at once", self._resolve(state, w, worker._replace(base=base), tuple(voted))
             return
         asks = Worker("barrier", True, worker.row, base, (Token("b", worker.row.epoch),), "www")
         yield f"{w}: writes its barrier", put_worker(state, w, asks)

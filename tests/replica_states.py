@@ -59,7 +59,7 @@ class Worker(NamedTuple):
     base: Tokens = ()
     records: Tokens = ()
     marks: str = "..."
-    oaths: tuple[Tokens | None, ...] = (None, None, None)
+    votes: tuple[Tokens | None, ...] = (None, None, None)
     intact: tuple[int, ...] = ()
 
 
@@ -82,11 +82,11 @@ class Bounds:
 class Rules:
     """The rules as they are. False seeds a bug: a promotion that does without."""
 
-    oaths: bool = True  # enough members swear before the barrier is written
+    votes: bool = True  # enough members vote before the barrier is written
     barrier: bool = True  # the barrier is at a quorum before the master is active
-    forgetful: bool = True  # a member that was seen without its oath is not in step from then on
+    forgetful: bool = True  # a member that was seen without its vote is not in step from then on
     counted: bool = True  # a member that was brought up has a record if its log goes so far
-    held: bool = True  # an empty log is brought up under the lease alone: it has forgotten to whom it swore
+    held: bool = True  # an empty log is brought up under the lease alone: it has forgotten for whom it voted
     silent: bool = True  # without a ledger a log that was emptied, and has not all again, is an answer that was not heard
     unmarked: bool = True  # a copy of the ledger says of no operation that it is at work
     filling: bool = True  # a log that was emptied says so until it has all again

@@ -33,7 +33,7 @@ class LogWorld:
     def live(self, effects: Effects) -> None:
         self.store.on_effect = lambda effect, path: effects.point(f"{effect} {path}")
         log = GroupLog(self.store, "log", segment_bytes=1600)
-        assert log.swear(fence_of(1)).is_yes
+        assert log.vote(fence_of(1)).is_yes
         for start in range(0, len(RECORDS), 2):
             if self.acknowledged < start + 2:
                 assert log.append(RECORDS[start : start + 2], fence_of(1)).is_yes
@@ -96,7 +96,7 @@ class AsideWorld:
     def __init__(self, tier: Tier) -> None:
         self.store = MemoryStore(tier=tier)
         log = GroupLog(self.store, "log/1", segment_bytes=1600)
-        assert log.swear(fence_of(1)).is_yes
+        assert log.vote(fence_of(1)).is_yes
         for start in range(0, len(RECORDS), 2):
             assert log.append(RECORDS[start : start + 2], fence_of(1)).is_yes
         self.before = {self.content(path) for path in self.paths()}

@@ -56,16 +56,16 @@ def test_an_epoch_is_written_read_and_fenced(member: Member) -> None:
     store = member.open_store()
     assert store.properties.appends is (member.tier is not Tier.SFTP)
     log = GroupLog(store, "log/7")
-    tail = log.swear(fence_of(1)).tail
+    tail = log.vote(fence_of(1)).tail
     first = records_behind(tail.end, 1, 3, '{"ä":"\u0000\'$HOME"}'.encode())
     old = log.append(first, fence_of(1), expect=tail).tail
     assert log.append(first, fence_of(1), expect=tail).verdict is Verdict.DUPLICATE
     assert log.read_tail() == old
 
-    assert log.swear(fence_of(2, "n2")).is_yes
+    assert log.vote(fence_of(2, "n2")).is_yes
     late = GroupLog(member.open_store(), "log/7")
     assert late.append(records_behind(old.end, 1), fence_of(1), expect=old).verdict is Verdict.STALE
-    assert late.swear(fence_of(3, "n1", "another database")).verdict is Verdict.FOREIGN
+    assert late.vote(fence_of(3, "n1", "another database")).verdict is Verdict.FOREIGN
     log.append(records_behind(old.end, 2), fence_of(2, "n2"))
     log.seal()
     tail = log.append(records_behind(log.read_tail().end, 2), fence_of(2, "n2")).tail
@@ -77,7 +77,7 @@ def test_an_epoch_is_written_read_and_fenced(member: Member) -> None:
 
 def test_a_torn_tail_is_cut_and_damage_is_named(member: Member) -> None:
     log = GroupLog(member.open_store(), "log/7")
-    tail = log.swear(fence_of(1)).tail
+    tail = log.vote(fence_of(1)).tail
     tail = log.append(records_behind(tail.end, 1, 2), fence_of(1), expect=tail).tail
     log.append(records_behind(tail.end, 1, 2, b'{"torn":1}'), fence_of(1), expect=tail)
     last = sorted((member.root / "log/7").iterdir())[-1]
@@ -97,7 +97,7 @@ def test_a_torn_tail_is_cut_and_damage_is_named(member: Member) -> None:
 
 def test_workers_of_one_master_race_and_each_record_is_there_once(member: Member) -> None:
     log = GroupLog(member.open_store(), "log/7", segment_bytes=3000)
-    assert log.swear(fence_of(1)).is_yes
+    assert log.vote(fence_of(1)).is_yes
 
     def work(number: int) -> list[int]:
         mine = GroupLog(member.open_store(), "log/7", segment_bytes=3000)

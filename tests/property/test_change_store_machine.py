@@ -174,7 +174,7 @@ class ChangeStores(RuleBasedStateMachine):
             (read.at_gtid_offset(number), number),
             (read.at_time(info.timestamp), later[0]),
             (read.at_gtid(gtid, has_gtid), number),
-            (read.outside(lambda gtids: has_gtid(gtids, gtid), lambda other: int(other[2:]) < number), number),
+            (read.at_first_outside(lambda gtids: has_gtid(gtids, gtid), lambda other: int(other[2:]) < number), number),
         ]
         for target, seq in wanted:
             found = reader.find(target)

@@ -37,10 +37,10 @@ class GroupLogMachine(RuleBasedStateMachine):
         return self.records[-1].head.end if self.records else ORIGIN
 
     @rule(epoch=st.integers(1, 4), master=st.sampled_from("ab"), coordinator=st.sampled_from([COORDINATOR] * 4 + ["other"]))
-    def swear(self, epoch: int, master: str, coordinator: str) -> None:
+    def vote(self, epoch: int, master: str, coordinator: str) -> None:
         asked = Fence(coordinator, epoch, master)
         expected = judge_fence(self.fence, asked)
-        answer = self.log.swear(asked)
+        answer = self.log.vote(asked)
         assert answer.verdict is expected
         if expected is Verdict.ACCEPT:
             self.fence = asked

@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidemark.cluster.replicas.core.continuity import Log, LogState, Record, check_log, find_fork
 from tidemark.cluster.replicas.core.epochs import (
     Fence,
-    Oath,
     Promotion,
     Verdict,
+    Vote,
     judge_append,
     judge_fence,
     judge_promotion,
@@ -45,7 +45,7 @@ class Worker:
     """Whoever acts for the master of an epoch, however late. `log`: what it believes the master's log to be."""
 
     fence: Fence
-    oaths: list[Oath] = field(default_factory=list)
+    votes: list[Vote] = field(default_factory=list)
     log: Log | None = None  # once the promotion is decided; it begins with the barrier
     barrier: int = 0
     holders: dict[int, set[str]] = field(default_factory=dict)  # version → members that acknowledged
@@ -83,26 +83,26 @@ class ReplicaMachine(RuleBasedStateMachine):
     def stand(self, candidate: int, where: list[int]) -> None:
         """A new epoch, for whom whoever likes; the first members are asked."""
         self.workers.append(Worker(Fence("c", len(self.workers) + 1, self.node(candidate)[0])))
-        self.swear(len(self.workers) * 3 - 3, [candidate, *where])
+        self.vote(len(self.workers) * 3 - 3, [candidate, *where])
 
     @precondition(lambda self: self.workers)
     @rule(who=picks, where=some)
-    def swear(self, who: int, where: list[int]) -> None:
+    def vote(self, who: int, where: list[int]) -> None:
         worker = self.worker(who)
         for name, node in map(self.node, where):
             if worker.log is None and judge_fence(node.fence, worker.fence) is Verdict.ACCEPT:
                 node.fence = worker.fence
-                worker.oaths = [oath for oath in worker.oaths if oath.member != name]
-                worker.oaths.append(Oath(name, node.log.end, node.intact))
+                worker.votes = [vote for vote in worker.votes if vote.member != name]
+                worker.votes.append(Vote(name, node.log.end, node.intact))
         self.promote(worker)
 
     def promote(self, worker: Worker) -> None:
         master = worker.fence.master
-        if worker.log or judge_promotion(self.group, master, worker.oaths) is not Promotion.WRITE_BARRIER:
+        if worker.log or judge_promotion(self.group, master, worker.votes) is not Promotion.WRITE_BARRIER:
             return
         node = self.nodes[master]
-        sworn = next(oath.end for oath in worker.oaths if oath.member == master)
-        barrier = next_record(sworn, worker.fence.epoch, f"barrier {worker.fence.epoch}")
+        voted = next(vote.end for vote in worker.votes if vote.member == master)
+        barrier = next_record(voted, worker.fence.epoch, f"barrier {worker.fence.epoch}")
         if judge_append(node.fence, node.log, worker.fence, barrier) is Verdict.ACCEPT:
             node.log = worker.log = Log(ORIGIN, (*node.log.records, barrier))
             worker.barrier = barrier.position.version
@@ -218,11 +218,11 @@ def test_no_epoch_ever_has_two_masters(size: tuple[int, int], votes: list[tuple[
     count, quorum = size
     group = Group(tuple(Member(name, Role.UNSYNCED) for name in "ABCDE"[:count]), quorum)
     fences = {name: Fence("c", 0, "") for name in "ABCDE"[:count]}
-    oaths: dict[Fence, list[Oath]] = {}
+    votes: dict[Fence, list[Vote]] = {}
     for who, epoch, candidate in votes:
         name, asked = "ABCDE"[who % count], Fence("c", epoch, "ABCDE"[candidate % count])
         if judge_fence(fences[name], asked) is Verdict.ACCEPT:
             fences[name] = asked
-            oaths.setdefault(asked, []).append(Oath(name, ORIGIN))
-    won = [f for f, given in oaths.items() if judge_promotion(group, f.master, given) is Promotion.WRITE_BARRIER]
+            votes.setdefault(asked, []).append(Vote(name, ORIGIN))
+    won = [f for f, given in votes.items() if judge_promotion(group, f.master, given) is Promotion.WRITE_BARRIER]
     assert len({fence.epoch for fence in won}) == len(won)

@@ -42,7 +42,7 @@ def test_every_interleaving_keeps_every_promise(space: str) -> None:
 
 
 def test_an_emptied_log_that_counted_as_an_answer_is_found_out() -> None:
-    """Its member may have had the operation, lost its disk and sworn anew: the others alone are no quorum against it."""
+    """Its member may have had the operation, lost its disk and voted anew: the others alone are no quorum against it."""
     explored = explore(Bounds(losses=1, copies=0, rebuilds=0, recoveries=0), Rules(silent=False))
     assert found(explored).endswith("alone tell an older catalog")
     assert any("loses its disk" in step for step in explored.trace)

@@ -17,7 +17,7 @@ from tidemark.changes.delivery.tasks import show_task
 from tidemark.changes.source import Source, disk_of, find_end, login_of, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
-from tidemark.changes.store.view import walk
+from tidemark.changes.store.view import walk_blocks
 from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
 from tidemark.changes.trust.gaps import OPEN, read_gaps
 from tidemark.changes.trust.headroom import measure_headroom
@@ -148,7 +148,7 @@ def _count_rows(reader: Reader) -> tuple[int, int]:
     for bucket in reader.view.buckets:
         with suppress(FileNotFoundError), reader.disk.open_file(bucket.file.path) as file:  # retention took it meanwhile
             end = file.size if bucket.length is None else bucket.length
-            rows += sum(header.rows for _, header in walk(file, bucket.file.id, 0, end))
+            rows += sum(header.rows for _, header in walk_blocks(file, bucket.file.id, 0, end))
             size += min(end, file.taken)
     rows += sum(group.header.rows for group in reader.view.tail)
     return rows, size + sum(group.header.size for group in reader.view.tail)

@@ -64,7 +64,7 @@ def _describe_os_error(call: Call | None, trouble: OSError) -> dict[str, Any]:
     place = os.fsdecode(trouble.filename)
     return PermanentError(
         f"{place}: {trouble.strerror or trouble}",
-        hint=f"is there such a folder, room in it, and leave to use it? The whole story is in {_keep_traceback(call)}",
+        hint=f"is there such a folder, room in it, and leave to use it? The traceback is in {_keep_traceback(call)}",
         subject=place,
     ).as_json()
 
@@ -74,7 +74,7 @@ def _describe_defect(call: Call | None, error: Exception) -> dict[str, Any]:
     where = _keep_traceback(call)
     if damage := _find_damage(call):  # then it is no bug
         return damage.as_json()
-    return encode_failure(1, f"unexpected: {said}", f"this is a fault in Tidemark; the whole story is in {where}")
+    return encode_failure(1, f"unexpected: {said}", f"this is a fault in Tidemark; the traceback is in {where}")
 
 
 def _find_damage(call: Call | None) -> CorruptionError | None:

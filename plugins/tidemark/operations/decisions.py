@@ -67,7 +67,7 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
         held = refusal_rows.read_quarantine(connection, receiver.name)
         names = {s.site_id: s.name for s in landing_rows.read_sites(connection).values()}
         distrusted = quarantine.list_held(app, connection, receiver)
-        rotten = kept_damage.listed(app, connection, receiver, names)
+        rotten = kept_damage.list_damage(app, connection, receiver, names)
     return DecisionResult({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
 
 
@@ -78,9 +78,9 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     OwnershipError if another site owns a device of it: it left the quarantine and is refused. A file that a link holds
     (`s…`) is sent by the link's next run. A file that was already released is not released again.
     """
-    if quarantine.is_one(held_id):
+    if quarantine.is_quarantine_id(held_id):
         return DecisionResult(quarantine.decide_held(app, receiver, held_id, "released"))
-    if kept_damage.is_one(held_id):
+    if kept_damage.is_damage_id(held_id):
         raise UsageError(
             f"{held_id} is in the catalog: a kept file whose bytes rotted is whole again, or given up",
             hint=f"put its bytes back from a backup, or ./tidemark quarantine drop {held_id}",
@@ -139,9 +139,9 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
 
     A file that was already given up is not given up again.
     """
-    if quarantine.is_one(held_id):
+    if quarantine.is_quarantine_id(held_id):
         return DecisionResult(quarantine.decide_held(app, receiver, held_id, "dropped"))
-    if kept_damage.is_one(held_id):
+    if kept_damage.is_damage_id(held_id):
         return _give_up_kept(app, receiver, held_id)
     row = _require_held(app, receiver, held_id, "dropped")
     quarantine_id = row.quarantine_id

@@ -18,7 +18,7 @@ from tidemark.errors import UsageError
 from tidemark.orchestration.dags.notices import report_failure
 from tidemark.orchestration.retry_policy import RETRY_ARGUMENTS
 from tidemark.orchestration.tasks.perform import make_progress, perform_step
-from tidemark.orchestration.tasks.receivers import judged
+from tidemark.orchestration.tasks.receivers import report_outcome
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class TidemarkSyncOperator(BaseOperator):  # type: ignore[misc]
         asked = Options(only_paths=tuple(self.only_paths), send_all_again=self.send_all_again)
         progress = make_progress(context.get("task_state_store"))
         result = perform_step(lambda app: run_sync(app, self.link, asked, progress))
-        return judged(f"Synced {self.link}", result.exit_code, result.as_json())
+        return report_outcome(f"Synced {self.link}", result.exit_code, result.as_json())
 
 
 class TidemarkSensor(BaseSensorOperator):  # type: ignore[misc]

@@ -75,10 +75,10 @@ def why(app: App, subject: str) -> Explanation:
         if names_change(app, subject):
             return explain_change(app, subject)
     with app.ledger.read() as connection:
-        desk = _open_lookup(app, connection)
-        answer = explain_subject(desk, subject) or _explain_at_site(app, bare_path(desk, subject))
+        lookup = _open_lookup(app, connection)
+        answer = explain_subject(lookup, subject) or _explain_at_site(app, bare_path(lookup, subject))
         if answer is None:
-            close = suggest_names(desk, subject)
+            close = suggest_names(lookup, subject)
             pattern = " (why takes one name, no pattern)" if is_pattern(subject) else ""
             raise NotFoundError(
                 f"nothing is known by the name {subject!r}{pattern}"

@@ -33,12 +33,12 @@ def kept_id(file_id: int) -> str:
     return f"k{file_id}"
 
 
-def is_one(held_id: str) -> bool:
+def is_damage_id(held_id: str) -> bool:
     """Whether an ID of `quarantine list` is that of a kept file."""
     return held_id[:1] == "k" and held_id[1:].isdecimal() and len(held_id) < 20
 
 
-def listed(app: App, connection: Connection, receiver: ReceiverSettings, names: dict[str, str]) -> list[dict[str, Any]]:
+def list_damage(app: App, connection: Connection, receiver: ReceiverSettings, names: dict[str, str]) -> list[dict[str, Any]]:
     """Return the damaged kept files as rows of `quarantine list`. Digests files that changed since the last digest."""
     known = file_checks(connection, receiver.name)
     kept = catalog_rows.visible_files(connection, receiver.name, kept_only=True)

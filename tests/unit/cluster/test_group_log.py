@@ -33,7 +33,7 @@ def log(store: MemoryStore) -> GroupLog:
 
 
 def written(log: GroupLog, *batches: int, epoch: int = 1) -> Tail:
-    tail = log.swear(fence_of(epoch)).tail
+    tail = log.vote(fence_of(epoch)).tail
     for count in batches:
         answer = log.append(records_behind(tail.end, epoch, count), fence_of(epoch), expect=tail)
         assert answer.verdict is Verdict.ACCEPT
@@ -135,7 +135,7 @@ def test_a_member_without_a_log_has_no_fence_and_takes_nothing(log: GroupLog, st
 
 
 def test_a_repeated_append_is_acknowledged_and_changes_nothing(log: GroupLog) -> None:
-    tail = log.swear(fence_of(1)).tail
+    tail = log.vote(fence_of(1)).tail
     records = records_behind(tail.end, 1, 4)
     first = log.append(records[:3], fence_of(1), expect=tail)
     assert log.append(records[:3], fence_of(1), expect=tail).verdict is Verdict.DUPLICATE
@@ -148,10 +148,10 @@ def test_a_repeated_append_is_acknowledged_and_changes_nothing(log: GroupLog) ->
 def test_a_worker_that_wakes_up_late_writes_nothing(log: GroupLog) -> None:
     old = written(log, 2)
     late = records_behind(old.end, 1, body=b'{"late":1}')
-    assert log.swear(fence_of(2, "n2")).verdict is Verdict.ACCEPT  # no record yet: the oath alone stops it
+    assert log.vote(fence_of(2, "n2")).verdict is Verdict.ACCEPT  # no record yet: the vote alone stops it
 
     assert log.append(late, fence_of(1), expect=old).verdict is Verdict.STALE
-    assert log.swear(fence_of(1)).verdict is Verdict.STALE
+    assert log.vote(fence_of(1)).verdict is Verdict.STALE
     assert log.append(late, fence_of(2, "n3"), expect=old).verdict is Verdict.RIVAL
     assert log.append(records_behind(old.end, 2, 2)[1:], fence_of(2, "n2")).verdict is Verdict.GAP
     barrier = records_behind(old.end, 2)
@@ -163,7 +163,7 @@ def test_a_worker_that_wakes_up_late_writes_nothing(log: GroupLog) -> None:
 def test_a_second_coordinator_is_refused(log: GroupLog) -> None:
     tail = written(log, 1)
     other = fence_of(9, "n1", "another database")
-    assert log.swear(other).verdict is Verdict.FOREIGN
+    assert log.vote(other).verdict is Verdict.FOREIGN
     assert log.append(records_behind(tail.end, 9), other, expect=tail).verdict is Verdict.FOREIGN
     found = log.read_tail()
     assert found.fence is not None and found.fence.coordinator == COORDINATOR
@@ -216,7 +216,7 @@ def test_what_is_retained_is_gone_and_asking_for_it_is_no_empty_answer(store: Me
 
 def test_a_late_worker_cannot_take_a_number_that_was_packed_or_retained(store: MemoryStore) -> None:
     log = GroupLog(store, FOLDER, segment_bytes=1)
-    old = log.swear(fence_of(1)).tail
+    old = log.vote(fence_of(1)).tail
     mine = records_behind(old.end, 1, body=b'{"late":1}')
     tail = old
     for _ in range(BLOCK + 4):
@@ -243,7 +243,7 @@ def test_a_file_that_a_dead_worker_left_in_an_emptied_folder_is_no_log(store: Me
     *others, last = files(store)
     assert len(others) == 1
     store.remove(others)
-    for act in (log.read_tail, lambda: log.swear(fence_of(2)), lambda: list(log.read(2))):
+    for act in (log.read_tail, lambda: log.vote(fence_of(2)), lambda: list(log.read(2))):
         with pytest.raises(CorruptionError, match=f"{last} is damaged at byte 0"):
             act()
 
@@ -271,7 +271,7 @@ def test_every_torn_append_is_absent_and_the_next_one_takes_its_place(store: Mem
 def test_every_flipped_byte_before_the_last_append_is_named(store: MemoryStore, log: GroupLog) -> None:
     written(log, 1, 2, 1)
     last = len(files(store)) == 1
-    for path in files(store) if last else files(store)[1:-1]:  # the first file of SFTP has an oath alone
+    for path in files(store) if last else files(store)[1:-1]:  # the first file of SFTP has a vote alone
         sound = store.read(path)
         for at in range(0, len(sound) - (MARK_BYTES + 66 if last else 0), 3):
             store.put(path, sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])

@@ -7,9 +7,9 @@ import pytest
 from tidemark.cluster.replicas.core.continuity import Log, Record
 from tidemark.cluster.replicas.core.epochs import (
     Fence,
-    Oath,
     Promotion,
     Verdict,
+    Vote,
     judge_append,
     judge_fence,
     judge_promotion,
@@ -73,7 +73,7 @@ def test_a_worker_that_wakes_up_after_an_hour_writes_nothing() -> None:
     assert judge_append(NEWER, Log(ORIGIN, (FIRST, SECOND, BARRIER)), HELD, late) is Verdict.STALE
 
 
-def test_a_node_swears_once_an_epoch() -> None:
+def test_a_node_votes_once_an_epoch() -> None:
     assert judge_fence(HELD, HELD) is judge_fence(HELD, NEWER) is judge_fence(None, HELD) is Verdict.ACCEPT
     assert judge_fence(NEWER, HELD) is Verdict.STALE
     assert judge_fence(NEWER, Fence("centre", 2, "C")) is Verdict.RIVAL
@@ -84,33 +84,33 @@ def three(quorum: int) -> Group:
     return Group(tuple(Member(name, Role.SLAVE) for name in "ABC"), quorum)
 
 
-def oath(name: str, epoch: int, version: int, crc: int = 0, *, intact: bool = True) -> Oath:
-    return Oath(name, LogEnd(Position(epoch, version), crc), intact)
+def vote(name: str, epoch: int, version: int, crc: int = 0, *, intact: bool = True) -> Vote:
+    return Vote(name, LogEnd(Position(epoch, version), crc), intact)
 
 
 @pytest.mark.parametrize(
-    ("oaths", "decision"),
+    ("votes", "decision"),
     [
-        ([oath("B", 1, 9)], Promotion.WAIT),
-        ([oath("A", 1, 9), oath("C", 1, 9)], Promotion.WAIT),  # the candidate itself has not sworn
-        ([oath("B", 1, 9), oath("C", 1, 8)], Promotion.WRITE_BARRIER),
-        ([oath("B", 1, 9), oath("C", 1, 12)], Promotion.GIVE_UP),  # V11: a barrier now would beat version 12
-        ([oath("B", 2, 9), oath("C", 1, 12)], Promotion.WRITE_BARRIER),
-        ([oath("B", 1, 9), oath("C", 1, 9, crc=7)], Promotion.GIVE_UP),
-        ([oath("B", 1, 9), oath("C", 0, 0, intact=False)], Promotion.WAIT),  # C may have had version 10
-        ([oath("A", 0, 0, intact=False), oath("B", 1, 9), oath("C", 0, 0, intact=False)], Promotion.WRITE_BARRIER),  # V37
+        ([vote("B", 1, 9)], Promotion.WAIT),
+        ([vote("A", 1, 9), vote("C", 1, 9)], Promotion.WAIT),  # the candidate itself has not voted
+        ([vote("B", 1, 9), vote("C", 1, 8)], Promotion.WRITE_BARRIER),
+        ([vote("B", 1, 9), vote("C", 1, 12)], Promotion.GIVE_UP),  # V11: a barrier now would beat version 12
+        ([vote("B", 2, 9), vote("C", 1, 12)], Promotion.WRITE_BARRIER),
+        ([vote("B", 1, 9), vote("C", 1, 9, crc=7)], Promotion.GIVE_UP),
+        ([vote("B", 1, 9), vote("C", 0, 0, intact=False)], Promotion.WAIT),  # C may have had version 10
+        ([vote("A", 0, 0, intact=False), vote("B", 1, 9), vote("C", 0, 0, intact=False)], Promotion.WRITE_BARRIER),  # V37
     ],
 )
-def test_what_a_candidate_does_by_the_oaths_it_has(oaths: list[Oath], decision: Promotion) -> None:
-    assert judge_promotion(three(2), "B", oaths) is decision
+def test_what_a_candidate_does_by_the_oaths_it_has(votes: list[Vote], decision: Promotion) -> None:
+    assert judge_promotion(three(2), "B", votes) is decision
 
 
 def test_a_small_quorum_needs_more_oaths_than_a_majority() -> None:
-    """An operation of quorum 2 may lie at two of five. Three oaths may all be others'."""
+    """An operation of quorum 2 may lie at two of five. Three votes may all be others'."""
     five = Group(tuple(Member(name, Role.SLAVE) for name in "ABCDE"), 2)
-    oaths = [oath(name, 1, 9) for name in "BCDE"]
-    assert judge_promotion(five, "B", oaths[:3]) is Promotion.WAIT
-    assert judge_promotion(five, "B", oaths) is Promotion.WRITE_BARRIER
+    votes = [vote(name, 1, 9) for name in "BCDE"]
+    assert judge_promotion(five, "B", votes[:3]) is Promotion.WAIT
+    assert judge_promotion(five, "B", votes) is Promotion.WRITE_BARRIER
 
 
 def test_a_master_is_active_once_its_barrier_is_at_the_quorum_and_a_majority() -> None:

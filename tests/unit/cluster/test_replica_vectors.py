@@ -15,7 +15,7 @@ import pytest
 
 from tidemark.cluster.replicas.core import quorum
 from tidemark.cluster.replicas.core.election import Restart, Round, elect_master, find_unsettled, force_master
-from tidemark.cluster.replicas.core.epochs import Grant, Oath, Promotion, judge_grant, judge_promotion
+from tidemark.cluster.replicas.core.epochs import Grant, Promotion, Vote, judge_grant, judge_promotion
 from tidemark.cluster.replicas.core.quorum import Outcome, Queue, Refusal, judge_admission, judge_forward
 from tidemark.cluster.replicas.core.roles import (
     ORIGIN,
@@ -157,7 +157,7 @@ def test_v45_the_arbitrator_grants_an_epoch_to_one_of_two_that_do_not_see_each_o
     first = Grant("g", 2, "A")
     assert judge_grant(None, first) and judge_grant(first, first)
     assert not judge_grant(first, Grant("g", 2, "B")) and not judge_grant(first, Grant("g", 1, "B"))
-    alone = [Oath("B", LogEnd(Position(1, 5), 0))]
+    alone = [Vote("B", LogEnd(Position(1, 5), 0))]
     halves = group("A:O B:S5", quorum=2)
     assert judge_promotion(halves, "B", alone, granted=False) is Promotion.WAIT
     assert judge_promotion(halves, "B", alone, granted=True) is Promotion.WRITE_BARRIER

@@ -17,7 +17,7 @@ from tidemark.changes.bootstrap.chunks import Chunk
 from tidemark.changes.capture.transactions import UNPROVED
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import ABSENT, Ddl, Mark, Record, Rows
-from tidemark.changes.store.read import Reader, outside
+from tidemark.changes.store.read import Reader, at_first_outside
 
 Key = tuple[Any, ...]
 
@@ -57,7 +57,9 @@ def _find_changed(reader: Reader, chunk: Chunk, seen: MysqlGtidSet) -> set[Key] 
 
 def _read_between(reader: Reader, seen: MysqlGtidSet) -> Iterator[Record]:
     """The records of the store's transactions that a set lacks."""
-    target = outside(lambda gtids: not seen >= MysqlGtidSet.parse(gtids), lambda gtid: seen >= MysqlGtidSet.parse(gtid))
+    target = at_first_outside(
+        lambda gtids: not seen >= MysqlGtidSet.parse(gtids), lambda gtid: seen >= MysqlGtidSet.parse(gtid)
+    )
     found = reader.find(target)
     if found is None:
         return

@@ -45,18 +45,18 @@ _BLOBS = (T.BLOB, T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB, T.BLOB_COMPRESSED)
 _BLOB_PREFIX = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 
 
-def weigh(item: Item) -> int:
+def count_bytes(item: Item) -> int:
     """What an item counts of `MOST_BYTES`."""
     return len(item.data) if isinstance(item, logged.Rows) else 0
 
 
 def gather_items(items: Iterator[Item]) -> tuple[list[Item], int]:
-    """The next items, as many as are decoded together, and what they weigh: less than MOST_BYTES where they are the last."""
+    """The next items, as many as are decoded together, and their bytes: less than MOST_BYTES where they are the last."""
     found: list[Item] = []
     size = 0
     for item in items:
         found.append(item)
-        size += weigh(item)
+        size += count_bytes(item)
         if size >= MOST_BYTES:
             break
     return found, size

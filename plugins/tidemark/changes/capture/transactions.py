@@ -23,7 +23,7 @@ from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
 from tidemark.changes.capture.definitions import Catalog, Where
 from tidemark.changes.capture.identity import number_of
-from tidemark.changes.capture.rows import Item, weigh
+from tidemark.changes.capture.rows import Item, count_bytes
 from tidemark.changes.capture.statements import Sort, find_savepoint, find_xa, name_xa, sort_statement
 from tidemark.changes.connection.model import RawEvent
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Transaction
@@ -315,7 +315,7 @@ class _Savepoints:
     def hold(self, item: Item) -> list[Item]:
         """Keep an item until nobody can go back. Where that takes too much, all is given out, and no savepoint is known."""
         self._held.append(item)
-        self._bytes += weigh(item)
+        self._bytes += count_bytes(item)
         return self.take_all() if self._bytes > MOST_HELD else []
 
     def go_back(self, name: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.store.read import Found, Reader, Target, at_gtid, at_position, at_seq, at_time, outside
+from tidemark.changes.store.read import Found, Reader, Target, at_first_outside, at_gtid, at_position, at_seq, at_time
 from tidemark.errors import UsageError
 
 _SEQ = re.compile(r"seq:(\d{1,18})")
@@ -55,11 +55,11 @@ def _parse_set(text: str) -> Target:
     try:
         if ":" in text:
             known = MysqlGtidSet.parse(text)
-            return outside(
+            return at_first_outside(
                 lambda gtids: not known >= MysqlGtidSet.parse(gtids), lambda gtid: known >= MysqlGtidSet.parse(gtid)
             )
         position = MariaGtidPosition.parse(text)
-        return outside(
+        return at_first_outside(
             lambda gtids: not position >= MariaGtidPosition.parse(gtids), lambda gtid: _maria_contains(text, gtid)
         )
     except UsageError:

@@ -18,7 +18,7 @@ from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet, c
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo
-from tidemark.changes.store.read import Reader, Stretch, outside
+from tidemark.changes.store.read import Reader, Stretch, at_first_outside
 from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, UsageError
 from tidemark.ledger.delivery import EARLIEST, LATEST, NORMAL, StoragePoint
 
@@ -180,7 +180,7 @@ def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str) -> Start:
         )
     try:
         found = reader.find(
-            outside(
+            at_first_outside(
                 lambda gtids: bool(gtids) and not known >= parse_gtids(gtids),  # type: ignore[operator]
                 lambda gtid: contains_gtid(known, gtid),
             )

@@ -16,7 +16,17 @@ from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.index import L1_PATH, Index
 from tidemark.changes.store.layout import DataPosition, State
 from tidemark.changes.store.model import Transaction
-from tidemark.changes.store.view import Bucket, View, damage, look, missing_error, read_first, read_gtids, read_rest, walk
+from tidemark.changes.store.view import (
+    Bucket,
+    View,
+    corruption_error,
+    missing_error,
+    read_first,
+    read_gtids,
+    read_rest,
+    read_view,
+    walk_blocks,
+)
 from tidemark.errors import NotFoundError
 
 
@@ -60,7 +70,7 @@ def at_gtid(gtid: str, contains: Callable[[str, str], bool]) -> Target:
     return Target(by_set=lambda gtids: contains(gtids, gtid), by_gtid=lambda other: other == gtid)
 
 
-def outside(is_outside: Callable[[str], bool], has: Callable[[str], bool]) -> Target:
+def at_first_outside(is_outside: Callable[[str], bool], has: Callable[[str], bool]) -> Target:
     """The first transaction that a GTID set lacks. `is_outside(set)`: another set has more; `has(gtid)`: it has this one."""
     return Target(by_set=is_outside, by_gtid=lambda gtid: bool(gtid) and not has(gtid))
 
@@ -125,7 +135,7 @@ class Reader:
 
     def __init__(self, disk: Disk, view: View | None = None) -> None:
         self.disk = disk
-        self.view = look(disk) if view is None else view
+        self.view = read_view(disk) if view is None else view
         self.blocks_read = 0
         self._l1 = Index(disk.map_file(L1_PATH))
 
@@ -208,7 +218,7 @@ class Reader:
                 break
             with self._open(bucket) as file:
                 end = file.size if bucket.length is None else bucket.length
-                for _, header in walk(file, bucket.file.id, offset, end):
+                for _, header in walk_blocks(file, bucket.file.id, offset, end):
                     if header.before.seq >= stop - 1:
                         break
                     rows += header.rows
@@ -237,7 +247,7 @@ class Reader:
         with self._open(bucket) as file:
             end = file.size if bucket.length is None else bucket.length
             begun = walked = self._find_start(target, bucket, file, end)
-            for offset, header in walk(file, bucket.file.id, begun, end):
+            for offset, header in walk_blocks(file, bucket.file.id, begun, end):
                 walked = offset + header.size
                 begun = offset if header.begins else begun
                 if not _is_reached(target, header.after, lambda o=offset, h=header: read_gtids(file, o, h)[1]):  # type: ignore[misc]
@@ -252,7 +262,7 @@ class Reader:
                 if seq is not None:
                     return Found(seq, DataPosition(bucket.file.id, begun), bucket.file.fence)
             if walked < end or bucket != self.view.buckets[-1]:  # the next one begins where the target is reached
-                raise damage(file.path, walked)
+                raise corruption_error(file.path, walked)
         return None
 
     def _find_start(self, target: Target, bucket: Bucket, file: OpenFile, end: int) -> int:
@@ -289,13 +299,13 @@ class Reader:
     def _walk_blocks(self, bucket: Bucket, offset: int) -> Iterator[tuple[OpenFile, int, Header]]:
         with self._open(bucket) as file:
             end = file.size if bucket.length is None else bucket.length
-            for start, header in walk(file, bucket.file.id, offset, end):
+            for start, header in walk_blocks(file, bucket.file.id, offset, end):
                 if header.fence != bucket.file.fence:
-                    raise damage(file.path, start)
+                    raise corruption_error(file.path, start)
                 yield file, start, header
                 offset = start + header.size
             if offset != end or not end:  # a bucket is never empty
-                raise damage(file.path, offset)
+                raise corruption_error(file.path, offset)
 
     def _open(self, bucket: Bucket) -> OpenFile:
         try:
@@ -309,9 +319,9 @@ def _is_reached(target: Target, state: State, gtids: Callable[[], str]) -> bool:
 
 
 def _gtids_at(file: OpenFile, bucket: Bucket, offset: int) -> str:
-    for start, header in walk(file, bucket.file.id, offset, file.size):
+    for start, header in walk_blocks(file, bucket.file.id, offset, file.size):
         return read_gtids(file, start, header)[0]
-    raise damage(file.path, offset)
+    raise corruption_error(file.path, offset)
 
 
 def _check_seam(last: Header | None, former: str, header: Header, path: str) -> None:

@@ -17,7 +17,7 @@ from tidemark.changes.store.block import compress_block
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import hour_name, hour_of, parse_hour
 from tidemark.changes.store.read import Reader
-from tidemark.changes.store.view import Bucket, damage, read_first, read_rest, walk
+from tidemark.changes.store.view import Bucket, corruption_error, read_first, read_rest, walk_blocks
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ def _compress_blocks(disk: Disk, bucket: Bucket) -> Iterator[tuple[bytes, int]]:
     with disk.open_file(bucket.file.path) as file:
         end = file.size if bucket.length is None else bucket.length
         at = 0
-        for start, header in walk(file, bucket.file.id, 0, end):
+        for start, header in walk_blocks(file, bucket.file.id, 0, end):
             yield compress_block(header, read_rest(file, start, header))
             at = start + header.size
         if at != end:
-            raise damage(file.path, at)
+            raise corruption_error(file.path, at)
 
 
 def _list_hours(disk: Disk) -> list[Hour]:

@@ -62,7 +62,7 @@ class View:
     gtids: str = ""
 
 
-def look(disk: Disk, fence: int = 0) -> View:
+def read_view(disk: Disk, fence: int = 0) -> View:
     """Look at the store. With the `fence` of one's own claim: as the next holder finds it.
 
     Raises CorruptionError where a file that counts is damaged or lost, RetryableError where files keep moving.
@@ -81,7 +81,7 @@ def look(disk: Disk, fence: int = 0) -> View:
     raise RetryableError(f"files of the change store {disk.root} kept moving", hint="run again")
 
 
-def walk(file: OpenFile, bucket: BucketId, start: int, end: int) -> Iterator[tuple[int, Header]]:
+def walk_blocks(file: OpenFile, bucket: BucketId, start: int, end: int) -> Iterator[tuple[int, Header]]:
     """(offset, header) of each block from `start` on, up to `end` or the first that is not whole by its header."""
     while header := decode_header(file.read(start, min(HEADER_BYTES, end - start))):
         if header.position != DataPosition(bucket, start).pack() or start + header.size > end:
@@ -99,11 +99,11 @@ def check_torn(file: OpenFile, start: int, end: int) -> None:
         while found >= 0:
             header = decode_header(data[found : found + HEADER_BYTES])
             if header and DataPosition.unpack(header.position).offset == window + found:
-                raise damage(file.path, start)
+                raise corruption_error(file.path, start)
             found = data.find(MAGIC, found + 1)
 
 
-def damage(path: str, offset: int) -> CorruptionError:
+def corruption_error(path: str, offset: int) -> CorruptionError:
     return CorruptionError(f"{path} is damaged at byte {offset}", hint=AFTER_LOSS, subject=path)
 
 
@@ -117,7 +117,7 @@ def read_rest(file: OpenFile, offset: int, header: Header) -> bytes:
     """Head and body of a block. Raises CorruptionError where they are not as written."""
     rest = file.read(offset + HEADER_BYTES, header.head_bytes + header.body_bytes)
     if not is_sound(header, rest):
-        raise damage(file.path, offset)
+        raise corruption_error(file.path, offset)
     return rest
 
 
@@ -125,7 +125,7 @@ def read_gtids(file: OpenFile, offset: int, header: Header) -> tuple[str, str]:
     """The GTID sets before and after a block; its body is not read."""
     head = file.read(offset + HEADER_BYTES, header.head_bytes)
     if not is_sound_head(header, head):
-        raise damage(file.path, offset)
+        raise corruption_error(file.path, offset)
     return decode_gtids(head)
 
 
@@ -134,7 +134,7 @@ def read_first(disk: Disk, file: BucketFile) -> tuple[Header, str]:
     with disk.open_file(file.path) as opened:
         header = decode_header(opened.read(0, HEADER_BYTES))
         if header is None:
-            raise damage(file.path, 0)
+            raise corruption_error(file.path, 0)
         return header, read_gtids(opened, 0, header)[0]
 
 
@@ -214,15 +214,15 @@ def _find_last(disk: Disk, bucket: Bucket, *, torn: bool) -> tuple[int, State, s
     with disk.open_file(path) as opened:
         size = opened.size if bucket.length is None else bucket.length
         if opened.size < size:
-            raise damage(path, opened.size)
+            raise corruption_error(path, opened.size)
         for start in {_last_indexed(disk, file, size): None, 0: None}:
-            blocks = list(walk(opened, file.id, start, size))
+            blocks = list(walk_blocks(opened, file.id, start, size))
             end = blocks[-1][0] + blocks[-1][1].size if blocks else start
             if blocks and not is_sound(blocks[-1][1], _read_rest(opened, *blocks[-1])):
                 end = blocks.pop()[0]
             if end < size:
                 if not torn:
-                    raise damage(path, end)
+                    raise corruption_error(path, end)
                 check_torn(opened, end, size)
             while blocks and not blocks[-1][1].ends:  # parts of a transaction that its writer did not end
                 blocks.pop()
@@ -230,7 +230,7 @@ def _find_last(disk: Disk, bucket: Bucket, *, torn: bool) -> tuple[int, State, s
                 offset, header = blocks[-1]
                 return offset + header.size, header.after, read_gtids(opened, offset, header)[1]
     if not torn:
-        raise damage(path, 0)
+        raise corruption_error(path, 0)
     return None
 
 
@@ -276,7 +276,7 @@ def _add_tail(disk: Disk, view: View) -> View:
 def _read_groups(disk: Disk, tail: TailFile, *, is_last: bool) -> list[Group]:
     with disk.open_file(tail.path) as file:
         found, end = [], 0
-        for offset, header in walk(file, TAIL, 0, file.size):
+        for offset, header in walk_blocks(file, TAIL, 0, file.size):
             rest = _read_rest(file, offset, header)
             if not is_sound(header, rest):
                 break
@@ -284,6 +284,6 @@ def _read_groups(disk: Disk, tail: TailFile, *, is_last: bool) -> list[Group]:
             end = offset + header.size
         if end < file.size:
             if not is_last:
-                raise damage(tail.path, end)
+                raise corruption_error(tail.path, end)
             check_torn(file, end, file.size)
         return found

@@ -46,7 +46,7 @@ from tidemark.changes.store.layout import (
     parse_tail,
 )
 from tidemark.changes.store.model import Ddl, Mark, Record, Rows, Transaction
-from tidemark.changes.store.view import TAIL, Group, View, look, read_first
+from tidemark.changes.store.view import TAIL, Group, View, read_first, read_view
 from tidemark.errors import LeaseLostError, PermanentError
 
 _RECORD_BYTES = 100  # what a record or a transaction takes beside its values, roughly
@@ -203,7 +203,7 @@ class Writer:
             raise LeaseLostError(f"the change store has a holder with fence {Fences.of(names).claim}, ours is {self.fence}")
         self.disk.publish(claim_path(self.fence), b"")
         # CRASH WINDOW: a claim without a record: the former holder stops, readers leave out its end; the next one goes on.
-        view = look(self.disk, self.fence)
+        view = read_view(self.disk, self.fence)
         last = view.buckets[-1] if view.buckets else None
         self._last_id = last.file.id if last else None
         self._entries = self._read_entries(view)

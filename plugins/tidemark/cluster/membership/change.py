@@ -26,7 +26,7 @@ from tidemark.cluster.membership.phases import PhaseOne
 from tidemark.cluster.membership.plan import ChangePlan, first_table, plan_init
 from tidemark.cluster.migration.inventory import Stock, read_stock
 from tidemark.cluster.migration.migrate import migrate_slots
-from tidemark.cluster.migration.pull import RoadView, paths_of_change
+from tidemark.cluster.migration.pull import PathView, paths_of_change
 from tidemark.cluster.nodes.cluster import (
     Cluster,
     NodeStores,
@@ -145,7 +145,7 @@ class ChangeResult:
     moved_slots: int
     moved_bytes: int
     state: str
-    roads: tuple[RoadView, ...] = ()
+    roads: tuple[PathView, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {"ok": True, **asdict(self), "roads": [path.as_json() for path in self.roads]}

@@ -24,7 +24,7 @@ from tidemark.cluster.migration.cleanup import sweep_given_up_copies
 from tidemark.cluster.migration.inventory import Stock, read_stock
 from tidemark.cluster.migration.plan import Batch
 from tidemark.cluster.migration.plan import group_into_batches as batched
-from tidemark.cluster.migration.pull import RoadView, SlotMigration, drop_snapshots, pull_batch
+from tidemark.cluster.migration.pull import PathView, SlotMigration, drop_snapshots, pull_batch
 from tidemark.cluster.nodes.cluster import Cluster, hold_cluster_lease, open_cluster
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.commit import record_slots
@@ -64,7 +64,7 @@ class MigrateResult:
     bytes: int
     left: int
     state: str
-    roads: tuple[RoadView, ...] = ()
+    roads: tuple[PathView, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {"ok": True, **asdict(self), "roads": [path.as_json() for path in self.roads]}
@@ -106,7 +106,7 @@ def migrate_slots(
             sweep_given_up_copies(cluster, lease)
     if failed:
         raise _migration_error(failed, left)
-    paths = tuple(RoadView(source or "the receiver", node, path) for (source, node), path in sorted(work.roads.items()))
+    paths = tuple(PathView(source or "the receiver", node, path) for (source, node), path in sorted(work.roads.items()))
     return MigrateResult(work.cluster.epoch, work.slots_done, work.moved, left, state, paths)
 
 

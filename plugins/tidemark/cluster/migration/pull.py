@@ -412,16 +412,16 @@ def _no_source_error(member: str, lacking: Mapping[str, Stored], failed: Mapping
     )
 
 
-def paths_of_change(connection: Connection, receiver: str, epoch: int) -> tuple[RoadView, ...]:
+def paths_of_change(connection: Connection, receiver: str, epoch: int) -> tuple[PathView, ...]:
     """Return the path of files from node to node in a change: the last recorded one of each pair."""
     sql = "SELECT detail FROM event WHERE path = :r AND kind = 'cluster.road' ORDER BY event_id"
     said = [json.loads(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver})]
     paths = {(one["source"], one["node"]): one["road"] for one in said if one["epoch"] == epoch}
-    return tuple(RoadView(source, node, path) for (source, node), path in sorted(paths.items()))
+    return tuple(PathView(source, node, path) for (source, node), path in sorted(paths.items()))
 
 
 @dataclass(frozen=True)
-class RoadView:
+class PathView:
     """The path of files from a node to another. `road`: "direct", or "relayed: …" through this process and why."""
 
     source: str

@@ -1,7 +1,7 @@
 """The one way in which a cluster's catalog changes: record at a quorum of each group, then the ledger's transaction.
 
     with hold_groups(cluster) as lease:                        # new files lie at a quorum already
-        made, change = rehearse(cluster, act)
+        made, change = dry_run_change(cluster, act)
         appended = append_change(cluster, lease, change)
         with ledger.write() as connection: act(connection); settle_commit(connection, cluster, lease, appended)
 
@@ -72,7 +72,7 @@ class Appended:
     covers: tuple[CoverRow, ...] = ()
 
 
-class _RehearsedError(Exception):
+class _DryRunError(Exception):
     """Ends a transaction that is not to stay."""
 
 
@@ -94,13 +94,13 @@ def hold_groups(cluster: Cluster) -> Iterator[Lease]:
         yield lease
 
 
-def rehearse(cluster: Cluster, act: Callable[[Connection], T]) -> tuple[T, Change]:
+def dry_run_change(cluster: Cluster, act: Callable[[Connection], T]) -> tuple[T, Change]:
     """Return what `act` returns and what it changes in the catalog. Nothing of it stays."""
-    with suppress(_RehearsedError), cluster.app.ledger.write() as connection:
+    with suppress(_DryRunError), cluster.app.ledger.write() as connection:
         with watch_catalog(connection) as touched:
             made = act(connection)
         change = read_change(connection, cluster.receiver.name, touched)
-        raise _RehearsedError
+        raise _DryRunError
     return made, change
 
 

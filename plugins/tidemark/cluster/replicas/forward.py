@@ -20,7 +20,7 @@ from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas import plan as replicas_plan
 from tidemark.cluster.replicas.cache import recall_files
-from tidemark.cluster.replicas.commit import Appended, append_change, hold_groups, rehearse, settle_commit
+from tidemark.cluster.replicas.commit import Appended, append_change, dry_run_change, hold_groups, settle_commit
 from tidemark.cluster.replicas.deliver import Delivered, Delivery, deliver_all, record_delivered
 from tidemark.cluster.replicas.plan import Piece
 from tidemark.cluster.replicas.records.change import Change, read_change
@@ -91,7 +91,7 @@ def make_visible(
             # CRASH WINDOW: at a quorum, nothing visible: the next load finds its landing unanswered and the files at the
             # nodes. Files that it does not need any more are swept.
             with hold_groups(cluster) as lease:
-                made, change = rehearse(cluster, act)
+                made, change = dry_run_change(cluster, act)
                 if made is not None:
                     appended = append_change(cluster, lease, change) if change else Appended()
                     # CRASH WINDOW: the record is at a quorum, nothing visible: the next commit of the group takes it back.

@@ -1,15 +1,15 @@
 """The log of a data group in its member's folder: compare and append, read, seal, retain.
 
     log = GroupLog(store, "log/7")
-    sworn = log.swear(Fence(coordinator, epoch, master))
-    answer = log.append(records, fence, expect=sworn.tail)     # no question first: one call, one round trip
+    voted = log.vote(Fence(coordinator, epoch, master))
+    answer = log.append(records, fence, expect=voted.tail)     # no question first: one call, one round trip
     for stored in log.read(version): ...
 
 The log is a chain of files with numbers: `0000000007.log`. The last one grows until it is closed; then the next one is
 made. Where there is SFTP alone each append is a file. A pack of a block of files, `0000000065-0000000128.log`, takes
 their place. `core.segment` says what is in a file, `core.epochs` what a member accepts.
 
-Who appends shows the mark that he read last, so of all that read the same end one appends. An oath is an append too:
+Who appends shows the mark that he read last, so of all that read the same end one appends. A vote is an append too:
 nothing of an older epoch comes after it, however late its worker wakes up. If a call returns False, or its reply is lost,
 the end is read and judged again. A record that is there already is a duplicate, and acknowledged once it is durable.
 
@@ -103,9 +103,9 @@ class GroupLog:
                 continue
         raise self._busy_error()
 
-    def swear(self, asked: Fence, *, first: bool = False) -> Answer:
-        """Make the member obey `asked`. The first oath begins the log; unless its group has none yet (`first`), it is one
-        that was emptied: `filling` until `note_whole`. The tail of a yes has the end that the oath tells."""
+    def vote(self, asked: Fence, *, first: bool = False) -> Answer:
+        """Make the member obey `asked`. The first vote begins the log; unless its group has none yet (`first`), it is one
+        that was emptied: `filling` until `note_whole`. The tail of a yes has the end that the vote tells."""
         for _ in range(_TRIES):
             tail = self.read_tail()
             verdict = judge_fence(tail.fence, asked)

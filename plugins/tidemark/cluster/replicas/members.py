@@ -61,9 +61,9 @@ class MemberLogs:
         kept = self.cluster.kept.get((self.header, name))
         return kept if isinstance(kept, Tail) else None
 
-    def swear(self, names: Sequence[str], fence: Fence, *, first: bool = False) -> dict[str, Answer]:
-        """Let members swear to `fence`; return the answers that are yes. `first`: the group has no log yet."""
-        answers = self._ask_members(names, lambda log, _: log.swear(fence, first=first))
+    def vote(self, names: Sequence[str], fence: Fence, *, first: bool = False) -> dict[str, Answer]:
+        """Let members vote for `fence`; return the answers that are yes. `first`: the group has no log yet."""
+        answers = self._ask_members(names, lambda log, _: log.vote(fence, first=first))
         for name, answer in answers.items():
             self.require_ours(name, answer.verdict)
         return {name: answer for name, answer in answers.items() if answer.is_yes}
@@ -140,7 +140,7 @@ class MemberLogs:
         yield from self._open_log(name).read(from_version)
 
     def require_known(self, name: str, tail: Tail, epoch: int) -> None:
-        """Raise PermanentError if a member swore to another coordinator, or to an epoch that this ledger has not given."""
+        """Raise PermanentError if a member voted for another coordinator, or for an epoch that this ledger has not given."""
         if tail.fence is not None:
             self.require_ours(name, judge_fence(tail.fence, Fence(self.cluster.identity, epoch + 1, "")))  # of no master yet
 
@@ -175,11 +175,11 @@ class MemberLogs:
     def _bring_up(self, log: GroupLog, fence: Fence) -> Answer:
         """Give a member that is behind what the master has more. Its log is the same up to its end, or it refuses.
 
-        An empty log has forgotten to whom it swore, so it refuses nobody: only who still holds the lease may fill it.
+        An empty log has forgotten for whom it voted, so it refuses nobody: only who still holds the lease may fill it.
         """
         if self.lease is not None and not log.read_tail().end.position.version:
             self._require_lease()
-        answer = log.swear(fence)
+        answer = log.vote(fence)
         if not answer.is_yes:
             return answer
         missing = self.read(fence.master, answer.tail.end.position.version + 1)
@@ -188,7 +188,7 @@ class MemberLogs:
         except NotFoundError:  # it ends before what the master still keeps: it begins there
             base = self._open_log(fence.master).read_base()
             log.set_aside()
-            # CRASH WINDOW: it has no log, and its oath is aside: it proves nothing, the next recovery goes on.
+            # CRASH WINDOW: it has no log, and its vote is aside: it proves nothing, the next recovery goes on.
             answer = log.begin_at(base, fence)
             missing = self.read(fence.master, base.position.version + 1)
             records = list(islice(missing, _AT_ONCE))

@@ -1,6 +1,6 @@
 """A group gets a master that has everything, and what its predecessor left in doubt gets an outcome.
 
-The epoch is given by compare-and-swap in the ledger; members swear; the barrier goes to a majority and a quorum; only then
+The epoch is given by compare-and-swap in the ledger; members vote; the barrier goes to a majority and a quorum; only then
 is the master active (`core.epochs`). A commit that was at work is taken back: its transaction never came, or the row
 would say so. Whoever works on groups holds the lease `groups:RECEIVER`. Source: seed 003 "Master election flow", "The
 problem of a write that succeeds on a minority of virtual nodes"; docs/decisions/0024.
@@ -16,7 +16,7 @@ from typing import Protocol
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.replicas.core.election import Forced, Restart, elect_master
-from tidemark.cluster.replicas.core.epochs import Fence, Oath, Promotion, judge_promotion
+from tidemark.cluster.replicas.core.epochs import Fence, Promotion, Vote, judge_promotion
 from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Role
 from tidemark.cluster.replicas.deliver import lacking_members
@@ -87,12 +87,12 @@ def force_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, forced: Force
             forget_cover(connection, row.receiver, row.header)
         journal.record_decision(connection, "replica.force", row.header, master=forced.master.name, risk=risk)
     row = _give_epoch(logs, row, forced.master.name, lease, _find_emptied(logs.read_tails()))
-    # CRASH WINDOW: the epoch is given, nobody may have sworn to it: forced again, with a newer epoch.
+    # CRASH WINDOW: the epoch is given, nobody may have voted for it: forced again, with a newer epoch.
     fence = Fence(logs.cluster.identity, row.epoch, row.master)
-    sworn = logs.swear([name for name in logs.names if name not in logs.silent], fence)
-    if row.master not in sworn:
+    voted = logs.vote([name for name in logs.names if name not in logs.silent], fence)
+    if row.master not in voted:
         raise UnreachableError(f"node {row.master} does not answer any more", hint="run it again", subject=row.master)
-    return _activate(logs, row, lease, sworn[row.master].tail.end, majority=False)[0]
+    return _activate(logs, row, lease, voted[row.master].tail.end, majority=False)[0]
 
 
 def read_group(logs: MemberLogs, row: GroupLogRow) -> Group:
@@ -132,21 +132,21 @@ def _promote(
             break
         if to and elected.name != to:
             raise _not_in_step_error(logs, to)
-        told = [Oath(name, tail.end, _is_in_step(name, tail, row)) for name, tail in tails.items()]
+        told = [Vote(name, tail.end, _is_in_step(name, tail, row)) for name, tail in tails.items()]
         if judge_promotion(group, elected.name, told, granted=group.even) is not Promotion.WRITE_BARRIER:
             break  # the epoch would be given in vain, and its old master would be none
         row = _give_epoch(logs, row, elected.name, lease, _find_emptied(tails), note=note)
-        # CRASH WINDOW: the epoch is given, some members swore to it, some may have the barrier: the row is not active, the
+        # CRASH WINDOW: the epoch is given, some members voted for it, some may have the barrier: the row is not active, the
         # next commit gives a newer epoch.
         fence = Fence(logs.cluster.identity, row.epoch, elected.name)
-        sworn = logs.swear(list(tails), fence, first=_is_first(row))
-        oaths = [Oath(n, a.tail.end, _is_in_step(n, tails[n], row)) for n, a in sworn.items()]
-        decided = judge_promotion(group, elected.name, oaths, granted=group.even)
+        voted = logs.vote(list(tails), fence, first=_is_first(row))
+        votes = [Vote(n, a.tail.end, _is_in_step(n, tails[n], row)) for n, a in voted.items()]
+        decided = judge_promotion(group, elected.name, votes, granted=group.even)
         if decided is Promotion.WAIT:
             break
         if decided is Promotion.GIVE_UP:
             continue
-        return _activate(logs, row, lease, sworn[elected.name].tail.end, majority=True)
+        return _activate(logs, row, lease, voted[elected.name].tail.end, majority=True)
     raise _no_master_error(logs)
 
 
@@ -192,7 +192,7 @@ def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow, lacking: 
 
 
 def _is_in_step(name: str, tail: Tail, row: GroupLogRow) -> bool:
-    """Tell whether the ledger says so, and it has not lost its oath. At first all are."""
+    """Tell whether the ledger says so, and it has not lost its vote. At first all are."""
     return _is_first(row) or (name in row.in_step and tail.fence is not None and not tail.filling)
 
 
@@ -221,7 +221,7 @@ def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow
 def _give_epoch(
     logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease, emptied: Collection[str], *, note: Note | None = None
 ) -> GroupLogRow:
-    """`emptied`: members that have lost their oaths. With their next one that is not seen any more: they are not in step."""
+    """`emptied`: members that have lost their votes. With their next one that is not seen any more: they are not in step."""
     in_step = tuple(name for name in row.in_step if name not in emptied)
     given = replace(row, epoch=row.epoch + 1, master=master, active=False, in_step=in_step)
     return write_row(logs, row, given, lease, note=note)

@@ -280,10 +280,10 @@ def _read_group_log(receiver: str, nodes: SurvivingNodes, header: str) -> group_
             tails[name] = nodes.open_log(name, header).read_tail()
         except TidemarkError as broken:
             nodes.findings.troubles.append(f"node {name}: the log of group {header} is not read: {broken.message}")
-    sworn = {name: tail for name, tail in tails.items() if tail.fence is not None}
-    epoch = max((tail.fence.epoch for tail in sworn.values() if tail.fence is not None), default=0)
-    end = max((tail.end.position for tail in sworn.values()), default=Position(0, 0))
-    in_step = tuple(name for name, tail in sworn.items() if tail.end.position == end and not tail.filling)
+    voted = {name: tail for name, tail in tails.items() if tail.fence is not None}
+    epoch = max((tail.fence.epoch for tail in voted.values() if tail.fence is not None), default=0)
+    end = max((tail.end.position for tail in voted.values()), default=Position(0, 0))
+    in_step = tuple(name for name, tail in voted.items() if tail.end.position == end and not tail.filling)
     epoch += epoch > 0  # the lost ledger may have given one that no member heard of
     return group_logs.GroupLogRow(receiver, header, epoch, settled=(end.epoch, end.version), in_step=in_step)
 

@@ -179,17 +179,17 @@ def _hear_group(
             tails[name] = nodes.open_log(name, header).read_tail()
         except TidemarkError as error:
             silent[name] = error
-    # An empty log proves nothing: its member may have had records, lost its disk and sworn anew. One that is filled neither.
-    sworn = {name: tail for name, tail in tails.items() if tail.end.position.version and not tail.filling}
-    while sworn:
-        longest = max(sworn, key=lambda name: sworn[name].end.position)
+    # An empty log proves nothing: its member may have had records, lost its disk and voted anew. One that is filled neither.
+    voted = {name: tail for name, tail in tails.items() if tail.end.position.version and not tail.filling}
+    while voted:
+        longest = max(voted, key=lambda name: voted[name].end.position)
         try:
-            held = {n: t.end.position.version for n, t in sworn.items() if _is_part(nodes, header, longest, sworn, n)}
+            held = {n: t.end.position.version for n, t in voted.items() if _is_part(nodes, header, longest, voted, n)}
             version, sure = find_committed(list(held.values()), len(members) - len(held), min(quorum, len(members)))
-            position = next((t.end.position for n, t in sworn.items() if held.get(n) == version), _NOTHING)
+            position = next((t.end.position for n, t in voted.items() if held.get(n) == version), _NOTHING)
         except CorruptionError as damaged:  # its end was read, what is before it cannot be
             silent[longest] = damaged
-            del sworn[longest]
+            del voted[longest]
             continue
         holders = tuple(name for name in held if held[name] >= version)
         return GroupHeard(header, members, tails, silent, position, holders, sure)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.orchestration.tasks.perform import counts_for_xcom, format_values, make_progress, perform_step, report_counts
-from tidemark.orchestration.tasks.receivers import ENGINE, judged
+from tidemark.orchestration.tasks.receivers import ENGINE, report_outcome
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     report = perform_step(lambda app: run(app, app.receiver_settings(receiver), make_progress(task_state_store)))
     for problem in report.problems:
         log.error("%s", format_values(problem.as_json()))
-    return judged(
+    return report_outcome(
         f"Checked the cluster of {receiver}",
         report.exit_code,
         {"error": f"{len(report.problems)} problems", **report.as_json()},

@@ -44,7 +44,7 @@ def load(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
         log.warning("%s %s %s: %s", trouble.what, trouble.landing, trouble.path, trouble.reason)
     for path, reason in result.pending:
         log.info("pending %s: %s", path, reason)
-    return judged(f"Loaded into {receiver}", result.exit_code, result.as_json())
+    return report_outcome(f"Loaded into {receiver}", result.exit_code, result.as_json())
 
 
 def load_iotdb(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def load_iotdb(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
         return {}
     for trouble in result.troubles:
         log.warning("%s %s: %s", trouble.what, trouble.path, trouble.reason)
-    return judged(f"Gave the IoTDB of {receiver}", result.exit_code, result.as_json())
+    return report_outcome(f"Gave the IoTDB of {receiver}", result.exit_code, result.as_json())
 
 
 def merge(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def merge(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
         "error": f"{len(result.failed) + result.moved} groups were not merged",
         "hint": f"./tidemark merge --receiver {receiver}",
     }
-    return judged(f"Merged at {receiver}", result.exit_code, result.as_json() | told)
+    return report_outcome(f"Merged at {receiver}", result.exit_code, result.as_json() | told)
 
 
 def announce(receiver: str, inlet_events: Any = None, outlet_events: Any = None) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None, task_state_st
         log.warning("nothing was compared: %s", format_values(without))
     for unsent in raw["unsent"]:
         log.warning("sealed and not sent: %s", format_values(unsent))
-    return judged(f"Verified {receiver}", result.exit_code, raw)
+    return report_outcome(f"Verified {receiver}", result.exit_code, raw)
 
 
 def housekeep(receiver: str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def housekeep(receiver: str) -> dict[str, Any]:
     return report_counts(f"Kept house at {receiver}", result.as_json())
 
 
-def judged(done: str, exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
+def report_outcome(done: str, exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Report what a flow did. Return XCom's values; raise the error of the exit code's class if something is left."""
     counts = report_counts(done, {key: value for key, value in raw.items() if key not in ("error", "hint")})
     if exit_code:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.cluster.migration.pull import RoadView
+from tidemark.cluster.migration.pull import PathView
 from tidemark.proof.as_of import format_iso
 
 Span = tuple[int, int]
@@ -114,7 +114,7 @@ class ClusterView:
     moving: tuple[MovingView, ...]
     change: ChangeView | None
     made: float
-    roads: tuple[RoadView, ...] = ()  # used under the table in force
+    roads: tuple[PathView, ...] = ()  # used under the table in force
 
     @property
     def slots(self) -> int:

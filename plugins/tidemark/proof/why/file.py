@@ -22,9 +22,9 @@ from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 
 
-def explain_pending_drop(story: FileFacts) -> Finding | None:
+def explain_pending_drop(file: FileFacts) -> Finding | None:
     for kind in ("superseded", "dropped"):
-        if row := story.find_trouble(kind, ("waiting",)):
+        if row := file.find_trouble(kind, ("waiting",)):
             run = row["landing"].rpartition("-")[0]
             return Finding(
                 "waiting for approval",
@@ -32,9 +32,9 @@ def explain_pending_drop(story: FileFacts) -> Finding | None:
                 f"./tidemark approve {run}",
                 "the file stays in the catalog as it is; everything else goes on",
             )
-        if story.late:
+        if file.late:
             continue  # explain_held_back says more
-        if row := story.find_trouble(kind, ("pending",)):
+        if row := file.find_trouble(kind, ("pending",)):
             by = json.loads(row["covered_by"])
             return Finding(
                 "superseded, swap pending" if kind == "superseded" else "drop pending",
@@ -46,25 +46,25 @@ def explain_pending_drop(story: FileFacts) -> Finding | None:
     return None
 
 
-def explain_refused(story: FileFacts) -> Finding | None:
-    row = story.find_trouble("refusal", ("refused",))
+def explain_refused(file: FileFacts) -> Finding | None:
+    row = file.find_trouble("refusal", ("refused",))
     if row is None:
         return None
-    owner = story.name_of_site(row["owner_site"])
+    owner = file.name_of_site(row["owner_site"])
     return Finding(
         "refused",
         f"device {row['device']} belongs to site {owner} since {format_time(row['owner_since'])}; this file holds it too",
-        f"./tidemark owners transfer {_quote_word(row['device'])} --to {story.site} --receiver {row['receiver']}",
+        f"./tidemark owners transfer {_quote_word(row['device'])} --to {file.site} --receiver {row['receiver']}",
         "this file alone stays out; its bytes are kept and are loaded when the device is transferred",
         evidence=(f"refused at {row['receiver']} on {format_time(row['at'])}, landing {row['landing']}",),
     )
 
 
-def explain_quarantined(story: FileFacts) -> Finding | None:
-    row = story.find_trouble("quarantine", ("held",))
+def explain_quarantined(file: FileFacts) -> Finding | None:
+    row = file.find_trouble("quarantine", ("held",))
     if row is None:
         return None
-    following, wait = _advise_resend(story, row) or (
+    following, wait = _advise_resend(file, row) or (
         f"./tidemark quarantine release {row['id']}   or   ./tidemark quarantine drop {row['id']}",
         "it stays out of the catalog; a newer generation of the file takes its place by itself",
     )
@@ -77,9 +77,9 @@ def explain_quarantined(story: FileFacts) -> Finding | None:
     )
 
 
-def _advise_resend(story: FileFacts, row: Row) -> tuple[str, str] | None:
+def _advise_resend(file: FileFacts, row: Row) -> tuple[str, str] | None:
     """Return (next, if you wait) for a held file that its link sends again by itself; None where it does not."""
-    link = story.link
+    link = file.link
     if link is None or link["receiver"] != row["receiver"]:
         return None
     if link["state"] == "waiting":
@@ -95,24 +95,24 @@ def _advise_resend(story: FileFacts, row: Row) -> tuple[str, str] | None:
     return None
 
 
-def explain_dismissed(story: FileFacts) -> Finding | None:
-    row = story.find_trouble("refusal", ("dismissed",))
-    held = int(story.newest["generation"]) if story.newest else 0
-    if row is None or max(story.landed_generation, held) > int(row["generation"]):
+def explain_dismissed(file: FileFacts) -> Finding | None:
+    row = file.find_trouble("refusal", ("dismissed",))
+    held = int(file.newest["generation"]) if file.newest else 0
+    if row is None or max(file.landed_generation, held) > int(row["generation"]):
         return None
     return Finding(
         "given up",
-        f"device {row['device']} belonged to site {story.name_of_site(row['owner_site'])}; the operator dismissed the file",
+        f"device {row['device']} belonged to site {file.name_of_site(row['owner_site'])}; the operator dismissed the file",
         "./tidemark verify shows whether the site still has it; a newer generation of it is sent as any other",
         "it stays out of the catalog, and red in its coverage for as long as the site has it",
         evidence=(f"refused at {row['receiver']} on {format_time(row['at'])}, landing {row['landing']}",),
     )
 
 
-def explain_given_up(story: FileFacts) -> Finding | None:
-    row = story.find_trouble("quarantine", ("dropped",))
-    held = int(story.newest["generation"]) if story.newest else 0
-    if row is None or max(story.landed_generation, held) > int(row["generation"]):
+def explain_given_up(file: FileFacts) -> Finding | None:
+    row = file.find_trouble("quarantine", ("dropped",))
+    held = int(file.newest["generation"]) if file.newest else 0
+    if row is None or max(file.landed_generation, held) > int(row["generation"]):
         return None
     return Finding(
         "given up",
@@ -123,28 +123,28 @@ def explain_given_up(story: FileFacts) -> Finding | None:
     )
 
 
-def explain_held_back(story: FileFacts) -> Finding | None:
+def explain_held_back(file: FileFacts) -> Finding | None:
     """Explain a file that arrived and that a settled file holds back."""
-    if not story.late:
+    if not file.late:
         return None
-    link = story.link["link"] if story.link else ""
-    asks = "approve" in story.late
+    link = file.link["link"] if file.link else ""
+    asks = "approve" in file.late
     return Finding(
         "waiting for settled files",
-        story.late,
+        file.late,
         "./tidemark status" if asks else f"./tidemark sync {link}".rstrip(),
         "readers see the settled file until then" if asks else "the next run sends what is asked for, then it is read",
-        evidence=tuple(f"{m['location']} stands for it" for m in story.above if m["settled"]),
+        evidence=tuple(f"{m['location']} stands for it" for m in file.above if m["settled"]),
     )
 
 
-def explain_landed(story: FileFacts) -> Finding | None:
+def explain_landed(file: FileFacts) -> Finding | None:
     """Explain a file of which a newer generation landed than the catalog holds."""
-    held = int(story.newest["generation"]) if story.newest else 0
-    link = story.link
+    held = int(file.newest["generation"]) if file.newest else 0
+    link = file.link
     if link is None or not link["landing"] or link["state"] != "acked" or int(link["generation"]) <= held:
         return None
-    if link["receiver"] in story.remote:
+    if link["receiver"] in file.remote:
         if link["landing_state"] == "answered":
             return Finding("loaded", f"receiver {link['receiver']} answered: loaded", final=True)
         return Finding(
@@ -158,16 +158,16 @@ def explain_landed(story: FileFacts) -> Finding | None:
         f"landing {link['landing']} (sequence {link['sequence']}) waits to be loaded at {link['receiver']}",
         "./tidemark load",
         "the load DAG takes it; landings load in sequence",
-        evidence=tuple(f"{r['receiver']}: {r['landing_reason']}" for r in story.receivers if r["landing_reason"]),
+        evidence=tuple(f"{r['receiver']}: {r['landing_reason']}" for r in file.receivers if r["landing_reason"]),
     )
 
 
-def explain_in_catalog(story: FileFacts) -> Finding | None:
-    row = story.newest
-    if row is None or row["state"] != "live" or int(row["generation"]) < story.landed_generation:
+def explain_in_catalog(file: FileFacts) -> Finding | None:
+    row = file.newest
+    if row is None or row["state"] != "live" or int(row["generation"]) < file.landed_generation:
         return None
     if int(row["rank_unsequence"]) < 0:
-        return _explain_kept(story)
+        return _explain_kept(file)
     if row["undecodable"]:
         return Finding(
             "in the catalog, partly unreadable",
@@ -175,8 +175,8 @@ def explain_in_catalog(story: FileFacts) -> Finding | None:
             "upgrade Tidemark when it learns the encoding",
             "all other series of it are read; these are named by every read",
         )
-    if story.clashes:
-        clash = story.clashes[0]
+    if file.clashes:
+        clash = file.clashes[0]
         return Finding(
             "in the catalog, a type clashes",
             f"series {clash['series']} is {clash['type']} here and {clash['clash']} in another source",
@@ -184,18 +184,18 @@ def explain_in_catalog(story: FileFacts) -> Finding | None:
             "both are read, each with its own type; wide output writes them as text",
         )
     if not row["visible"]:
-        return _explain_merged(story)
-    if story.kept_apart:
-        kept = story.kept_apart[0]
+        return _explain_merged(file)
+    if file.kept_apart:
+        kept = file.kept_apart[0]
         return Finding(
             "in the catalog, not merged", f"{kept['subject']}: {kept['reason']}", "", "readers see it; newest wins", True
         )
     return Finding("in the catalog", f"readers see it as {row['location']}", final=True)
 
 
-def _explain_kept(story: FileFacts) -> Finding:
+def _explain_kept(file: FileFacts) -> Finding:
     """Explain a file that vanished at the site and ranks below all that the site has."""
-    drop = story.find_trouble("dropped", ("done",))
+    drop = file.find_trouble("dropped", ("done",))
     since = f" (told by landing {drop['landing']}, {format_time(drop['at'])})" if drop else ""
     return Finding(
         "kept after a drop",
@@ -208,16 +208,16 @@ def _explain_kept(story: FileFacts) -> Finding:
     )
 
 
-def _explain_settled_kept(story: FileFacts, gone: str) -> Finding:
+def _explain_settled_kept(file: FileFacts, gone: str) -> Finding:
     """Explain a file that vanished at the site after it settled, or before. `gone`: what became of its own bytes."""
-    above = [m for m in story.above if m["settled"]]
+    above = [m for m in file.above if m["settled"]]
     mixed = [m for m in above if int(m["rank_unsequence"]) >= 0]
     if not mixed:
-        found = _explain_kept(story)
-        by = story.find_trouble("superseded", ("done",))
+        found = _explain_kept(file)
+        by = file.find_trouble("superseded", ("done",))
         cause = f"other files of the site cover it now: {join_names(json.loads(by['covered_by']))}" if by else found.cause
         return replace(found, cause=f"{cause}. Its points stay in {above[0]['location']}, which stands alone; {gone}")
-    drop = story.find_trouble("dropped", ("done",))
+    drop = file.find_trouble("dropped", ("done",))
     why = f"{drop['reason']}; " if drop and drop["reason"] else ""
     return Finding(
         "kept after a drop",
@@ -229,8 +229,8 @@ def _explain_settled_kept(story: FileFacts, gone: str) -> Finding:
     )
 
 
-def _explain_merged(story: FileFacts) -> Finding:
-    above = [m for m in story.above if m["visible"]]
+def _explain_merged(file: FileFacts) -> Finding:
+    above = [m for m in file.above if m["visible"]]
     if not above:
         return Finding(
             "hidden", "no merged file that readers see stands for it", "./tidemark verify --repair", "it stays unread"
@@ -239,17 +239,17 @@ def _explain_merged(story: FileFacts) -> Finding:
     return Finding("merged", f"merged file {above[0]['location']} stands for it", final=True, evidence=tuple(counts))
 
 
-def explain_retired(story: FileFacts) -> Finding | None:
-    row = story.newest
-    if row is None or row["state"] == "live" or int(row["generation"]) < story.landed_generation:
+def explain_retired(file: FileFacts) -> Finding | None:
+    row = file.newest
+    if row is None or row["state"] == "live" or int(row["generation"]) < file.landed_generation:
         return None
     gone = "its bytes go after the grace" if row["state"] == "retired" else "its bytes were removed after the grace"
-    if any(m["settled"] for m in story.above):
-        if not any(r["live"] for r in story.receivers if r["receiver"] == row["receiver"]):
-            return _explain_settled_kept(story, gone)
+    if any(m["settled"] for m in file.above):
+        if not any(r["live"] for r in file.receivers if r["receiver"] == row["receiver"]):
+            return _explain_settled_kept(file, gone)
         return Finding("settled", f"a merged file stands alone for it; {gone}", final=True)
     for kind, word in (("superseded", "superseded"), ("dropped", "removed")):
-        if row_ := story.find_trouble(kind, ("done",)):
+        if row_ := file.find_trouble(kind, ("done",)):
             by = json.loads(row_["covered_by"])
             why = (
                 f"other files of the site cover it now: {join_names(by)}"
@@ -262,13 +262,13 @@ def explain_retired(story: FileFacts) -> Finding | None:
     return Finding("replaced", f"a newer generation took its place; {gone}", final=True)
 
 
-def explain_never_sent(story: FileFacts) -> Finding | None:
-    for row in story.receivers:
+def explain_never_sent(file: FileFacts) -> Finding | None:
+    for row in file.receivers:
         if row["live"]:
             return Finding(
                 "never came",
                 f"the site listed it in landing {row['landing']}, and no landing has carried it",
-                "at the sender: ./tidemark why " + story.path,
+                "at the sender: ./tidemark why " + file.path,
                 "the sender's next run sends it, unless something there holds it back",
             )
         return Finding("gone at the site", "the site had it and removed it before any landing carried it", final=True)
@@ -284,23 +284,23 @@ def _quote_word(text: str) -> str:
     return text if all(c.isalnum() or c in "._-/" for c in text) else "'" + text.replace("'", "'\\''") + "'"
 
 
-def explain_guard_hold(story: FileFacts) -> Finding | None:
-    link = story.link
+def explain_guard_hold(file: FileFacts) -> Finding | None:
+    link = file.link
     if link is None or link["item_state"] != "held":
         return None
-    if link["state"] == "gone" or story.status is None or not story.status.facts.guard:
+    if link["state"] == "gone" or file.status is None or not file.status.facts.guard:
         return None  # already decided
     return Finding(
         "drop waits for approval",
-        f"it vanished at the site, and the guard holds drops back: {link['item_reason'] or story.status.facts.guard}",
+        f"it vanished at the site, and the guard holds drops back: {link['item_reason'] or file.status.facts.guard}",
         f"./tidemark approve {link['run_id']}",
         "it stays in the catalog; transfers go on; if the file is there again in the next run the guard forgets it",
     )
 
 
-def explain_receipt(story: FileFacts) -> Finding | None:
+def explain_receipt(file: FileFacts) -> Finding | None:
     """Explain a file that a receiver with another ledger refused or quarantined."""
-    link = story.link
+    link = file.link
     reason = (link["reason"] or "") if link else ""
     if link is None or link["state"] != "acked" or not reason.startswith(("refused", "quarantined")):
         return None
@@ -313,8 +313,8 @@ def explain_receipt(story: FileFacts) -> Finding | None:
     )
 
 
-def explain_skipped(story: FileFacts) -> Finding | None:
-    link = story.link
+def explain_skipped(file: FileFacts) -> Finding | None:
+    link = file.link
     if link is None or not link["skipped"]:
         return None
     reason: str = link["skipped"]
@@ -363,11 +363,11 @@ _ADVICE_SKIPPED = {
 }
 
 
-def explain_under_way(story: FileFacts) -> Finding | None:
-    link = story.link
+def explain_under_way(file: FileFacts) -> Finding | None:
+    link = file.link
     if link is None or link["run_state"] in (None, "finished") or link["item_state"] in (None, "landed", "held"):
         return None
-    status = story.status
+    status = file.status
     doing = f"run {link['run_id']} has it as {link['action']}, {link['item_state']}"
     if status is None or status.state == "running":
         return Finding("under way", doing, "", "the run that works now brings it to its end")
@@ -376,8 +376,8 @@ def explain_under_way(story: FileFacts) -> Finding | None:
     )
 
 
-def explain_failed_send(story: FileFacts) -> Finding | None:
-    link = story.link
+def explain_failed_send(file: FileFacts) -> Finding | None:
+    link = file.link
     if link is None or link["item_state"] not in ("failed", "vanished") or link["state"] != "waiting":
         return None
     return Finding(
@@ -388,19 +388,19 @@ def explain_failed_send(story: FileFacts) -> Finding | None:
     )
 
 
-def explain_waiting(story: FileFacts) -> Finding | None:
-    link = story.link
+def explain_waiting(file: FileFacts) -> Finding | None:
+    link = file.link
     if link is None or link["state"] != "waiting":
         return None
     reason: str = link["reason"] or ""
-    if reason.startswith(story.left_out):
+    if reason.startswith(file.left_out):
         return Finding(
             "left out",
             reason,
             f"change include or exclude of [links.{link['link']}] in tidemark.toml",
             "it is never sent under these patterns; that is what they are for",
         )
-    status = story.status
+    status = file.status
     blocked = status is not None and status.state in ("window", "failed", "interrupted", "retrying", "running")
     return Finding(
         "waiting to be sent" if not reason else "waiting to be sent again",
@@ -410,10 +410,10 @@ def explain_waiting(story: FileFacts) -> Finding | None:
     )
 
 
-def explain_adopted(story: FileFacts) -> Finding | None:
+def explain_adopted(file: FileFacts) -> Finding | None:
     """Explain a file known without being sent: only `adopt` acknowledges generation 0."""
-    link = story.link
-    if link is None or link["state"] != "acked" or int(link["generation"]) or story.newest is not None:
+    link = file.link
+    if link is None or link["state"] != "acked" or int(link["generation"]) or file.newest is not None:
         return None
     return Finding(
         "adopted",
@@ -424,13 +424,13 @@ def explain_adopted(story: FileFacts) -> Finding | None:
     )
 
 
-def explain_gone(story: FileFacts) -> Finding | None:
-    link = story.link
+def explain_gone(file: FileFacts) -> Finding | None:
+    link = file.link
     if link is None or link["state"] != "gone":
         return None
     if not int(link["generation"]):
         return Finding("gone before it was sent", "the site removed it before any run could send it", final=True)
-    if story.newest is None and link["receiver"] in story.remote:
+    if file.newest is None and link["receiver"] in file.remote:
         return Finding("gone at the site", f"the receiver {link['receiver']} was told", final=True)
     return Finding(
         "gone at the site",
@@ -440,22 +440,22 @@ def explain_gone(story: FileFacts) -> Finding | None:
     )
 
 
-def explain_file(story: FileFacts, events: tuple[str, ...] = ()) -> Explanation:
+def explain_file(file: FileFacts, events: tuple[str, ...] = ()) -> Explanation:
     """Explain by the first rule that fits, with everything that is known as evidence."""
-    told = next(answer for rule in _RULES if (answer := rule(story)) is not None)
+    told = next(answer for rule in _RULES if (answer := rule(file)) is not None)
     return Explanation(
-        subject=story.path,
+        subject=file.path,
         kind="file",
         state=told.state,
         cause=told.cause,
-        evidence=(*told.evidence, *_list_evidence(story), *events),
+        evidence=(*told.evidence, *_list_evidence(file), *events),
         next=told.next,
         if_you_wait=told.if_you_wait,
         final=told.final,
     )
 
 
-def _explain_otherwise(story: FileFacts) -> Finding:
+def _explain_otherwise(file: FileFacts) -> Finding:
     return Finding("known", "the ledger names it, and nothing is open for it", "./tidemark verify", "", True)
 
 
@@ -482,9 +482,9 @@ _RULES: Sequence[Callable[[FileFacts], Finding | None]] = (
 )
 
 
-def _list_evidence(story: FileFacts) -> tuple[str, ...]:
+def _list_evidence(file: FileFacts) -> tuple[str, ...]:
     facts = []
-    for link in story.links:
+    for link in file.links:
         if link["state"]:
             facts.append(
                 f"link {link['link']}: {link['state']}, generation {link['generation']}, "
@@ -493,14 +493,14 @@ def _list_evidence(story: FileFacts) -> tuple[str, ...]:
         if link["unverified_since"]:
             facts.append(
                 f"not verified at the source since {format_time(link['unverified_since'])}: "
-                f"its digest was made at the target only; ./tidemark verify --site {story.site} proves it"
+                f"its digest was made at the target only; ./tidemark verify --site {file.site} proves it"
             )
-    for r in story.receivers:
+    for r in file.receivers:
         live = "has it" if r["live"] else "has it no more"
         facts.append(
             f"inventory at {r['receiver']}: the site {live}; generation {r['generation']} carried by {r['landing']}"
         )
-    for s in story.sources[:3]:
+    for s in file.sources[:3]:
         seen = ", read" if s["visible"] else ""
         facts.append(f"catalog of {s['receiver']}: generation {s['generation']} {s['state']}{seen} as {s['location']}")
     return tuple(facts)

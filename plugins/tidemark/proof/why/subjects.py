@@ -46,7 +46,7 @@ class LookupContext:
     here: Mapping[str, Path] = field(default_factory=dict)
 
 
-def explain_subject(desk: LookupContext, subject: str) -> Explanation | None:
+def explain_subject(lookup: LookupContext, subject: str) -> Explanation | None:
     """Return the explanation of what `subject` names; None where the ledger does not know the name."""
     for look in (
         _lookup_link,
@@ -58,24 +58,24 @@ def explain_subject(desk: LookupContext, subject: str) -> Explanation | None:
         _lookup_file,
         _lookup_device,
     ):
-        answer = look(desk, subject)
+        answer = look(lookup, subject)
         if answer is not None:
             return answer
     return None
 
 
-def suggest_names(desk: LookupContext, subject: str) -> list[str]:
+def suggest_names(lookup: LookupContext, subject: str) -> list[str]:
     """Return similar names that may have been meant."""
-    known = {str(r["name"]) for r in run_report(desk.connection, "known_names", most=_NAMES)} | set(desk.links)
+    known = {str(r["name"]) for r in run_report(lookup.connection, "known_names", most=_NAMES)} | set(lookup.links)
     ends = {name.rpartition("/")[2]: name for name in known}
     found = difflib.get_close_matches(subject, [*known, *ends], n=3, cutoff=0.5)
     return list(dict.fromkeys(ends.get(name, name) for name in found))
 
 
-def bare_path(desk: LookupContext, subject: str) -> str:
+def bare_path(lookup: LookupContext, subject: str) -> str:
     """Return the path of the TsFile meant: without a local store's folder, a landing's folder or a companion's ending."""
     path = subject
-    for root in desk.roots:
+    for root in lookup.roots:
         path = path.removeprefix(root.rstrip("/") + "/")
     for ending in (".resource", *MODS_SUFFIXES):
         path = path.removesuffix(ending)
@@ -84,49 +84,49 @@ def bare_path(desk: LookupContext, subject: str) -> str:
     return path
 
 
-def _lookup_link(desk: LookupContext, subject: str) -> Explanation | None:
-    status = desk.links.get(subject)
+def _lookup_link(lookup: LookupContext, subject: str) -> Explanation | None:
+    status = lookup.links.get(subject)
     if status is None:
         return None
-    skipped = skipped_files(desk.connection, subject)
-    events = run_report(desk.connection, "events_of_run", run=status.facts.run, most=_EVENTS)
+    skipped = skipped_files(lookup.connection, subject)
+    events = run_report(lookup.connection, "events_of_run", run=status.facts.run, most=_EVENTS)
     return explain_link(status, skipped, format_events(events))
 
 
-def _lookup_site(desk: LookupContext, subject: str) -> Explanation | None:
-    site_id = next((s for s, name in desk.names.items() if subject in (s, name)), None)
+def _lookup_site(lookup: LookupContext, subject: str) -> Explanation | None:
+    site_id = next((s for s, name in lookup.names.items() if subject in (s, name)), None)
     if site_id is None:
         return None
-    name = desk.names[site_id]
-    counts = [c for c in run_report(desk.connection, "site_counts") if c["site_id"] == site_id]
+    name = lookup.names[site_id]
+    counts = [c for c in run_report(lookup.connection, "site_counts") if c["site_id"] == site_id]
     gaps = [
         f"{c['receiver']}: landing {r['landing']} {r['state']}: {r['reason']}"
         for c in counts
-        for r in run_report(desk.connection, "unloaded_landings", receiver=c["receiver"], site=site_id)
+        for r in run_report(lookup.connection, "unloaded_landings", receiver=c["receiver"], site=site_id)
         if r["reason"]
     ]
-    return explain_site(name, [s for s in desk.links.values() if s.facts.site == name], counts, gaps)
+    return explain_site(name, [s for s in lookup.links.values() if s.facts.site == name], counts, gaps)
 
 
-def _lookup_receiver(desk: LookupContext, subject: str) -> Explanation | None:
-    if subject not in desk.here and subject not in desk.remote:
+def _lookup_receiver(lookup: LookupContext, subject: str) -> Explanation | None:
+    if subject not in lookup.here and subject not in lookup.remote:
         return None
-    return explain_receiver(subject, [s for s in desk.links.values() if s.facts.receiver == subject])
+    return explain_receiver(subject, [s for s in lookup.links.values() if s.facts.receiver == subject])
 
 
-def _lookup_run(desk: LookupContext, subject: str) -> Explanation | None:
-    alias = _query_rows(desk, "SELECT run_id FROM run_alias WHERE external = :name", subject)
+def _lookup_run(lookup: LookupContext, subject: str) -> Explanation | None:
+    alias = _query_rows(lookup, "SELECT run_id FROM run_alias WHERE external = :name", subject)
     run_id = alias[0]["run_id"] if alias else subject
-    found = run_report(desk.connection, "run_story", run=run_id)
+    found = run_report(lookup.connection, "run_story", run=run_id)
     if not found:
         return None
-    items = run_report(desk.connection, "run_items", run=run_id)
-    events = run_report(desk.connection, "events_of_run", run=run_id, most=_EVENTS)
-    return explain_run(found[0], items, desk.links.get(found[0]["link"]), format_events(events))
+    items = run_report(lookup.connection, "run_items", run=run_id)
+    events = run_report(lookup.connection, "events_of_run", run=run_id, most=_EVENTS)
+    return explain_run(found[0], items, lookup.links.get(found[0]["link"]), format_events(events))
 
 
-def _lookup_holder(desk: LookupContext, subject: str) -> Explanation | None:
-    held = _query_rows(desk, "SELECT * FROM lease WHERE holder = :name OR name = :name", subject)
+def _lookup_holder(lookup: LookupContext, subject: str) -> Explanation | None:
+    held = _query_rows(lookup, "SELECT * FROM lease WHERE holder = :name OR name = :name", subject)
     if not held or not held[0]["holder"]:
         return None
     lease = held[0]
@@ -143,28 +143,28 @@ def _lookup_holder(desk: LookupContext, subject: str) -> Explanation | None:
     )
 
 
-def _lookup_landing(desk: LookupContext, subject: str) -> Explanation | None:
+def _lookup_landing(lookup: LookupContext, subject: str) -> Explanation | None:
     name = subject
     if subject.startswith("landing/"):
         name = subject.removesuffix(f"/{MANIFEST}").removesuffix(f"/{RECEIPT}").rstrip("/").rpartition("/")[2]
-    rows = run_report(desk.connection, "landing_story", landing=name)
-    return explain_landing(name, rows, desk.names, _find_missing_folder(desk, name, rows)) if rows else None
+    rows = run_report(lookup.connection, "landing_story", landing=name)
+    return explain_landing(name, rows, lookup.names, _find_missing_folder(lookup, name, rows)) if rows else None
 
 
-def _find_missing_folder(desk: LookupContext, landing: str, rows: Sequence[Row]) -> str:
+def _find_missing_folder(lookup: LookupContext, landing: str, rows: Sequence[Row]) -> str:
     """Return the folder of a landing that is not loaded and is missing at its receiver; '' where it is there."""
     row = rows[0]
-    status = desk.links.get(row["place"]) if row["side"] == "sender" else None
-    root = desk.here.get(status.facts.receiver if status else row["place"])
+    status = lookup.links.get(row["place"]) if row["side"] == "sender" else None
+    root = lookup.here.get(status.facts.receiver if status else row["place"])
     if root is None or row["state"] not in ("landed", "waiting", "found", "loading"):
         return ""
     folder = landing_folder(row["site_id"], landing)
     return "" if (root / folder).is_dir() else folder
 
 
-def _lookup_file(desk: LookupContext, subject: str) -> Explanation | None:
-    found = _find_paths(desk, bare_path(desk, subject)) or _find_paths(desk, subject)  # a companion without a TsFile
-    answers = [_explain_path(desk, r["site_id"], r["path"]) for r in found[:20]]
+def _lookup_file(lookup: LookupContext, subject: str) -> Explanation | None:
+    found = _find_paths(lookup, bare_path(lookup, subject)) or _find_paths(lookup, subject)  # a companion without a TsFile
+    answers = [_explain_path(lookup, r["site_id"], r["path"]) for r in found[:20]]
     if not answers:
         return None
     answers.sort(key=lambda a: a.final)  # open ones first
@@ -173,65 +173,65 @@ def _lookup_file(desk: LookupContext, subject: str) -> Explanation | None:
     return Explanation(**{**vars(first), "evidence": (*first.evidence, *others)})
 
 
-def _find_paths(desk: LookupContext, path: str) -> Sequence[Row]:
+def _find_paths(lookup: LookupContext, path: str) -> Sequence[Row]:
     escaped = path.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return run_report(desk.connection, "paths_named", path=path, ending=f"%/{escaped}")
+    return run_report(lookup.connection, "paths_named", path=path, ending=f"%/{escaped}")
 
 
-def _explain_path(desk: LookupContext, site_id: str, path: str) -> Explanation:
+def _explain_path(lookup: LookupContext, site_id: str, path: str) -> Explanation:
     place = {"site": site_id, "path": path}
-    sources = run_report(desk.connection, "path_in_catalog", **place)
-    links = run_report(desk.connection, "path_at_links", **place)
+    sources = run_report(lookup.connection, "path_in_catalog", **place)
+    links = run_report(lookup.connection, "path_at_links", **place)
     newest = int(sources[0]["file_id"]) if sources else 0
-    story = FileFacts(
+    file = FileFacts(
         path=path,
-        site=desk.names.get(site_id, site_id),
+        site=lookup.names.get(site_id, site_id),
         links=links,
-        receivers=run_report(desk.connection, "path_at_receivers", **place),
-        troubles=run_report(desk.connection, "path_troubles", **place),
+        receivers=run_report(lookup.connection, "path_at_receivers", **place),
+        troubles=run_report(lookup.connection, "path_troubles", **place),
         sources=sources,
-        above=run_report(desk.connection, "stands_for", file_id=newest) if newest else (),
-        clashes=_read_clashes(desk, site_id, newest) if newest else (),
-        late=late_paths(desk.connection, site_id).get(path, ""),
-        kept_apart=_read_kept_apart(desk, site_id, newest) if newest else (),
-        status=desk.links.get(links[0]["link"]) if links else None,
-        names=dict(desk.names),
-        left_out=desk.left_out,
-        remote=desk.remote,
+        above=run_report(lookup.connection, "stands_for", file_id=newest) if newest else (),
+        clashes=_read_clashes(lookup, site_id, newest) if newest else (),
+        late=late_paths(lookup.connection, site_id).get(path, ""),
+        kept_apart=_read_kept_apart(lookup, site_id, newest) if newest else (),
+        status=lookup.links.get(links[0]["link"]) if links else None,
+        names=dict(lookup.names),
+        left_out=lookup.left_out,
+        remote=lookup.remote,
     )
-    return explain_file(story, format_events(run_report(desk.connection, "events_of_path", path=path, most=_EVENTS)))
+    return explain_file(file, format_events(run_report(lookup.connection, "events_of_path", path=path, most=_EVENTS)))
 
 
-def _read_clashes(desk: LookupContext, site_id: str, file_id: int) -> list[Row]:
-    devices = {r["device"] for r in _query_rows(desk, "SELECT device FROM catalog_device WHERE file_id = :name", file_id)}
-    clashes = run_report(desk.connection, "series_clashes", site=site_id)
+def _read_clashes(lookup: LookupContext, site_id: str, file_id: int) -> list[Row]:
+    devices = {r["device"] for r in _query_rows(lookup, "SELECT device FROM catalog_device WHERE file_id = :name", file_id)}
+    clashes = run_report(lookup.connection, "series_clashes", site=site_id)
     return [c for c in clashes if any(c["series"].startswith(d + ".") for d in devices)]
 
 
-def _read_kept_apart(desk: LookupContext, site_id: str, file_id: int) -> list[Row]:
-    return [r for r in run_report(desk.connection, "merges_kept", site=site_id) if file_id in json.loads(r["files"])]
+def _read_kept_apart(lookup: LookupContext, site_id: str, file_id: int) -> list[Row]:
+    return [r for r in run_report(lookup.connection, "merges_kept", site=site_id) if file_id in json.loads(r["files"])]
 
 
-def _lookup_device(desk: LookupContext, subject: str) -> Explanation | None:
-    held = run_report(desk.connection, "device_story", device=subject)
-    claims = run_report(desk.connection, "device_claims", device=subject)
+def _lookup_device(lookup: LookupContext, subject: str) -> Explanation | None:
+    held = run_report(lookup.connection, "device_story", device=subject)
+    claims = run_report(lookup.connection, "device_claims", device=subject)
     escaped = subject.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    waiting = run_report(desk.connection, "device_not_there", pattern=f'%["{escaped}",%')
+    waiting = run_report(lookup.connection, "device_not_there", pattern=f'%["{escaped}",%')
     if not (held or claims or waiting):
-        return _lookup_series(desk, subject)
+        return _lookup_series(lookup, subject)
     sites = sorted({row["site_id"] for row in held})
-    clashes = [c for site in sites for c in run_report(desk.connection, "series_clashes", site=site)]
+    clashes = [c for site in sites for c in run_report(lookup.connection, "series_clashes", site=site)]
     mine = [c for c in clashes if c["series"].startswith(subject + ".")]
-    return explain_device(subject, held, claims, waiting, desk.names, mine)
+    return explain_device(subject, held, claims, waiting, lookup.names, mine)
 
 
-def _lookup_series(desk: LookupContext, subject: str) -> Explanation | None:
+def _lookup_series(lookup: LookupContext, subject: str) -> Explanation | None:
     """Explain a series by its device. Nodes may be quoted, so every dot that could end the device is tried."""
-    known = _query_rows(desk, "SELECT series FROM schema_series WHERE series = :name", subject)
+    known = _query_rows(lookup, "SELECT series FROM schema_series WHERE series = :name", subject)
     ends = [at for at, letter in enumerate(subject) if letter == "."][::-1]
     devices = (subject[:end] for end in ends if known)
-    return next((answer for device in devices if (answer := _lookup_device(desk, device)) is not None), None)
+    return next((answer for device in devices if (answer := _lookup_device(lookup, device)) is not None), None)
 
 
-def _query_rows(desk: LookupContext, sql: str, name: object) -> list[Row]:
-    return [dict(r) for r in desk.connection.execute(sa.text(sql), {"name": name}).mappings()]
+def _query_rows(lookup: LookupContext, sql: str, name: object) -> list[Row]:
+    return [dict(r) for r in lookup.connection.execute(sa.text(sql), {"name": name}).mappings()]

@@ -60,7 +60,7 @@ def _is_same_content(change: Change, held: Held) -> bool:
     return (file.entry.size, file.entry.mtime, file.mods.size if file.mods else 0) == (held.size, held.mtime, held.mods_size)
 
 
-def is_one(held_id: str) -> bool:
+def is_quarantine_id(held_id: str) -> bool:
     """Whether an ID of `quarantine list` belongs to a link: `s` and a number."""
     return held_id[:1] == "s" and held_id[1:].isdecimal() and len(held_id) < 20
 

@@ -26,7 +26,7 @@ from tidemark.changes.delivery.storage_points import add_gtids
 from tidemark.changes.store.block import encode_header
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Ddl, Mark, Record, Rows, SchemaChange, Transaction
-from tidemark.changes.store.read import Piece, Reader, Stretch, Target, at_position, at_time, outside
+from tidemark.changes.store.read import Piece, Reader, Stretch, Target, at_first_outside, at_position, at_time
 from tidemark.errors import BinlogGapError, NotFoundError, PermanentError
 
 TOO_OLD, TOO_NEW = "LESS_THAN_MIN", "GREATER_THAN_MAX"
@@ -156,7 +156,7 @@ def _find_by_set(reader: Reader, text: str) -> int:
     if not here >= known:  # type: ignore[operator]
         raise RangeError(TOO_NEW, f"the point has {text}, the store {reader.view.gtids}", "wait until it is captured")
     found = reader.find(
-        outside(
+        at_first_outside(
             lambda gtids: not known >= parse_gtids(gtids) if gtids else False,  # type: ignore[operator]
             lambda gtid: contains_gtid(known, gtid),
         )

@@ -5,12 +5,12 @@ and they beat acknowledged ones of its successor. So each promotion begins an ep
 
 1. the ledger gives the epoch to one candidate, by compare-and-swap; an even group at half also asks the arbitrator
    (`judge_grant`)
-2. members swear to the epoch (`judge_fence`) and say where their logs end; from then on they refuse older epochs
-3. enough have sworn and nobody is ahead of the candidate (`judge_promotion`): its barrier record is appended to their logs
+2. members vote for the epoch (`judge_fence`) and say where their logs end; from then on they refuse older epochs
+3. enough have voted and nobody is ahead of the candidate (`judge_promotion`): its barrier record is appended to their logs
 4. the barrier is at its quorum (`quorum.has_barrier_quorum`): the master is active, and operations in doubt are resolved
    (`resolve_operation`)
 
-A candidate that is behind a sworn member writes no barrier: the barrier would give it the higher position, and the
+A candidate that is behind a member that voted writes no barrier: the barrier would give it the higher position, and the
 longer log would lose. Source: seed 003 "Master election flow", "The Split Brain problem", "Similarities to and
 differences from RAFT".
 """
@@ -43,15 +43,15 @@ class Verdict(enum.StrEnum):
     FOREIGN = "foreign"  # another coordinator than the node's
     STALE = "stale"  # an older epoch than the node's
     RIVAL = "rival"  # another master of the same epoch
-    UNFENCED = "unfenced"  # the node has lost what it swore to: it is recovered first
+    UNFENCED = "unfenced"  # the node has lost what it voted for: it is recovered first
     GAP = "gap"  # records between the node's last one and this are missing: it is recovered
     CONFLICT = "conflict"  # it has another record there, or the chain does not fit
 
 
 def judge_fence(held: Fence | None, asked: Fence) -> Verdict:
-    """Tell whether a node swears to `asked`. It swears to one master an epoch, so two masters never share one.
+    """Tell whether a node votes for `asked`. It votes for one master an epoch, so two masters never share one.
 
-    A node without a fence is new or was emptied. It accepts, but may have forgotten an oath: its answer is not `intact`.
+    A node without a fence is new or was emptied. It accepts, but may have forgotten a vote: its answer is not `intact`.
     """
     if held is None or held == asked:
         return Verdict.ACCEPT
@@ -70,9 +70,9 @@ def judge_append(held: Fence | None, log: Log, writer: Fence, record: Record) ->
     """
     if held is None:
         return Verdict.UNFENCED
-    sworn = judge_fence(held, writer)
-    if sworn is not Verdict.ACCEPT:
-        return sworn
+    voted = judge_fence(held, writer)
+    if voted is not Verdict.ACCEPT:
+        return voted
     version, end = record.position.version, log.end.position
     if version > end.version + 1:
         return Verdict.GAP
@@ -98,11 +98,11 @@ def judge_batch(held: Fence | None, log: Log, writer: Fence, records: Sequence[R
 
 
 @dataclass(frozen=True, slots=True)
-class Oath:
-    """A member that has sworn to an epoch, and the end of its log then.
+class Vote:
+    """A member that has voted for an epoch, and the end of its log then.
 
     `intact`: it had a fence before, and no recovery of it is unfinished since it was emptied. A recovery is finished in the
-    ledger, by the master of the newest epoch that the ledger gave: an older one does not know what was sworn since.
+    ledger, by the master of the newest epoch that the ledger gave: an older one does not know what was voted since.
     """
 
     member: str
@@ -113,25 +113,25 @@ class Oath:
 class Promotion(enum.StrEnum):
     """What the candidate does next."""
 
-    WAIT = "wait"  # too few have sworn
-    GIVE_UP = "give up"  # a sworn member is ahead or diverged: elect anew, in a new epoch
+    WAIT = "wait"  # too few have voted
+    GIVE_UP = "give up"  # a member that voted is ahead or diverged: elect anew, in a new epoch
     WRITE_BARRIER = "write barrier"
 
 
-def judge_promotion(group: Group, candidate: str, oaths: Iterable[Oath], *, granted: bool = False) -> Promotion:
-    """Decide on a promotion by the oaths to its epoch, the candidate's own among them. The barrier continues that one's end.
+def judge_promotion(group: Group, candidate: str, votes: Iterable[Vote], *, granted: bool = False) -> Promotion:
+    """Decide on a promotion by the votes to its epoch, the candidate's own among them. The barrier continues that one's end.
 
-    Members that are not intact prove nothing about older epochs, unless all members have sworn: then there is nobody
+    Members that are not intact prove nothing about older epochs, unless all members have voted: then there is nobody
     else who could know.
     """
-    sworn = {oath.member: oath for oath in oaths}
-    mine = sworn.get(candidate)
+    voted = {vote.member: vote for vote in votes}
+    mine = voted.get(candidate)
     if mine is None:
         return Promotion.WAIT
-    if any(_is_beyond(oath.end, mine.end) for oath in sworn.values()):
+    if any(_is_beyond(vote.end, mine.end) for vote in voted.values()):
         return Promotion.GIVE_UP
-    intact = sum(oath.intact for oath in sworn.values())
-    enough = len(sworn) == len(group.members) or has_fence_quorum(intact, group, granted)
+    intact = sum(vote.intact for vote in voted.values())
+    enough = len(voted) == len(group.members) or has_fence_quorum(intact, group, granted)
     return Promotion.WRITE_BARRIER if enough else Promotion.WAIT
 
 

@@ -26,7 +26,7 @@ class Kept(enum.StrEnum):
 class Replacement:
     """`new` takes the place of `gone` in the list, and the group's generation grows by one.
 
-    It begins unsynced and without a fence: its oaths are not intact before it is recovered.
+    It begins unsynced and without a fence: its votes are not intact before it is recovered.
     """
 
     gone: str

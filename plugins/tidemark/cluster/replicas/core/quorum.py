@@ -21,7 +21,7 @@ def has_majority(present: int, size: int, arbitrated: bool) -> bool:
 
 
 def has_fence_quorum(fenced: int, group: Group, granted: bool) -> bool:
-    """Tell whether an epoch that `fenced` members have sworn to can be the only one in which something is committed.
+    """Tell whether an epoch that `fenced` members have voted for can be the only one in which something is committed.
 
     Each quorum of an older epoch then meets a fenced member, so it commits nothing any more, and what it has committed is
     seen. With a quorum of 1 this would need all members; such a group is asynchronous and a majority does.

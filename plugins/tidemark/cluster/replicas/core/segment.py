@@ -1,7 +1,7 @@
 """A file of a member's log as bytes: records, and marks that say where the log ends and whom the member obeys. Pure.
 
 Each append is some records and one mark, each file begins with a mark. So the last mark alone tells the end of the log and
-the fence, and whoever appends behind a mark that he has read knows all before it. An oath is a mark without a record.
+the fence, and whoever appends behind a mark that he has read knows all before it. A vote is a mark without a record.
 Source: seed 003 "WAL"; seed 004 "LastWal". Format: docs/formats/group-log.md.
 """
 
