@@ -5,7 +5,7 @@ and applies the rules.
 
     file       one file: the ordered rules over what its links and its receivers know
     others     run, landing, link, site, device
-    changes    source of changes, table, gap, GTID; it asks the server
+    changes    source of changes, table, gap, GTID, task; it asks the server
     subjects   the lookup, and the rows that rules need
 
 Imports `changes`, `proof.explanation`, `proof.status`, `proof.coverage.gather`, `sync.notes`, `formats`, `ledger`,

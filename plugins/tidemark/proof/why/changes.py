@@ -1,4 +1,4 @@
-"""Explain a source of changes, a table of one, a gap, a transaction by its GTID."""
+"""Explain a source of changes, a table of one, a gap, a transaction by its GTID, a task that reads changes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 from tidemark.app import App
 from tidemark.changes.delivery.points import find_point
-from tidemark.changes.show import show_source
+from tidemark.changes.show import show_source, show_tasks_of
 from tidemark.changes.source import Source, find_source, name_bucket
 from tidemark.changes.trust.gaps import OPEN, Gap, read_gaps
 from tidemark.errors import NotFoundError
 from tidemark.proof.explanation import Explanation, format_time
 
 GTID = re.compile(r"\d+-\d+-\d+|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?::[a-z_][a-z0-9_]*)?:\d+")
-PREFIXES = ("source:", "table:", "gap:")
+PREFIXES = ("source:", "table:", "gap:", "task:")
+_HELD = "the store keeps what the task still has to read, up to retain_bytes"
 _WAIT_FOR_GAP = "nothing is appended behind it, and the server goes on purging"
 
 
@@ -25,7 +26,8 @@ def names_change(app: App, subject: str) -> bool:
 
 
 def explain_change(app: App, subject: str) -> Explanation:
-    """Explain `source:NAME`, `table:DATABASE.TABLE`, `gap:ID` (`gap:SOURCE/ID` where several sources have one), or a GTID.
+    """Explain `source:NAME`, `table:DATABASE.TABLE`, `gap:ID` (`gap:SOURCE/ID` where several sources have one), `task:NAME`,
+    or a GTID.
 
     Raises NotFoundError where no source has it.
     """
@@ -36,6 +38,12 @@ def explain_change(app: App, subject: str) -> Explanation:
         return _explain_gap(app, subject, name)
     if kind == "table":
         return _explain_table(app, subject, name)
+    if kind == "task":
+        shown = {task["name"]: task for task in show_tasks_of(app)}
+        if name not in shown:
+            told = ", ".join(shown) or "none"
+            raise NotFoundError(f"no task named {name!r}; there is: {told}", hint="./tidemark changes show", subject=name)
+        return explain_task(subject, shown[name])
     return explain_source(subject, show_source(find_source(app, name)))
 
 
@@ -68,6 +76,29 @@ def explain_source(subject: str, shown: dict[str, Any]) -> Explanation:
         )
     cause = "a capture is at work" if state == "capturing" else "the store has everything up to its last capture"
     return Explanation(subject, "source", state, cause, tuple(evidence), "", "its schedule starts the next run", final=True)
+
+
+def explain_task(subject: str, shown: dict[str, Any]) -> Explanation:
+    """Explain a task by what `changes show` says of it. Pure."""
+    name, source, points = shown["name"], shown["source"], shown["points"]
+    late = [point for point in points if point["lag_seconds"]]
+    evidence = [f"{shown['members']} members read {shown['shards']} shards of source {source}"]
+    if late:
+        last = max(late, key=lambda point: point["lag_seconds"])
+        holder = last["holder"] or "nobody"
+        evidence.append(f"shard {last['shard']} is at {last['point']}, {last['lag_seconds']:,.0f} s late, read by {holder}")
+    if overrun := [str(point["shard"]) for point in points if point.get("overrun")]:
+        cause = f"retention took changes that shard {', '.join(overrun)} had not read: they are not in the store any more"
+        following = f"./tidemark changes rewind {name} --to earliest --shard {' '.join(overrun)}"
+        return Explanation(subject, "task", "overrun", cause, tuple(evidence), following, "its members end with 31")
+    if not late:
+        cause = "every shard has all that the store has"
+        return Explanation(subject, "task", "current", cause, tuple(evidence), "", _HELD, final=True)
+    if not shown["members"]:
+        following = f"./tidemark changes consume {name} --source {source} --out DIR, or start the program that subscribes"
+        return Explanation(subject, "task", "idle", "no member reads it now", tuple(evidence), following, _HELD)
+    cause = f"{len(late)} of {len(points)} shards have more to read"
+    return Explanation(subject, "task", "late", cause, tuple(evidence), "start more members: they share the shards", _HELD)
 
 
 def _sources(app: App) -> Iterator[Source]:

@@ -29,6 +29,11 @@ class Typed:
     def run(self, *words: str) -> Said:
         return run_here(self.config, "changes", *words)
 
+    def why(self, subject: str) -> dict[str, Any]:
+        said = run_here(self.config, "why", subject)
+        assert said.code == 0, said
+        return said.json
+
     def consume(self, *words: str) -> dict[str, Any]:
         said = self.run("consume", "billing", "--source", "orders", "--out", str(self.folder / "out"), *words)
         assert said.code == 0, said
@@ -115,6 +120,12 @@ def test_what_is_told_of_a_task(typed: Typed) -> None:
     assert [one["point"] for one in task["points"]] == [f"seq:{LAST + 1}", "seq:50"]
     assert task["points"][0]["lag_seconds"] == 0 < task["points"][1]["lag_seconds"] == task["lag_seconds"]
     assert [one["holder"] for one in task["points"]] == [None, None]
+    told = typed.why("task:billing")
+    assert (told["kind"], told["state"]) == ("task", "idle")
+    assert "shard 1 is at seq:50" in told["evidence"][1]
+    typed.consume()
+    assert (typed.why("task:billing")["state"], typed.why("task:billing")["final"]) == ("current", True)
+    run_here(typed.config, "why", "task:mailing").refused(3, "'mailing'", "billing")
 
 
 def test_retention_waits_for_a_task_up_to_retain_bytes_and_an_overrun_one_stops(typed: Typed) -> None:
@@ -128,6 +139,8 @@ def test_retention_waits_for_a_task_up_to_retain_bytes_and_an_overrun_one_stops(
     said = typed.run("consume", "billing", "--source", "orders", "--out", str(typed.folder / "out"))
     assert said.code == 31
     assert "rewind" in said.json["hint"]
+    told = typed.why("task:billing")
+    assert told["state"] == "overrun" and told["next"].startswith("./tidemark changes rewind billing --to earliest --shard")
     assert typed.run("rewind", "billing", "--to", "seq:5").code == 31
     assert typed.run("rewind", "billing", "--to", "earliest", "--yes").code == 0
     typed.consume()
