@@ -190,8 +190,8 @@ def check_keys(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     count = f"{len(answers.tables)} table{'' if len(answers.tables) == 1 else 's'}"
     if answers.without_key:
         mend = f"ALTER TABLE {_quote(answers.without_key[0])} ADD PRIMARY KEY (…)"
-        yield _warn("tables", f"{count}; without a key, so that no row can be told from another like it:"
-                    f" {_name(answers.without_key)}", mend)  # fmt: skip
+        yield _warn("tables", f"{count}; without a key: no row can be told from another like it, tasks divide it by whole"
+                    f" rows: {_name(answers.without_key)}", mend)  # fmt: skip
     else:
         yield Finding("tables", f"{count}, each with a key")
 
