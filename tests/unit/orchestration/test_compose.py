@@ -59,7 +59,7 @@ def test_it_has_the_whole_deployment(compose: dict[str, Any]) -> None:
     assert set(compose) - {key for key in compose if key.startswith("x-")} == {"name", "services", "volumes", "secrets"}
     airflow = {"api-server", "scheduler", "dag-processor", "triggerer"}
     spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
-    assert set(services(compose)) == airflow | spark | {"postgres", "migrate", "plant1", "plant2", "capture"}
+    assert set(services(compose)) == airflow | spark | {"postgres", "migrate", "plant1", "plant2", "capture", "serve"}
 
 
 def test_every_service_says_only_what_the_specification_knows(compose: dict[str, Any]) -> None:
