@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
+from tidemark.changes.delivery import tasks
 from tidemark.changes.delivery.batches import Batch
 from tidemark.changes.delivery.stream import Options, Stream
 from tidemark.changes.delivery.tasks import Wanted, open_task
@@ -13,6 +14,7 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Column, Kind, Mark, Op, Row, Rows, Shape, Transaction
 from tidemark.changes.store.write import Limits, Writer
 from tidemark.ledger.database import Ledger
+from tidemark.ledger.delivery import StoragePoint, read_points
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.ledger.migrations import migrate_ledger
 
@@ -86,3 +88,15 @@ class World:
     ) -> Stream:
         task = open_task(self.ledger, self.disk, Wanted("billing", "orders", shards, start=start), 1000.0)
         return Stream(leases or Leases(self.ledger, this_process()), self.disk, task, lambda _d, _t: True, options)
+
+    def rewind(self, to: str, shards: Sequence[int] = ()) -> None:
+        change = tasks.plan_rewind(self.ledger, self.disk, lambda _d, _t: True, "billing", to, shards)
+        tasks.apply_change(self.ledger, change, "rewind")
+
+    def reshard(self, shards: int) -> None:
+        change = tasks.plan_reshard(self.ledger, self.disk, lambda _d, _t: True, "billing", shards)
+        tasks.apply_change(self.ledger, change, "reshard")
+
+    def points(self) -> dict[int, StoragePoint]:
+        with self.ledger.read() as connection:
+            return read_points(connection, "billing")

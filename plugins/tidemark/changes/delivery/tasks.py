@@ -175,13 +175,21 @@ def plan_rewind(
 
 
 def plan_reshard(ledger: Ledger, disk: Disk, wants: Wants, name: str, shards: int, now: float = 0.0) -> Change:
-    """What it is to divide a task's rows into another number of shards: all begin at the earliest of all points."""
+    """What it is to divide a task's rows into another number of shards: all begin at the earliest of all points.
+
+    A point's GTIDs tell what its own shard did. Where a shard did more than what is before its place in this store (another
+    store had another order), no new shard may leave that out: all begin at the earliest transaction that any still needs.
+    """
     task, was = _read_all(ledger, name)
     Sharding(shards, task.hash, task.key_change, task.columns)  # or it raises
     version = max(int(now * 1000), task.version_ts + 1)
     changed = replace(task, shards=shards, generation=task.generation + 1, version_ts=version)
-    earliest = replace(min(was.values(), key=lambda point: point.order), version_ts=version)
-    counted = _count(disk, wants, task, {shard: (earliest.seq, point.seq) for shard, point in was.items()})
+    starts = {shard: locate(disk, point, f"task {name}, shard {shard}") for shard, point in was.items()}
+    if all(start.seq == was[shard].seq and not start.known for shard, start in starts.items()):
+        earliest = replace(min(was.values(), key=lambda point: point.order), version_ts=version)
+    else:
+        earliest = point_at(Reader(disk), min(start.seq for start in starts.values()), version)
+    counted = _count(disk, wants, task, {shard: (earliest.seq, start.seq) for shard, start in starts.items()})
     undo = [f"./tidemark changes reshard {name} --shards {task.shards}"]
     return Change(changed, dict.fromkeys(range(shards), earliest), *counted, undo, was)
 
