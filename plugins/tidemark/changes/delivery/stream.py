@@ -264,9 +264,9 @@ class Stream:
 
     def _begin_again(self, held: _Held, point: StoragePoint) -> None:
         """Go on from another point: the shard was rewound. What is given out of it moves nothing any more."""
+        held.cursor = self._make_cursor(held.shard, point)  # first: when it raises, the former place keeps its version
         held.saved = point
         held.undone = deque()
-        held.cursor = self._make_cursor(held.shard, point)
 
     def _take(self, shard: int) -> None:
         lease_name, me = shard_lease(self.task.name, shard), name_holder(self.name, self.task.generation)

@@ -12,6 +12,7 @@ from tests.delivery_worlds import SERVER, Change, World, changes_of, expected_ch
 from tidemark.changes.delivery.storage_points import point_at
 from tidemark.changes.delivery.stream import Options
 from tidemark.changes.store.read import Reader
+from tidemark.errors import UsageError
 from tidemark.ledger.delivery import replace_points
 
 
@@ -40,3 +41,24 @@ def test_no_new_shard_leaves_out_what_one_former_shard_alone_had_done(world: Wor
         replace_points(connection, member.task, {0: more, 1: point})
     world.reshard(3)
     assert consume_all(world, 3) == expected_changes(15, world.last)
+
+
+def test_a_rewind_that_a_member_cannot_follow_stands(world: World) -> None:
+    """What the consumer kept is refused while the member goes back: its place of before is not written over the rewind."""
+    is_broken = False
+
+    def give(_shard: int) -> None:
+        if is_broken:
+            raise UsageError("no point")
+
+    member = world.member(Options(rows=3, follow=False, given=give), shards=1)
+    member.join()
+    for _ in range(20):
+        batch = member.next_batch(patience=0)
+        assert batch is not None and batch.done()
+    world.rewind("seq:2")
+    is_broken = True
+    with pytest.raises(UsageError):
+        member.beat()
+    member.close()
+    assert world.points()[0].seq == 2
