@@ -36,7 +36,15 @@ from tidemark.changes.delivery.http.requests import (
 from tidemark.changes.delivery.http.sessions import Counts, Session, Sessions
 from tidemark.changes.delivery.http.tokens import Tokens
 from tidemark.changes.store.disk import Disk
-from tidemark.errors import BinlogGapError, LeaseHeldError, LeaseLostError, NotFoundError, TidemarkError, UsageError
+from tidemark.errors import (
+    BinlogGapError,
+    LeaseHeldError,
+    LeaseLostError,
+    NotFoundError,
+    PermanentError,
+    TidemarkError,
+    UsageError,
+)
 from tidemark.ledger.leases import Leases
 
 SESSION = "Tidemark-Session"
@@ -256,7 +264,11 @@ class Server:
         if session.feed is None:
             raise RefusedError(409, "NOT_SUBSCRIBED", "the session has not subscribed", "call /v1/subscribe first")
         with self._hold(session):
-            reply = await self._take(session, session.feed, asked)
+            try:
+                reply = await self._take(session, session.feed, asked)
+            except BaseException:  # the feed may stand behind what it did not give
+                session.feed = session.ahead = None
+                raise
         pieces = reply.encode()
         self.counts.rows[session.task] = self.counts.rows.get(session.task, 0) + reply.count
         self.counts.bytes_out += sum(map(len, pieces))
@@ -373,6 +385,8 @@ def _refuse(wrong: TidemarkError) -> RefusedError:
         return RefusedError(409, "HELD" if isinstance(wrong, LeaseHeldError) else "STALE", wrong.message, wrong.hint)
     if isinstance(wrong, NotFoundError):
         return RefusedError(404, "NOT_FOUND", wrong.message, wrong.hint)
+    if isinstance(wrong, PermanentError):
+        return RefusedError(422, "REFUSED", wrong.message, wrong.hint)
     return RefusedError(500, "FAILED", wrong.message, wrong.hint)
 
 
