@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.change_worlds import ORDERS
-from tests.served_changes import LIMITS, UUID, append, make, rows_of, serving
+import pytest
+
+from tests.change_worlds import ORDERS, START
+from tests.commanded import run_here
+from tests.served_changes import LIMITS, UUID, Served, append, expected, make, rows_of, serving
 from tests.wire_client import text
+from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Mark, Op, Record, Row, Rows, Transaction
 from tidemark.changes.store.write import Writer
@@ -37,3 +42,61 @@ def test_what_comes_behind_a_block_that_cannot_be_given_is_not_given(tmp_path: P
         point = {"checkpointMode": "NORMAL", "uuid": UUID, "transactionId": 3, "eventIndex": -1}
         client.subscribe(partitionClusterInfo=parts, buffaloCheckpoint=point)
         assert {seq for events in client.fetch_all().values() for seq, _ in rows_of(events)} == {3, 4}
+
+
+# points that are not exact
+
+BETWEEN = {"binlogFile": 3, "binlogOffset": 2050}
+
+
+@pytest.mark.parametrize(
+    ("point", "first"),
+    [
+        ({"checkpointMode": "EARLIEST"}, 1),
+        ({"checkpointMode": "NORMAL", **BETWEEN}, 21),
+        ({"checkpointMode": "NORMAL", "timestamp": (START + 21_000_000) // 1000}, 21),
+    ],
+)
+def test_an_event_index_counts_in_the_transaction_of_its_point_alone(
+    served: Served, point: dict[str, Any], first: int
+) -> None:
+    client = served.ready(shards=1, buffaloCheckpoint={**point, "eventIndex": 10_000})
+    assert rows_of(client.fetch_all()[0]) == expected(served.disk, Sharding(), first)[0]
+
+
+def test_a_point_of_another_server_is_told(served: Served) -> None:
+    client = served.client()
+    for place in ({"binlogFile": 3, "binlogOffset": 2000}, {"uuid": UUID, "transactionId": 20}, BETWEEN):
+        told = client.subscribe(buffaloCheckpoint={"checkpointMode": "NORMAL", "eventIndex": 0, "serverId": 8, **place})
+        assert told.status == 410  # no session
+        client.connect()
+        told = client.subscribe(buffaloCheckpoint={"checkpointMode": "NORMAL", "eventIndex": 0, "serverId": 8, **place})
+        assert (told.status, told.json["code"]) == (416, "OTHER_SERVER")
+        client.session = ""
+
+
+def begin_task(served: Served) -> None:
+    words = ("mail", "--source", "orders", "--shards", "2", "--limit", "1", "--out", str(served.folder / "out"))
+    begun = run_here(served.folder / "tidemark.toml", "changes", "consume", *words)
+    assert begun.code == 0, begun
+
+
+def test_a_commit_names_a_transaction_exactly(served: Served) -> None:
+    begin_task(served)
+    client = served.client(task="mail", shards=2)
+    before = client.post("/v1/points", {"taskName": "mail"}).json["points"][1]
+
+    def commit(**point: Any) -> Any:
+        point = {"checkpointMode": "NORMAL", "eventIndex": 10_000, "versionTs": before["versionTs"], **point}
+        return client.post("/v1/commit", {"taskName": "mail", "shard": 1, "buffaloCheckpoint": point})
+
+    exact = {"uuid": UUID, "transactionId": 20}
+    for mode in ("EARLIEST", "LATEST"):
+        assert commit(**exact, checkpointMode=mode).status == 400
+    assert commit(uuid=UUID).status == commit(gtidSet=f"{UUID}:1-30").status == commit(timestamp=1).status == 400
+    between = commit(**BETWEEN)
+    assert between.status == 400 and "seq:21" in between.json["error"]
+    assert commit(**exact, serverId=8).json["code"] == "OTHER_SERVER"
+    assert client.post("/v1/points", {"taskName": "mail"}).json["points"][1] == before
+    assert commit(**exact, gtidSet=f"{UUID}:1-30").json["seq"] == 21
+    assert commit(binlogFile=3, binlogOffset=2200).json["seq"] == 23

@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import chain
+from uuid import UUID
 
 from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.run import parse_gtids
@@ -25,11 +26,11 @@ from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece, Want
 from tidemark.changes.delivery.storage_points import add_gtids
 from tidemark.changes.store.block import encode_header
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.model import Ddl, Mark, Record, Rows, SchemaChange, Transaction
+from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Record, Rows, SchemaChange, Transaction
 from tidemark.changes.store.read import Piece, Reader, Stretch, Target, at_first_outside, at_position, at_time
 from tidemark.errors import BinlogGapError, NotFoundError, PermanentError
 
-TOO_OLD, TOO_NEW = "LESS_THAN_MIN", "GREATER_THAN_MAX"
+TOO_OLD, TOO_NEW, OTHER_SERVER = "LESS_THAN_MIN", "GREATER_THAN_MAX", "OTHER_SERVER"
 EVERYTHING = ("**",)
 KEPT_BLOCKS = 8
 _ENDS = ("commit", "xa_commit", "xa_rollback", "xa_prepare")
@@ -103,22 +104,31 @@ class RangeError(PermanentError):
         self.code = code
 
 
-def find_start(reader: Reader, point: Checkpoint) -> int:
-    """The number of the transaction at which a client goes on: the one of its point, or the first that it lacks.
+@dataclass(frozen=True)
+class Start:
+    """The number of the transaction at which a client goes on. `is_exact`: it is the one of the client's point, of which
+    events may be there already."""
 
-    RangeError: retention took it, or the store ends before it.
+    seq: int
+    is_exact: bool = False
+
+
+def find_start(reader: Reader, point: Checkpoint) -> Start:
+    """Where a client goes on: with the transaction of its point, or with the first that it lacks.
+
+    RangeError: retention took it, the store ends before it, or it is of another server.
     """
     end = reader.view.end
     if point.mode == EARLIEST:
-        return reader.first
+        return Start(reader.first)
     if point.mode == LATEST:
-        return end.seq + 1
+        return Start(end.seq + 1)
     try:
         if point.gtid_set:
-            return _find_by_set(reader, point.gtid_set)
+            return Start(_find_by_set(reader, point.gtid_set))
         target = _target_of(reader, point)
         if target is None:
-            return reader.first
+            return Start(reader.first)
         found = reader.find(target)
     except NotFoundError as gone:
         raise RangeError(TOO_OLD, gone.message, gone.hint) from gone
@@ -129,14 +139,31 @@ def find_start(reader: Reader, point: Checkpoint) -> int:
                 f"the point is behind the end of the store, seq:{end.seq}",
                 "wait until it is captured; or another point",
             )
-        return end.seq + 1
-    return found.seq
+        return Start(end.seq + 1)
+    if not (point.uuid or point.file):
+        return Start(found.seq)
+    return Start(found.seq, _is_of(next(reader.read(found.seq)).transaction.info, point))
+
+
+def _is_of(info: BinlogInfo, point: Checkpoint) -> bool:
+    """Whether a transaction is the one that a point names. RangeError: it is of another server."""
+    if point.server_id not in (0, info.server_id):
+        raise RangeError(
+            OTHER_SERVER,
+            f"the point is of server {point.server_id}, and what the store has there of server {info.server_id}",
+            "a reader of that server; or the point as gtidSet",
+        )
+    if point.uuid and point.transaction_id > 0:
+        return (info.uuid, info.transaction_id) == (UUID(point.uuid).bytes, point.transaction_id)
+    return (info.file, info.offset) == (point.file, point.offset)
 
 
 def _target_of(reader: Reader, point: Checkpoint) -> Target | None:
     if point.uuid and point.transaction_id > 0:
         gtid = f"{point.uuid}:{point.transaction_id}"
-        known = parse_gtids(gtid)
+        known, here = parse_gtids(gtid), parse_gtids(reader.view.gtids)
+        if type(known) is not type(here):
+            raise RangeError(TOO_NEW, "the store has no GTIDs of this kind", "another reader; or a point by position")
 
         def has(gtids: str) -> bool:
             return bool(gtids) and contains_gtid(parse_gtids(gtids), gtid)
@@ -171,11 +198,12 @@ class Feed:
         self.watch = watch
         self.wanted = wanted
         reader = watch.open_reader()
-        self._first = find_start(reader, wanted.checkpoint)
+        start = find_start(reader, wanted.checkpoint)
+        self._first = start.seq
         self.next = self._first
         known = wanted.checkpoint.gtid_set
         self._known = parse_gtids(known) if known else None
-        self._skipped = -1 if known else wanted.checkpoint.event_index
+        self._skipped = wanted.checkpoint.event_index if start.is_exact else -1
         self._divider = Divider(wanted.sharding, choose_tables(wanted.tables))
         self._stretches: Iterator[Stretch] = iter(())
         self._stretch: Stretch | None = None  # the one at hand

@@ -6,11 +6,11 @@ A point moves forward, of the version that the client has seen, and only in a sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.changes.delivery.http.feed import choose_tables, find_start
-from tidemark.changes.delivery.http.requests import Commit, Rewind
+from tidemark.changes.delivery.http.requests import NORMAL, Commit, Rewind
 from tidemark.changes.delivery.members import lease_prefix, read_seen
 from tidemark.changes.delivery.storage_points import Place, point_fields
 from tidemark.changes.delivery.tasks import apply_change, find_task, plan_rewind
@@ -91,10 +91,16 @@ class TaskPoints:
 
 def _point_behind(reader: Reader, asked: Commit) -> StoragePoint:
     """The storage point behind an event: of its transaction, or of the next one where that is whole."""
-    point = asked.checkpoint
-    if not (point.uuid or point.file):
+    point = replace(asked.checkpoint, gtid_set="")
+    if point.mode != NORMAL or not (point.file or (point.uuid and point.transaction_id > 0)):
         raise UsageError("buffaloCheckpoint: a commit names an event: its uuid and transactionId, or its log and offset")
-    seq = find_start(reader, point)
+    start = find_start(reader, point)
+    seq = start.seq
+    if not start.is_exact:
+        raise UsageError(
+            f"buffaloCheckpoint: no transaction is there; the next one is seq:{seq}",
+            hint="send the checkpoint of an event as it came",
+        )
     stretches = reader.read_stretches(seq)
     index = point.event_index + 1
     rows = 0
