@@ -10,7 +10,7 @@ import pytest
 
 from tests.change_worlds import ORDERS, START
 from tests.commanded import run_here
-from tests.served_changes import LIMITS, UUID, Served, append, expected, make, rows_of, serving
+from tests.served_changes import LIMITS, OTHERS, UUID, Served, append, expected, make, rows_of, serving
 from tests.wire_client import text
 from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.disk import Disk
@@ -79,6 +79,15 @@ def begin_task(served: Served) -> None:
     words = ("mail", "--source", "orders", "--shards", "2", "--limit", "1", "--out", str(served.folder / "out"))
     begun = run_here(served.folder / "tidemark.toml", "changes", "consume", *words)
     assert begun.code == 0, begun
+
+
+@pytest.mark.parametrize("path", ["/v1/points", "/v1/commit", "/v1/rewind"])
+def test_the_names_of_other_tasks_are_not_told(served: Served, path: str) -> None:
+    begin_task(served)
+    point = {"uuid": UUID, "transactionId": 5, "eventIndex": 0, "versionTs": 1}
+    body = {"taskName": "secret", "shard": 0, "buffaloCheckpoint": point, "to": "earliest"}
+    answer = served.client(token=OTHERS).post(path, body)
+    assert answer.status == 404 and b"secret" in answer.body and b"mail" not in answer.body
 
 
 def test_a_commit_names_a_transaction_exactly(served: Served) -> None:

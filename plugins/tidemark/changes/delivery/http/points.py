@@ -29,7 +29,11 @@ class TaskPoints:
     leases: Leases
 
     def find(self, name: str) -> TaskRow:
-        return find_task(self.leases.ledger, name)
+        """The task. The names of others are not told."""
+        try:
+            return find_task(self.leases.ledger, name)
+        except NotFoundError as unknown:
+            raise NotFoundError(f"no task named {name!r} has begun", hint=unknown.hint, subject=name) from unknown
 
     def tell(self, name: str) -> dict[str, Any]:
         """The task, and the point of each shard in the words of the seed."""
