@@ -13,7 +13,6 @@ from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery.blocks import Blocks, Divided, Key, skip_rows
 from tidemark.changes.delivery.storage_points import Place, Start
 from tidemark.changes.store.model import ABSENT, Ddl, Mark, Op, Record, Row, Rows, SchemaChange, Shape, Transaction
-from tidemark.changes.store.read import Stretch
 
 ROWS = "rows"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -176,14 +175,13 @@ class Cursor:
         self.blocks = blocks
         self.shard = shard
         self.key = Key(start.seq)
-        self.known = start.known
-        """Transactions that are done although they stand behind the start, as a GTID set."""
+        self._known = start.known
         self.place: Place | None = None
         """Behind the last block that is read; None: none is."""
         self._half = (start.half, start.index)
         self._skipped = parse_gtids(start.known)
         self._controls = controls
-        self._pending: deque[tuple[list[Segment], Stretch]] = deque()
+        self._pending: deque[tuple[list[Segment], Place]] = deque()  # with the place behind the block
         self._seq, self._index = self._half
 
     @property
@@ -203,22 +201,22 @@ class Cursor:
             if found is None:
                 return None
             self._collect(found)
-        run, stretch = self._pending.popleft()
+        run, block = self._pending.popleft()
         taken, left = _cut(run, most)
         if left:
-            self._pending.appendleft((left, stretch))
+            self._pending.appendleft((left, block))
         last = taken[-1]
-        behind = Place(last.seq, last.behind, stretch)
+        behind = replace(block, seq=last.seq, index=last.behind)
         if not self._pending and self.place is not None:
             behind = self.place if self.key.part == 0 else behind
         elif self._pending[0][0][0].seq > last.seq:  # the shard has all that it has of this transaction
-            behind = Place(last.seq + 1, 0, stretch)
-        return taken, _place_of(taken, stretch), behind
+            behind = replace(block, seq=last.seq + 1, index=0)
+        return taken, _place_of(taken, block), behind
 
     def _collect(self, found: Divided) -> None:
         before = parse_gtids(found.stretch.gtids) if self._skipped is not None else None
         if before is not None and before >= self._skipped:  # type: ignore[operator]
-            self.known, self._skipped = "", None  # they are behind us
+            self._known, self._skipped = "", None  # they are behind us
         runs: list[list[Segment]] = []
         for piece in found.by_shard[self.shard]:
             if self._skipped is not None and contains_gtid(self._skipped, piece.transaction.gtid):
@@ -236,13 +234,13 @@ class Cursor:
                         runs.append([one])
                 elif self._controls:
                     runs.append([Segment(piece.seq, piece.transaction, record, piece.rows, self._index)])
-        self._pending.extend((run, found.stretch) for run in runs)
         self.key = found.next
-        self.place = Place(found.next.seq, self._index if found.next.part else 0, found.stretch)
+        self.place = block = Place(found.next.seq, self._index if found.next.part else 0, found.stretch, self._known)
+        self._pending.extend((run, block) for run in runs)
 
 
-def _place_of(run: Sequence[Segment], stretch: Stretch) -> Place:
-    return Place(run[0].seq, run[0].first, stretch)
+def _place_of(run: Sequence[Segment], block: Place) -> Place:
+    return replace(block, seq=run[0].seq, index=run[0].first)
 
 
 def _follows(former: Record, rows: Rows) -> bool:

@@ -44,14 +44,18 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a store: before row `index` of transaction `seq`. `stretch`: has this transaction, or the one before it."""
+    """A place in a store: before row `index` of transaction `seq`. `stretch`: has this transaction, or the one before it.
+
+    `known`: a GTID set of transactions that are done although they may stand behind it.
+    """
 
     seq: int
     index: int
     stretch: Stretch
+    known: str = ""
 
-    def as_point(self, version_ts: int, known: str = "") -> StoragePoint:
-        """The storage point of this place. `known`: transactions that are done wherever they stand in this store."""
+    def as_point(self, version_ts: int) -> StoragePoint:
+        """The storage point of this place."""
         pieces = self.stretch.pieces
         before = [piece for piece in pieces if piece.seq < self.seq]
         last = before[-1].transaction.info if before else self.stretch.before.info
@@ -61,7 +65,7 @@ class Place:
             gtids = self.stretch.gtids_after
         else:
             gtids = add_gtids(self.stretch.gtids, [piece.transaction.gtid for piece in before])
-        gtids = add_gtids(gtids, [known])
+        gtids = add_gtids(gtids, [self.known])
         return replace(_of_info(last), seq=self.seq, event_index=self.index, gtids=gtids, version_ts=version_ts)
 
 

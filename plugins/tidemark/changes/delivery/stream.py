@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -313,9 +314,7 @@ class Stream:
             there = [*self._held.values(), *leaving]
             places = [(held, held.find_place()) for held in there]
         self._released += [*(held.lease for held in leaving), *more]
-        points = [
-            (held, place.as_point(held.saved.version_ts, held.cursor.known)) for held, place in places if place is not None
-        ]
+        points = [(held, place.as_point(held.saved.version_ts)) for held, place in places if place is not None]
         moves = [(held, point) for held, point in points if point != held.saved]
         if not moves and not self._released:
             return
@@ -443,7 +442,9 @@ class Stream:
             taken = held.cursor.take(rows or self.options.rows)
             if taken is None:
                 continue
-            batch = Batch(held.shard, *taken, self._settle, lambda place, one=held: self._tell_point(one, place))  # type: ignore[misc]
+            # bound now: the shard may be rewound, or its task divided anew, before the point is asked for
+            tell = partial(_tell_point, self.task, held.shard, held.saved.version_ts)
+            batch = Batch(held.shard, *taken, self._settle, tell)
             held.undone.append(batch)
             return batch
         return None
@@ -481,5 +482,6 @@ class Stream:
             self._state.notify_all()
             return self.clock() < self._valid_until
 
-    def _tell_point(self, held: _Held, place: Place) -> str:
-        return point_text(place.as_point(held.saved.version_ts, held.cursor.known), held.shard, self.task)
+
+def _tell_point(task: TaskRow, shard: int, version_ts: int, place: Place) -> str:
+    return point_text(place.as_point(version_ts), shard, task)

@@ -62,3 +62,35 @@ def test_a_rewind_that_a_member_cannot_follow_stands(world: World) -> None:
         member.beat()
     member.close()
     assert world.points()[0].seq == 2
+
+
+def test_a_kept_point_of_before_a_rewind_does_not_win_over_it(world: World) -> None:
+    member = world.member(Options(rows=3, follow=False), shards=1)
+    member.join()
+    batches = [member.next_batch(patience=0) for _ in range(20)]
+    assert batches[-1] is not None
+    world.rewind("seq:2")
+    member.beat()
+    kept = batches[-1].point  # asked for when the rewind is known
+    member.close()
+    member = world.member(Options(rows=3, follow=False, given=lambda _shard: kept), shards=1)
+    member.join()
+    first = member.next_batch(patience=0)
+    assert first is not None and changes_of(first)[0] == (2, 0)
+    member.close()
+
+
+def test_a_point_keeps_what_is_done_beyond_it_while_the_member_reads_ahead(world: World) -> None:
+    member = world.member(shards=1)
+    point = replace(point_at(Reader(world.disk), 15, member.task.version_ts), gtids=f"{SERVER}:1-14:18")
+    with world.ledger.write() as connection:
+        replace_points(connection, member.task, {0: point})
+    member = world.member(Options(rows=1, follow=False, undone=1000), shards=1)
+    member.join()
+    first = member.next_batch(patience=0)
+    while member.next_batch(patience=0) is not None:
+        pass  # blocks behind transaction 18 are read
+    assert first is not None and first.done()
+    member.close()
+    assert world.points()[0].gtids == f"{SERVER}:1-15:18"
+    assert consume_all(world) == expected_changes(15, world.last) - expected_changes(18, 18) - {changes_of(first)[0]}
