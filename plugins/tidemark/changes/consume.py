@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tidemark.app import App, open_app
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery import tasks
 from tidemark.changes.delivery.batches import Batch
+from tidemark.changes.delivery.export import Stream as LineStream
 from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMaker, LineMaker, encode_lines
 from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, GivenPoints, Options, Stream
 from tidemark.changes.delivery.tasks import Change, Wanted
@@ -79,7 +80,7 @@ class Consumption:
     format: str = "jsonl"
     follow: bool = False
     limit: int = 0
-    write: Callable[[bytes], object] | None = None
+    write: LineStream | None = None
 
 
 @dataclass
@@ -130,7 +131,7 @@ def _settle(files: _Files, waiting: Sequence[Batch]) -> list[Batch]:
 
 
 class _Files:
-    """The files of shards, opened when they are first written to."""
+    """The files of shards, opened when they are first written to; or the one stream of all."""
 
     def __init__(self, asked: Consumption) -> None:
         self._asked = asked
@@ -140,7 +141,7 @@ class _Files:
     def write(self, batch: Batch, maker: LineMaker | DebeziumMaker) -> None:
         if self._asked.out is None:
             if self._asked.write is not None and (data := encode_lines(maker.describe(batch))):
-                self._asked.write(data)
+                self._asked.write.write(data)
             return
         if batch.shard not in self._files:
             place = self._asked.out / f"{self._asked.wanted.name}-{batch.shard}.jsonl"
@@ -149,6 +150,8 @@ class _Files:
         self._written.add(batch.shard)
 
     def make_durable(self) -> None:
+        if self._asked.write is not None:
+            self._asked.write.flush()  # lines that wait in a buffer die with this process
         for shard in self._written:
             self._files[shard].make_durable()
         self._written = set()

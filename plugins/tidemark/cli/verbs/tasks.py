@@ -44,7 +44,7 @@ def run_consume(call: Call) -> Answer:
         raise UsageError("--json without --out DIR: both write to stdout", hint="without --json, or --out DIR")
     wanted = Wanted(asked.task, asked.source, asked.shards, start=asked.start, tables=_tuple_of(asked.tables))
     out = Path(asked.out).absolute() if asked.out else None
-    write = RowStream().write if out is None else None
+    write = RowStream() if out is None else None
     request = Consumption(wanted, out, asked.format, asked.follow, asked.limit, write)
     done = consume_task(call.app, request)
     shards = [

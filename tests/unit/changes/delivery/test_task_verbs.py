@@ -10,6 +10,11 @@ import pytest
 
 from tests.commanded import Said, run_here
 from tests.delivery_worlds import expected_changes, fill_store
+from tidemark.app import open_app
+from tidemark.changes.consume import Consumption, consume_task
+from tidemark.changes.delivery.tasks import Wanted
+from tidemark.errors import RetryableError
+from tidemark.settings.load import load_settings
 
 LAST = 60
 
@@ -150,3 +155,24 @@ def test_retention_waits_for_a_task_up_to_retain_bytes_and_an_overrun_one_stops(
 def min_point(typed: Typed) -> int:
     [task] = typed.run("show", "orders").json["tasks"]
     return min(int(one["point"].removeprefix("seq:")) for one in task["points"])
+
+
+class FullPipe:
+    """A stream with a buffer that nobody takes."""
+
+    def __init__(self) -> None:
+        self.waiting = b""
+
+    def write(self, data: bytes) -> None:
+        self.waiting += data
+
+    def flush(self) -> None:
+        raise RetryableError("nobody reads")
+
+
+def test_no_point_moves_over_lines_that_wait_in_a_buffer(typed: Typed) -> None:
+    app, pipe = open_app(load_settings(typed.config, {})), FullPipe()
+    with pytest.raises(RetryableError, match="nobody reads"):
+        consume_task(app, Consumption(Wanted("billing", "orders", 1), write=pipe))
+    assert pipe.waiting
+    assert min_point(typed) == 1
