@@ -132,8 +132,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Change:
-    """What a rewind or another number of shards does. `points`: of the shards that get another one. `undo`: the command."""
+    """What a rewind or another number of shards does. `before`: the task that it was planned for. `points`: of the shards
+    that get another one. `undo`: the command."""
 
+    before: TaskRow
     task: TaskRow
     points: Mapping[int, StoragePoint]
     shards: Sequence[Stretch]
@@ -171,7 +173,7 @@ def plan_rewind(
     changed = replace(task, version_ts=version)
     counted = _count(disk, wants, task, {shard: (seq, was[shard].seq) for shard in chosen})
     undo = _name_undo(name, {shard: was[shard] for shard in chosen}, len(was))
-    return Change(changed, dict.fromkeys(chosen, point), *counted, undo, was)
+    return Change(task, changed, dict.fromkeys(chosen, point), *counted, undo, was)
 
 
 def plan_reshard(ledger: Ledger, disk: Disk, wants: Wants, name: str, shards: int, now: float = 0.0) -> Change:
@@ -191,14 +193,14 @@ def plan_reshard(ledger: Ledger, disk: Disk, wants: Wants, name: str, shards: in
         earliest = point_at(Reader(disk), min(start.seq for start in starts.values()), version)
     counted = _count(disk, wants, task, {shard: (earliest.seq, start.seq) for shard, start in starts.items()})
     undo = [f"./tidemark changes reshard {name} --shards {task.shards}"]
-    return Change(changed, dict.fromkeys(range(shards), earliest), *counted, undo, was)
+    return Change(task, changed, dict.fromkeys(range(shards), earliest), *counted, undo, was)
 
 
 def apply_change(ledger: Ledger, change: Change, action: str, **detail: Any) -> None:
     """Do what was planned, with an entry in the audit. UsageError where the task was changed meanwhile."""
     with ledger.write() as connection:
         task = read_task(connection, change.task.name, lock=True)
-        if task is None or task.version_ts >= change.task.version_ts or task.generation + 1 < change.task.generation:
+        if task != change.before:
             raise UsageError(f"task {change.task.name} was changed meanwhile", hint="look again, then decide again")
         replace_points(connection, change.task, change.points)
         was = {shard: f"seq:{point.seq}" for shard, point in (change.was or {}).items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.delivery_worlds import SERVER, Change, World, changes_of, expected_changes
+from tidemark.changes.delivery import tasks
 from tidemark.changes.delivery.storage_points import point_at
 from tidemark.changes.delivery.stream import Options
 from tidemark.changes.store.read import Reader
@@ -94,3 +95,13 @@ def test_a_point_keeps_what_is_done_beyond_it_while_the_member_reads_ahead(world
     member.close()
     assert world.points()[0].gtids == f"{SERVER}:1-15:18"
     assert consume_all(world) == expected_changes(15, world.last) - expected_changes(18, 18) - {changes_of(first)[0]}
+
+
+def test_a_change_that_was_planned_before_another_one_is_refused(world: World) -> None:
+    world.member(shards=4)
+    everything = world.member(shards=None).wants
+    late = tasks.plan_rewind(world.ledger, world.disk, everything, "billing", "seq:30", [2], now=2001.0)
+    world.reshard(3)  # gives it a lower version than the late one has
+    with pytest.raises(UsageError, match="changed meanwhile"):
+        tasks.apply_change(world.ledger, late, "rewind")
+    assert set(world.points()) == {0, 1, 2}
