@@ -1,15 +1,18 @@
 """Batches as lines of JSON in files: what `changes consume` writes, a file a shard, and dead letters.
 
-A file is appended to. A line that a crash tore is cut off when the file is opened again; its batch comes again.
+A file is appended to, by one process or by several. A line that a crash tore is cut off before the next one is written; its
+batch comes again.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ from tidemark.changes.capture.identity import Origin
 from tidemark.changes.delivery.export import Line, as_json, describe_mark, describe_place, describe_shape
 from tidemark.changes.store.model import ABSENT, Ddl, Mark, Row, Rows, Shape, Value
 from tidemark.errors import limits_named
+from tidemark.stores.agent import durable
 
 if TYPE_CHECKING:
     from tidemark.changes.delivery.batches import Batch, Segment
@@ -33,49 +37,62 @@ def encode_lines(lines: Iterator[Line]) -> bytes:
 
 
 class AppendedFile:
-    """A file of lines that are appended and then made durable."""
+    """A file of lines that are appended and then made durable. Processes that share it write one after another."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
         with limits_named(place):
             place.parent.mkdir(parents=True, exist_ok=True)
             is_new = not place.exists()
-            self._file = place.open("ab+")
-            self._file.truncate(_find_last_line(self._file))
-            if is_new:
-                _sync_folder(place.parent)
+            self._file = place.open("ab+", buffering=0)  # what waits in a buffer would not be whole lines
+            try:
+                with self._lock_file():
+                    self._cut_torn_line()
+                if is_new:
+                    durable.sync_folder(os.fsencode(place.parent))
+            except BaseException:
+                self._file.close()
+                raise
 
     def write(self, lines: Iterator[Line]) -> None:
-        with limits_named(self.place):
-            self._file.write(encode_lines(lines))
+        data = encode_lines(lines)
+        with limits_named(self.place), self._lock_file():
+            self._cut_torn_line()
+            # CRASH WINDOW: a part of the lines is written. Who writes next cuts the torn one off, and the batch comes again.
+            durable.write_all(self._file.fileno(), data)
 
     def make_durable(self) -> None:
         with limits_named(self.place):
-            self._file.flush()
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
 
+    @contextmanager
+    def _lock_file(self) -> Iterator[None]:
+        """Keep other processes from writing, and from taking a line that is being written for a torn one."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    def _cut_torn_line(self) -> None:
+        end = self._file.seek(0, os.SEEK_END)
+        if (whole := _find_last_line(self._file)) < end:
+            self._file.truncate(whole)
 
 
 def _find_last_line(file: Any) -> int:
     """The length of a file up to the end of its last whole line."""
     end: int = file.seek(0, os.SEEK_END)
+    window = 1  # mostly the last line is whole
     while end:
-        start = max(0, end - _WINDOW)
-        file.seek(start)
-        found: int = file.read(end - start).rfind(b"\n")
+        start = max(0, end - window)
+        found = os.pread(file.fileno(), end - start, start).rfind(b"\n")
         if found >= 0:
             return start + found + 1
-        end = start
+        end, window = start, _WINDOW
     return 0
 
 

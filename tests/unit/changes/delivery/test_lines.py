@@ -1,0 +1,52 @@
+"""Files of lines that several processes append to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.changes.delivery.lines import AppendedFile
+
+WRITER = """
+import sys
+from pathlib import Path
+from tidemark.changes.delivery.lines import AppendedFile
+for number in range(int(sys.argv[2])):
+    file = AppendedFile(Path(sys.argv[1]))  # each opening looks for a torn line
+    file.write(iter([{"who": sys.argv[3], "n": number, "text": "x" * int(sys.argv[4])}]))
+    file.make_durable()
+    file.close()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "dead.jsonl"
+
+
+def lines_of(place: Path) -> Iterator[object]:
+    return (json.loads(line) for line in place.read_text().splitlines())
+
+
+def test_processes_that_share_a_file_lose_no_line_of_each_other(place: Path) -> None:
+    count, size = 40, 300_000  # a line is more than one write of a pipe's or a page's size
+    words = [[sys.executable, "-c", WRITER, str(place), str(count), who, str(size)] for who in ("one", "two")]
+    writers = [subprocess.Popen(word, env={"PYTHONPATH": ":".join(sys.path)}) for word in words]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    found = [(line["who"], line["n"]) for line in lines_of(place) if isinstance(line, dict)]
+    assert sorted(found) == [(who, number) for who in ("one", "two") for number in range(count)]
+
+
+def test_a_line_that_another_process_tore_is_cut_before_the_next_one(place: Path) -> None:
+    file = AppendedFile(place)
+    file.write(iter([{"n": 1}]))
+    with place.open("ab") as other:
+        other.write(b'{"n": 2, "text": "' + b"x" * 200_000)  # and it died
+    file.write(iter([{"n": 3}]))
+    file.close()
+    assert list(lines_of(place)) == [{"n": 1}, {"n": 3}]
