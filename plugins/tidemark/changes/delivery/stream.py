@@ -105,7 +105,7 @@ class Stream:
         self._valid_until = self._renewed = self._saved_at = 0.0
         self._end = 0
         self._until = 0
-        self._trouble: TidemarkError | None = None
+        self._trouble: Exception | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._blocks = self._make_blocks()
@@ -178,7 +178,9 @@ class Stream:
                 self.beat()
             except RetryableError:
                 continue  # the ledger is away: what is held is held until its lease may have expired
-            except TidemarkError as trouble:
+            except (
+                Exception
+            ) as trouble:  # also of the consumer's `given`: who reads is told, instead of waiting for a dead beat
                 with self._state:
                     self._trouble = trouble
                     self._state.notify_all()
@@ -465,8 +467,10 @@ class Stream:
         """Whether all that the store had at the beginning is given out, of shards that nobody else has. Who follows never
         is."""
         seen = self._seen
-        if self.options.follow or self._stop.is_set():
-            return self._stop.is_set()
+        if self._stop.is_set():
+            return True
+        if self.options.follow or self._trouble is not None:  # who asks for the next batch is told
+            return False
         if self._end < self._until or seen is None or any(self._has_more(held) for held in self._held.values()):
             return False
         return set(range(seen.shards)) <= {*seen.held, *self._held} and not any(h.is_leaving for h in self._held.values())
