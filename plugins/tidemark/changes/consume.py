@@ -17,6 +17,7 @@ from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMake
 from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, GivenPoints, Options, Stream
 from tidemark.changes.delivery.tasks import Change, Wanted
 from tidemark.changes.source import Source, choose_tables, find_source
+from tidemark.errors import UsageError
 from tidemark.ledger.leases import Leases
 from tidemark.settings.load import load_settings
 
@@ -44,10 +45,18 @@ def subscribe(  # noqa: PLR0913 (each is one word of what is asked for)
     """Become a member of a task; its first one begins it. Use it with `with`; start as many processes as you like.
 
     `tables`, `shards`, `columns` (shard columns of a table), `hash`, `key_change`: of the task; left out, they are as the
-    task has them, or 8 shards of all tables by primary key. `start`: a POINT, where a new task begins. `point`: points that
-    the consumer kept, by shard. `rows`: of a batch, at most. `controls`: also what is no row. `follow`: wait for more at the
-    end. `settings`: the file; by default as the command finds it.
+    task has them, or 8 shards of all tables by primary key. `start`: a POINT, where a new task begins. `point`: a function
+    from a shard to the point of it that the consumer kept, or None. It is asked whenever this member begins the shard: a
+    shard that went to another member and came back must not go on from an old one. `rows`: of a batch, at most.
+    `controls`: also what is no row. `follow`: wait for more at the end. `settings`: the file; by default as the command
+    finds it.
     """
+    if point is not None and not callable(point):
+        raise UsageError(
+            f"`point` is a {type(point).__name__}, not a function from a shard to a point",
+            hint="point=lambda shard: READ_POINT(shard), which is asked whenever a shard begins",
+            subject=task,
+        )
     app = open_app(load_settings(settings, os.environ), whose_ever=True)
     wanted = Wanted(
         task,

@@ -163,7 +163,8 @@ class Batch:
     def done(self) -> bool:
         """Say that the batch is dealt with. Points move over unbroken runs of such batches. May be said twice.
 
-        False: the shard was taken by another member, or rewound; its rows come again.
+        False: another member may have the shard by now, or it was rewound. The rows may come again, or may not, so undo
+        nothing.
         """
         return self._settle(self)
 

@@ -49,14 +49,15 @@ LEASE_SECONDS = 45.0
 """A shard of a member on another host that died is free after this."""
 LONGEST_WAIT = 0.2
 STOP, RETRY, DEAD_LETTER = "stop", "retry", "dead_letter"
-GivenPoints = Mapping[int, str] | Callable[[int], str | None]
+GivenPoints = Callable[[int], str | None]
 
 
 @dataclass(frozen=True)
 class Options:
     """How a member reads. `rows`: of a batch, at most. `undone`: batches of a shard that may wait for `done()`.
 
-    `given`: points that the consumer kept itself, by shard. `follow`: go on at the store's end.
+    `given`: asked for the point of a shard that the consumer kept itself, whenever the shard is begun. `follow`: go on at
+    the store's end.
     """
 
     rows: int = 8192
@@ -301,7 +302,7 @@ class Stream:
     def _find_start(self, shard: int, point: StoragePoint) -> StoragePoint:
         """The point that the consumer kept, unless the task was rewound since."""
         given = self.options.given
-        text = (given(shard) if callable(given) else given.get(shard)) if given is not None else None
+        text = given(shard) if given is not None else None
         kept = parse_point_text(text, shard, self.task) if text else None
         return kept if kept is not None and kept.version_ts >= point.version_ts else point
 

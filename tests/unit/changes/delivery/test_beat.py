@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.delivery_worlds import World
+from tests.delivery_worlds import World, changes_of, expected_changes
 from tidemark.changes.delivery.stream import Options
 from tidemark.errors import BinlogGapError
+from tidemark.ledger.leases import Leases, this_process
 
 FAST = 0.05
 
@@ -62,3 +64,30 @@ def test_a_stream_in_trouble_is_not_finished(world: World) -> None:
         wait_until(lambda: stream._thread is not None and not stream._thread.is_alive())
         with pytest.raises(BinlogGapError, match="gone"):
             stream.run(lambda _batch: None)
+
+
+def test_a_shard_that_comes_back_goes_on_from_what_the_consumer_keeps_by_then(world: World) -> None:
+    kept: dict[int, str] = {}
+    options = Options(rows=3, follow=False, given=kept.get)
+    elsewhere = Leases(world.ledger, replace(this_process(), host="elsewhere"))
+    first, second = world.member(options, shards=2), world.member(options, shards=2, leases=elsewhere)
+    first.join()
+    batch = first.next_batch(patience=0)
+    assert batch is not None
+    kept[batch.shard] = batch.point
+    second.join()
+    seen: list[tuple[int, int, int]] = [(batch.shard, *change) for change in changes_of(batch)]
+    batch.done()
+    for _ in range(3):
+        first.beat()
+        second.beat()
+    assert len(first.shards) == len(second.shards) == 1
+    for member in (second, first):
+        while (batch := member.next_batch(patience=0)) is not None:
+            kept[batch.shard] = batch.point
+            seen += [(batch.shard, *change) for change in changes_of(batch)]
+        second.close()
+        first.beat()
+        first.beat()
+    first.close()
+    assert len(seen) == len(set(seen)) == len(expected_changes(1, world.last))

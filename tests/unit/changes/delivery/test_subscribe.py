@@ -83,7 +83,7 @@ def test_a_point_that_the_consumer_keeps_makes_each_effect_once(config: Path) ->
     kept: dict[int, str] = {}
     effects: list[tuple[int, int]] = []
     for _ in range(6):  # each process dies before its points are written: no `done`
-        with bill(config, rows=20, point=dict(kept)) as stream:
+        with bill(config, rows=20, point=kept.get) as stream:
             for _ in range(20):
                 if (batch := stream.next_batch()) is not None:
                     effects += changes_of(batch)  # in one transaction of the consumer's own database
@@ -101,8 +101,10 @@ def test_a_point_of_something_else_is_refused(config: Path) -> None:
         assert fields["checkpointMode"] == "NORMAL" and fields["uuid"] == "11111111-2222-3333-4444-555555555555"
     for wrong in ("", "{", "[]", json.dumps({**fields, "seq": "1"}), json.dumps({**fields, "task": "other"})):
         if wrong:
-            with pytest.raises(UsageError), bill(config, shards=2, point={shard: wrong}):
+            with pytest.raises(UsageError), bill(config, shards=2, point={shard: wrong}.get):
                 pass
+    with pytest.raises(UsageError, match="a dict, not a function"):
+        bill(config, shards=2, point={shard: point})  # it would be old when the shard comes back
 
 
 def test_one_process_is_one_member(config: Path) -> None:
