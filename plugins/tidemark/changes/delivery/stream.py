@@ -133,18 +133,8 @@ class Stream:
     def join(self) -> None:
         """Become a member. Raises UsageError where this process is one already."""
         with self.ledger.write() as connection:
-            read_task(connection, self.task.name, lock=True)
-            rows = self.leases.list_named(connection, lease_prefix(self.task.name))
-            taken = {row.name for row in rows}
-            if any(row.identity == self.leases.identity for row in rows if "/member-" in row.name):
-                raise UsageError(
-                    f"this process is a member of task {self.task.name} already",
-                    hint="start another process; or use `run(callback, workers=N)` for more threads",
-                    subject=self.task.name,
-                )
-            number = next(n for n in range(len(rows) + 1) if member_lease(self.task.name, n) not in taken)
             began = self.clock()
-            self._member = self.leases.acquire_within(connection, member_lease(self.task.name, number), self.name)
+            self._member = self._acquire_member(connection)
         self._renewed, self._valid_until = began, began + self.leases.ttl
         self._saved_at = began
         self._until = Reader(self.disk).view.end.seq
@@ -153,6 +143,25 @@ class Stream:
         except BaseException:
             self.close()
             raise
+
+    def _acquire_member(self, connection: Connection) -> Lease:
+        """The member lease of the lowest number that nobody has. One that is ours without our knowing it is taken again: the
+        answer to a COMMIT may be lost."""
+        read_task(connection, self.task.name, lock=True)
+        others = [
+            row
+            for row in self.leases.list_named(connection, lease_prefix(self.task.name))
+            if "/member-" in row.name and row.holder != self.name
+        ]
+        if any(row.identity == self.leases.identity for row in others):
+            raise UsageError(
+                f"this process is a member of task {self.task.name} already",
+                hint="start another process; or use `run(callback, workers=N)` for more threads",
+                subject=self.task.name,
+            )
+        taken = {row.name for row in others}
+        number = next(n for n in range(len(others) + 1) if member_lease(self.task.name, n) not in taken)
+        return self.leases.acquire_within(connection, member_lease(self.task.name, number), self.name)
 
     def close(self) -> None:
         """Write the points, and give all shards away."""
@@ -199,7 +208,7 @@ class Stream:
             if task is None:
                 raise NotFoundError(f"task {self.task.name} is not in the ledger any more", subject=self.task.name)
             fences = {row.name: row.fence for row in rows}
-            if self._member is not None and fences.get(self._member.name) != self._member.fence:
+            if self._member is None or fences.get(self._member.name) != self._member.fence:
                 self._rejoin()
                 return
             seen = read_seen(self.name, task.shards, task.generation, rows)
@@ -232,13 +241,11 @@ class Stream:
         with self._state:
             self._released += [held.lease for held in self._held.values()]
             self._held = {}
-        self._member = None
+        self._member = None  # until it is one again: each beat tries
+        began = self.clock()
         with self.ledger.write() as connection:
-            rows = self.leases.list_named(connection, lease_prefix(self.task.name))
-            taken = {row.name for row in rows}
-            number = next(n for n in range(len(rows) + 1) if member_lease(self.task.name, n) not in taken)
-            self._member = self.leases.acquire_within(connection, member_lease(self.task.name, number), self.name)
-        self._renewed = self.clock()
+            member = self._acquire_member(connection)
+        self._member, self._renewed = member, began
 
     def _note_task(
         self, task: TaskRow, points: Mapping[int, StoragePoint], fences: Mapping[str, int], seen: Seen

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from tests.delivery_worlds import World, changes_of, expected_changes
 from tidemark.changes.delivery.stream import Options
-from tidemark.errors import BinlogGapError
+from tidemark.errors import BinlogGapError, RetryableError
+from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Leases, this_process
 
 FAST = 0.05
@@ -91,3 +96,37 @@ def test_a_shard_that_comes_back_goes_on_from_what_the_consumer_keeps_by_then(wo
         first.beat()
     first.close()
     assert len(seen) == len(set(seen)) == len(expected_changes(1, world.last))
+
+
+def test_a_member_that_was_taken_for_dead_tries_each_beat_to_be_one_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = world.member(Options(follow=False), shards=2)
+    member.join()
+    with world.ledger.write() as connection:
+        connection.execute(sa.text("UPDATE lease SET fence = fence + 1, holder = '', expires = 0"))
+    with monkeypatch.context() as patched:
+        patched.setattr(member.leases, "acquire_within", go_away)
+        with pytest.raises(RetryableError):
+            member.beat()
+    for _ in range(2):
+        member.beat()
+    assert member.shards == (0, 1)
+    member.close()
+
+
+def go_away(*_arguments: object) -> NoReturn:
+    raise RetryableError("the ledger is away")
+
+
+def lose_answers(ledger: Ledger, patched: pytest.MonkeyPatch) -> None:
+    """What is written is written, and the connection breaks before it is told."""
+    write = ledger.write
+
+    @contextmanager
+    def write_and_break() -> Iterator[Connection]:
+        with write() as connection:
+            yield connection
+        raise RetryableError("the connection was lost at COMMIT")
+
+    patched.setattr(ledger, "write", write_and_break)
