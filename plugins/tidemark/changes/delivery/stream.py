@@ -265,8 +265,12 @@ class Stream:
             for held in self._held.values():
                 held.is_leaving = held.shard in give
                 point = points.get(held.shard)
-                if not is_former and point is not None and point.version_ts != held.saved.version_ts:
+                if is_former or point is None:
+                    continue
+                if point.version_ts != held.saved.version_ts:
                     self._begin_again(held, point)
+                else:
+                    held.saved = point  # the lease is ours, so we wrote it: the answer to a COMMIT may be lost
             self._seen = seen
             leaving = [held for held in self._held.values() if held.is_leaving and not held.undone]
             for held in leaving:

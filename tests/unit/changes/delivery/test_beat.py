@@ -130,3 +130,22 @@ def lose_answers(ledger: Ledger, patched: pytest.MonkeyPatch) -> None:
         raise RetryableError("the connection was lost at COMMIT")
 
     patched.setattr(ledger, "write", write_and_break)
+
+
+def test_a_point_goes_on_behind_a_commit_whose_answer_was_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = world.member(Options(rows=3, follow=False, checkpoint_seconds=0), shards=1)
+    member.join()
+    for number in range(1000):
+        batch = member.next_batch(patience=0)
+        if batch is None:
+            break
+        batch.done()
+        if number == 10:
+            with monkeypatch.context() as patched:
+                lose_answers(world.ledger, patched)
+                with pytest.raises(RetryableError):
+                    member.beat()
+            assert world.points()[0].seq > 1
+    member.beat()
+    assert world.points()[0].seq == world.last + 1
+    member.close()
