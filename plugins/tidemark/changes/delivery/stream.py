@@ -101,6 +101,7 @@ class Stream:
         self._beating = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._member: Lease | None = None
+        self._working: dict[int, Batch] = {}  # by shard, what was given out `one_a_shard` and is not done
         self._released: list[Lease] = []
         self._seen: Seen | None = None
         self._valid_until = self._renewed = self._saved_at = 0.0
@@ -358,14 +359,14 @@ class Stream:
         """The next batch of any shard; None when there is no more (`is_finished`), the stream is closed, or there was none
         for `patience` seconds.
 
-        `one_a_shard`: none of a shard of which one is not done.
+        `one_a_shard`: none of a shard of which one is not done, also of the time before a rewind.
         """
         wait, give_up = 0.01, self.clock() + patience
         while not self._stop.is_set():
             with self._state:
                 if self._trouble is not None:
                     raise self._trouble
-                if (batch := self._find_batch(1 if one_a_shard else self.options.undone, rows)) is not None:
+                if (batch := self._find_batch(one_a_shard, rows)) is not None:
                     return batch
                 if not self._look_for_more():
                     if self.is_finished or self.clock() >= give_up:
@@ -398,9 +399,14 @@ class Stream:
             try:
                 while not ended.is_set() and not self.is_finished:
                     one = self.next_batch(one_a_shard=True, rows=batch, patience=LONGEST_WAIT)
-                    if one is not None and self._deal_with(one, callback, on_error, letters, ended):
-                        one.done()
-                        self.dead = letters.count if letters else 0
+                    if one is None:
+                        continue
+                    try:
+                        if self._deal_with(one, callback, on_error, letters, ended):
+                            one.done()
+                            self.dead = letters.count if letters else 0
+                    finally:
+                        self._forget_working(one)
             except BaseException as error:
                 failed.append(error)
                 ended.set()
@@ -447,12 +453,15 @@ class Stream:
             held = self._held.get(batch.shard)
             return held is not None and any(one is batch for one in held.undone)
 
-    def _find_batch(self, undone: int, rows: int) -> Batch | None:
+    def _find_batch(self, one_a_shard: bool, rows: int) -> Batch | None:
         if self.clock() >= self._valid_until:
             return None
+        undone = 1 if one_a_shard else self.options.undone
         for held in sorted(self._held.values(), key=lambda one: one.cursor.key):
             if held.is_leaving or len(held.undone) >= undone or not self._has_more(held):
                 continue
+            if one_a_shard and held.shard in self._working:
+                continue  # its callback runs, although the shard was rewound, or went away and came back
             taken = held.cursor.take(rows or self.options.rows)
             if taken is None:
                 continue
@@ -460,6 +469,8 @@ class Stream:
             tell = partial(_tell_point, self.task, held.shard, held.saved.version_ts)
             batch = Batch(held.shard, *taken, self._settle, tell)
             held.undone.append(batch)
+            if one_a_shard:
+                self._working[held.shard] = batch
             return batch
         return None
 
@@ -487,8 +498,15 @@ class Stream:
             return False
         return set(range(seen.shards)) <= {*seen.held, *self._held} and not any(h.is_leaving for h in self._held.values())
 
+    def _forget_working(self, batch: Batch) -> None:
+        with self._state:
+            if self._working.get(batch.shard) is batch:
+                del self._working[batch.shard]
+                self._state.notify_all()
+
     def _settle(self, batch: Batch) -> bool:
         with self._state:
+            self._forget_working(batch)
             held = self._held.get(batch.shard)
             if held is None or not (batch.is_done or any(one is batch for one in held.undone)):
                 return batch.is_done

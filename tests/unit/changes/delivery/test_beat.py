@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tests.delivery_worlds import World, changes_of, expected_changes
+from tidemark.changes.delivery.batches import Batch
 from tidemark.changes.delivery.stream import Options
 from tidemark.errors import BinlogGapError, RetryableError
 from tidemark.ledger.database import Ledger
@@ -149,3 +151,27 @@ def test_a_point_goes_on_behind_a_commit_whose_answer_was_lost(world: World, mon
     member.beat()
     assert world.points()[0].seq == world.last + 1
     member.close()
+
+
+def test_callbacks_of_a_shard_come_one_after_another_also_over_a_rewind(world: World) -> None:
+    lock, inside, most = threading.Lock(), 0, 0
+    rewound = threading.Event()
+
+    def callback(_batch: Batch) -> None:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        if not rewound.is_set():
+            rewound.set()
+            version = world.points()[0].version_ts
+            world.rewind("seq:1")
+            wait_until(lambda: stream._held[0].saved.version_ts > version)
+            time.sleep(0.1)  # another worker could take what comes again
+        with lock:
+            inside -= 1
+
+    with world.member(Options(follow=False, beat_seconds=FAST), shards=1) as stream:
+        stream.run(callback, batch=20, workers=3)
+    assert most == 1
+    assert world.points()[0].seq == world.last + 1
