@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.change_worlds import ORDERS, START
+from tests.change_worlds import ORDERS, PEOPLE, START
 from tests.commanded import run_here
 from tests.served_changes import LIMITS, OTHERS, UUID, Served, append, expected, make, rows_of, serving
-from tests.wire_client import text
+from tests.wire_client import pairs, text
 from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Mark, Op, Record, Row, Rows, Transaction
 from tidemark.changes.store.write import Writer
 
 CONFIG = '[sources.orders]\nstore = "store"\n'
+
+ROWS = (Row(Op.INSERT, None, (1, 1, 0.5, "", b"")), Row(Op.INSERT, None, ("ä",)))
 
 
 def make_of(seq: int, records: Sequence[Record]) -> Transaction:
@@ -42,6 +45,25 @@ def test_what_comes_behind_a_block_that_cannot_be_given_is_not_given(tmp_path: P
         point = {"checkpointMode": "NORMAL", "uuid": UUID, "transactionId": 3, "eventIndex": -1}
         client.subscribe(partitionClusterInfo=parts, buffaloCheckpoint=point)
         assert {seq for events in client.fetch_all().values() for seq, _ in rows_of(events)} == {3, 4}
+
+
+def test_many_blocks_without_anything_for_a_client_are_looked_at_in_several_takes(tmp_path: Path) -> None:
+    writer = Writer(Disk(tmp_path / "store"), 1, replace(LIMITS, block_bytes=1))
+    for seq in range(1, 101):
+        append(writer, make_of(seq, [Rows.of(PEOPLE if seq == 90 else ORDERS, [ROWS[seq == 90]])]))
+    group = {"taskName": "billing", "serviceGroupName": "orders"}
+    only = {**group, "databaseInfoSet": [{"databaseName": PEOPLE.database, "tableNames": ["*"]}]}
+    with serving(tmp_path, CONFIG, writer) as served:
+        client = served.ready(shards=1, serviceGroupInfo=only, needEndTransaction=False)
+        known = []
+        while not (reply := client.fetch()).events:
+            assert pairs(reply.envelope, 7)["more"] == "true"
+            known.append(pairs(reply.envelope, 7)["gtidSet"])
+        assert known == [f"{UUID}:1-{seq}" for seq in (32, 64)] and rows_of(reply.events[0]) == [(90, 0)]
+        ends = client.fetch()
+        assert not ends.events and set(pairs(ends.envelope, 7)) == {"gtidSet"}
+        client.subscribe(serviceGroupInfo=only, needEndTransaction=False)
+        assert rows_of(client.fetch(milliseconds=20_000).events[0]) == [(90, 0)]
 
 
 # points that are not exact

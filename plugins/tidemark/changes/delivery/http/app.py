@@ -289,7 +289,8 @@ class Server:
             left = until - self._clock()
             if reply.messages or left <= 0:
                 return reply
-            await self._growths[feed.wanted.source].wait(feed.next, left)
+            if not feed.is_behind:
+                await self._growths[feed.wanted.source].wait(feed.next, left)
 
     async def _answer_points(self, request: Request, tasks: frozenset[str]) -> Response:
         task = _allow_task(parse_task(await self._read_body(request)), tasks)

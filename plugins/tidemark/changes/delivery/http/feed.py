@@ -33,6 +33,8 @@ from tidemark.errors import BinlogGapError, NotFoundError, PermanentError
 TOO_OLD, TOO_NEW, OTHER_SERVER = "LESS_THAN_MIN", "GREATER_THAN_MAX", "OTHER_SERVER"
 EVERYTHING = ("**",)
 KEPT_BLOCKS = 8
+MOST_LOOKED_AT = 32
+"""Blocks without anything for the client, of one take: a thread is free for others after so many."""
 _ENDS = ("commit", "xa_commit", "xa_rollback", "xa_prepare")
 
 
@@ -209,14 +211,25 @@ class Feed:
         self._stretch: Stretch | None = None  # the one at hand
         self._rest: Iterator[tuple[int, e.Event]] = iter(())
         self._known_to = (0, "")  # a transaction, and the GTID set with it
+        self._empty = 0  # blocks of this take that had nothing
+        self.is_behind = False
+        """Whether the store has more than the last take looked at."""
 
     def take(self, asked: Fetch) -> e.Reply:
-        """What comes next: nothing, where the client has all. BinlogGapError: retention took what comes next."""
+        """What comes next: nothing, where the client has all, or where many blocks have nothing for it.
+
+        BinlogGapError: retention took what comes next.
+        """
+        self._empty = 0
         reply = self._take_blocks(asked) if self.wanted.codec == ARROW else self._take_events(asked)
         end = self.watch.open_reader().view.end
         latest = e.encode_checkpoint(Transaction(end.info), 0) if end.seq else b""
         gtids = self._gtids_before_next()
-        return replace(reply, latest=latest, props=[("gtidSet", gtids)] if gtids else [])
+        self.is_behind = self.next <= end.seq
+        props = [("gtidSet", gtids)] if gtids else []
+        if self.is_behind and not reply.messages:
+            props.append(("more", "true"))
+        return replace(reply, latest=latest, props=props)
 
     def _gtids_before_next(self) -> str:
         """The source's GTID set before what the next fetch gives; "" where nothing was given yet, or there are none."""
@@ -237,6 +250,8 @@ class Feed:
         return self._known_to[1]
 
     def _next_stretch(self) -> Stretch | None:
+        if self._empty >= MOST_LOOKED_AT:
+            return None
         for attempt in range(2):
             try:
                 found = next(self._stretches, None)
@@ -295,7 +310,9 @@ class Feed:
         messages: dict[int, list[bytes]] = {}
         size = rows = 0
         while size < asked.bytes and (stretch := self._next_stretch()) is not None:
-            for shard, block, count in self._encode_blocks(stretch):
+            found = list(self._encode_blocks(stretch))
+            self._empty += not found
+            for shard, block, count in found:
                 messages.setdefault(shard, []).append(block)
                 size += len(block)
                 rows += count
@@ -326,13 +343,15 @@ class Feed:
         return e.Reply({**messages}, count)
 
     def _next_event(self) -> tuple[int, e.Event] | None:
-        while True:
-            if (found := next(self._rest, None)) is not None:
-                return found
+        found = next(self._rest, None)
+        while found is None:
             stretch = self._next_stretch()
             if stretch is None:
                 return None
             self._rest = self._encode_events(self._divide(stretch))
+            found = next(self._rest, None)
+            self._empty += found is None
+        return found
 
     def _encode_events(self, divided: dict[int, list[ShardPiece]]) -> Iterator[tuple[int, e.Event]]:
         """Transaction by transaction, and in each by shard."""
