@@ -87,7 +87,9 @@ def shard_rows(sharding: Sharding, rows: Rows) -> Numbers:
     after = _number(sharding, _hash_keys(sharding, rows.shape, batch, 1))
     if not is_deleted.any():
         return after
-    return np.where(is_deleted, _number(sharding, _hash_keys(sharding, rows.shape, batch, 0)), after)
+    deleted = batch.filter(pa.array(is_deleted))
+    after[is_deleted] = _number(sharding, _hash_keys(sharding, rows.shape, deleted, 0))
+    return after
 
 
 def find_key(sharding: Sharding, shape: Shape) -> tuple[int, ...]:
@@ -199,7 +201,8 @@ def _divide_rows(sharding: Sharding, whole: _Whole, chosen: Sequence[int]) -> It
         places = np.arange(count)
         divided = _extend(batch, index, None)
         if len(moved):
-            divided = _split_moved(divided, shape, moved, (olds, shards[moved]))
+            rows = _fill_after(divided.take(pa.array(moved)), shape, find_key(sharding, shape))
+            divided = _split_moved(divided, rows, moved, (olds, shards[moved]))
             places = np.concatenate([np.delete(places, moved), moved, moved])
             shards = np.concatenate([np.delete(shards, moved), olds, shards[moved]])
         order = np.lexsort((places, shards))
@@ -265,11 +268,25 @@ def _extended(schema: Any) -> Any:
     return schema
 
 
-def _split_moved(divided: Any, shape: Shape, moved: Numbers, shards: tuple[Numbers, Numbers]) -> Any:
+def _fill_after(rows: Any, shape: Shape, key: Sequence[int]) -> Any:
+    """Updates whose images after the change have their key. With binlog_row_image = MINIMAL it may stand before alone."""
+    columns, width = list(rows.columns), len(shape.columns)
+    bits = [int.from_bytes(each or b"", "little") for each in rows.column(2).to_pylist()]
+    for place in sorted({*key, *(place for place, column in enumerate(shape.columns) if column.key)}):
+        absent = _find_absent(rows, place, 1) & ~_find_absent(rows, place, 0)
+        if absent.any():
+            after = 3 + width + place
+            columns[after] = pc.if_else(pa.array(absent), columns[3 + place], columns[after])
+            bits = [each & ~(1 << place) if is_absent else each for each, is_absent in zip(bits, absent, strict=True)]
+    size = (width + 7) // 8
+    columns[2] = pa.array([each.to_bytes(size, "little") if each else None for each in bits], columns[2].type)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _split_moved(divided: Any, rows: Any, moved: Numbers, shards: tuple[Numbers, Numbers]) -> Any:
     """The rows without the moved ones, then a delete for each of these, then an insert for each."""
-    width = len(shape.columns)
+    width = (divided.num_columns - 3 - len(EXTRA)) // 2
     kept = divided.filter(pa.array(~np.isin(np.arange(divided.num_rows), moved)))
-    rows = divided.take(pa.array(moved))
     olds, news = (pa.array(each.astype(np.int32)) for each in shards)
     made = [kept]
     for op, other, absent, gone in ((Op.DELETE, news, 2, 3 + width), (Op.INSERT, olds, 1, 3)):
@@ -290,18 +307,35 @@ def _ops_of(batch: Any) -> NDArray[np.uint8]:
 
 
 def _hash_keys(sharding: Sharding, shape: Shape, batch: Any, side: int) -> Words:
-    """The hash of each row's key; `side` 0: as it was before, 1: after. A column that one image lacks is as in the other."""
-    arrays = [_key_column(batch, len(shape.columns), place, side) for place in find_key(sharding, shape)]
+    """The hash of each row's key; `side` 0: as it was before, 1: after. A column that the image after lacks is as before.
+
+    PermanentError where no image has it: the row's shard cannot be known.
+    """
+    arrays = [_key_column(shape, batch, place, side) for place in find_key(sharding, shape)]
     return _hash_ptubes(arrays) if sharding.hash == PTUBES else _hash_mixed(arrays)
 
 
-def _key_column(batch: Any, width: int, place: int, side: int) -> Any:
-    mine, other = (batch.column(3 + width * which + place) for which in (side, 1 - side))
+def _key_column(shape: Shape, batch: Any, place: int, side: int) -> Any:
+    before, after = (batch.column(3 + len(shape.columns) * which + place) for which in (0, 1))
+    absent = lost = _find_absent(batch, place, side)
+    if side:
+        lost = absent & ((_ops_of(batch) != Op.UPDATE) | _find_absent(batch, place, 0))
+    if lost.any():
+        table = f"{shape.database}.{shape.table}"
+        raise PermanentError(
+            f"a row of {table} has no value of {shape.columns[place].name}, by which its rows are divided",
+            hint="set binlog_row_image = FULL at the source, or divide the table by its primary key",
+            subject=table,
+        )
+    return pc.if_else(pa.array(absent), before, after) if side and absent.any() else (before, after)[side]
+
+
+def _find_absent(batch: Any, place: int, side: int) -> NDArray[np.bool_]:
+    """Of which rows the image of a side is there, and lacks a column."""
     absent = batch.column(1 + side)
     if absent.null_count == len(absent):
-        return mine
-    is_absent = [bits is not None and bits[place >> 3] >> (place & 7) & 1 == 1 for bits in absent.to_pylist()]
-    return pc.if_else(pa.array(is_absent, pa.bool_()), other, mine)
+        return np.zeros(len(absent), np.bool_)
+    return np.array([bits is not None and bits[place >> 3] >> (place & 7) & 1 == 1 for bits in absent.to_pylist()], np.bool_)
 
 
 def _number(sharding: Sharding, hashes: Words) -> Numbers:

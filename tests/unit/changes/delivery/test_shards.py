@@ -212,6 +212,46 @@ def test_a_column_that_an_image_lacks_is_as_in_the_other() -> None:
     assert shard_rows(Sharding(4096), rows).tolist() == told
 
 
+REST = (ABSENT, ABSENT, ABSENT)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(Op.UPDATE, (1, ABSENT, *REST), (ABSENT, ABSENT, 0.5, ABSENT, ABSENT)),
+        Row(Op.UPDATE, (1, ABSENT, *REST), (ABSENT, 2, *REST)),
+        Row(Op.DELETE, (1, ABSENT, *REST), None),
+        Row(Op.INSERT, None, (1, ABSENT, *REST)),
+    ],
+)
+@pytest.mark.parametrize("key_change", ["split", "refuse"])
+def test_a_shard_column_that_the_images_lack_is_refused(row: Row, key_change: str) -> None:
+    sharding = Sharding(4, key_change=key_change, columns={"shop.orders": ("paid",)})
+    whole = Row(Op.DELETE, (1, 2, 0.5, "", b""), None)
+    pieces = [Piece(1, Transaction(BinlogInfo(), records=(Rows.of(ORDERS, [whole, row]), COMMIT)))]
+    with pytest.raises(PermanentError, match=r"a row of shop\.orders has no value of paid") as refused:
+        Divider(sharding).divide(pieces)
+    assert "binlog_row_image = FULL" in refused.value.hint
+
+
+def test_the_insert_of_a_row_that_moves_has_its_whole_key() -> None:
+    shape = Shape("d", "t", (Column("a", Kind.INT64, key=True), Column("b", Kind.TEXT, key=True), Column("c", Kind.TEXT)))
+    rows = [Row(Op.UPDATE, (number, "x", ABSENT), (ABSENT, f"y{number}", ABSENT)) for number in range(40)]
+    piece = Piece(1, Transaction(BinlogInfo(), records=(Rows.of(shape, rows), COMMIT)))
+    found = Divider(Sharding(4)).divide([piece])
+    given = [
+        row for pieces in found.values() for r in pieces[0].transaction.records if isinstance(r, Rows) for row in r.rows()
+    ]
+    inserts = [row for row in given if row.op is Op.INSERT]
+    assert len(inserts) > 10 and len(given) == 40 + len(inserts)
+    for row in inserts:
+        assert row.after is not None and row.after[1:] == (f"y{row.after[0]}", ABSENT)
+    for shard, pieces in found.items():
+        for record in pieces[0].transaction.records:
+            if isinstance(record, Rows):
+                assert set(shard_rows(Sharding(4), record)) == {shard}
+
+
 @pytest.mark.parametrize("wrong", [{"shards": 0}, {"shards": 4097}, {"hash": "md5"}, {"key_change": "lose"}])
 def test_what_is_no_sharding_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
