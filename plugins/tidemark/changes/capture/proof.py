@@ -361,13 +361,14 @@ class _Logs:
 
     def _take_xa(self, records: Iterable[Record]) -> bytes | None:
         """As `run` appends it: rows stand where they are committed. None: they were prepared before these logs."""
-        digest, marks, mark = _Digest(), _Digest(), None
+        digest, marks, others, mark = _Digest(), _Digest(), [], None
         for record in records:
             if isinstance(record, Mark):
                 marks.add(record)
                 if record.word in (XA_PREPARE, XA_COMMIT, XA_ROLLBACK):
                     mark = record
                     continue
+                others.append(record)
             digest.add(record)
         if mark is None:
             return digest.take()
@@ -376,8 +377,8 @@ class _Logs:
             return marks.take()
         rows = self._prepared.pop(mark.text, None)
         if mark.word == XA_COMMIT:
-            return rows.add_all([mark]).take() if rows else None
-        return _Digest().add_all([mark]).take()
+            return rows.add_all([*others, mark]).take() if rows else None
+        return _Digest().add_all([*others, mark]).take()
 
 
 class _Digest:

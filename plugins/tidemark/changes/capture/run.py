@@ -406,7 +406,8 @@ class _Capture:
             rows = self.parked.take(mark.text, seq)
             if rows is None and mark.word == XA_COMMIT:
                 rows = iter([self._miss_xa(group, mark.text)])
-            records = chain(rows or (), [mark]) if mark.word == XA_COMMIT else [mark]
+            others = [other for other in gathered.marks if other is not mark]  # what was lost meanwhile
+            records = chain(rows or (), others, [mark]) if mark.word == XA_COMMIT else [*others, mark]
         self._append_large(group, records)
 
     def _miss_xa(self, group: Group, xid: str) -> Mark:

@@ -94,6 +94,7 @@ class Transactions:
         self._gtids = gtids
         self._gtid_offset = gtid_offset
         self._put_back: list[tuple[str, Event]] = []
+        self._lost: list[Mark] = []  # what was lost between two transactions; it stands in the one that comes next
         self._is_wanted: IsWanted = lru_cache(1024)(lambda table: rules.wants(table.database, table.name))
         self._is_between = ahead  # no event that is decoded waits
         self._ahead = ahead
@@ -141,7 +142,7 @@ class Transactions:
 
     def _read_plain(self) -> Iterator[Group]:
         """The transactions that come next, as long as they are plain. What is not is asked for ever more seldom."""
-        while self._is_between and not self._put_back:
+        while self._is_between and not self._put_back and not self._lost:
             if self._patience:
                 self._patience -= 1
                 return
@@ -180,7 +181,7 @@ class Transactions:
             if self._gtids is None or not _fits(self._gtids, body):
                 self._gtids = body
         elif isinstance(body, Incident):
-            self._distrust(file, event.position, *_describe_incident(body))
+            self._lost.append(_distrust(self._rules, f"{file}:{event.position}", *_describe_incident(body)))
         elif isinstance(body, Query):
             self._put_back.append((file, event))
             return self._open(file, event, None)
@@ -229,6 +230,7 @@ class Transactions:
     # reading
 
     def _read_items(self, state: _Open, after: Gtids, offset: int) -> Iterator[Item]:
+        yield from self._lost
         while not state.is_whole:
             found = self._next()
             if found is None:
@@ -242,8 +244,6 @@ class Transactions:
                     raise CorruptionError(f"{state.where}: the log ends inside of a transaction, and was closed")
                 raise CutOff(f"{state.where}: its server died inside of a transaction")
             else:
-                if isinstance(event.body, Incident):
-                    self._distrust(found[0], event.position, *_describe_incident(event.body))
                 items = state.take(event)
             for item in items:
                 if state.savepoints.known:
@@ -252,10 +252,7 @@ class Transactions:
                     yield item
         yield from state.savepoints.take_all()
         self._gtids, self._gtid_offset = after, offset
-
-    def _distrust(self, file: str, position: int, what: str, hint: str) -> None:
-        if self._rules.stops:
-            raise PermanentError(f"{file}:{position}: {what}", hint=hint, subject=f"{file}:{position}")
+        self._lost = []  # of one that is cut off they stand in the next
 
 
 class _Feed:
@@ -359,6 +356,9 @@ class _Open:
             if self.rules.catalog is not None:
                 self.rules.catalog.note_statement(body, self._find_place(event.position))
             yield from self._take_statement(body)
+        elif isinstance(body, Incident):
+            yield from self._distrust(*_describe_incident(body))
+            self.is_whole = not self.has_begun  # MySQL writes GTID and incident, and no end
 
     def _find_place(self, position: int) -> Where:
         return Where(self.rules.change_id, *self.begins, position)
@@ -421,13 +421,17 @@ class _Open:
         self.is_whole = True
 
     def _distrust(self, what: str, hint: str, table: str = "") -> Iterator[Item]:
-        if self.is_left_out:
-            return
-        if self.rules.stops:
-            raise PermanentError(
-                f"{self.where}: {what}", hint=f'{hint}; unsafe = "mark" of the source goes on without', subject=self.where
-            )
-        yield Mark(UNPROVED, table or what)
+        if not self.is_left_out:
+            yield _distrust(self.rules, self.where, what, hint, table)
+
+
+def _distrust(rules: Rules, where: str, what: str, hint: str, table: str = "") -> Mark:
+    """What stands in the place of what is not known. Raises PermanentError where that ends the capture."""
+    if rules.stops:
+        raise PermanentError(
+            f"{where}: {what}", hint=f'{hint}; unsafe = "mark" of the source goes on without', subject=where
+        )
+    return Mark(UNPROVED, table or what)
 
 
 def _describe_incident(body: Incident) -> tuple[str, str]:
