@@ -23,7 +23,7 @@ from tidemark.changes.bootstrap import requests
 from tidemark.changes.bootstrap.catalog import Catalog, forget_definitions
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
-from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, State, Table, read_state, settle, write_state
+from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, Table, read_state, settle, write_state
 from tidemark.changes.bootstrap.tables import list_tables
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import (
@@ -460,8 +460,7 @@ def _go_behind(source: Source, gap: Gap) -> None:
         forget_definitions(disk)  # statements are lost, too
         pass_gap(disk, lease.fence, gap)
         # CRASH WINDOW: it is passed, and nothing says so: it is not passed twice.
-        state = settle(disk, read_state(disk))
-        write_state(disk, State({**state.tables, **{name: Table() for name in gap.tables}}))
+        write_state(disk, settle(disk, read_state(disk)).with_anew(gap.tables))
         # CRASH WINDOW: its tables are asked for, and nothing says so: they are asked for once more, from the start.
         update_gap(disk, replace(gap, is_passed=True))
 

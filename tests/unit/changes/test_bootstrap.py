@@ -223,6 +223,27 @@ def test_it_is_cancelled_and_goes_on(tmp_path: Path, server: mariadb.MariaDb) ->
     assert run_here(config, "changes", "bootstrap", "orders", "--cancel").json["state"] == "done"
 
 
+def test_a_table_of_which_changes_are_not_known_is_read_again(tmp_path: Path, server: mariadb.MariaDb) -> None:
+    server.run(*(f"CREATE TABLE d.{name} (id INT PRIMARY KEY) ENGINE=InnoDB" for name in "tu"), "INSERT INTO d.t VALUES (1)")
+    config = write_settings(tmp_path, server)
+    assert run_here(config, "changes", "capture", "orders").json["bootstrapped"] == ["d.t", "d.u"]
+    server.run("SET binlog_format = 'STATEMENT'", "INSERT INTO d.t VALUES (2)", "DELETE FROM d.t WHERE id = 1")
+    said = run_here(config, "changes", "capture", "orders")
+    said.refused(6, "came as a statement")
+    assert "--tables NAME --again" in said.json["hint"]
+    config.write_text(config.read_text() + 'unsafe = "mark"\n')
+    assert run_here(config, "changes", "capture", "orders").code == 0
+    run_here(config, "changes", "bootstrap", "orders", "--again").refused(2, "--again")
+    run_here(config, "changes", "bootstrap", "orders", "--tables", "d.t", "--again", "--cancel").refused(2, "--again")
+    assert run_here(config, "changes", "bootstrap", "orders", "--tables", "d.*").json["state"] == "done"
+    assert [line["after"] for line in read(config) if line.get("op") == "R"] == [[1]], "what is read already is not read"
+    assert run_here(config, "changes", "bootstrap", "orders", "--tables", "d.t", "--again").json["state"] == "done"
+    lines = read(config)
+    assert [line["text"] for line in lines if line["k"] == "bootstrap_begin"] == ["d.t", "d.u", "d.t"]
+    assert [line["after"] for line in lines if line.get("op") == "R"] == [[1], [2]]
+    assert max(line["seq"] for line in lines if line["k"] == "unproved") < lines[-1]["seq"]
+
+
 def start_follower(config: Path) -> subprocess.Popen[bytes]:
     plugins = str(Path(tidemark.__file__).parents[1])
     path = os.pathsep.join([plugins, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -24,10 +24,12 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Request:
-    """Read the tables that patterns of `database.table` mean; or `cancel`: read no more of any."""
+    """Read the tables that patterns of `database.table` mean, those that are read already where `again`; or `cancel`: read
+    no more of any."""
 
     tables: Sequence[str] = ()
     cancel: bool = False
+    again: bool = False
 
 
 def write_request(disk: Disk, request: Request, clock: Callable[[], int] = time.time_ns) -> str:
@@ -49,10 +51,11 @@ def take_requests(disk: Disk, state: State, there: Mapping[str, Name], wants: Ca
         if request.cancel:
             state = state.with_cancelled()
         else:
-            names = [name for name in there if wants(there[name].database, there[name].table)]
-            state = state.with_waiting(n for n in names if any(fnmatchcase(n, p) for p in request.tables))
+            wanted = [name for name in there if wants(there[name].database, there[name].table)]
+            names = [name for name in wanted if any(fnmatchcase(name, p) for p in request.tables)]
+            state = state.with_anew(names) if request.again else state.with_waiting(names)
         write_state(disk, state)
-        # CRASH WINDOW: done, and still asked: it is done again, which changes nothing.
+        # CRASH WINDOW: done, and still asked: it is done again, which changes nothing, or reads from the start once more.
         disk.remove([path])
     return state
 

@@ -70,6 +70,10 @@ class State:
         found = {name: table if table.state == DONE else table.as_open() for name, table in asked.items()}
         return replace(self, tables={**self.tables, **found})
 
+    def with_anew(self, names: Iterable[str]) -> State:
+        """The same, with these tables to be read from the start, whatever was read of them."""
+        return replace(self, tables={**self.tables, **{name: Table() for name in names}})
+
     def with_parked(self, names: Iterable[str]) -> State:
         """The same, with tables of which rows were lost. What was read of one does not count; one that is to be read is."""
         states = {name: self.tables.get(name, Table(PARKED)).state for name in names}

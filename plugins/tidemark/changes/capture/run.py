@@ -19,6 +19,7 @@ from tidemark.changes.capture.identity import Head, Logs, Origin, number_of, rea
 from tidemark.changes.capture.parked import Parked
 from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.transactions import (
+    GO_ON,
     UNPROVED,
     XA_COMMIT,
     XA_PREPARE,
@@ -416,8 +417,7 @@ class _Capture:
             raise BinlogGapError(
                 f"{group.head.gtid or group.head.info} commits the XA transaction {xid}, whose rows the store does not have:"
                 " it was prepared before the store begins, or in a gap",
-                hint='begin a new store with a log from before it was prepared; or unsafe = "mark" of the source goes on'
-                " without them, and says so in their place",
+                hint=f"begin a new store with a log from before it was prepared; or {GO_ON}",
                 subject=xid,
             )
         return Mark(UNPROVED, f"XA transaction {xid}")

@@ -31,6 +31,10 @@ from tidemark.errors import CorruptionError, PermanentError, TidemarkError, Unsu
 
 COMMIT, XA_PREPARE, XA_COMMIT, XA_ROLLBACK, UNPROVED = "commit", "xa_prepare", "xa_commit", "xa_rollback", "unproved"
 """Words of the marks that stand in a transaction."""
+GO_ON = (
+    'unsafe = "mark" of the source goes on without, and then ./tidemark changes bootstrap SOURCE --tables NAME --again'
+    " reads what a table has now"
+)
 Gtids = MysqlGtidSet | MariaGtidPosition | None
 MOST_HELD = 64 << 20
 """Bytes of rows that are held back behind a savepoint."""
@@ -428,16 +432,14 @@ class _Open:
 def _distrust(rules: Rules, where: str, what: str, hint: str, table: str = "") -> Mark:
     """What stands in the place of what is not known. Raises PermanentError where that ends the capture."""
     if rules.stops:
-        raise PermanentError(
-            f"{where}: {what}", hint=f'{hint}; unsafe = "mark" of the source goes on without', subject=where
-        )
+        raise PermanentError(f"{where}: {what}", hint=f"{hint}; {GO_ON}", subject=where)
     return Mark(UNPROVED, table or what)
 
 
 def _describe_incident(body: Incident) -> tuple[str, str]:
     return (
         f"the server lost changes ({body.message or f'incident {body.number}'})",
-        "read the tables anew: what was lost stands in no log",
+        "what was lost stands in no log",
     )
 
 

@@ -42,7 +42,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     captured.add_argument("--no-bootstrap", action="store_true", help="do not read the rows that tables have already")
     captured.add_argument("--until", metavar="POINT", default="", help=f"to before the first transaction there: {POINT}")
     read_in = add("bootstrap", "bring the rows that tables have now into the store, between the changes")
-    read_in.add_argument("--tables", nargs="+", metavar="P", default=["**"], help='patterns such as "shop.*"')
+    read_in.add_argument("--tables", nargs="+", metavar="P", default=[], help='patterns such as "shop.*"; not told: all')
+    read_in.add_argument(
+        "--again", action="store_true", help="read --tables from the start, those that are read already too"
+    )
     read_in.add_argument("--cancel", action="store_true", help="read no more; what is read stays, and may go on later")
     read_in.add_argument("--no-wait", action="store_true", help="ask the capture that is at work, or the next, and end")
     add("show", "what is known of a source, or of all", optional=True)
@@ -149,7 +152,9 @@ def _run_bootstrap(call: Call) -> Answer:
     from tidemark.changes.source import ask_bootstrap
 
     asked = call.arguments
-    request = Request(cancel=True) if asked.cancel else Request(asked.tables)
+    if asked.again and (asked.cancel or not asked.tables):
+        raise UsageError("--again reads named tables, and excludes --cancel", hint="--tables NAME … --again")
+    request = Request(cancel=True) if asked.cancel else Request(asked.tables or ["**"], again=asked.again)
     with progress.show_progress(call.screen) as beat:
         tables = ask_bootstrap(_source(call), request, wait=not asked.no_wait, progress=beat)
     shown = [
