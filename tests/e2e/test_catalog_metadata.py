@@ -26,6 +26,7 @@ from tests.services.mysql import MySql
 from tests.services.processes import wait_until
 from tests.unit.changes.test_bootstrap_rows import EVERY_TYPE, EVERY_TYPE_OF_MYSQL, ROWS, ROWS_OF_MYSQL
 from tidemark.changes.bootstrap.catalog import PATH, Catalog, read_known
+from tidemark.changes.bootstrap.state import Table, read_state, write_state
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import Job, Place, capture
 from tidemark.changes.capture.transactions import Rules
@@ -166,6 +167,25 @@ def test_a_table_that_is_made_with_its_rows_and_one_that_is_gone(tmp_path: Path,
     orders.capture().refused(6, "parked")
     assert orders.rows("o`d ü") == [[7], [9]]
     assert set(read_known(Disk(orders.store)).parked) == {"d.u", "d.o`d ü"}
+
+
+@pytest.mark.parametrize("running", [MARIADB], indirect=True)
+def test_a_parked_table_that_is_gone_or_not_wanted_ends_no_capture(tmp_path: Path, server: MariaDb) -> None:
+    orders = Orders(tmp_path, server)
+    for name in ("gone", "left"):
+        server.run(f"CREATE TABLE d.{name} (id INT PRIMARY KEY)", f"INSERT INTO d.{name} VALUES (1)")
+        server.run(f"ALTER TABLE d.{name} ADD a INT")
+    orders.capture().refused(6, "d.gone is parked")
+    server.run("DROP TABLE d.gone")
+    disk = Disk(orders.store)
+    write_state(disk, read_state(disk).with_table("d.gone", Table("gone")))  # a death, before the catalog knows it
+    orders.capture().refused(6, "d.left is parked")
+    assert list(read_known(Disk(orders.store)).parked) == ["d.left"]
+    [shown] = orders.run("show").json["sources"]
+    assert {table["name"]: table["state"] for table in shown["bootstrap"]} == {"d.gone": "gone", "d.left": "parked"}
+    orders.config.write_text(orders.config.read_text() + 'exclude = ["d.left"]\n')
+    said = orders.capture()
+    assert said.code == 0, said
 
 
 def test_files_have_no_catalog_and_end_what_was_proved(tmp_path: Path, server: MariaDb) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.app import App
 from tidemark.changes.bootstrap import requests
-from tidemark.changes.bootstrap.catalog import Catalog, forget_definitions
+from tidemark.changes.bootstrap.catalog import Catalog, forget_definitions, read_known
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
 from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, Table, read_state, settle, write_state
@@ -254,11 +254,12 @@ def _make_rules(source: Source, progress: Progress, *, files: bool = False) -> R
 
 
 def _tell_parked(source: Source, rules: Rules) -> None:
-    """Raise PermanentError where rows of a table are lost that is not read anew."""
+    """Raise PermanentError where rows of a table are lost that is wanted, and not read anew."""
     for name, why in sorted(rules.catalog.parked.items() if rules.catalog else ()):
-        raise PermanentError(
-            f"{name} is parked: {why}", hint=f"./tidemark changes bootstrap {source.name} --tables {name}", subject=name
-        )
+        if rules.wants(*name.split(".", 1)):
+            raise PermanentError(
+                f"{name} is parked: {why}", hint=f"./tidemark changes bootstrap {source.name} --tables {name}", subject=name
+            )
 
 
 @dataclass(frozen=True)
@@ -376,7 +377,8 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
     """
     disk = source.disk
     with _hold_capture(source) as lease:
-        if not list_requests(disk) and not (found := read_state(disk)).list_open():
+        found = read_state(disk)
+        if not list_requests(disk) and not found.list_open() and not read_known(disk).parked:
             return found.tables
         rules = _make_rules(source, progress)
         resume = resume_source(source, rules)

@@ -24,6 +24,7 @@ from tidemark.changes.bootstrap.state import (
     settle,
     write_state,
 )
+from tidemark.changes.capture.definitions import Catalog
 from tidemark.changes.capture.identity import Logs, Origin, number_of, write_origin
 from tidemark.changes.capture.run import Captured, Job, capture_into
 from tidemark.changes.connection.login import Server
@@ -80,7 +81,8 @@ def bootstrap_tables(
     """
     made = Bootstrapped(Captured(writer.state, writer.state), [])
     state = settle(job.disk, found := read_state(job.disk))
-    if not state.list_open() and not list_requests(job.disk):
+    parked = job.rules.catalog.parked if job.rules.catalog else {}
+    if not state.list_open() and not list_requests(job.disk) and not parked:
         if state != found:
             write_state(job.disk, state)
     else:
@@ -100,7 +102,8 @@ class _Bootstrap:
         """Read a chunk after the other. A table that is refused is not tried twice."""
         tried: set[str] = set()
         while True:
-            state = state.with_parked(self.catalog.parked if self.catalog else ())
+            if self.catalog is not None:
+                state = self._forget_gone(state, self.catalog).with_parked(self.catalog.parked)
             state = take_requests(self.job.disk, state, self.tables.there, self.job.rules.wants)
             left = [name for name in state.list_open() if name not in tried]
             if not left:
@@ -113,6 +116,15 @@ class _Bootstrap:
                 tried.add(name)
             state = state.with_table(name, table)
         write_state(self.job.disk, state)
+
+    def _forget_gone(self, state: State, catalog: Catalog) -> State:
+        """A parked table that is not there any more cannot be read anew: what it lost is lost."""
+        for name in sorted(catalog.parked.keys() - self.tables.there.keys()):
+            state = state.with_table(name, Table(GONE))
+            write_state(self.job.disk, state)
+            # CRASH WINDOW: it is told as gone, and still parked: the next round finds it so again.
+            catalog.note_read(name)
+        return state
 
     def _read_chunk(self, state: State, name: str, made: Bootstrapped) -> Table:
         """Append the next chunk of a table, and the changes up to it. Returns how far the table is then."""
