@@ -28,11 +28,11 @@ def mysql(number: int) -> bytes:
     return event(E.GTID, b"\1" + bytes(15) + b"\7" + uint(number, 8))
 
 
-def prepared_xa(*between: bytes) -> list[bytes]:
-    """An XA transaction, and its commit behind what lies in between."""
+def prepared_xa(*rows: bytes, between: tuple[bytes, ...] = ()) -> list[bytes]:
+    """An XA transaction with these rows, and its commit behind what lies in between."""
     xa, name = uint(1, 4) + b"\x02\0xa", uint(1, 4) + uint(2, 4) + uint(0, 4) + b"xa"
     commit = [maria(3, b"\x81" + xa), query(b"XA COMMIT X'7861',X'',1")]
-    return [maria(2, b"\x40" + xa), *ROW, event(E.XA_PREPARE, b"\0" + name), *between, *commit]
+    return [maria(2, b"\x40" + xa), *rows, event(E.XA_PREPARE, b"\0" + name), *between, *commit]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,11 @@ def prepared_xa(*between: bytes) -> list[bytes]:
     [
         ("10.11.9-MariaDB", [INCIDENT, maria(2), *ROW, XID], ["row", "commit", LOST, "row", "commit"]),
         ("10.11.9-MariaDB", [maria(2), *ROW, INCIDENT, *ROW, XID], ["row", "commit", "row", LOST, "row", "commit"]),
-        ("10.11.9-MariaDB", prepared_xa(INCIDENT), ["row", "commit", "xa_prepare", "row", LOST, "xa_commit"]),
+        (
+            "10.11.9-MariaDB",
+            prepared_xa(*ROW, between=(INCIDENT,)),
+            ["row", "commit", "xa_prepare", "row", LOST, "xa_commit"],
+        ),
         ("8.4.0", [mysql(2), INCIDENT, mysql(3), query(b"BEGIN"), *ROW, XID], ["row", "commit", LOST, "row", "commit"]),
     ],
     ids=["between", "inside", "xa", "mysql"],

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.binlog_maker import SIGNED, field, log, rows_event, table_map, uint
 from tests.unit.changes.test_capture import NAMES, World
+from tests.unit.changes.test_incidents import XID, maria, prepared_xa
+from tidemark.changes.binlog.layout import EventType as E
+from tidemark.changes.binlog.tables import ColumnType as T
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows, Transaction
 from tidemark.changes.store.read import Reader
@@ -29,8 +33,8 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> World:
 def planted(captured: World, folder: Path, change: Change) -> World:
     """The same logs beside a store that holds something else."""
     world = World(folder)
-    for log in captured.folder.glob("mysql-bin.0*"):
-        (folder / log.name).symlink_to(log)
+    for path in captured.folder.glob("mysql-bin.0*"):
+        (folder / path.name).symlink_to(path)
     world.config.write_bytes(captured.config.read_bytes())
     (folder / "store").mkdir()
     (folder / "store" / "source.json").write_bytes((captured.folder / "store" / "source.json").read_bytes())
@@ -142,6 +146,21 @@ def test_without_gtids_places_are_compared(tmp_path: Path) -> None:
         world = planted(captured, folder, change)
         [one] = prove(world, code=20)["differences"]
         assert one["what"] == folder.name and one["problem"].startswith("a transaction without GTID")
+
+
+def test_rows_of_an_xa_transaction_that_the_log_does_not_describe_are_not_compared(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    place = tmp_path / "mysql-bin.000001"
+    row = rows_event(b"\0" + uint(7, 4), 1, kind=E.WRITE_ROWS_V1)
+    for fields in ((SIGNED, field(4, b"\x01a")), ()):
+        table = table_map([T.LONG], b"", *fields)
+        events = prepared_xa(table, row)
+        place.write_bytes(log(maria(1), table, row, XID, *events, server="10.11.9-MariaDB"))
+        if fields:
+            world.capture("--files", str(place))
+    assert prove(world, "--deep", code=20)["logs"]["counts"] == {"changed": 3}, "a source whose logs have names"
+    world.write_settings('metadata = "catalog"')
+    assert prove(world, "--deep")["differences"] == []
 
 
 def test_what_lies_in_a_gap_on_record_is_told_as_such(captured: World, tmp_path: Path) -> None:

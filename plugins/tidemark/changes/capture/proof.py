@@ -300,7 +300,7 @@ class _Logs:
         self._deep = deep
         self._catalog = rules.catalog
         self._transactions = Transactions(self._note_files(dump), rules, ahead=True)
-        self._prepared: dict[str, _Digest] = {}
+        self._prepared: dict[str, _Digest | None] = {}
         self.before: Gtids = None
         self.files: set[int] = set()
 
@@ -330,8 +330,8 @@ class _Logs:
                     yield from self._take_waiting(waiting)
                     waiting, size = [], 0
                     records = convert_stream(chain(items, group.items))
-                    digest = self._take_xa(records) if group.is_xa else _Digest().add_all(records).take()
-                    yield Seen(group.head.gtid, group.head.info, digest if self._is_described() else None)
+                    digest = self._take_xa(records) if group.is_xa else self._take_large(records)
+                    yield Seen(group.head.gtid, group.head.info, digest)
                     continue
             except CutOff:
                 continue
@@ -359,8 +359,13 @@ class _Logs:
         for (group, _), records in zip(waiting, convert_items([items for _, items in waiting]), strict=True):
             yield Seen(group.head.gtid, group.head.info, _Digest().add_all(records).take())
 
+    def _take_large(self, records: Iterable[Record]) -> bytes | None:
+        digest = _Digest().add_all(records).take()
+        return digest if self._is_described() else None
+
     def _take_xa(self, records: Iterable[Record]) -> bytes | None:
-        """As `run` appends it: rows stand where they are committed. None: they were prepared before these logs."""
+        """As `run` appends it: rows stand where they are committed. None: they were prepared before these logs, or the log
+        does not describe them."""
         digest, marks, others, mark = _Digest(), _Digest(), [], None
         for record in records:
             if isinstance(record, Mark):
@@ -370,11 +375,12 @@ class _Logs:
                     continue
                 others.append(record)
             digest.add(record)
+        is_described = self._is_described()
         if mark is None:
-            return digest.take()
+            return digest.take() if is_described else None
         if mark.word == XA_PREPARE:
-            self._prepared[mark.text] = digest
-            return marks.take()
+            self._prepared[mark.text] = digest if is_described else None
+            return marks.take() if is_described else None
         rows = self._prepared.pop(mark.text, None)
         if mark.word == XA_COMMIT:
             return rows.add_all([*others, mark]).take() if rows else None
