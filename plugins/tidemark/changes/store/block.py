@@ -16,7 +16,7 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from operator import attrgetter
@@ -122,7 +122,7 @@ class Encoded:
 
 def encode_header(header: Header) -> bytes:
     """A header as it is stored."""
-    flags = _BEGINS * header.begins + _ENDS * header.ends
+    flags = _BEGINS * header.begins + _ENDS * header.ends + _DENSE * header.is_dense
     lengths = (header.head_bytes, header.body_bytes)
     states = (header.before.pack(), header.after.pack())
     checks = (header.head_check, header.body_check)
@@ -166,12 +166,8 @@ def compress_block(header: Header, rest: bytes) -> tuple[bytes, int]:
     dense = [transactions, *map(_compress_section, sections)]
     filled = b"".join(piece for section in dense for piece in (_LENGTH.pack(len(section)), section))
     left = len(body) - len(filled)
-    flags = _BEGINS * header.begins + _ENDS * header.ends + _DENSE
-    states = (header.before.pack(), header.after.pack())
-    counts = (header.position, header.fence, header.transactions, header.rows)
-    checks = (header.head_check, zlib.crc32(bytes(left), zlib.crc32(filled)))
-    packed = _HEADER.pack(MAGIC, VERSION, flags, len(head), len(body), *counts, *states, *checks)
-    return b"".join([packed, _CHECK.pack(zlib.crc32(packed)), head, filled]), left
+    dense_header = replace(header, body_check=zlib.crc32(bytes(left), zlib.crc32(filled)), is_dense=True)
+    return encode_header(dense_header) + head + filled, left
 
 
 def _compress_section(data: bytes) -> bytes:

@@ -36,6 +36,7 @@ from tests.wire_client import number, pairs, read_message, text
 from tidemark.changes.delivery.http.client import ReaderClient
 from tidemark.changes.delivery.http.requests import ARROW, Checkpoint, Subscription
 from tidemark.changes.delivery.shards import Sharding
+from tidemark.changes.store.block import HEADER_BYTES, decode_header, is_sound
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
@@ -201,6 +202,40 @@ def test_a_block_that_fits_goes_out_as_it_is_stored(served: Served) -> None:
             sent += read_message(entry[2][0])[3]
     stored = b"".join(path.read_bytes() for path in sorted(served.folder.glob("store/data/*/*.data")))
     assert b"".join(sent).startswith(stored) and len(stored) > 20_000
+
+
+def test_a_block_that_was_compressed_harder_says_so_and_is_read(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "store")
+    writer = Writer(disk, 1, LIMITS)
+    for hours in (0, 30):
+        for _ in range(40):
+            one = make(writer.state.seq + 1)
+            late = replace(one.info, timestamp=one.info.timestamp + hours * 3_600_000_000)
+            append(writer, replace(one, info=late))
+    with serving(tmp_path, '[sources.orders]\nstore = "store"\n', writer) as served:
+        wanted = Subscription(
+            "billing", "orders", Sharding(), (0,), ("**",), Checkpoint("EARLIEST"), ARROW, is_undivided=True
+        )
+        found = []
+        for task in ("billing", "mail"):
+            client = ReaderClient(served.address, TOKEN, replace(wanted, task=task))
+            client.ask_server()
+            client.subscribe()
+            pieces = []
+            while got := client.fetch(milliseconds=0, size=1).frames:
+                pieces += [piece for _, frame in got for piece in frame.pieces]
+            rows = [(p.seq, [*one.rows()]) for p in pieces for one in p.transaction.records if isinstance(one, Rows)]
+            found.append(rows)
+            now = (START + 33 * 3_600_000_000) / 1e6
+            done = retain(disk, Rules(hours=99, compress_hours=2), now)
+            assert bool(done.compressed) == (task == "billing")
+            client.close()
+        assert found[0] == found[1] and found[0][-1][0] == 80
+        client = served.ready(shards=1, codec="ARROW", undivided=True)
+        block = read_message(client.fetch(size=1).envelope[3][0])[1][0]
+        sent = read_message(read_message(block)[2][0])[3][0]
+        header = decode_header(sent)
+        assert header is not None and header.is_dense and is_sound(header, sent[HEADER_BYTES:])
 
 
 def test_over_tls_and_what_retention_took_is_told_and_never_jumped_over(tmp_path: Path) -> None:
