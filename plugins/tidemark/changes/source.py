@@ -337,7 +337,7 @@ def _retain_hourly(source: Source, progress: Progress) -> Iterator[None]:
     def clean() -> None:
         while not ended.wait(RETAIN_SECONDS):
             try:
-                retain_source(source)
+                retain_source(source, ended.is_set)
             except TidemarkError as trouble:
                 progress(Tick(f"not cleaned: {trouble.message}"))
 
@@ -514,13 +514,13 @@ def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
     return export(reader, read_origin(source.disk), query, out)
 
 
-def retain_source(source: Source) -> cleaning.Retained:
+def retain_source(source: Source, is_asked_to_end: Callable[[], bool] = bool) -> cleaning.Retained:
     """One round of cleaning. What a task still has to read stays, up to `retain_bytes`."""
     settings, needed = source.settings, needed_of(source.app.ledger, source.name)
     rules = cleaning.Rules(
         settings.retain_hours, needed=needed, most_bytes=settings.retain_bytes, compress_hours=settings.compress_hours
     )
-    return cleaning.retain(source.disk, rules, source.app.clock())
+    return cleaning.retain(source.disk, rules, source.app.clock(), is_asked_to_end)
 
 
 def name_oldest(source: Source) -> str | None:

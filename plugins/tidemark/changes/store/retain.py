@@ -9,7 +9,7 @@ stays true, and who reads does not care.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -63,8 +63,8 @@ def choose_retired(hours: Sequence[Hour], now: int, rules: Rules) -> list[int]:
     return retired
 
 
-def retain(disk: Disk, rules: Rules, now: float) -> Retained:
-    """One round of both steps. `now`: seconds since 1970."""
+def retain(disk: Disk, rules: Rules, now: float, is_asked_to_end: Callable[[], bool] = bool) -> Retained:
+    """One round of both steps. `now`: seconds since 1970. `is_asked_to_end`: no further bucket is compressed."""
     this_hour = hour_of(int(now * 1_000_000))
     retired = [hour_name(hour) for hour in choose_retired(_list_hours(disk), this_hour, rules)]
     for name in retired:
@@ -77,15 +77,15 @@ def retain(disk: Disk, rules: Rules, now: float) -> Retained:
             # CRASH WINDOW: a folder of which some files are left; the next round removes the rest.
             disk.remove_tree(f"expired/{name}")
             removed.append(name)
-    return Retained(tuple(retired), tuple(removed), tuple(_compress_buckets(disk, this_hour, rules)))
+    return Retained(tuple(retired), tuple(removed), tuple(_compress_buckets(disk, this_hour, rules, is_asked_to_end)))
 
 
-def _compress_buckets(disk: Disk, now: int, rules: Rules) -> Iterator[str]:
+def _compress_buckets(disk: Disk, now: int, rules: Rules, is_asked_to_end: Callable[[], bool]) -> Iterator[str]:
     """Compress the buckets that are old enough and are not yet. The last one of all may still be written to."""
     reader = Reader(disk)
     for bucket in reader.view.buckets[:-1]:
         file = bucket.file
-        if not rules.compress_hours or file.id.hour + rules.compress_hours >= now:
+        if not rules.compress_hours or file.id.hour + rules.compress_hours >= now or is_asked_to_end():
             return
         with suppress(FileNotFoundError):  # another round took it out of sight
             if read_first(disk, file)[0].is_dense:

@@ -297,7 +297,11 @@ class TestRetention:
         left.with_name(f"{left.name}.12ab34cd.tmp").write_bytes(b"of a round that was killed")
         now = (START + 5 * HOUR) // 1_000_000
         assert retain(disk, Rules(hours=99), now).compressed == ()
-        done = retain(disk, Rules(hours=99, compress_hours=2), now)
+        asked = iter([False, True])
+        ended = retain(disk, Rules(hours=99, compress_hours=2), now, lambda: next(asked))
+        assert len(ended.compressed) == 1, "it ends between two buckets"
+        rest = retain(disk, Rules(hours=99, compress_hours=2), now)
+        done = replace(rest, compressed=ended.compressed + rest.compressed)
         buckets = [bucket.file.path for bucket in Reader(disk).view.buckets]
         assert list(done.compressed) == buckets[: len(done.compressed)]
         assert 0 < len(done.compressed) < len(sizes), "the hours that are younger stay as they are"
