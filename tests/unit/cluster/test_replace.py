@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
-from tidemark.cluster.health.watch import watch_groups
+from tidemark.cluster.health.watch import find_due, watch_groups
 from tidemark.cluster.membership.change import Wanted
-from tidemark.cluster.membership.replace import Replaced, choose_change, find_gone, replace_away
+from tidemark.cluster.membership.replace import Replaced, choose_changes, replace_away
+from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.core.placement import Kept
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
-from tidemark.settings.model import NodeSettings
+from tidemark.errors import RetryableError
+from tidemark.ledger.cluster.node_watch import WatchRow
+from tidemark.settings.model import ClusterSettings, NodeSettings
+from tidemark.stores.local import LocalStore
 
 HOUR = 3600.0
 END = LogEnd(Position(1, 5), 1)
@@ -30,8 +34,8 @@ AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
 @pytest.mark.parametrize(
     ("groups", "ring", "spares", "expected"),
     [
-        ({"n1": AWAY}, ("n1", "n2", "n3"), ("n5", "n4"), Wanted("add", "n4")),
-        ({"n1": AWAY}, ("n1", "n2", "n3", "n4"), (), Wanted("remove", "n2")),
+        ({"n1": AWAY}, ("n1", "n2", "n3"), ("n5", "n4"), (Wanted("add", "n4"), Wanted("add", "n5"))),
+        ({"n1": AWAY}, ("n1", "n2", "n3", "n4"), (), (Wanted("remove", "n2"),)),
         ({"n1": AWAY}, ("n1", "n2", "n3"), (), f"group n1: {Kept.NO_SPARE.value}"),
         (
             {"n1": AWAY, "n2": group_of(n2=Role.OFFLINE, n3=Role.SLAVE, n1=Role.SLAVE)},
@@ -45,20 +49,24 @@ AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
             ("n4",),
             f"group n1: {Kept.BELOW_QUORUM.value}",
         ),
-        ({"n3": group_of(n3=Role.UNSYNCED, n4=Role.SLAVE)}, ("n1", "n2", "n3", "n4"), (), Wanted("remove", "n2")),
+        ({"n3": group_of(n3=Role.UNSYNCED, n4=Role.SLAVE)}, ("n1", "n2", "n3", "n4"), (), (Wanted("remove", "n2"),)),
     ],
 )
 def test_which_change_comes_next(
-    groups: dict[str, Group], ring: tuple[str, ...], spares: tuple[str, ...], expected: Wanted | str
+    groups: dict[str, Group], ring: tuple[str, ...], spares: tuple[str, ...], expected: tuple[Wanted, ...] | str
 ) -> None:
-    assert choose_change(groups, "n2", ring, spares, {"n2": 2 * HOUR}, after_s=HOUR) == expected
+    assert choose_changes(groups, "n2", ring, spares, {"n2": 2 * HOUR}, after_s=HOUR) == expected
 
 
-def test_who_is_gone() -> None:
-    away = {"n1": HOUR, "n2": 3 * HOUR, "n9": 9 * HOUR}
-    assert find_gone(("n1", "n2", "n3"), away, HOUR) == "n2"
-    assert find_gone(("n1", "n2", "n3"), away, 4 * HOUR) == ""
-    assert find_gone(("n1", "n2", "n3"), {}, 0.0) == ""
+def test_who_is_due() -> None:
+    seen = {name: WatchRow(name, misses, since=1.0, at=1.0 + hours * HOUR) for name, misses, hours in SEEN}
+    settings = ClusterSettings(misses=3, replace_hours=1)
+    assert find_due(seen, ("n1", "n2", "n3", "n4"), settings) == {"n2": 3 * HOUR, "n1": HOUR}
+    assert find_due(seen, ("n1", "n2"), replace(settings, replace_hours=4)) == {}
+    assert find_due(seen, ("n1", "n2"), replace(settings, replace_hours=0)) == {}
+
+
+SEEN = (("n1", 3, 1), ("n2", 9, 3), ("n3", 2, 3), ("n4", 0, 0), ("n9", 9, 9))  # node, missed rounds, hours
 
 
 @pytest.fixture
@@ -116,4 +124,38 @@ def test_nobody_is_replaced_where_a_group_would_lose_its_quorum_or_a_change_is_o
     with centre.app.ledger.write() as connection:  # it fell out of step, and has nothing to show yet
         connection.exec_driver_sql(f"""UPDATE group_log SET in_step = '["n1", "{gone}"]'""")
     assert replace_away(centre.app, centre.receiver).why.endswith(Kept.BELOW_QUORUM.value)
+    assert centre.sql("SELECT COUNT(*) FROM cluster_change") == [(0,)]
+
+
+def spare_nodes(centre: LoadedCentre, *names: str) -> None:
+    nodes = {name: NodeSettings(name, f"file://{centre.node(name)}") for name in ("n1", "n2", "n3", *names)}
+    centre.app.settings = replace(centre.app.settings, nodes=nodes)
+
+
+def test_the_first_node_that_can_join_takes_the_place(centre: LoadedCentre) -> None:
+    spare_nodes(centre, "n4", "n5", "n6")
+    gone = centre.header
+    stay_away(centre, gone, 1)
+    centre.away = {gone, "n4"}
+    NodeFolder(LocalStore(str(centre.node("n5"))), "n5").claim_folder("another cluster")
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n6", "swapped")
+    assert centre.sql("SELECT kind, node, state FROM cluster_change") == [("add", "n6", "swapped")]
+
+
+def test_where_no_node_can_join_each_is_named_with_its_reason_and_nothing_is_recorded(centre: LoadedCentre) -> None:
+    spare_nodes(centre, "n4", "n5")
+    gone = centre.header
+    stay_away(centre, gone, 1)
+    centre.away = {gone, "n4", "n5"}
+    with pytest.raises(RetryableError, match=rf"^{gone} stays away, and no node can take its places: n4: .*; n5: "):
+        replace_away(centre.app, centre.receiver)
+    assert centre.sql("SELECT COUNT(*) FROM cluster_change") == [(0,)]
+
+
+def test_a_round_of_the_watch_names_who_is_due_and_replaces_nobody(centre: LoadedCentre) -> None:
+    gone = centre.header
+    stay_away(centre, gone, 0.5)
+    assert watch_groups(centre.app, centre.receiver).due == {}
+    stay_away(centre, gone, 2)
+    assert watch_groups(centre.app, centre.receiver).due == {gone: 2}
     assert centre.sql("SELECT COUNT(*) FROM cluster_change") == [(0,)]

@@ -44,6 +44,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "what", nargs="?", default="", metavar="NODE|group:NAME", help="all that are not in step without it"
     )
     receiver_argument(recover)
+    summary = "replace a node that is away for [cluster] replace_hours: another joins, it leaves; data moves"
+    receiver_argument(add_action(choices, "replace", summary, "./tidemark replica replace"))
     summary = "make another member the master of a group"
     switch = add_action(choices, "switchover", summary, "./tidemark replica switchover n1 --to n2")
     switch.add_argument("group", metavar="GROUP", help="its header node, as `replica show` names it")
@@ -104,20 +106,26 @@ def _verify(call: Call, app: App, receiver: ReceiverSettings) -> Answer:
 
 def _watch(call: Call, app: App, receiver: ReceiverSettings) -> Answer:
     from tidemark.cluster.health.watch import watch_groups
-    from tidemark.cluster.membership.replace import replace_away
 
     with show_progress(call.screen) as beat:
         watched = watch_groups(app, receiver, beat)
+    return Answer(watched.as_json(), lambda screen: _print_watched(screen, watched), watched.exit_code)
+
+
+def _replace(call: Call, app: App, receiver: ReceiverSettings) -> Answer:
+    from tidemark.cluster.membership.replace import replace_away
+
+    with show_progress(call.screen) as beat:
         replaced = replace_away(app, receiver, beat)
 
     def show(screen: Screen) -> None:
-        _print_watched(screen, watched)
-        if replaced.node:
-            screen.print_line(
-                f"  {replaced.node} stays away: {replaced.did or 'not replaced'}, {replaced.state or replaced.why}"
-            )
+        if not replaced.node:
+            hours = call.settings.cluster.replace_hours if call.settings.cluster else 0
+            screen.print_line(f"no node is away for {hours:,} h" if hours else "[cluster] replace_hours is 0: never")
+        elif replaced.did:  # else the error says why
+            screen.print_line(f"{replaced.node} stays away: {replaced.did} is {replaced.state}")
 
-    return Answer({**watched.as_json(), "replaced": replaced.as_json()}, show, watched.exit_code)
+    return Answer(replaced.as_json(), show, replaced.exit_code)
 
 
 def _recover(call: Call, app: App, receiver: ReceiverSettings) -> Answer:
@@ -151,6 +159,7 @@ _ACTIONS = {
     "verify": _verify,
     "watch": _watch,
     "recover": _recover,
+    "replace": _replace,
     "switchover": _switch_over,
     "resync": _resync,
     "force": _force,
@@ -180,6 +189,7 @@ def _print_watched(screen: Screen, watched: Watched) -> None:
         *(f"home again: {node} is master of {group}" for group, node in watched.home.items()),
         *(f"in step again: {node} in group {', '.join(groups)}" for node, groups in watched.recovered.items()),
         *(f"recovered: {node} got {count:,} files" for node, count in watched.files.items()),
+        *(f"{node} is away for {hours:,} h: ./tidemark replica replace" for node, hours in watched.due.items()),
         *(f"not in step: {node}: {why}" for node, why in watched.waiting.items()),
         *(f"group {group} waits: {why}" for group, why in watched.waits.items()),
     ]
@@ -222,7 +232,7 @@ def print_replicas(screen: Screen, view: ReplicasView) -> None:
 VERBS = (
     Verb(
         "replica",
-        "data groups: show, verify, watch, recover, switchover, resync, force",
+        "data groups: show, verify, watch, recover, replace, switchover, resync, force",
         "./tidemark replica show",
         _run_replica,
         _add_arguments,

@@ -34,7 +34,7 @@ from tidemark.ledger.cluster.group_logs import GroupLogRow
 from tidemark.ledger.cluster.node_watch import WatchRow, note_round
 from tidemark.ledger.leases import Leases, assert_held
 from tidemark.progress import Progress, Tick, ignore_progress
-from tidemark.settings.model import ReceiverSettings
+from tidemark.settings.model import ClusterSettings, ReceiverSettings
 
 Heard = Mapping[str, tuple[MemberLogs, Mapping[str, Tail]]]
 
@@ -42,8 +42,8 @@ Heard = Mapping[str, tuple[MemberLogs, Mapping[str, Tail]]]
 @dataclass(frozen=True)
 class Watched:
     """A round. `masters`, `home`: group → its new master. `recovered`: node → groups whose log is in step again; `files`:
-    node → files that it got; `waiting`: node → what it still lacks. `offline`: node → rounds that it missed. `waits`: group
-    → for what."""
+    node → files that it got; `waiting`: node → what it still lacks. `offline`: node → rounds that it missed. `due`: node →
+    hours, of nodes that are to be replaced. `waits`: group → for what."""
 
     receiver: str
     nodes: int = 0
@@ -56,6 +56,7 @@ class Watched:
     waiting: Mapping[str, str] = field(default_factory=dict)
     waits: Mapping[str, str] = field(default_factory=dict)
     errors: tuple[TidemarkError, ...] = ()
+    due: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -91,6 +92,7 @@ def watch_groups(
         work.bring_files(progress, files=files)
         work.send_home()
         offline = {node: row.misses for node, row in seen.items() if work.is_offline(node)}
+        due = find_due(seen, cluster.table.ring.names, cluster.settings)
         return Watched(
             receiver.name,
             len(seen),
@@ -103,6 +105,7 @@ def watch_groups(
             work.waiting,
             work.waits,
             tuple(work.errors),
+            {node: int(away_s / 3600) for node, away_s in due.items()},
         )
 
 
@@ -240,6 +243,13 @@ class _Round:
         for (_, node), count in self._lacking_members().items():
             found[node] = found.get(node, 0) + count
         return found
+
+
+def find_due(seen: Mapping[str, WatchRow], ring: Collection[str], settings: ClusterSettings) -> dict[str, float]:
+    """Return the nodes that are away for `[cluster] replace_hours`, and for how many seconds; the longest first. Pure."""
+    away = {node: row.at - row.since for node, row in seen.items() if node in ring and row.misses >= settings.misses}
+    due = [node for node in away if settings.replace_hours and away[node] >= settings.replace_hours * 3600]
+    return {node: away[node] for node in sorted(due, key=lambda node: (-away[node], node))}
 
 
 def needs_master(row: GroupLogRow, names: Collection[str], tails: Mapping[str, Tail]) -> bool:

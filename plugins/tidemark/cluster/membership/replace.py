@@ -1,10 +1,11 @@
 """A node that stays away is replaced: others take its places, by the changes of the nodes that an operator would make.
 
-    replaced = replace_away(app, receiver)        # behind a round of the watch, which says who is away
+    replaced = replace_away(app, receiver)        # by its own command or task: data moves for hours, and the watch goes on
 
 A node that the watch has missed for `[cluster] replace_hours` leaves the cluster. Before that one of the settings that was
-never in it joins, if there is one. One change is made at a time, and none while a group of the node has fewer members in
-step than its quorum. A change that was begun is gone on with, also if the node is back meanwhile. `choose_change` is pure.
+never in it joins, if there is one: the first that answers, has a free folder and room. One change is made at a time, and
+none while a group of the node has fewer members in step than its quorum. A change that was begun is gone on with, also if
+the node is back meanwhile. `choose_changes` is pure.
 
 Source: seed 003 "Data replication of Meta Data" (characteristic 2); seed 001 "Two-phase method".
 """
@@ -12,15 +13,17 @@ Source: seed 003 "Data replication of Meta Data" (characteristic 2); seed 001 "T
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.app import App
+from tidemark.cluster.health.watch import find_due
 from tidemark.cluster.membership.change import Wanted, change_nodes
 from tidemark.cluster.nodes.cluster import Cluster, describe_change, require_cluster
 from tidemark.cluster.replicas.core.placement import Kept, plan_replacement
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import lacking_members
+from tidemark.errors import LeaseHeldError, RetryableError, TidemarkError
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.cluster.node_watch import WatchRow, read_watch
@@ -34,15 +37,22 @@ _MANY = 10_000  # changes that are read
 @dataclass(frozen=True)
 class Replaced:
     """`node`: who is away for so long, "" for nobody. `did`: the change that was made, as `add n4`; `state`: how far it is.
-    `why`: what keeps it."""
+    `why`: what keeps it. `exit_code`: 5 if something does."""
 
     node: str = ""
     did: str = ""
     state: str = ""
     why: str = ""
 
+    @property
+    def exit_code(self) -> int:
+        return RetryableError.kind if self.why else 0
+
     def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        told: dict[str, Any] = {"ok": not self.why}
+        if self.why:
+            told |= {"error": f"{self.node} stays away and is not replaced: {self.why}", "hint": "./tidemark replica show"}
+        return {**told, **vars(self)}
 
 
 def replace_away(
@@ -50,7 +60,7 @@ def replace_away(
 ) -> Replaced:
     """Make, or go on with, the one change that replaces a node. `wait`: until its data has moved.
 
-    Errors as `change_nodes`: the next call goes on.
+    Errors as `change_nodes`: the next call goes on. RetryableError if none of several nodes can join.
     """
     with require_cluster(app, receiver) as cluster:
         hours = cluster.settings.replace_hours
@@ -68,37 +78,45 @@ def replace_away(
                 lacking=set(lacking_members(connection, receiver.name, cluster.table)),
             )
         ring = cluster.table.ring.names
-        away_s = {node: row.at - row.since for node, row in seen.items() if row.misses >= cluster.settings.misses}
+        due = find_due(seen, ring, cluster.settings)
     if change is not None and change.change_id.startswith(_OURS):
-        return _make_change(app, receiver, Wanted(change.kind, change.node, request=change.change_id), progress, wait=wait)
-    gone = find_gone(ring, away_s, hours * 3600)
+        asked = Wanted(change.kind, change.node, request=change.change_id)
+        gone = change.change_id.removeprefix(_OURS).rsplit("-", 2)[0]
+        return Replaced(gone, str(asked), change_nodes(app, receiver, asked, progress, wait).state)
+    gone = next(iter(due), "")
     if not gone:
         return Replaced()
     if change is not None:
         return Replaced(gone, why=describe_change(change))
     request = f"{_OURS}{gone}-{int(seen[gone].since)}"
     spares = app.settings.nodes.keys() - known if f"{request}-add" not in begun else ()
-    wanted = choose_change(groups, gone, ring, spares, away_s, after_s=hours * 3600)
-    if isinstance(wanted, str):
-        return Replaced(gone, why=wanted)
-    asked = Wanted(wanted.kind, wanted.node, request=f"{request}-{wanted.kind}")
-    made = _make_change(app, receiver, asked, progress, wait=wait)
-    return Replaced(gone, made.did, made.state)
+    chosen = choose_changes(groups, gone, ring, spares, due, after_s=hours * 3600)
+    if isinstance(chosen, str):
+        return Replaced(gone, why=chosen)
+    unable = []
+    for wanted in chosen:
+        asked = replace(wanted, request=f"{request}-{wanted.kind}")
+        try:
+            return Replaced(gone, str(asked), change_nodes(app, receiver, asked, progress, wait).state)
+        except LeaseHeldError:
+            raise
+        except TidemarkError as error:
+            if len(chosen) == 1 or _is_recorded(app, receiver, asked.request):
+                raise
+            unable.append(f"{wanted.node}: {error.message}")
+    raise RetryableError(
+        f"{gone} stays away, and no node can take its places: {'; '.join(unable)}",
+        hint=f"bring one of them up, or ./tidemark cluster remove {gone}",
+        subject=gone,
+    )
 
 
-def _make_change(app: App, receiver: ReceiverSettings, wanted: Wanted, progress: Progress, *, wait: bool) -> Replaced:
-    state = change_nodes(app, receiver, wanted, progress, wait).state
-    gone = wanted.request.removeprefix(_OURS).rsplit("-", 2)[0]
-    return Replaced(gone, str(wanted), state)
+def _is_recorded(app: App, receiver: ReceiverSettings, change_id: str) -> bool:
+    with app.ledger.read() as connection:
+        return any(row.change_id == change_id for row in table_rows.newest_changes(connection, receiver.name, _MANY))
 
 
-def find_gone(ring: Sequence[str], away_s: Mapping[str, float], after_s: float) -> str:
-    """Return the node that is away the longest, and for `after_s` at least; "" for none. Pure."""
-    gone = [name for name in ring if away_s.get(name, -1.0) >= after_s]
-    return max(gone, key=lambda name: away_s[name], default="")
-
-
-def choose_change(
+def choose_changes(
     groups: Mapping[str, Group],
     gone: str,
     ring: Sequence[str],
@@ -106,8 +124,8 @@ def choose_change(
     away_s: Mapping[str, float],
     *,
     after_s: float,
-) -> Wanted | str:
-    """Return the change of the nodes that comes next, or why there is none. Pure.
+) -> tuple[Wanted, ...] | str:
+    """Return the changes of which the first possible one comes next, or why there is none. Pure.
 
     `groups`: header → those that have a log; `spares`: nodes of the settings that may join. Each group of the node must
     agree, by `plan_replacement`, and some node must be free for it.
@@ -119,7 +137,7 @@ def choose_change(
             planned = plan_replacement(group, away_s, free, after_s=after_s)
             if isinstance(planned, Kept):
                 return f"group {header}: {planned.value}"
-    return Wanted("add", min(spares)) if spares else Wanted("remove", gone)
+    return tuple(Wanted("add", name) for name in sorted(spares)) or (Wanted("remove", gone),)
 
 
 def _read_groups(

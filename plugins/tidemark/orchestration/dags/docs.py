@@ -142,7 +142,7 @@ node that does not answer is left out until it does.
 | `recover` | one node: what it lacks by digest, then its logs | the node, or who has its files, is away: it is retried |
 | `replace` | with `[cluster] replace_hours`: a node that stays away leaves | its change cannot be made: the next run tries |
 
-`./tidemark replica recover NODE` does the same by hand.
+`./tidemark replica recover NODE` and `./tidemark replica replace` do the same by hand.
 {_RERUN}"""
 
 

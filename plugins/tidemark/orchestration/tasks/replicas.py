@@ -91,6 +91,6 @@ def replace(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
             return {}
         if replaced.why:
             log.warning("node %s stays away and is not replaced: %s", replaced.node, replaced.why)
-        return report_counts(f"Replaced what stays away of {receiver}", replaced.as_json()) if replaced.node else {}
+        return report_counts(f"Replaced what stays away of {receiver}", vars(replaced)) if replaced.node else {}
 
     return perform_step(make_change)
