@@ -19,6 +19,7 @@ from tidemark.cluster.replicas.deliver import late_members
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions
 from tidemark.errors import NotFoundError, UsageError
+from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Identity, Leases
 from tidemark.orchestration.tasks import cluster as cluster_tasks
 from tidemark.orchestration.tasks import replicas as replica_tasks
@@ -129,9 +130,9 @@ def test_a_node_that_stays_away_is_replaced_by_a_task(nodes: Centre) -> None:
     assert replica_tasks.replace("centre") == {}, "nobody is away"
     with nodes.app().ledger.write() as connection:  # n1 is a folder here, and answers: who is away stands in the ledger
         connection.exec_driver_sql("DELETE FROM node_watch")
-        sql = "INSERT INTO node_watch VALUES ('centre', '{}', {}, {}, {}, '', 9000)"
-        for node, misses, since in (("n1", 9, 1), ("n2", 0, 0), ("n3", 0, 0)):
-            connection.exec_driver_sql(sql.format(node, misses, misses, since))
+        sql, now = "INSERT INTO node_watch VALUES ('centre', '{}', {}, {}, {}, '', {})", database_time(connection)
+        for node, misses, since in (("n1", 9, now - 9000), ("n2", 0, 0), ("n3", 0, 0)):
+            connection.exec_driver_sql(sql.format(node, misses, misses, since, now))
     told = replica_tasks.replace("centre")
     assert (told["node"], told["did"], told["why"]) == ("n1", "", "group n1: the group has no master")
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
 from tidemark.cluster.health.watch import find_due, watch_groups
-from tidemark.cluster.membership.change import Wanted
+from tidemark.cluster.membership.change import Wanted, roll_back
 from tidemark.cluster.membership.replace import Replaced, choose_changes, replace_away
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.core.placement import Kept
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
-from tidemark.errors import RetryableError
+from tidemark.errors import NoQuorumError, RetryableError
 from tidemark.ledger.cluster.node_watch import WatchRow
 from tidemark.settings.model import ClusterSettings, NodeSettings
 from tidemark.stores.local import LocalStore
@@ -94,6 +94,12 @@ def stay_away(centre: LoadedCentre, node: str, hours: float) -> None:
     watch_groups(centre.app, centre.receiver)
 
 
+def pause(centre: LoadedCentre, hours: float) -> None:
+    """Nothing runs for so long."""
+    with centre.app.ledger.write() as connection:
+        connection.exec_driver_sql(f"UPDATE node_watch SET since = since - {hours * HOUR}, at = at - {hours * HOUR}")
+
+
 def test_a_node_that_stays_away_is_replaced_by_one_of_the_settings(centre: LoadedCentre) -> None:
     gone = centre.header  # a master
     stay_away(centre, gone, 0.5)
@@ -159,3 +165,40 @@ def test_a_round_of_the_watch_names_who_is_due_and_replaces_nobody(centre: Loade
     stay_away(centre, gone, 2)
     assert watch_groups(centre.app, centre.receiver).due == {gone: 2}
     assert centre.sql("SELECT COUNT(*) FROM cluster_change") == [(0,)]
+
+
+def test_hours_in_which_nobody_looked_do_not_count(centre: LoadedCentre) -> None:
+    gone = centre.header
+    stay_away(centre, gone, 0.5)
+    pause(centre, 1.5)
+    assert watch_groups(centre.app, centre.receiver).due == {gone: 2}, "a timer may run each hour"
+    pause(centre, 48)
+    assert "the watch looked 48 h ago" in replace_away(centre.app, centre.receiver).why, "it may be back since"
+    watched = watch_groups(centre.app, centre.receiver)
+    assert (watched.due, watched.offline[gone]) == ({}, 6)
+    assert replace_away(centre.app, centre.receiver) == Replaced()
+    stay_away(centre, gone, 1)
+    assert watch_groups(centre.app, centre.receiver).due == {gone: 1}
+
+
+def plan_only(centre: LoadedCentre, gone: str) -> None:
+    """A run that ends behind the record of its change: too few nodes take the table."""
+    centre.away = set(centre.app.settings.nodes) - {"n4", "n5"}
+    with pytest.raises(NoQuorumError):
+        replace_away(centre.app, centre.receiver)
+    centre.away = {gone}
+    roll_back(centre.app, centre.receiver)
+
+
+def test_a_change_that_was_rolled_back_is_not_made_again_and_no_node_leaves_for_it(centre: LoadedCentre) -> None:
+    gone = centre.header
+    stay_away(centre, gone, 1)
+    plan_only(centre, gone)
+    assert replace_away(centre.app, centre.receiver) == Replaced(
+        gone, why=f"add n4 was rolled back: ./tidemark cluster add another node, or remove {gone}, by hand"
+    )
+    assert centre.sql("SELECT kind, node, state FROM cluster_change") == [("add", "n4", "rolled_back")]
+    spare_nodes(centre, "n4", "n5")
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, "add n5", "done"), "another one may"
+    watch_groups(centre.app, centre.receiver)
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"remove {gone}", "done")

@@ -79,7 +79,7 @@ def done_before(app: App, receiver: ReceiverSettings, wanted: Wanted) -> str | N
         if table_rows.open_change(connection, receiver.name) or not table_rows.current_epoch(connection, receiver.name):
             return None
         nodes = {row.node: row for row in table_rows.nodes_of_receiver(connection, receiver.name)}
-        changes = [row for row in table_rows.newest_changes(connection, receiver.name, _MANY) if row.state == "done"]
+        changes = [row for row in table_rows.newest_changes(connection, receiver.name) if row.state == "done"]
     node = nodes.get(wanted.node)
     if wanted.kind == "init":
         other = sorted(name for name in app.settings.nodes if name not in nodes or nodes[name].state == "left")
@@ -130,8 +130,6 @@ def joining_row(app: App, receiver: ReceiverSettings, wanted: Wanted) -> NodeRow
 
 
 __all__ = ["ChangeResult", "PlanReport", "Wanted", "change_nodes", "init_cluster", "plan_change", "roll_back"]
-
-_MANY = 10_000  # changes that are read
 
 
 @dataclass(frozen=True)
@@ -314,7 +312,7 @@ def _read_change_state(app: App, receiver: ReceiverSettings, change_id: str) -> 
 
 
 def _change_of(connection: Connection, receiver: str, change_id: str) -> ChangeRow | None:
-    known = table_rows.newest_changes(connection, receiver, _MANY)
+    known = table_rows.newest_changes(connection, receiver)
     return next((row for row in known if row.change_id == change_id), None)
 
 
@@ -416,7 +414,7 @@ def _estimate_rate(app: App, receiver: ReceiverSettings, settings: ClusterSettin
     if caps:
         return min(caps)
     with app.ledger.read() as connection:
-        for row in table_rows.newest_changes(connection, receiver.name, _MANY):
+        for row in table_rows.newest_changes(connection, receiver.name):
             if row.state == "done" and row.ended is not None and row.ended > row.begun:
                 moved = sum(
                     move.bytes_done for move in move_rows.moves_of_epoch(connection, receiver.name, row.from_epoch + 1)

@@ -5,7 +5,7 @@
 A node that the watch has missed for `[cluster] replace_hours` leaves the cluster. Before that one of the settings that was
 never in it joins, if there is one: the first that answers, has a free folder and room. One change is made at a time, and
 none while a group of the node has fewer members in step than its quorum. A change that was begun is gone on with, also if
-the node is back meanwhile. `choose_changes` is pure.
+the node is back meanwhile; one that the operator rolled back is not begun again. `choose_changes` is pure.
 
 Source: seed 003 "Data replication of Meta Data" (characteristic 2); seed 001 "Two-phase method".
 """
@@ -26,12 +26,13 @@ from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.errors import LeaseHeldError, RetryableError, TidemarkError
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
-from tidemark.ledger.cluster.node_watch import WatchRow, read_watch
+from tidemark.ledger.cluster.node_watch import PAUSE_SECONDS, WatchRow, read_watch
+from tidemark.ledger.cluster.tables import ChangeRow
+from tidemark.ledger.database import database_time
 from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 
-_OURS = "replace-"  # how the ids of these changes begin
-_MANY = 10_000  # changes that are read
+_OURS = "replace-"  # how the ids of these changes begin; then node, number, kind
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def replace_away(
             change = table_rows.open_change(connection, receiver.name)
             seen = read_watch(connection, receiver.name)
             known = {row.node for row in table_rows.nodes_of_receiver(connection, receiver.name)}
-            begun = {row.change_id for row in table_rows.newest_changes(connection, receiver.name, _MANY)}
+            changes = table_rows.newest_changes(connection, receiver.name)
+            now = database_time(connection)
             groups = _read_groups(
                 cluster,
                 read_group_logs(connection, receiver.name),
@@ -79,29 +81,40 @@ def replace_away(
             )
         ring = cluster.table.ring.names
         due = find_due(seen, ring, cluster.settings)
-    if change is not None and change.change_id.startswith(_OURS):
+    if change is not None and _gone_of(change):
         asked = Wanted(change.kind, change.node, request=change.change_id)
-        gone = change.change_id.removeprefix(_OURS).rsplit("-", 2)[0]
-        return Replaced(gone, str(asked), change_nodes(app, receiver, asked, progress, wait).state)
+        return Replaced(_gone_of(change), str(asked), change_nodes(app, receiver, asked, progress, wait).state)
     gone = next(iter(due), "")
     if not gone:
         return Replaced()
     if change is not None:
         return Replaced(gone, why=describe_change(change))
-    request = f"{_OURS}{gone}-{int(seen[gone].since)}"
-    spares = app.settings.nodes.keys() - known if f"{request}-add" not in begun else ()
-    chosen = choose_changes(groups, gone, ring, spares, due, after_s=hours * 3600)
+    if now - seen[gone].at >= PAUSE_SECONDS:
+        return Replaced(
+            gone, why=f"the watch looked {(now - seen[gone].at) / 3600:,.0f} h ago: run ./tidemark replica watch"
+        )
+    ours = [row for row in changes if _gone_of(row) == gone]
+    last = next((row for row in ours if row.state == "done"), None)
+    joined = last is not None and last.kind == "add" and last.node in ring
+    chosen = choose_changes(
+        groups, gone, ring, () if joined else app.settings.nodes.keys() - known, due, after_s=hours * 3600
+    )
     if isinstance(chosen, str):
         return Replaced(gone, why=chosen)
+    undone = {(row.kind, row.node) for row in ours if row.state == "rolled_back" and row.begun >= seen[gone].since}
+    left = [wanted for wanted in chosen if (wanted.kind, wanted.node) not in undone]
+    if not left:
+        told = ", ".join(sorted(" ".join(one) for one in undone))
+        return Replaced(gone, why=f"{told} was rolled back: ./tidemark cluster add another node, or remove {gone}, by hand")
     unable = []
-    for wanted in chosen:
-        asked = replace(wanted, request=f"{request}-{wanted.kind}")
+    for wanted in left:
+        asked = replace(wanted, request=f"{_OURS}{gone}-{len(ours)}-{wanted.kind}")
         try:
             return Replaced(gone, str(asked), change_nodes(app, receiver, asked, progress, wait).state)
         except LeaseHeldError:
             raise
         except TidemarkError as error:
-            if len(chosen) == 1 or _is_recorded(app, receiver, asked.request):
+            if len(left) == 1 or _is_recorded(app, receiver, asked.request):
                 raise
             unable.append(f"{wanted.node}: {error.message}")
     raise RetryableError(
@@ -111,9 +124,15 @@ def replace_away(
     )
 
 
+def _gone_of(change: ChangeRow) -> str:
+    """Return the node that a change of ours replaces; "" for somebody else's change."""
+    ours = change.change_id.startswith(_OURS)
+    return change.change_id.removeprefix(_OURS).rsplit("-", 2)[0] if ours else ""
+
+
 def _is_recorded(app: App, receiver: ReceiverSettings, change_id: str) -> bool:
     with app.ledger.read() as connection:
-        return any(row.change_id == change_id for row in table_rows.newest_changes(connection, receiver.name, _MANY))
+        return any(row.change_id == change_id for row in table_rows.newest_changes(connection, receiver.name))
 
 
 def choose_changes(

@@ -15,10 +15,13 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.database import database_time
 from tidemark.ledger.sql import write_rows
 
+PAUSE_SECONDS = 2 * 3600  # between two rounds: nobody looked, so a node was not seen to be away meanwhile
+
 
 @dataclass(frozen=True)
 class WatchRow:
-    """`misses`: rounds in a row without an answer, the first of them at `since`; `earlier`: as it was a round before."""
+    """`misses`: rounds in a row without an answer; `since`: the first of them behind the last pause; `earlier`: `misses` a
+    round before."""
 
     node: str
     misses: int = 0
@@ -44,7 +47,8 @@ def note_round(connection: Connection, receiver: str, answers: Mapping[str, str]
     for node, why in answers.items():
         last = known.get(node, WatchRow(node))
         misses = last.misses + 1 if why else 0
-        rows[node] = WatchRow(node, misses, last.misses, (last.since or at) if why else 0.0, why, at)
+        since = last.since if last.since and at - last.at < PAUSE_SECONDS else at
+        rows[node] = WatchRow(node, misses, last.misses, since if why else 0.0, why, at)
     connection.execute(sa.text("DELETE FROM node_watch WHERE receiver = :r"), {"r": receiver})
     sql = (
         "INSERT INTO node_watch (receiver, node, misses, earlier, since, why, at)"

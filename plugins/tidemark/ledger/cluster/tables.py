@@ -236,7 +236,7 @@ def set_change_state(connection: Connection, change_id: str, state: str, ended: 
         )
 
 
-def newest_changes(connection: Connection, receiver: str, limit: int = 100) -> list[ChangeRow]:
+def newest_changes(connection: Connection, receiver: str, limit: int = 10_000) -> list[ChangeRow]:
     """Return changes, the newest first."""
     sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r ORDER BY begun DESC, change_id LIMIT :l"
     return [ChangeRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver, "l": limit})]

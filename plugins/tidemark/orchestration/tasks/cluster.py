@@ -159,7 +159,7 @@ def _find_end_state(app: App, receiver: str, wanted: Wanted) -> str:
     from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:
-        rows = table_rows.newest_changes(connection, receiver, limit=10_000)
+        rows = table_rows.newest_changes(connection, receiver)
     return next((row.state for row in rows if (row.kind, row.node) == (wanted.kind, wanted.node)), "")
 
 
@@ -168,7 +168,7 @@ def _find_change(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:
     from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:
-        rows = table_rows.newest_changes(connection, receiver, limit=10_000)
+        rows = table_rows.newest_changes(connection, receiver)
         now = table_rows.open_change(connection, receiver)
     if now is not None and (now.kind, now.node) == (wanted.kind, wanted.node):
         return now

@@ -199,7 +199,8 @@ def explain_node(f: NodeFacts) -> Explanation:
         evidence.append(f"{f.going[0]:,} files ({format_size(f.going[1])}) go when their grace is over")
     evidence += _describe_roles(f.roles)
     if f.missed is not None and f.missed.misses:
-        evidence.append(f"the watch had no answer {f.missed.misses} times since {format_time(f.missed.since)}")
+        since = format_time(f.missed.since)
+        evidence.append(f"the watch had no answer {f.missed.misses} times in a row; the node counts as away since {since}")
     if f.free is not None:
         evidence.append(f"{format_size(f.free)} free")
     if f.change is not None:
