@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ ASK_AIRFLOW = (
     "tidemark.orchestration.connections:ask_airflow"  # by name: Airflow is orchestration's alone, and may be missing
 )
 config: str | None = None  # the command's --config: an Airflow of `./tidemark up` may lie beside these settings
-TYPES = ("sftp", "ssh", "generic", "mysql")
+TYPES = ("sftp", "ssh", "generic")  # of a login at a store
 UNPINNED = ("no_host_key_check", "allow_host_key_change")  # extras of Airflow's SSH provider that take any server's key
 _OFF = ("", "0", "false", "no", "none")
 
@@ -68,8 +68,11 @@ class HeldConnection:
             return self.now != refused
 
 
-def read_connection(connection_id: str) -> Connection:
-    """Find a connection. NotFoundError if there is none, UsageError if it can be no login, and errors of asking Airflow."""
+def read_connection(connection_id: str, types: Collection[str] = TYPES) -> Connection:
+    """Find a connection. NotFoundError if there is none, UsageError if it can be no login, and errors of asking Airflow.
+
+    `types`: others are refused, so that no password goes to a server of another kind.
+    """
     if _has_airflow():
         from pkgutil import resolve_name
 
@@ -84,18 +87,18 @@ def read_connection(connection_id: str) -> Connection:
             hint=f"add it in Airflow, or set {variable_of(connection_id)}{where}; then ./tidemark doctor",
             subject=connection_id,
         )
-    return make_connection(connection_id, found)
+    return make_connection(connection_id, found, types)
 
 
 def variable_of(connection_id: str) -> str:
     return f"AIRFLOW_CONN_{connection_id.upper()}"
 
 
-def make_connection(connection_id: str, found: Mapping[str, Any]) -> Connection:
+def make_connection(connection_id: str, found: Mapping[str, Any], types: Collection[str] = TYPES) -> Connection:
     """Make a connection of Airflow's fields: conn_type, login, password, port, extra. Pure. Raises UsageError."""
     kind, extra = str(found.get("conn_type") or ""), found.get("extra") or {}
-    if kind not in TYPES:
-        raise _refuse(connection_id, f"is of type {kind!r}; a login needs one of {', '.join(TYPES)}")
+    if kind not in types:
+        raise _refuse(connection_id, f"is of type {kind!r}; a login needs one of {', '.join(types)}")
     if isinstance(extra, str):
         extra = _parse_json(connection_id, extra)
     for name in UNPINNED:

@@ -104,6 +104,7 @@ def test_a_key_file_in_the_form_of_a_uri(sshd: Sshd, monkeypatch: pytest.MonkeyP
     ("fields", "error", "says"),
     [
         ({"conn_type": "http"}, UsageError, "'plant' is of type 'http'; a login needs one of sftp, ssh, generic"),
+        ({"conn_type": "mysql", "password": PASSWORD}, UsageError, "'plant' is of type 'mysql'; a login needs one of sftp"),
         ({}, UsageError, "'plant' has no key and no password"),
         ({"no_host_key_check": "true"}, UsageError, "'plant' has no_host_key_check, which Tidemark refuses"),
         ({"private_key": "no key"}, PermanentError, "private_key of Airflow connection 'plant' is no private key"),

@@ -137,7 +137,7 @@ def login_of(settings: SourceSettings) -> connection.SourceSettings:
             hint=f"set its url, or: ./tidemark changes capture {settings.name} --files …",
         )
     user, addresses = split_server_url(settings.url)
-    told = read_connection(settings.connection) if settings.connection else None
+    told = read_connection(settings.connection, ("mysql", "generic")) if settings.connection else None
     if told is not None and not told.password:
         raise UsageError(f"Airflow {told.name} has no password", hint=told.next_step, subject=told.id)
     return connection.SourceSettings(
