@@ -5,9 +5,9 @@ Both carry the same folder, which a real IoTDB 0.12.0 wrote: 200 files of 354 MB
     to_sync_tool_200, to_sync_tool_2000     a whole `./tidemark sync` over SSH, load included, from an empty ledger, to the
                                             original: from the start of its client until the receiving server, which runs
                                             already, answers with every point
-    to_pipe_200, to_pipe_2000               the same beside the Pipe of IoTDB 2.0.1-beta between two servers (`bench.pipe`);
-    …_pool                                  the same with `[spark] engine = "pool"`: without Spark, which "auto" takes for
+    to_sync_tool_200_pool, …_2000_pool      the same with `[spark] engine = "pool"`: without Spark, which "auto" takes for
                                             5 million points and more where there is a Java
+    to_pipe_200, to_pipe_2000               a whole sync beside the Pipe of IoTDB 2.0.1-beta between two servers (`bench.pipe`)
 
 On disk, since how data gets there is part of it: the original does not wait until they are, Tidemark does. The tool and
 its server come from Maven Central on first use (Java and Maven needed).
