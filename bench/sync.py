@@ -7,7 +7,7 @@ Both carry the same folder, which a real IoTDB 0.12.0 wrote: 200 files of 354 MB
                                             already, answers with every point
     to_sync_tool_200_pool, …_2000_pool      the same with `[spark] engine = "pool"`: without Spark, which "auto" takes for
                                             5 million points and more where there is a Java
-    to_pipe_200, to_pipe_2000               a whole sync beside the Pipe of IoTDB 2.0.1-beta between two servers (`bench.pipe`)
+    to_pipe_200, to_pipe_2000               a whole sync beside the Pipe between two IoTDB 2.0.1-beta (`bench.pipe`)
 
 On disk, since how data gets there is part of it: the original does not wait until they are, Tidemark does. The tool and
 its server come from Maven Central on first use (Java and Maven needed).
