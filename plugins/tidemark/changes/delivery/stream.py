@@ -273,10 +273,7 @@ class Stream:
                 else:
                     held.saved = point  # the lease is ours, so we wrote it: the answer to a COMMIT may be lost
             self._seen = seen
-            leaving = [held for held in self._held.values() if held.is_leaving and not held.undone]
-            for held in leaving:
-                del self._held[held.shard]
-            return leaving
+            return [held for held in self._held.values() if held.is_leaving and not held.undone]
 
     def _begin_again(self, held: _Held, point: StoragePoint) -> None:
         """Go on from another point: the shard was rewound. What is given out of it moves nothing any more."""
@@ -326,20 +323,24 @@ class Stream:
     def _give_back(self, leaving: Sequence[_Held], more: Sequence[Lease]) -> None:
         """Write all points that are to move, and release the leases of shards that go."""
         with self._state:
-            there = [*self._held.values(), *leaving]
-            places = [(held, held.find_place()) for held in there]
-        self._released += [*(held.lease for held in leaving), *more]
+            there = {**self._held, **{held.shard: held for held in leaving}}
+            places = [(held, held.find_place()) for held in there.values()]
+        released = [*self._released, *(held.lease for held in leaving), *more]
         points = [(held, place.as_point(held.saved.version_ts)) for held, place in places if place is not None]
         moves = [(held, point) for held, point in points if point != held.saved]
-        if not moves and not self._released:
+        if not moves and not released:
             return
         with self.ledger.write() as connection:
             moved = [(held, point) for held, point in moves if self._move(connection, held, point)]
-            self.leases.release_within(connection, self._released)
+            self.leases.release_within(connection, released)
         # CRASH WINDOW: the points are written and nobody here knows: they are read again by who begins the shard.
         self._released = []
         for held, point in moved:
             held.saved = point
+        with self._state:
+            for held in leaving:  # only now: a shard whose point could not be written is given away by a later beat
+                if self._held.get(held.shard) is held:
+                    del self._held[held.shard]
 
     def _move(self, connection: Connection, held: _Held, point: StoragePoint) -> bool:
         try:

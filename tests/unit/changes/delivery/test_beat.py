@@ -175,3 +175,22 @@ def test_callbacks_of_a_shard_come_one_after_another_also_over_a_rewind(world: W
         stream.run(callback, batch=20, workers=3)
     assert most == 1
     assert world.points()[0].seq == world.last + 1
+
+
+def test_a_shard_whose_point_could_not_be_written_is_given_away_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = world.member(Options(follow=False), shards=2)
+    member.join()
+    while (batch := member.next_batch(patience=0)) is not None:
+        batch.done()
+    elsewhere = Leases(world.ledger, replace(this_process(), host="elsewhere"))
+    other = world.member(Options(follow=False), shards=2, leases=elsewhere)
+    other.join()
+    with monkeypatch.context() as patched:
+        patched.setattr(world.ledger, "write", go_away)
+        with pytest.raises(RetryableError):
+            member.beat()
+    member.beat()
+    assert len(member.shards) == 1
+    assert {point.seq for point in world.points().values()} == {world.last + 1}
+    other.close()
+    member.close()
