@@ -116,6 +116,7 @@ def consume_task(app: App, asked: Consumption) -> Consumed:
     done, files, waiting = Consumed(), _Files(asked), list[Batch]()
     options = Options(controls=asked.format != DEBEZIUM, follow=asked.follow, undone=2 * DURABLE_BATCHES)
     with open_stream(app, asked.wanted, options) as stream:
+        settled = stream.clock()
         try:
             while not stream.is_finished and not (asked.limit and done.rows >= asked.limit):
                 most = min(options.rows, asked.limit - done.rows) if asked.limit else 0
@@ -124,8 +125,9 @@ def consume_task(app: App, asked: Consumption) -> Consumed:
                     files.write(batch, maker)
                     done.add(batch)
                     waiting.append(batch)
-                if batch is None or len(waiting) >= DURABLE_BATCHES:
-                    waiting = _settle(files, waiting)
+                is_due = stream.clock() - settled >= options.checkpoint_seconds
+                if batch is None or is_due or len(waiting) >= DURABLE_BATCHES:
+                    waiting, settled = _settle(files, waiting), stream.clock()
         finally:
             _settle(files, waiting)
     return done

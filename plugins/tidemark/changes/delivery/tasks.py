@@ -19,7 +19,7 @@ from tidemark.changes.delivery.storage_points import locate, point_at
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
-from tidemark.errors import BinlogGapError, NotFoundError, UsageError
+from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, UsageError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.delivery import (
     EARLIEST,
@@ -60,6 +60,10 @@ def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float) -> TaskRow
     """The task of that name; begun where `start` says, if there is none. UsageError where it is another one."""
     if not _NAME.fullmatch(wanted.name):
         raise UsageError(f"{wanted.name!r} is no name of a task: letters, digits, `_`, `.` and `-`", subject=wanted.name)
+    if wanted.tables is not None and not wanted.tables:
+        raise UsageError(
+            f"task {wanted.name} is asked for without a table", hint="leave `tables` out: all", subject=wanted.name
+        )
     with ledger.read() as connection:
         found = read_task(connection, wanted.name)
     if found is None:
@@ -67,11 +71,11 @@ def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float) -> TaskRow
         task = TaskRow(
             wanted.name,
             wanted.source,
-            wanted.shards or SHARDS,
+            SHARDS if wanted.shards is None else wanted.shards,
             wanted.hash or "mixed",
             wanted.key_change or "split",
             wanted.columns or {},
-            wanted.tables or ("**",),
+            ("**",) if wanted.tables is None else wanted.tables,
             version_ts=version,
         )
         Sharding(task.shards, task.hash, task.key_change, task.columns)  # or it raises
@@ -284,6 +288,8 @@ def show_task(leases: Leases, disk: Disk, task: TaskRow, now: float) -> dict[str
             locate(disk, point, f"task {task.name}, shard {shard}")
         except BinlogGapError:
             one["overrun"] = True
+        except PermanentError as trouble:  # of this task alone: the others are told as well
+            one["trouble"] = trouble.message
         shown.append(one)
     return {
         "name": task.name,

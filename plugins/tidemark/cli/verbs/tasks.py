@@ -134,3 +134,5 @@ def print_tasks(screen: Screen, tasks: list[dict[str, Any]], *, points: bool) ->
         screen.print_table((f"{task['name']}>", "point", "lag s>", "holder"), rows)
         if gone := [str(p["shard"]) for p in task["points"] if p.get("overrun")]:
             screen.print_line(f"  the store has no more what follows the point of shard {', '.join(gone)}: it ends with 31")
+        for trouble in [p["trouble"] for p in task["points"] if p.get("trouble")]:
+            screen.print_line(f"  {trouble}")

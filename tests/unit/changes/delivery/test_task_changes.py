@@ -12,9 +12,12 @@ from tests.delivery_worlds import SERVER, Change, World, changes_of, expected_ch
 from tidemark.changes.delivery import tasks
 from tidemark.changes.delivery.storage_points import point_at
 from tidemark.changes.delivery.stream import Options
+from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.store.read import Reader
 from tidemark.errors import UsageError
-from tidemark.ledger.delivery import replace_points
+from tidemark.ledger.delivery import list_tasks, replace_points
+from tidemark.ledger.leases import Leases, this_process
+from tidemark.proof.why.changes import explain_task
 
 
 @pytest.fixture
@@ -105,3 +108,23 @@ def test_a_change_that_was_planned_before_another_one_is_refused(world: World) -
     with pytest.raises(UsageError, match="changed meanwhile"):
         tasks.apply_change(world.ledger, late, "rewind")
     assert set(world.points()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("wanted", [Wanted("billing", "orders", 0), Wanted("billing", "orders", tables=())])
+def test_no_shards_and_no_tables_are_not_the_default(world: World, wanted: Wanted) -> None:
+    with pytest.raises(UsageError):
+        tasks.open_task(world.ledger, world.disk, wanted, 1000.0)
+    with world.ledger.read() as connection:
+        assert list_tasks(connection) == []
+
+
+def test_a_task_that_is_ahead_of_its_store_is_told(world: World) -> None:
+    member = world.member(shards=1)
+    point = point_at(Reader(world.disk), world.last + 1, member.task.version_ts)
+    with world.ledger.write() as connection:
+        ahead = replace(point, gtids=f"{SERVER}:1-100", seq=101, transaction_id=100, binlog_offset=100_000)
+        replace_points(connection, member.task, {0: ahead})
+    told = tasks.show_task(Leases(world.ledger, this_process()), world.disk, member.task, 0.0)
+    assert "ahead of the store" in told["points"][0]["trouble"]
+    explained = explain_task("task:billing", told)
+    assert (explained.state, explained.cause) == ("refused", told["points"][0]["trouble"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from tests.commanded import Said, run_here
 from tests.delivery_worlds import expected_changes, fill_store
 from tidemark.app import open_app
+from tidemark.changes import consume
 from tidemark.changes.consume import Consumption, consume_task
+from tidemark.changes.delivery.stream import Options
 from tidemark.changes.delivery.tasks import Wanted
 from tidemark.errors import RetryableError
 from tidemark.settings.load import load_settings
@@ -176,3 +179,21 @@ def test_no_point_moves_over_lines_that_wait_in_a_buffer(typed: Typed) -> None:
         consume_task(app, Consumption(Wanted("billing", "orders", 1), write=pipe))
     assert pipe.waiting
     assert min_point(typed) == 1
+
+
+class CountedPipe:
+    def __init__(self) -> None:
+        self.writes = self.flushes = 0
+
+    def write(self, _data: bytes) -> None:
+        self.writes += 1
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def test_points_move_in_time_also_where_batches_are_few(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume, "Options", partial(Options, checkpoint_seconds=0))
+    pipe = CountedPipe()
+    consume_task(open_app(load_settings(typed.config, {})), Consumption(Wanted("billing", "orders", 3), write=pipe))
+    assert pipe.flushes >= pipe.writes > 10
