@@ -166,7 +166,7 @@ def test_a_table_that_is_made_with_its_rows_and_one_that_is_gone(tmp_path: Path,
     server.run("ALTER TABLE d.`o``d ü` DROP a", "INSERT INTO d.`o``d ü` VALUES (9)")
     orders.capture().refused(6, "parked")
     assert orders.rows("o`d ü") == [[7], [9]]
-    assert set(read_known(Disk(orders.store)).parked) == {"d.u", "d.o`d ü"}
+    assert set(read_known(Disk(orders.store)).parked) == {"d.o`d ü"}, "one that is gone is told once"
 
 
 @pytest.mark.parametrize("running", [MARIADB], indirect=True)
