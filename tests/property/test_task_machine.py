@@ -1,4 +1,5 @@
-"""A machine of a task's members beside a model in dicts: join, leave, die, sleep, done, rewind, reshard, retain.
+"""A machine of a task's members beside a model in dicts: join, leave, die, sleep, done, rewind, reshard, retain, a
+ledger that is away or whose answers are lost.
 
 The model knows which rows have to come (again), and which were said to be done by who may say so. Whatever happens, a point
 is never ahead of an unbroken run of rows that are done, rows of a shard come in their order, no two members may give out the
@@ -9,13 +10,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from sqlalchemy.engine import Connection
 
 from tests.delivery_worlds import KEYS, ORDERS, START, Change, changes_of, fill_store, keys_of
 from tidemark.changes.delivery import tasks
@@ -26,6 +29,7 @@ from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.store import retain
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Op, Row, Rows
+from tidemark.errors import RetryableError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.delivery import read_points, read_task
 from tidemark.ledger.leases import Identity, Leases
@@ -143,6 +147,24 @@ class TaskMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def beat(self, data: st.DataObject) -> None:
         self.choose(data).beat()
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), is_written=st.booleans())
+    def beat_while_the_ledger_breaks(self, data: st.DataObject, is_written: bool) -> None:
+        """Nothing can be written, or the answer to the first COMMIT is lost."""
+        write = self.ledger.write
+
+        @contextmanager
+        def write_and_break() -> Iterator[Connection]:
+            if is_written:
+                with write() as connection:
+                    yield connection
+            raise RetryableError("the ledger is away")
+
+        member = self.choose(data)
+        with pytest.MonkeyPatch.context() as patched, suppress(RetryableError):
+            patched.setattr(self.ledger, "write", write_and_break)
+            member.beat()
 
     @precondition(lambda self: self.members)
     @rule(data=st.data(), count=st.integers(1, 6), settled=st.integers(0, 63))

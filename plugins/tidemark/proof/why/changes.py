@@ -93,9 +93,7 @@ def explain_task(subject: str, shown: dict[str, Any]) -> Explanation:
         return Explanation(subject, "task", "overrun", cause, tuple(evidence), following, "its members end with 31")
     if trouble := [point["trouble"] for point in points if point.get("trouble")]:
         following = f"capture source {source} on, or ./tidemark changes rewind {name} --to POINT"
-        return Explanation(
-            subject, "task", "refused", trouble[0], tuple(evidence), following, "its members end with an error"
-        )
+        return Explanation(subject, "task", "refused", trouble[0], tuple(evidence), following, "its members end with 6")
     if not late:
         cause = "every shard has all that the store has"
         return Explanation(subject, "task", "current", cause, tuple(evidence), "", _HELD, final=True)
