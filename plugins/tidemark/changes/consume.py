@@ -129,7 +129,10 @@ def consume_task(app: App, asked: Consumption) -> Consumed:
                 if batch is None or is_due or len(waiting) >= DURABLE_BATCHES:
                     waiting, settled = _settle(files, waiting), stream.clock()
         finally:
-            _settle(files, waiting)
+            try:
+                _settle(files, waiting)
+            finally:
+                files.close()
     return done
 
 
@@ -166,6 +169,10 @@ class _Files:
         for shard in self._written:
             self._files[shard].make_durable()
         self._written = set()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
 
 
 def plan_rewind(app: App, name: str, to: str, shards: Sequence[int] = ()) -> Change:

@@ -81,7 +81,7 @@ def make_lines(reader: Reader, origin: Origin | None, query: Query, done: Export
                 if shapes.get((shape.database, shape.table)) != shape:
                     shapes[shape.database, shape.table] = shape
                     yield describe_shape(head, shape)
-                yield from _describe_rows(head, record)
+                yield from describe_rows(head, record)
                 done.rows += record.count
             elif isinstance(record, Ddl):
                 yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
@@ -114,7 +114,7 @@ def describe_shape(head: Line, shape: Shape) -> Line:
     return {"k": "schema", **head, "db": shape.database, "table": shape.table, "columns": columns}
 
 
-def _describe_rows(head: Line, rows: Rows) -> Iterator[Line]:
+def describe_rows(head: Line, rows: Rows) -> Iterator[Line]:
     table = {"db": rows.shape.database, "table": rows.shape.table}
     extra = (rows.batch.column(name).to_pylist() for name in ("i", "moved"))
     for row, number, moved in zip(rows.rows(), *extra, strict=True):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark.changes.capture.identity import Origin
-from tidemark.changes.delivery.export import Line, as_json, describe_mark, describe_place, describe_shape
+from tidemark.changes.delivery.export import Line, describe_mark, describe_place, describe_rows, describe_shape
 from tidemark.changes.store.model import ABSENT, Ddl, Mark, Row, Rows, Shape, Value
 from tidemark.errors import limits_named
 from tidemark.stores.agent import durable
@@ -121,6 +121,9 @@ class DeadLetters:
             self._file.make_durable()
             self.count += 1
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class LineMaker:
     """Batches as the lines of `changes read`, with the shard. Before the first row of a table's shape stands the shape."""
@@ -137,21 +140,11 @@ class LineMaker:
                 if self._shapes.get((batch.shard, batch.table)) != record.shape:
                     self._shapes[batch.shard, batch.table] = record.shape
                     yield describe_shape(head, record.shape)
-                yield from _describe_rows(head, record)
+                yield from describe_rows(head, record)
             elif isinstance(record, Ddl):
                 yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
             elif isinstance(record, Mark):
                 yield describe_mark(head, record, segment.rows)
-
-
-def _describe_rows(head: Line, rows: Rows) -> Iterator[Line]:
-    table = {"db": rows.shape.database, "table": rows.shape.table}
-    extra = rows.batch
-    numbers, moved = extra.column("i").to_pylist(), extra.column("moved").to_pylist()
-    for number, other, row in zip(numbers, moved, rows.rows(), strict=True):
-        told = {} if other is None else {"moved": other}
-        sides = {"before": as_json(row.before), "after": as_json(row.after)}
-        yield {"k": "row", **head, "i": number, **table, "op": chr(row.op), **sides, **told}
 
 
 _OPS = {"I": "c", "U": "u", "D": "d", "R": "r"}

@@ -421,6 +421,8 @@ class Stream:
                     thread.join(1)
         finally:
             ended.set()
+        if letters is not None:
+            letters.close()  # not where the caller was interrupted: a callback may still write one
         if failed:
             raise failed[0]
 

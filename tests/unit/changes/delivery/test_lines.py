@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.changes.delivery.lines import AppendedFile
+from tidemark.stores.agent import durable
 
 WRITER = """
 import sys
@@ -50,3 +52,14 @@ def test_a_line_that_another_process_tore_is_cut_before_the_next_one(place: Path
     file.write(iter([{"n": 3}]))
     file.close()
     assert list(lines_of(place)) == [{"n": 1}, {"n": 3}]
+
+
+def test_a_folder_that_cannot_be_synced_leaves_no_file_open(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_folder: bytes) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr(durable, "sync_folder", fail)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="the disk is gone"):
+        AppendedFile(place)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
