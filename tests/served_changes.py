@@ -83,8 +83,8 @@ class Served:
         return socket.create_connection((place.hostname, place.port), timeout=30)
 
 
-def start(folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
-    program = "import sys; from tidemark.cli.main import main; sys.exit(main(sys.argv[1:]))"
+def start(folder: Path, *words: str, before: str = "") -> tuple[subprocess.Popen[str], str]:
+    program = f"{before}\nimport sys; from tidemark.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "--config", str(folder / "tidemark.toml"), "changes", "serve", "--port", "0"]
     process = subprocess.Popen([*command, "--json", *words], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
@@ -94,10 +94,11 @@ def start(folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
 
 
 @contextmanager
-def serving(folder: Path, config: str, writer: Writer) -> Iterator[Served]:
+def serving(folder: Path, config: str, writer: Writer, before: str = "") -> Iterator[Served]:
+    """`before`: lines of Python that the server's process runs first, such as shorter times."""
     (folder / "tidemark.toml").write_text(config)
     (folder / "changes.tokens").write_text(f"# clients\n{TOKEN} billing mail\n{OTHERS} secret\n")
-    process, address = start(folder)
+    process, address = start(folder, before=before)
     try:
         yield Served(folder, writer, process, address)
     finally:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,9 @@ from tidemark.ledger.leases import Leases
 
 SESSION = "Tidemark-Session"
 MOST_BODY = 256 << 10
-BODY_SECONDS, SEND_SECONDS = 10.0, 60.0
+BODY_SECONDS, ROOM_SECONDS = 10.0, 10.0
+MOST_HELD = 512 << 20
+"""Bytes of replies that are made and not yet sent, of all clients together."""
 LOOK_SECONDS = 0.02
 THREADS = 4
 _PIECE = 256 << 10
@@ -68,25 +70,35 @@ class RefusedError(Exception):
 
 
 class PiecesResponse(Response):
-    """A body in pieces, each sent when the client took the one before; one that takes too long loses the connection."""
+    """A body in pieces, each sent when the client took the one before, and then let go. `held` ends with the last one."""
 
-    def __init__(self, pieces: list[bytes], media_type: str) -> None:
+    def __init__(self, pieces: list[bytes], media_type: str, held: ExitStack) -> None:
         super().__init__(media_type=media_type, headers={"content-length": str(sum(map(len, pieces)))})
         self._pieces = pieces
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in _join_small(self._pieces):
-            body = {"type": "http.response.body", "body": piece, "more_body": True}
-            await asyncio.wait_for(send(body), SEND_SECONDS)
-        await asyncio.wait_for(send({"type": "http.response.body", "body": b""}), SEND_SECONDS)
+        with self._held:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for piece in _join_small(self._pieces):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
 
-def _join_small(pieces: list[bytes]) -> list[bytes]:
-    """The same bytes in pieces that are neither tiny nor huge."""
-    whole = b"".join(pieces)
-    pieces.clear()
-    return [whole[start : start + _PIECE] for start in range(0, len(whole), _PIECE)]
+def _join_small(pieces: list[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces that are neither tiny nor huge. Empties the list on the way."""
+    pieces.reverse()
+    joined: list[bytes] = []
+    size = 0
+    while pieces:
+        piece = pieces.pop()
+        for start in range(0, len(piece), _PIECE):
+            joined.append(piece[start : start + _PIECE])
+            size += len(joined[-1])
+            if size >= _PIECE:
+                yield b"".join(joined)
+                joined, size = [], 0
+    yield b"".join(joined)
 
 
 Answer = Callable[[Request, frozenset[str]], Awaitable[Response]]
@@ -138,6 +150,7 @@ class Server:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="reply")
         self._load, self._load_at = 0.0, clock()
         self._busy = 0.0
+        self._sending = self._making = 0  # bytes
         self.sessions = Sessions(clock)
         self.counts = Counts()
 
@@ -263,16 +276,38 @@ class Server:
         session = self._find_session(request, tasks)
         if session.feed is None:
             raise RefusedError(409, "NOT_SUBSCRIBED", "the session has not subscribed", "call /v1/subscribe first")
-        with self._hold(session):
+        with ExitStack() as held:
+            held.enter_context(self._hold(session))
             try:
                 reply = await self._take(session, session.feed, asked)
             except BaseException:  # the feed may stand behind what it did not give
                 session.feed = session.ahead = None
                 raise
-        pieces = reply.encode()
-        self.counts.rows[session.task] = self.counts.rows.get(session.task, 0) + reply.count
-        self.counts.bytes_out += sum(map(len, pieces))
-        return PiecesResponse(pieces, _PROTOBUF)
+            self._sending += reply.size
+            held.callback(self._note_sent, reply.size)
+            pieces = await self._work(reply.encode)
+            self.counts.rows[session.task] = self.counts.rows.get(session.task, 0) + reply.count
+            self.counts.bytes_out += sum(map(len, pieces))
+            return PiecesResponse(pieces, _PROTOBUF, held.pop_all())
+
+    def _note_sent(self, size: int) -> None:
+        self._sending -= size
+
+    async def _wait_for_room(self, size: int) -> None:
+        """Until a reply of `size` may be made. One that clients take slowly stands in the way of others for a while."""
+        until = self._clock() + ROOM_SECONDS
+        while self._sending + self._making + self.sessions.count_ahead() + size > MOST_HELD:
+            if self._clock() >= until:
+                raise RefusedError(503, "OVERLOADED", "too many replies wait for their clients", "try again later")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _make(self, feed: Feed, asked: Fetch) -> Reply:
+        self._making += asked.bytes
+        try:
+            reply: Reply = await self._work(lambda: feed.take(asked))
+        finally:
+            self._making -= asked.bytes
+        return reply
 
     async def _take(self, session: Session, feed: Feed, asked: Fetch) -> Reply:
         """What the feed has. Where that is nothing, what comes until the time is over.
@@ -281,11 +316,12 @@ class Server:
         """
         until = self._clock() + asked.milliseconds / 1000
         while True:
-            work = session.ahead or self._work(lambda: feed.take(asked))
-            session.ahead = None
-            reply: Reply = await work
+            work, session.ahead = session.ahead, None
+            if work is None:
+                await self._wait_for_room(asked.bytes)
+            reply = await (work or self._make(feed, asked))
             if reply.messages and feed.wanted.codec == PROTOCOL_BUFFER:
-                session.ahead = asyncio.ensure_future(self._work(lambda: feed.take(asked)))
+                session.ahead = asyncio.ensure_future(self._make(feed, asked))
             left = until - self._clock()
             if reply.messages or left <= 0:
                 return reply
@@ -394,7 +430,7 @@ def _refuse(wrong: TidemarkError) -> RefusedError:
 def _tell_refused(request: Request, refused: RefusedError) -> Response:
     """The reason: of a fetch as an RdsEnvelope, else as JSON. The connection ends where the body may not be read whole."""
     headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
-    if refused.status in (408, 413, 415):
+    if refused.status in (401, 408, 413, 415):
         headers["Connection"] = "close"
     if request.url.path == "/v1/fetchMessages":
         data = encode_error(refused.status, f"{refused.code}: {refused.message}; {refused.hint}")

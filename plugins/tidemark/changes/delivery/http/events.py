@@ -284,10 +284,11 @@ class _Entries:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a fetch answers. `messages`: by shard, events or blocks. `count`: of events; of blocks, of rows."""
+    """What a fetch answers. `messages`: by shard, events or blocks, `size` bytes. `count`: of events; of blocks, of rows."""
 
     messages: dict[int, Sequence[bytes]]
     count: int = 0
+    size: int = 0
     props: Sequence[tuple[str, str]] = ()
     latest: bytes = b""
 

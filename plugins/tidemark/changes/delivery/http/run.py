@@ -19,7 +19,7 @@ from tidemark.changes.store.disk import Disk
 from tidemark.errors import PermanentError, UsageError
 from tidemark.ledger.leases import Leases
 
-HEAD_SECONDS = 10.0
+HEAD_SECONDS, SEND_SECONDS = 10.0, 60.0
 MOST_CONNECTIONS = 1024
 
 
@@ -35,21 +35,46 @@ class Listen:
 
 
 class _Protocol(H11Protocol):
-    """A connection on which no request comes is ended. h11 bounds the head of a request, which httptools does not."""
+    """A connection on which no whole head of a request comes, or whose client takes nothing, is ended.
+
+    h11 bounds the size of a head, which httptools does not.
+    """
 
     _waiting: TimerHandle | None = None
+    _sending: TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
-        self._waiting = self.loop.call_later(HEAD_SECONDS, self._end_if_silent)
+        self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        for timer in (self._waiting, self._sending):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_head()
+
+    def pause_writing(self) -> None:
+        """The client has more before it than it takes."""
+        super().pause_writing()
+        self._sending = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+        super().resume_writing()
+
+    def _wait_for_head(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(HEAD_SECONDS, self._end_if_silent)
+
     def _end_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if is_answered and not self.transport.is_closing():
             self.transport.close()
 
 
@@ -68,6 +93,7 @@ def serve(sources: Mapping[str, Disk], leases: Leases, listen: Listen, on_start:
         config = uvicorn.Config(
             server.make_app(),
             http=_Protocol,
+            ws="none",
             log_level="error",
             access_log=False,
             server_header=False,

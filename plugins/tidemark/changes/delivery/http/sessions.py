@@ -50,15 +50,20 @@ class Sessions:
     def count(self, task: str) -> int:
         return sum(session.task == task for session in self._sessions.values())
 
+    def count_ahead(self) -> int:
+        """The bytes of replies that are made and not asked for."""
+        done = [one.ahead for one in self._sessions.values() if one.ahead is not None and one.ahead.done()]
+        return sum(one.result().size for one in done if not one.cancelled() and one.exception() is None)
+
     def list_tasks(self, source: str) -> list[str]:
         """The tasks that read a source now."""
         return sorted({one.task for one in self._sessions.values() if one.source == source and one.feed is not None})
 
     def begin(self, task: str, source: str) -> Session | None:
-        """A new session; None where there are too many. Sessions that never subscribed go first."""
+        """A new session; None where there are too many. Sessions that never subscribed, and do not just now, go first."""
         self.end_idle()
         if len(self._sessions) >= MOST_OF_ALL or self.count(task) >= MOST_OF_TASK:
-            waiting = [one for one in self._sessions.values() if one.feed is None and one.task == task]
+            waiting = [one for one in self._sessions.values() if one.feed is None and one.task == task and not one.is_busy]
             if not waiting:
                 return None
             self.end(min(waiting, key=lambda one: one.used))
@@ -68,6 +73,7 @@ class Sessions:
 
     def find(self, id_: str, task_is_allowed: Callable[[str], bool]) -> Session | None:
         """The session of this id, if its task is one of the client's."""
+        self.end_idle()
         found = self._sessions.get(id_)
         if found is None or not task_is_allowed(found.task):
             return None

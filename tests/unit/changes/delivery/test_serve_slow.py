@@ -1,0 +1,82 @@
+"""`changes serve` and clients that are slow on purpose: they lose their connection, and hold no memory beyond a bound."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.served_changes import LIMITS, TOKEN, Served, append, make_large, serving
+from tests.wire_client import Client, text
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.write import Writer
+
+SHORT = """
+from tidemark.changes.delivery.http import app, run
+run.HEAD_SECONDS, run.SEND_SECONDS = 1.0, 2.0
+app.MOST_HELD, app.ROOM_SECONDS = 9 << 20, 0.5
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Twenty megabytes, and short times."""
+    folder = tmp_path_factory.mktemp("slow")
+    writer = Writer(Disk(folder / "store"), 1, replace(LIMITS, block_bytes=1 << 20, bucket_bytes=64 << 20))
+    append(writer, *(make_large(seq, 12_000) for seq in range(1, 4)))
+    with serving(folder, '[sources.orders]\nstore = "store"\n', writer, SHORT) as found:
+        yield found
+
+
+def ask_slowly(served: Served, client: Client) -> socket.socket:
+    body = b'{"maxByteSize": 4194304, "batchSize": 100000}'
+    head = f"POST /v1/fetchMessages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+    head += f"Tidemark-Session: {client.session}\r\nContent-Length: {len(body)}\r\n\r\n"
+    one = served.open_socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    one.sendall(head.encode() + body)
+    assert one.recv(15) == b"HTTP/1.1 200 OK"
+    return one
+
+
+def test_a_head_that_does_not_come_ends_the_connection_after_a_request_too(served: Served) -> None:
+    with served.open_socket() as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        begun = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() - begun < 10:
+                slow.sendall(b"G" if time.monotonic() - begun < 0.2 else b"E")
+                slow.settimeout(0.2)
+                try:
+                    if not slow.recv(4096):
+                        raise OSError
+                except TimeoutError:
+                    continue
+        assert time.monotonic() - begun < 5
+
+
+def test_who_has_no_token_loses_the_connection(served: Served) -> None:
+    with served.open_socket() as one:
+        one.sendall(b"POST /v1/subscribe HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+        found = b""
+        while piece := one.recv(4096):
+            found += piece
+        assert found.startswith(b"HTTP/1.1 401") and b"connection: close" in found.lower()
+
+
+def test_a_session_is_busy_until_its_reply_is_sent_and_memory_is_bounded(served: Served) -> None:
+    clients = [served.ready(shards=1) for _ in range(3)]
+    first = ask_slowly(served, clients[0])
+    busy = clients[0].fetch()
+    assert busy.status == 409 and text(busy.envelope, 5).startswith("BUSY")
+    second = clients[1].fetch(size=4 << 20)  # two replies, and what is made ahead
+    assert second.status == 503 and text(second.envelope, 5).startswith("OVERLOADED")
+    until = time.monotonic() + 15  # the first client loses its connection, and what it held
+    while (again := clients[0].fetch()).status == 409 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert again.status == 200
+    first.close()
