@@ -193,6 +193,17 @@ def test_arrow_blocks_hold_the_same_rows(served: Served, shards: tuple[int, ...]
     assert count == (sum(map(len, rows.values())) if is_undivided else sum(map(len, found.values())))
 
 
+def test_the_client_goes_on_after_a_pause_in_which_the_reader_closed_its_connection(served: Served) -> None:
+    wanted = Subscription("billing", "orders", Sharding(1), (0,), checkpoint=Checkpoint("EARLIEST"), codec=ARROW)
+    client = ReaderClient(served.address, TOKEN, wanted)
+    client.ask_server()
+    client.subscribe()
+    assert client.fetch(size=1).frames
+    time.sleep(5.5)
+    assert client.fetch(size=1).frames
+    client.close()
+
+
 def test_a_block_that_fits_goes_out_as_it_is_stored(served: Served) -> None:
     client = served.ready(shards=1, codec="ARROW", undivided=True)
     sent = []

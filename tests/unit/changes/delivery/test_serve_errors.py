@@ -97,6 +97,16 @@ def test_a_point_of_another_server_is_told(served: Served) -> None:
         client.session = ""
 
 
+def test_a_gtid_of_mysql_is_told_by_a_store_of_mariadb(tmp_path: Path) -> None:
+    writer = Writer(Disk(tmp_path / "store"), 1, LIMITS)
+    writer.append(replace(make(1), gtid="0-1-1"), "0-1-1")
+    writer.sync()
+    with serving(tmp_path, CONFIG, writer) as served:
+        client = served.client(buffaloCheckpoint={"checkpointMode": "NORMAL", "uuid": UUID, "transactionId": 1})
+        told = client.connect()
+        assert (told["serverStatus"], told["code"]) == ("UNAVAILABLE", "GREATER_THAN_MAX")
+
+
 def begin_task(served: Served) -> None:
     words = ("mail", "--source", "orders", "--shards", "2", "--limit", "1", "--out", str(served.folder / "out"))
     begun = run_here(served.folder / "tidemark.toml", "changes", "consume", *words)

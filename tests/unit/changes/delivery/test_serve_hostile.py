@@ -22,6 +22,8 @@ from tests.served_changes import (
 from tests.wire_client import text
 from tidemark.changes.delivery.shards import Sharding
 
+GROUP = {"taskName": "billing", "serviceGroupName": "orders"}
+
 # who is not let in, and what is not sent
 
 
@@ -81,6 +83,12 @@ def test_a_session_is_of_one_task(served: Served) -> None:
         {"buffaloCheckpoint": {"binlogOffset": 1e300}},
         {"codec": "XML"},
         {"undivided": 1},
+        {"codec": "x" * 16_000},
+        b'{"serviceGroupInfo": {"taskName": "billing", "serviceGroupName": "orders"}, "codec": "\\ud800"}',
+        {"partitionClusterInfo": {"partitionTotal": 3, "columns": {"a" * 200_000: 5}}},
+        {"partitionClusterInfo": {"partitionTotal": 3, "columns": {"a" * 600: ["b"]}}},
+        {"serviceGroupInfo": {**GROUP, "databaseInfoSet": [{"databaseName": "*a" * 129}]}},
+        {"serviceGroupInfo": {**GROUP, "databaseInfoSet": [{"databaseName": "a", "tableNames": ["?" * 257]}]}},
     ],
     ids=lambda body: str(body)[:60],
 )
@@ -167,6 +175,22 @@ def test_a_token_that_is_taken_back_opens_nothing_more(served: Served) -> None:
     finally:
         tokens.write_text(before)
     assert client.fetch().status == 200
+
+
+def test_while_the_tokens_cannot_be_read_nobody_is_let_in_and_told_where_they_are(served: Served) -> None:
+    tokens, away = served.folder / "changes.tokens", served.folder / "tokens.away"
+    client = served.ready()
+    tokens.rename(away)
+    try:
+        for one in (client, served.client(token="")):
+            told = one.post("/v1/getServerInfo")
+            assert (told.status, told.json["code"]) == (503, "CLOSED")
+            assert b"changes.tokens" not in told.body and str(served.folder).encode() not in told.body
+        tokens.write_text(f"{TOKEN}\n")  # it is being edited
+        assert client.post("/v1/getServerInfo").status == 503
+    finally:
+        away.rename(tokens)
+    assert client.fetch(events=5).events
 
 
 def test_a_client_that_reads_slowly_slows_no_other(served: Served) -> None:

@@ -48,7 +48,7 @@ from tidemark.errors import (
 from tidemark.ledger.leases import Leases
 
 SESSION = "Tidemark-Session"
-MOST_BODY = 256 << 10
+MOST_BODY, MOST_MESSAGE = 256 << 10, 500
 BODY_SECONDS, ROOM_SECONDS = 10.0, 10.0
 MOST_HELD = 512 << 20
 """Bytes of replies that are made and not yet sent, of all clients together."""
@@ -175,7 +175,7 @@ class Server:
 
         async def guarded(request: Request) -> Response:
             try:
-                tasks = self._tokens.find_tasks(request.headers.get("authorization", ""))
+                tasks = self._find_tasks(request)
                 if tasks is None:
                     raise RefusedError(401, "UNAUTHORIZED", "no token of this server", "Authorization: Bearer TOKEN")
                 response = await answer(request, tasks)
@@ -185,11 +185,21 @@ class Server:
                 response = _tell_refused(request, _refuse(wrong))
             except ClientDisconnect:
                 response = Response(status_code=400)
+            except (OSError, ValueError):  # its text may have paths of this machine
+                failed = RefusedError(500, "FAILED", "the store cannot be read", "try again; or ask who runs this server")
+                response = _tell_refused(request, failed)
             key = (request.url.path, response.status_code)
             self.counts.requests[key] = self.counts.requests.get(key, 0) + 1
             return response
 
         return guarded
+
+    def _find_tasks(self, request: Request) -> frozenset[str] | None:
+        """While the tokens cannot be read, nobody is let in. Where they are is told to nobody."""
+        try:
+            return self._tokens.find_tasks(request.headers.get("authorization", ""))
+        except UsageError as wrong:
+            raise RefusedError(503, "CLOSED", "the tokens of this server cannot be read just now", "try again") from wrong
 
     async def _work(self, act: Callable[[], Any]) -> Any:
         """Act in a thread, and note how long."""
@@ -251,7 +261,7 @@ class Server:
         try:
             await self._work(lambda: find_start(watch.open_reader(), wanted.checkpoint))
         except RangeError as outside:
-            told |= {"serverStatus": "UNAVAILABLE", "code": outside.code, "error": outside.message, "hint": outside.hint}
+            told |= {"serverStatus": "UNAVAILABLE", **_describe(_refuse(outside))}
             return JSONResponse(told)
         session = self.sessions.begin(wanted.task, wanted.source)
         if session is None:
@@ -433,10 +443,15 @@ def _tell_refused(request: Request, refused: RefusedError) -> Response:
     if refused.status in (401, 408, 413, 415):
         headers["Connection"] = "close"
     if request.url.path == "/v1/fetchMessages":
-        data = encode_error(refused.status, f"{refused.code}: {refused.message}; {refused.hint}")
+        data = encode_error(refused.status, "{code}: {error}; {hint}".format(**_describe(refused)))
         return Response(data, refused.status, headers, _PROTOBUF)
-    told = {"code": refused.code, "error": refused.message, "hint": refused.hint}
-    return JSONResponse(told, refused.status, headers)
+    return JSONResponse(_describe(refused), refused.status, headers)
+
+
+def _describe(refused: RefusedError) -> dict[str, str]:
+    """What went wrong, in words that have an end."""
+    message = refused.message if len(refused.message) <= MOST_MESSAGE else refused.message[:MOST_MESSAGE] + "…"
+    return {"code": refused.code, "error": message, "hint": refused.hint}
 
 
 async def _tell_unknown(request: Request, error: Exception) -> Response:

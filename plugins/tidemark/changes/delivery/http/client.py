@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from tidemark.errors import BinlogGapError, PermanentError, RetryableError, Unre
 SESSION = "Tidemark-Session"
 MOST_REPLY = 1 << 30
 """A block is larger than a client asked for where one row is."""
+KEPT_SECONDS = 3.0
+"""A connection without a request is used again for so long. The reader closes one after five seconds."""
 _GONE, _LATER = (410, 416), (408, 429, 500, 503)
 
 
@@ -32,7 +35,10 @@ class Received:
 
 
 class ReaderClient:
-    """One session at a reader. `wanted.is_undivided`: blocks come as stored where they can, and are divided here."""
+    """One session at a reader. `wanted.is_undivided`: blocks come as stored where they can, and are divided here.
+
+    It keeps no point: of several shards, the next `wanted.checkpoint` is the least of their points.
+    """
 
     def __init__(self, url: str, token: str, wanted: Subscription, *, timeout: float = 70.0, ca: str = "") -> None:
         place = urlsplit(url)
@@ -47,6 +53,7 @@ class ReaderClient:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self.wanted = wanted
         self._divider = Divider(wanted.sharding)
+        self._used = time.monotonic()
 
     def close(self) -> None:
         self._connection.close()
@@ -116,10 +123,13 @@ class ReaderClient:
         }
 
     def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        if time.monotonic() - self._used > KEPT_SECONDS:
+            self._connection.close()  # the reader may have closed it; the next request opens it
         try:
             self._connection.request("POST", path, json.dumps(body), self._headers)
             response = self._connection.getresponse()
             data = response.read(MOST_REPLY + 1)
+            self._used = time.monotonic()
         except (OSError, http.client.HTTPException) as broken:
             self._connection.close()
             raise UnreachableError(f"the reader {self._url} does not answer: {broken}", subject=self._url) from broken

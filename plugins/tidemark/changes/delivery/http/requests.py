@@ -17,7 +17,7 @@ from tidemark.errors import UsageError
 EARLIEST, LATEST, NORMAL = "EARLIEST", "LATEST", "NORMAL"
 PROTOCOL_BUFFER, ARROW = "PROTOCOL_BUFFER", "ARROW"
 MOST_EVENTS, MOST_BYTES, MOST_MILLISECONDS = 100_000, 4 << 20, 60_000
-MOST_TABLES, MOST_TEXT = 1000, 1 << 14
+MOST_TABLES, MOST_TEXT, MOST_NAME = 1000, 1 << 14, 256
 _LARGEST = (1 << 63) - 1
 _MISSING = object()
 
@@ -106,6 +106,7 @@ def parse_rewind(body: bytes) -> Rewind:
 def parse_object(body: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(body or b"{}")
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as wrong:
         raise UsageError("the body is not JSON", hint="send a JSON object in UTF-8") from wrong
     return _Fields(found, "the body").values
@@ -117,9 +118,9 @@ def parse_subscription(body: bytes) -> Subscription:
     group, parts = fields.group("serviceGroupInfo"), fields.group("partitionClusterInfo")
     total = parts.number("partitionTotal", 1, most=MOST_SHARDS)
     columns = {
-        table: tuple(_check_text(name, f"columns.{table}") for name in names)
+        _check_text(table, "columns", 2 * MOST_NAME): tuple(_check_text(name, "columns", MOST_NAME) for name in names)
         for table, names in parts.group("columns").values.items()
-        if _check_list(names, f"columns.{table}")
+        if _check_list(names, "columns")
     }
     sharding = Sharding(total, parts.text("hash", MIXED), parts.text("keyChange", SPLIT), columns)
     shards = parts.list("partitionSet", range(total))
@@ -159,8 +160,9 @@ def parse_fetch(body: bytes) -> Fetch:
 
 def _parse_database(value: Any) -> list[str]:
     database = _Fields(value, "databaseInfoSet")
-    name = database.text("databaseName")
-    return [f"{name}.{_check_text(table, 'tableNames')}" for table in database.list("tableNames", ()) or ["*"]]
+    name = _check_text(database.values.get("databaseName"), "databaseName", MOST_NAME)
+    tables = database.list("tableNames", ()) or ["*"]
+    return [f"{name}.{_check_text(table, 'tableNames', MOST_NAME)}" for table in tables]
 
 
 def _parse_checkpoint(fields: _Fields) -> Checkpoint:
@@ -219,9 +221,9 @@ class _Fields:
         return value
 
 
-def _check_text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value or len(value) > MOST_TEXT:
-        raise UsageError(f"{name}: a text is wanted, of {MOST_TEXT} characters at most")
+def _check_text(value: Any, name: str, most: int = MOST_TEXT) -> str:
+    if not isinstance(value, str) or not value or len(value) > most:
+        raise UsageError(f"{name}: a text is wanted, of {most} characters at most")
     return value
 
 
