@@ -273,7 +273,7 @@ def _fill_after(rows: Any, shape: Shape, key: Sequence[int]) -> Any:
     columns, width = list(rows.columns), len(shape.columns)
     bits = [int.from_bytes(each or b"", "little") for each in rows.column(2).to_pylist()]
     for place in sorted({*key, *(place for place, column in enumerate(shape.columns) if column.key)}):
-        absent = _find_absent(rows, place, 1) & ~_find_absent(rows, place, 0)
+        absent = find_absent(rows, place, 1) & ~find_absent(rows, place, 0)
         if absent.any():
             after = 3 + width + place
             columns[after] = pc.if_else(pa.array(absent), columns[3 + place], columns[after])
@@ -317,9 +317,9 @@ def _hash_keys(sharding: Sharding, shape: Shape, batch: Any, side: int) -> Words
 
 def _key_column(shape: Shape, batch: Any, place: int, side: int) -> Any:
     before, after = (batch.column(3 + len(shape.columns) * which + place) for which in (0, 1))
-    absent = lost = _find_absent(batch, place, side)
+    absent = lost = find_absent(batch, place, side)
     if side:
-        lost = absent & ((_ops_of(batch) != Op.UPDATE) | _find_absent(batch, place, 0))
+        lost = absent & ((_ops_of(batch) != Op.UPDATE) | find_absent(batch, place, 0))
     if lost.any():
         table = f"{shape.database}.{shape.table}"
         raise PermanentError(
@@ -330,7 +330,7 @@ def _key_column(shape: Shape, batch: Any, place: int, side: int) -> Any:
     return pc.if_else(pa.array(absent), before, after) if side and absent.any() else (before, after)[side]
 
 
-def _find_absent(batch: Any, place: int, side: int) -> NDArray[np.bool_]:
+def find_absent(batch: Any, place: int, side: int) -> NDArray[np.bool_]:
     """Of which rows the image of a side is there, and lacks a column."""
     absent = batch.column(1 + side)
     if absent.null_count == len(absent):

@@ -15,7 +15,7 @@ from tests.served_changes import LIMITS, OTHERS, UUID, Served, append, expected,
 from tests.wire_client import pairs, text
 from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.model import Mark, Op, Record, Row, Rows, Transaction
+from tidemark.changes.store.model import Mark, Op, Record, Row, Rows, SchemaChange, Transaction
 from tidemark.changes.store.write import Writer
 
 CONFIG = '[sources.orders]\nstore = "store"\n'
@@ -84,6 +84,18 @@ def test_an_event_index_counts_in_the_transaction_of_its_point_alone(
 ) -> None:
     client = served.ready(shards=1, buffaloCheckpoint={**point, "eventIndex": 10_000})
     assert rows_of(client.fetch_all()[0]) == expected(served.disk, Sharding(), first)[0]
+
+
+def test_a_shape_behind_the_row_of_a_point_is_given(tmp_path: Path) -> None:
+    writer = Writer(Disk(tmp_path / "store"), 1, LIMITS)
+    append(writer, make_of(1, [Rows.of(ORDERS, [ROWS[0]]), SchemaChange(PEOPLE), Rows.of(PEOPLE, [ROWS[1]])]))
+    with serving(tmp_path, CONFIG, writer) as served:
+        client = served.ready(shards=1)
+        row, shape, other, end = client.fetch().events[0]
+        assert (row["index"], shape["props"]["mark"], other["index"], end["type"]) == (0, "schema", 1, 16)
+        for event, behind in ((row, [shape, other, end]), (other, [end])):
+            client.subscribe(buffaloCheckpoint={"checkpointMode": "NORMAL", **event["point"]})
+            assert client.fetch().events[0] == behind
 
 
 def test_a_point_of_another_server_is_told(served: Served) -> None:

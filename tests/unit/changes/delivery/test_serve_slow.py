@@ -11,6 +11,7 @@ import pytest
 
 from tests.served_changes import LIMITS, TOKEN, Served, append, make_large, serving
 from tests.wire_client import Client, text
+from tidemark.changes.delivery.http.sessions import IDLE_SECONDS, MOST_OF_TASK, Sessions
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.write import Writer
 
@@ -29,6 +30,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     append(writer, *(make_large(seq, 12_000) for seq in range(1, 4)))
     with serving(folder, '[sources.orders]\nstore = "store"\n', writer, SHORT) as found:
         yield found
+
+
+def test_sessions_end_when_they_are_idle_and_a_busy_one_makes_no_room() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    idle = sessions.begin("billing", "orders")
+    now[0] = IDLE_SECONDS + 1
+    assert idle is not None and sessions.find(idle.id, bool) is None and len(sessions) == 0
+    busy, *others = [sessions.begin("billing", "orders") for _ in range(MOST_OF_TASK)]
+    assert busy is not None
+    busy.is_busy = True
+    assert sessions.begin("billing", "orders") is not None and sessions.find(busy.id, bool) is busy
+    for one in others[1:]:
+        assert one is not None and sessions.find(one.id, bool) is one
 
 
 def ask_slowly(served: Served, client: Client) -> socket.socket:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidemark.changes.binlog.gtid_sets import uuid_text
 from tidemark.changes.delivery.http import schema as p
-from tidemark.changes.delivery.shards import INDEX, MOVED, Sharding, ShardPiece, find_key
+from tidemark.changes.delivery.shards import INDEX, MOVED, Sharding, ShardPiece, find_absent, find_key
 from tidemark.changes.store.model import (
     BinlogInfo,
     Column,
@@ -34,6 +34,8 @@ from tidemark.changes.store.model import (
 
 MOST_ROWS = 1024
 """Rows that are encoded together."""
+MOST_SIZES = 64
+"""Lengths of values of a column of which the bytes around them are kept."""
 _OPS = {Op.INSERT: p.INSERT, Op.READ: p.INSERT, Op.UPDATE: p.UPDATE, Op.DELETE: p.DELETE}
 _ENDS = {"commit": p.TRANSACTIONEND, "xa_commit": p.XACOMMIT, "xa_rollback": p.XAROLLBACK, "heartbeat": p.HEARTBEAT}
 _DDL = (
@@ -65,6 +67,7 @@ class Event:
     seq: int
     index: int
     data: bytes
+    is_row: bool = True
 
 
 def encode_events(piece: ShardPiece, first: int, sharding: Sharding) -> Iterator[list[Event]]:
@@ -74,7 +77,7 @@ def encode_events(piece: ShardPiece, first: int, sharding: Sharding) -> Iterator
         is_last = piece.ends and number == len(own) - 1
         if not isinstance(record, Rows):
             index = piece.behind if is_last else first - 1
-            yield [Event(piece.seq, index, encode_other(record, piece, index))]
+            yield [Event(piece.seq, index, encode_other(record, piece, index), is_row=False)]
             continue
         for start in range(0, record.count, MOST_ROWS):
             part = Rows(record.shape, record.whole, record.start + start, min(MOST_ROWS, record.count - start))
@@ -215,6 +218,8 @@ def _find_updated(batch: Any, width: int, number: int) -> list[int]:
     before, after = batch.column(3 + number), batch.column(3 + width + number)
     differs = pc.fill_null(pc.not_equal(before, after), True)
     both_null = pc.and_(before.is_null(), after.is_null())
+    if batch.column(1).null_count < len(before):  # the image before may lack what is null in the one after
+        both_null = pc.and_not(both_null, pa.array(find_absent(batch, number, 0) & ~find_absent(batch, number, 1)))
     is_update = pc.equal(batch.column(0), int(Op.UPDATE))
     changed: list[int] = pc.indices_nonzero(pc.and_(is_update, pc.and_not(differs, both_null))).to_pylist()
     return changed
@@ -262,7 +267,7 @@ class _Entries:
     def make_head(self, size: int) -> tuple[bytes, bytes]:
         """Keep what stands before and behind a value of this size."""
         found = self._parts_of(size, b"")
-        if len(self.heads) < MOST_ROWS:
+        if len(self.heads) < MOST_SIZES:
             self.heads[size] = found
         return found
 

@@ -364,7 +364,8 @@ class Feed:
                 own = replace(piece, transaction=replace(piece.transaction, records=records))
                 for events in e.encode_events(own, self._first_row(own), self.wanted.sharding):
                     for event in events:
-                        if not (is_first and event.index <= self._skipped):
+                        # what is no row has the number of the row before it, so it comes behind that row's point
+                        if not is_first or event.index > self._skipped - (not event.is_row):
                             yield shard, event
 
     def _first_row(self, piece: ShardPiece) -> int:
