@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -332,6 +334,8 @@ def test_points_are_told_moved_forward_alone_and_rewound(served: Served) -> None
     assert not preview["applied"] and preview["shards"][0]["from"] == 5 and preview["rows"] > 0
     assert client.post("/v1/points", {"taskName": "mail"}).json["points"][1]["seq"] == COUNT
     assert client.post("/v1/rewind", {**asked, "apply": True}).json["applied"]
+    with sqlite3.connect(served.folder / "var" / "ledger.db") as ledger:
+        assert json.loads(ledger.execute("SELECT detail FROM audit").fetchall()[-1][0])["by"] == "http"
     stale = commit(row)
     assert (stale.status, stale.json["code"]) == (409, "STALE")
     now = client.post("/v1/points", {"taskName": "mail"}).json["points"][1]

@@ -141,6 +141,16 @@ def test_a_client_that_knows_the_field_list_reads_every_value() -> None:
         assert others[3]["comment"] == "häuser.人"
 
 
+def test_a_column_that_is_set_to_null_is_updated_also_where_the_image_before_lacks_it() -> None:
+    lacks = (ABSENT, ABSENT, ABSENT, ABSENT)
+    rows = Rows.of(ORDERS, [Row(Op.UPDATE, (1, *lacks), (ABSENT, None, ABSENT, "x", ABSENT))])
+    piece = Piece(1, Transaction(BinlogInfo(), records=(rows,)))
+    [own] = Divider(Sharding(1)).divide([piece])[0]
+    [[event]] = list(encode_events(own, 0, Sharding(1)))
+    after = message_class("RdsEvent").FromString(event.data).rowData.after
+    assert {name for name, column in after.items() if column.updated} == {"paid", "note"} and after["paid"].isNull
+
+
 def test_what_changed_is_said_and_a_null_is_no_empty_text() -> None:
     """The original never says `updated`."""
     event = message_class("RdsEvent")

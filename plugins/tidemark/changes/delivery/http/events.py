@@ -293,9 +293,9 @@ class Reply:
 
     messages: dict[int, Sequence[bytes]]
     count: int = 0
-    size: int = 0
     props: Sequence[tuple[str, str]] = ()
     latest: bytes = b""
+    size: int = 0
 
     def encode(self) -> list[bytes]:
         """The bytes of the RdsEnvelope, in pieces: messages are not copied."""

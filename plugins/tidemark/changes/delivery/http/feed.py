@@ -316,7 +316,7 @@ class Feed:
                 messages.setdefault(shard, []).append(block)
                 size += len(block)
                 rows += count
-        return e.Reply({**messages}, rows, size)
+        return e.Reply({**messages}, rows, size=size)
 
     def _encode_blocks(self, stretch: Stretch) -> Iterator[tuple[int, bytes, int]]:
         header = stretch.header
@@ -340,7 +340,7 @@ class Feed:
             messages.setdefault(shard, []).append(event.data)
             size += len(event.data)
             count += 1
-        return e.Reply({**messages}, count, size)
+        return e.Reply({**messages}, count, size=size)
 
     def _next_event(self) -> tuple[int, e.Event] | None:
         found = next(self._rest, None)

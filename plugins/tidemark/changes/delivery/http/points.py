@@ -81,7 +81,7 @@ class TaskPoints:
         task = self.find(asked.task)
         plan = plan_rewind(self.leases.ledger, disk, choose_tables(task.tables), task.name, asked.to, asked.shards, now)
         if asked.apply:
-            apply_change(self.leases.ledger, plan, "rewind", to=asked.to, shards=sorted(plan.points))
+            apply_change(self.leases.ledger, plan, "rewind", to=asked.to, shards=sorted(plan.points), by="http")
         shards = [{"shard": one.shard, "from": one.first, "to": one.end, "rows": one.rows} for one in plan.shards]
         return {
             "transactions": plan.transactions,
