@@ -290,6 +290,8 @@ class Server:
             held.enter_context(self._hold(session))
             try:
                 reply = await self._take(session, session.feed, asked)
+            except RefusedError:  # nothing was taken
+                raise
             except BaseException:  # the feed may stand behind what it did not give
                 session.feed = session.ahead = None
                 raise
