@@ -75,8 +75,8 @@ BETWEEN = {"binlogFile": 3, "binlogOffset": 2050}
     ("point", "first"),
     [
         ({"checkpointMode": "EARLIEST"}, 1),
-        ({"checkpointMode": "NORMAL", **BETWEEN}, 21),
-        ({"checkpointMode": "NORMAL", "timestamp": (START + 21_000_000) // 1000}, 21),
+        ({"checkpointMode": "NORMAL", "binlogFile": 3, "binlogOffset": 2150}, 22),
+        ({"checkpointMode": "NORMAL", "timestamp": (START + 22_000_000) // 1000}, 22),
     ],
 )
 def test_an_event_index_counts_in_the_transaction_of_its_point_alone(
