@@ -13,7 +13,6 @@ from tidemark.changes.bootstrap.catalog import read_known
 from tidemark.changes.bootstrap.state import DONE, PARKED, Table, read_state
 from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.delivery.tasks import show_task
 from tidemark.changes.source import Source, disk_of, find_end, login_of, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
@@ -111,6 +110,8 @@ def _tell_tables(state: Bootstrap, answers: Answers | None) -> dict[str, Any]:
 
 def show_tasks_of(app: App, source: str = "") -> list[dict[str, Any]]:
     """The tasks of a source, or of all, as the objects of `changes show --json`. Those of sources that the settings have."""
+    from tidemark.changes.delivery.tasks import show_task  # it imports Arrow
+
     with app.ledger.read() as connection:
         found = [task for task in list_tasks(connection, source) if task.source in app.settings.sources]
     leases = Leases(app.ledger, app.identity)

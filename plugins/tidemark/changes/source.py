@@ -42,7 +42,6 @@ from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.login import open_server
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import Exported, Query, Stream, export
-from tidemark.changes.delivery.tasks import needed_of
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -516,6 +515,8 @@ def read_source(source: Source, span: Span, out: Path | Stream) -> Exported:
 
 def retain_source(source: Source, is_asked_to_end: Callable[[], bool] = bool) -> cleaning.Retained:
     """One round of cleaning. What a task still has to read stays, up to `retain_bytes`."""
+    from tidemark.changes.delivery.tasks import needed_of  # it imports Arrow
+
     settings, needed = source.settings, needed_of(source.app.ledger, source.name)
     rules = cleaning.Rules(
         settings.retain_hours, needed=needed, most_bytes=settings.retain_bytes, compress_hours=settings.compress_hours
