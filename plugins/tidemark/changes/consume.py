@@ -13,10 +13,11 @@ from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery import tasks
 from tidemark.changes.delivery.batches import Batch
 from tidemark.changes.delivery.export import Stream as LineStream
+from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMaker, LineMaker, encode_lines
 from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, GivenPoints, Options, Stream
 from tidemark.changes.delivery.tasks import Change, Wanted
-from tidemark.changes.source import Source, choose_tables, find_source
+from tidemark.changes.source import Source, find_source
 from tidemark.errors import UsageError
 from tidemark.ledger.leases import Leases
 from tidemark.settings.load import load_settings

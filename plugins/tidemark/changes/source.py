@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +40,7 @@ from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.login import open_server
 from tidemark.changes.delivery import points
-from tidemark.changes.delivery.export import Exported, Query, Stream, export
+from tidemark.changes.delivery.export import Exported, Query, Stream, Wants, choose_tables, export
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -75,7 +74,6 @@ ASK_SECONDS = 0.5
 """How often who waits for another's capture looks."""
 BOOTSTRAP = "bootstrap"
 """Where a new store begins, if not at a POINT."""
-Wants = Callable[[str, str], bool]
 
 
 @dataclass
@@ -161,16 +159,6 @@ def find_end(disk: Disk) -> StoreEnd | None:
     return StoreEnd(
         connection.FilePosition(origin.name_log(info.file, info.change_id), info.offset), parse_gtids(view.gtids)
     )
-
-
-def choose_tables(tables: Sequence[str], exclude: Sequence[str] = ()) -> Wants:
-    """Which tables patterns of `database.table` mean."""
-
-    def wants(database: str, table: str) -> bool:
-        name = f"{database}.{table}"
-        return any(fnmatchcase(name, p) for p in tables) and not any(fnmatchcase(name, p) for p in exclude)
-
-    return wants
 
 
 class Reading(enum.Enum):

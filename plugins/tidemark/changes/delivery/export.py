@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.changes.capture.identity import Origin
 from tidemark.changes.capture.transactions import COMMIT, XA_COMMIT, XA_PREPARE, XA_ROLLBACK
-from tidemark.changes.store.model import ABSENT, Ddl, Mark, Rows, Shape, Transaction, Value
+from tidemark.changes.store.model import ABSENT, Ddl, Mark, Record, Rows, Shape, Transaction, Value
 from tidemark.changes.store.read import Reader
 from tidemark.errors import UsageError, limits_named
 from tidemark.stores.agent import durable
@@ -21,6 +22,7 @@ from tidemark.stores.agent import durable
 if TYPE_CHECKING:
     from tidemark.changes.delivery.shards import Sharding, ShardPiece
 
+Shapes = dict[tuple[str, str], Shape]
 Line = dict[str, Any]
 Wants = Callable[[str, str], bool]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,6 +57,16 @@ class Exported:
     rows: int = 0
 
 
+def choose_tables(tables: Sequence[str], exclude: Sequence[str] = ()) -> Wants:
+    """Which tables patterns of `database.table` mean."""
+
+    def wants(database: str, table: str) -> bool:
+        name = f"{database}.{table}"
+        return any(fnmatchcase(name, p) for p in tables) and not any(fnmatchcase(name, p) for p in exclude)
+
+    return wants
+
+
 def export(reader: Reader, origin: Origin | None, query: Query, out: Path | Stream) -> Exported:
     """Write what `query` asks for to a file (`.jsonl`, `.parquet`) or, as JSON lines, to a stream."""
     done = Exported()
@@ -72,21 +84,12 @@ def export(reader: Reader, origin: Origin | None, query: Query, out: Path | Stre
 
 def make_lines(reader: Reader, origin: Origin | None, query: Query, done: Exported) -> Iterator[Line]:
     """The lines of a stretch. `done` counts. Before the first row of a table's shape stands the shape."""
-    shapes: dict[tuple[str, str], Shape] = {}
+    shapes: Shapes = {}
     for piece in _read_shard(reader, query):
         head = describe_place(piece.seq, piece.transaction, origin)
         for record in piece.transaction.records:
-            if isinstance(record, Rows):
-                shape = record.shape
-                if shapes.get((shape.database, shape.table)) != shape:
-                    shapes[shape.database, shape.table] = shape
-                    yield describe_shape(head, shape)
-                yield from describe_rows(head, record)
-                done.rows += record.count
-            elif isinstance(record, Ddl):
-                yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
-            elif isinstance(record, Mark):
-                yield describe_mark(head, record, piece.rows)
+            yield from describe_record(head, record, piece.rows, shapes)
+            done.rows += record.count if isinstance(record, Rows) else 0
         done.transactions += piece.ends
 
 
@@ -100,6 +103,20 @@ def _read_shard(reader: Reader, query: Query) -> Iterator[ShardPiece]:
                 return
             if piece.seq >= query.first:
                 yield piece
+
+
+def describe_record(head: Line, record: Record, rows: int, shapes: Shapes) -> Iterator[Line]:
+    """The lines of a record. `rows`: of its transaction, up to here. `shapes`: those that were told already, by table."""
+    if isinstance(record, Rows):
+        table = (record.shape.database, record.shape.table)
+        if shapes.get(table) != record.shape:
+            shapes[table] = record.shape
+            yield describe_shape(head, record.shape)
+        yield from describe_rows(head, record)
+    elif isinstance(record, Ddl):
+        yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
+    elif isinstance(record, Mark):
+        yield describe_mark(head, record, rows)
 
 
 def describe_place(seq: int, transaction: Transaction, origin: Origin | None) -> Line:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark.changes.capture.identity import Origin
-from tidemark.changes.delivery.export import Line, describe_mark, describe_place, describe_rows, describe_shape
-from tidemark.changes.store.model import ABSENT, Ddl, Mark, Row, Rows, Shape, Value
+from tidemark.changes.delivery.export import Line, Shapes, describe_place, describe_record
+from tidemark.changes.store.model import ABSENT, Row, Shape, Value
 from tidemark.errors import limits_named
 from tidemark.stores.agent import durable
 
@@ -130,21 +131,12 @@ class LineMaker:
 
     def __init__(self, origin: Origin | None) -> None:
         self._origin = origin
-        self._shapes: dict[tuple[int, str], Shape] = {}
+        self._shapes: defaultdict[int, Shapes] = defaultdict(dict)  # by shard
 
     def describe(self, batch: Batch) -> Iterator[Line]:
         for segment in batch.segments:
             head = {"shard": batch.shard, **describe_place(segment.seq, segment.transaction, self._origin)}
-            record = segment.record
-            if isinstance(record, Rows):
-                if self._shapes.get((batch.shard, batch.table)) != record.shape:
-                    self._shapes[batch.shard, batch.table] = record.shape
-                    yield describe_shape(head, record.shape)
-                yield from describe_rows(head, record)
-            elif isinstance(record, Ddl):
-                yield {"k": "ddl", **head, "db": record.database, "sql": record.sql}
-            elif isinstance(record, Mark):
-                yield describe_mark(head, record, segment.rows)
+            yield from describe_record(head, segment.record, segment.rows, self._shapes[batch.shard])
 
 
 _OPS = {"I": "c", "U": "u", "D": "d", "R": "r"}

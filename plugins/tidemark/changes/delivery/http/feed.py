@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import chain
 from uuid import UUID
 
 from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.run import parse_gtids
+from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.http import events as e
 from tidemark.changes.delivery.http.frames import Frame, encode_frame
 from tidemark.changes.delivery.http.requests import ARROW, EARLIEST, LATEST, Checkpoint, Fetch, Subscription
 from tidemark.changes.delivery.http.schema import UNDIVIDED
-from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece, Wants
+from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece
 from tidemark.changes.delivery.storage_points import add_gtids
 from tidemark.changes.store.block import encode_header
 from tidemark.changes.store.disk import Disk
@@ -36,10 +36,6 @@ KEPT_BLOCKS = 8
 MOST_LOOKED_AT = 32
 """Blocks without anything for the client, of one take: a thread is free for others after so many."""
 _ENDS = ("commit", "xa_commit", "xa_rollback", "xa_prepare")
-
-
-def choose_tables(patterns: tuple[str, ...]) -> Wants:
-    return lambda database, table: any(fnmatchcase(f"{database}.{table}", pattern) for pattern in patterns)
 
 
 class Watch:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.changes.delivery.http.feed import choose_tables, find_start
+from tidemark.changes.delivery.export import choose_tables
+from tidemark.changes.delivery.http.feed import find_start
 from tidemark.changes.delivery.http.requests import NORMAL, Commit, Rewind
 from tidemark.changes.delivery.members import lease_prefix, read_seen
 from tidemark.changes.delivery.storage_points import Place, point_fields
