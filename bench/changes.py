@@ -35,7 +35,7 @@ from bench.measure import Contender, alternate, report, warm
 from bench.merge import PEERS
 from bench.rows import REPOSITORY, say
 from tests.services.mariadb import PASSWORD, USER, MariaDb, start
-from tidemark.changes.source import BOOTSTRAP
+from tidemark.changes.sources.source import BOOTSTRAP
 
 RUN = [sys.executable, "-m", "bench.changes_run"]
 

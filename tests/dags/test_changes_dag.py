@@ -16,8 +16,8 @@ from tests.dags.conftest import Centre
 from tests.dump_worlds import MYSQL
 from tests.services.binlog_source import BinlogSource
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
+from tidemark.changes.sources.verify import VERIFIED, VERIFY_SECONDS
 from tidemark.changes.store.write import Writer
-from tidemark.changes.verify import VERIFIED, VERIFY_SECONDS
 from tidemark.errors import BinlogGapError, PermanentError
 from tidemark.ledger.leases import Leases
 from tidemark.orchestration.tasks import changes as tasks

@@ -14,7 +14,7 @@ import pytest
 from tests.dump_worlds import REAL_SERVERS, start_server
 from tests.e2e.test_capture_server import Orders, await_purge
 from tests.services.mariadb import PASSWORD, USER, MariaDb
-from tidemark.changes import source
+from tidemark.changes.sources import source
 
 pytestmark = pytest.mark.full
 

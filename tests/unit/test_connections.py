@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tidemark import connections
-from tidemark.changes.source import login_of as source_login
+from tidemark.changes.sources.source import login_of as source_login
 from tidemark.errors import UsageError
 from tidemark.receiver.iotdb.load import server_of
 from tidemark.settings.model import ReceiverSettings, SourceSettings

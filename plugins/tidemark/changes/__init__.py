@@ -1,6 +1,6 @@
 """Capture every change of MySQL and MariaDB tables from their binary logs, and keep them in a store.
 
-Enter by `source`: what `./tidemark changes …` does with a source of the settings. Programs enter by `subscribe`.
+Enter by `sources`: what `./tidemark changes …` does with a source of the settings. Programs enter by `subscribe`.
 
     binlog      decode binary logs: events, tables, rows, GTID sets
     connection  the events of a server, or of log files
@@ -9,13 +9,10 @@ Enter by `source`: what `./tidemark changes …` does with a source of the setti
     trust       may a server be trusted, how long it keeps what is not captured, and what it purged before that
     bootstrap   the rows that tables have when their capture begins, between the changes
     delivery    what a store holds, given to readers: POINTs, JSON lines, Parquet; tasks of shards
-    source      a source as its commands see it: settings, store, lease
+    sources     a source as its commands see it: settings, store, lease; doctor, show, verify
     consume     tasks as programs and commands see them: `subscribe`, rewind, another number of shards
-    verify      is every transaction of a source in its store, once
-    doctor      a source examined: its server, its store
-    show        what is known of a source: lag, headroom, gaps
 
-Only `source` and what stands above it know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
+Only `sources` and `consume` know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
 `progress` and `stores.agent.durable`.
 """
 

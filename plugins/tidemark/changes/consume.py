@@ -17,7 +17,7 @@ from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMaker, LineMaker, encode_lines
 from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, GivenPoints, Options, Stream
 from tidemark.changes.delivery.tasks import Change, Wanted
-from tidemark.changes.source import Source, find_source
+from tidemark.changes.sources.source import Source, find_source
 from tidemark.errors import UsageError
 from tidemark.ledger.leases import Leases
 from tidemark.settings.load import load_settings

@@ -40,8 +40,8 @@ def status(app: App) -> StatusReport:
 
 
 def _read_sources(app: App) -> tuple[Mapping[str, Any], ...]:
-    from tidemark.changes.show import note_source
-    from tidemark.changes.source import find_source
+    from tidemark.changes.sources.show import note_source
+    from tidemark.changes.sources.source import find_source
 
     return tuple(note_source(find_source(app, name)) for name in sorted(app.settings.sources))
 

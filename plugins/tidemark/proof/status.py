@@ -224,7 +224,7 @@ class StatusReport:
     iotdb: tuple[TargetStatus, ...] = ()
     cluster: ClusterStatus | None = None
     lines: tuple[LineStatus, ...] = ()
-    sources: tuple[Mapping[str, Any], ...] = ()  # of changes, as `changes.show.note_source` tells them
+    sources: tuple[Mapping[str, Any], ...] = ()  # of changes, as `changes.sources.show.note_source` tells them
 
     @property
     def exit_code(self) -> int:

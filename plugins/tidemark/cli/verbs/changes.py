@@ -17,7 +17,7 @@ from tidemark.errors import DIFFERENCES_FOUND, BinlogGapError, UsageError
 from tidemark.progress import format_size
 
 if TYPE_CHECKING:
-    from tidemark.changes.source import Source
+    from tidemark.changes.sources.source import Source
 
 POINT = "earliest, latest, now, ISO 8601, a GTID or set, FILE:POS, seq:N"
 
@@ -84,14 +84,14 @@ def _run_changes(call: Call) -> Answer:
 
 
 def _source(call: Call) -> Source:
-    from tidemark.changes.source import find_source
+    from tidemark.changes.sources.source import find_source
 
     return find_source(call.app, call.arguments.source)
 
 
 def _run_doctor(call: Call) -> Answer:
-    from tidemark.changes.doctor import examine
-    from tidemark.changes.source import settings_of
+    from tidemark.changes.sources.doctor import examine
+    from tidemark.changes.sources.source import settings_of
 
     found = examine(settings_of(call.settings, call.arguments.source), time.time)
     checks = [{"name": one.subject, "ok": one.ok, "detail": one.detail, "hint": one.hint} for one in found.findings]
@@ -113,7 +113,7 @@ def _run_doctor(call: Call) -> Answer:
 
 
 def _run_capture(call: Call) -> Answer:
-    from tidemark.changes.source import Reading, Request, capture_source
+    from tidemark.changes.sources.source import Reading, Request, capture_source
 
     asked = call.arguments
     if asked.follow and asked.files:
@@ -149,7 +149,7 @@ def _run_capture(call: Call) -> Answer:
 
 def _run_bootstrap(call: Call) -> Answer:
     from tidemark.changes.bootstrap.requests import Request
-    from tidemark.changes.source import ask_bootstrap
+    from tidemark.changes.sources.source import ask_bootstrap
 
     asked = call.arguments
     if asked.again and (asked.cancel or not asked.tables):
@@ -172,8 +172,8 @@ def _run_bootstrap(call: Call) -> Answer:
 
 
 def _run_show(call: Call) -> Answer:
-    from tidemark.changes.show import show_source
-    from tidemark.changes.source import find_source
+    from tidemark.changes.sources.show import show_source
+    from tidemark.changes.sources.source import find_source
 
     names = [call.arguments.source] if call.arguments.source else sorted(call.settings.sources)
     sources = [show_source(find_source(call.app, name)) for name in names]
@@ -207,7 +207,7 @@ def _show_one(screen: Screen, one: dict[str, Any]) -> None:
 
 
 def _run_find(call: Call) -> Answer:
-    from tidemark.changes.source import find_in_source, name_bucket
+    from tidemark.changes.sources.source import find_in_source, name_bucket
 
     source = _source(call)
     begun = time.perf_counter()
@@ -232,7 +232,7 @@ def _run_find(call: Call) -> Answer:
 
 def _run_read(call: Call) -> Answer:
     from tidemark.changes.delivery.shards import Sharding
-    from tidemark.changes.source import Span, read_source
+    from tidemark.changes.sources.source import Span, read_source
 
     asked = call.arguments
     if asked.out == "-" and asked.json:
@@ -253,7 +253,7 @@ def _run_read(call: Call) -> Answer:
 
 
 def _run_verify(call: Call) -> Answer:
-    from tidemark.changes.verify import verify_source
+    from tidemark.changes.sources.verify import verify_source
 
     with progress.show_progress(call.screen) as beat:
         proven = verify_source(_source(call), call.arguments.files, deep=call.arguments.deep, progress=beat)
@@ -313,7 +313,7 @@ _WRONG = {
 
 
 def _run_repair(call: Call) -> Answer:
-    from tidemark.changes.source import repair_source
+    from tidemark.changes.sources.source import repair_source
 
     with progress.show_progress(call.screen) as beat:
         done = repair_source(_source(call), call.arguments.gap, beat)
@@ -330,7 +330,7 @@ def _run_repair(call: Call) -> Answer:
 
 
 def _run_retain(call: Call) -> Answer:
-    from tidemark.changes.source import name_oldest, retain_source
+    from tidemark.changes.sources.source import name_oldest, retain_source
 
     source = _source(call)
     done = retain_source(source)
@@ -348,7 +348,7 @@ def _run_retain(call: Call) -> Answer:
 
 def _run_serve(call: Call) -> Answer:
     from tidemark.changes.delivery.http.run import Listen, serve
-    from tidemark.changes.source import disk_of
+    from tidemark.changes.sources.source import disk_of
     from tidemark.ledger.leases import Leases
     from tidemark.settings.values import split_listen
 

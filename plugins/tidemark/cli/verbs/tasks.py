@@ -118,7 +118,7 @@ def _tell_change(change: Change, applied: bool, command: str) -> Answer:
 
 def show_tasks(call: Call, source: str) -> list[dict[str, Any]]:
     """The tasks of a source ("": of all), as `changes show --json` tells them."""
-    from tidemark.changes.show import show_tasks_of
+    from tidemark.changes.sources.show import show_tasks_of
 
     return show_tasks_of(call.app, source)
 

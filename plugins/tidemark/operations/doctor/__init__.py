@@ -9,7 +9,7 @@ Enter by `doctor.doctor(config, environ)`. Each finding has a subject, whether i
     sources  a source of changes
     doctor   the command: settings, ledger, Java, stores, nodes, sources, servers
 
-Imports `changes.doctor`, `cluster`, `receiver.iotdb`, `engines.java`, `ledger`, `settings`, `stores`, `sync.notes` and
+Imports `changes.sources`, `cluster`, `receiver.iotdb`, `engines.java`, `ledger`, `settings`, `stores`, `sync.notes` and
 `tsfiles`. It never raises what it finds, and it repairs nothing. It changes nothing but a small file that it writes and
 removes wherever Tidemark must be able to write.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.changes.doctor import examine
+from tidemark.changes.sources.doctor import examine
 from tidemark.operations.doctor.stores import Check, Clock
 from tidemark.settings.model import SourceSettings
 

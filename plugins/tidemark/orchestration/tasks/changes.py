@@ -16,7 +16,7 @@ from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.app import App
-    from tidemark.changes.doctor import Examined
+    from tidemark.changes.sources.doctor import Examined
 
 log = VisibleLog(__name__)
 _CLASSES: dict[int, type[TidemarkError]] = {each.kind: each for each in (UnreachableError, PermanentError, BinlogGapError)}
@@ -24,9 +24,9 @@ _CLASSES: dict[int, type[TidemarkError]] = {each.kind: each for each in (Unreach
 
 def check(source: str) -> dict[str, Any]:
     """Ask whether the server may be trusted. Red if it may not, or if too little headroom is left: the log says why."""
-    from tidemark.changes.doctor import examine
-    from tidemark.changes.show import is_captured
-    from tidemark.changes.source import settings_of
+    from tidemark.changes.sources.doctor import examine
+    from tidemark.changes.sources.show import is_captured
+    from tidemark.changes.sources.source import settings_of
 
     def look(app: App) -> Examined | None:
         return None if is_captured(app, source) else examine(settings_of(app.settings, source), app.clock)
@@ -48,7 +48,7 @@ def capture(
     source: str, task_state_store: Any = None, inlet_events: Any = None, outlet_events: Any = None
 ) -> dict[str, Any]:
     """Capture everything up to now. Emit the asset of the source's changes if there are some that nobody was told of."""
-    from tidemark.changes.source import Reading, Request, capture_source, find_source
+    from tidemark.changes.sources.source import Reading, Request, capture_source, find_source
     from tidemark.changes.store.read import Reader
 
     progress = make_progress(task_state_store)
@@ -67,7 +67,7 @@ def bootstrap(
     source: str, task_state_store: Any = None, inlet_events: Any = None, outlet_events: Any = None
 ) -> dict[str, Any]:
     """Read the rows of the tables that are asked for and not read yet. Red if a table cannot be read; the others are."""
-    from tidemark.changes.source import bootstrap_source, find_source
+    from tidemark.changes.sources.source import bootstrap_source, find_source
     from tidemark.changes.store.read import Reader
 
     progress = make_progress(task_state_store)
@@ -102,7 +102,7 @@ def _perform_and_tell(
 
 def retain(source: str) -> dict[str, Any]:
     """Take what is older than the source keeps out of readers' sight, and off the disk after a grace."""
-    from tidemark.changes.source import find_source, retain_source
+    from tidemark.changes.sources.source import find_source, retain_source
 
     done = perform_step(lambda app: retain_source(find_source(app, source)))
     counts = {"retired": done.retired, "removed": done.removed, "compressed": done.compressed}
@@ -112,8 +112,8 @@ def retain(source: str) -> dict[str, Any]:
 def verify(source: str) -> dict[str, Any]:
     """Once a day, compare the whole store with its checksums and with the server's logs. Red if anything differs: the log
     lists it."""
-    from tidemark.changes.source import find_source
-    from tidemark.changes.verify import is_verify_due, verify_source
+    from tidemark.changes.sources.source import find_source
+    from tidemark.changes.sources.verify import is_verify_due, verify_source
 
     def prove(app: App) -> Any:
         found = find_source(app, source)

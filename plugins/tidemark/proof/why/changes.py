@@ -8,8 +8,8 @@ from typing import Any
 
 from tidemark.app import App
 from tidemark.changes.delivery.points import find_point
-from tidemark.changes.show import show_source, show_tasks_of
-from tidemark.changes.source import Source, find_source, name_bucket
+from tidemark.changes.sources.show import show_source, show_tasks_of
+from tidemark.changes.sources.source import Source, find_source, name_bucket
 from tidemark.changes.trust.gaps import OPEN, Gap, read_gaps
 from tidemark.errors import NotFoundError
 from tidemark.proof.explanation import Explanation, format_time

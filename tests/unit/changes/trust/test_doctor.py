@@ -13,8 +13,8 @@ from tests.services import mariadb
 from tests.services.binlog_source import BinlogSource, Refusal
 from tests.services.processes import free_port, soon
 from tidemark.app import open_app
-from tidemark.changes import source as sources
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
+from tidemark.changes.sources import source as sources
 from tidemark.errors import PermissionDeniedError
 from tidemark.settings.load import load_settings
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.transactions import Rules
-from tidemark.changes.source import Source, open_files, resume_source, wants_of
+from tidemark.changes.sources.source import Source, open_files, resume_source, wants_of
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.trust.gaps import OPEN, Gap, is_in_gap, read_gaps

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.changes.source import disk_of, find_end, login_of, wants_of
+from tidemark.changes.sources.source import disk_of, find_end, login_of, wants_of
 from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
 from tidemark.changes.trust.headroom import Headroom, measure_headroom
 from tidemark.changes.trust.rules import Finding, Wanted, judge

@@ -13,7 +13,7 @@ from tidemark.changes.bootstrap.catalog import read_known
 from tidemark.changes.bootstrap.state import DONE, PARKED, Table, read_state
 from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.source import Source, disk_of, find_end, login_of, wants_of
+from tidemark.changes.sources.source import Source, disk_of, find_end, login_of, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import walk_blocks
