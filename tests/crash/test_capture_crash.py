@@ -80,6 +80,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return places
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("limits", "effects"),
     [(SMALL, PARKED), (TINY, (*PARKED, "after append parked/gathered.block", "after rename parked/gathered.block"))],

@@ -94,6 +94,7 @@ CHANGES = [Wanted("init"), Wanted("add", "n4"), Wanted("remove", "n2", request="
 every_change = pytest.mark.parametrize("wanted", CHANGES, ids=str)
 
 
+@pytest.mark.full_after(1)
 @every_change
 @pytest.mark.timeout(600)
 def test_a_change_may_die_at_any_effect(worlds: Build, wanted: Wanted, when: str) -> None:
@@ -101,6 +102,7 @@ def test_a_change_may_die_at_any_effect(worlds: Build, wanted: Wanted, when: str
     assert explored.all_died and explored.points > 20
 
 
+@pytest.mark.full_after(1)
 @every_change
 def test_recovery_may_die_too(worlds: Build, wanted: Wanted) -> None:
     assert explore_double(worlds(wanted), pairs=8).crashes > 8

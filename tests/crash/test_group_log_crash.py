@@ -85,6 +85,7 @@ def test_a_member_may_lose_power_at_any_effect(tier: Tier, seed: int, block: Cal
     explore(lambda: LogWorld(tier, Random(seed), block))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", [Tier.PYTHON, Tier.SFTP])
 def test_recovery_may_die_too(tier: Tier, block: Callable[[int], None]) -> None:
     explore_double(lambda: LogWorld(tier, Random(7) if tier is Tier.PYTHON else None, block), pairs=200)

@@ -104,6 +104,7 @@ def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Settl
     return lambda: SettledWorld(tmp_path / str(next(counter)), template, request.param)
 
 
+@pytest.mark.full_after(1)
 def test_replacing_a_settled_file_may_die_at_any_effect(worlds: Callable[[], SettledWorld], when: str) -> None:
     explored = explore(worlds, when=when)
     assert explored.all_died and explored.points > 15

@@ -64,6 +64,7 @@ def copies(world: SyncWorld, power: bool) -> Callable[[], SyncWorld]:
     return build
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_killed_process_on_real_files(scenario: Callable[[SyncWorld], SyncWorld], when: str) -> None:
     found = explore(lambda: scenario(SyncWorld.on_disk()), when=when)

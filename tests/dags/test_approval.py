@@ -13,6 +13,7 @@ from tidemark.orchestration.tasks import approval
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
 
+@pytest.mark.full
 def test_a_person_sees_numbers_and_paths_and_the_next_run_drops_them(centre: Centre) -> None:
     Dag("manual__1").whole()
     with pytest.raises(AirflowSkipException, match="no drops of link plant1 wait"):

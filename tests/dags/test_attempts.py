@@ -72,6 +72,7 @@ def test_between_two_tries_and_after_the_last_one(centre: Centre) -> None:
     assert link_of(centre)["code"] == 0
 
 
+@pytest.mark.full
 def test_a_run_that_could_not_even_begin(centre: Centre, caplog: pytest.LogCaptureFixture) -> None:
     Dag("manual__1").whole()
     centre.config.write_text(centre.config.read_text().replace("5d0f6a1e", "6d0f6a1e"))  # the link is another site's
@@ -128,6 +129,7 @@ def test_a_dry_run_is_no_try(centre: Centre) -> None:
     assert link_of(centre)["state"] == "new"
 
 
+@pytest.mark.full
 def test_a_damaged_ledger_is_told_as_damage(centre: Centre) -> None:
     Dag("manual__1").whole()
     place = centre.root / "ledger.db"

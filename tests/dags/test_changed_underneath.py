@@ -34,6 +34,7 @@ def move_the_site(centre: Centre) -> None:
     centre.config.write_text(centre.config.read_text().replace('store = "plant1"', 'store = "moved"'))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     "change",
     [
@@ -52,6 +53,7 @@ def test_a_run_goes_on_by_the_settings_of_now(centre: Centre, change: Callable[[
     assert centre.landed() == sealed
 
 
+@pytest.mark.full
 def test_a_link_that_is_taken_out_in_mid_run_is_named_and_goes_on_when_it_is_back(centre: Centre) -> None:
     dag, text = Dag(), centre.config.read_text()
     run = dag.recover()
@@ -64,6 +66,7 @@ def test_a_link_that_is_taken_out_in_mid_run_is_named_and_goes_on_when_it_is_bac
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full
 def test_a_link_that_gets_another_receiver_in_mid_run_sends_nothing_there(centre: Centre) -> None:
     dag, text = Dag(), centre.config.read_text()
     run = dag.recover()

@@ -138,6 +138,7 @@ def test_a_red_check_stops_no_capture(centre: Centre, server: BinlogSource, run:
     assert red.value.hint.startswith("SET GLOBAL binlog_format")
 
 
+@pytest.mark.full
 def test_a_purge_is_a_gap(centre: Centre, server: BinlogSource) -> None:
     assert run_here(centre.config, "changes", "capture", "orders", "--until", "seq:3").code == 0
     del server.logs["binlog.000007"]

@@ -77,6 +77,7 @@ def looked(centre: Centre) -> Any:
     return show_cluster(app, app.receiver_settings("centre"))
 
 
+@pytest.mark.full
 def test_a_node_joins_by_tasks_that_are_each_done_twice(nodes: Centre) -> None:
     scale = Scale(kind="add", node="n4", url=url(nodes, "n4"), dry_run=False)
     plan = scale.plan()
@@ -92,6 +93,7 @@ def test_a_node_joins_by_tasks_that_are_each_done_twice(nodes: Centre) -> None:
     assert view.epoch == 2 and not view.moving and len(view.nodes) == 4
 
 
+@pytest.mark.full
 def test_tasks_of_an_earlier_change_that_wake_up_do_nothing(nodes: Centre) -> None:
     first = Scale(kind="add", node="n4", url=url(nodes, "n4"))
     batches = first.phase_one()
@@ -124,6 +126,7 @@ def test_a_round_of_the_watch_names_who_lacks_files_and_each_is_recovered_by_a_t
     assert replica_tasks.find("centre") == [] and sound(nodes)
 
 
+@pytest.mark.full
 def test_a_node_that_stays_away_is_replaced_by_a_task(nodes: Centre) -> None:
     assert replica_tasks.replace("centre") == {}, "it is off by default"
     nodes.write(CLUSTER.replace("[cluster]", "[cluster]\nreplace_hours = 1"))
@@ -143,6 +146,7 @@ def test_of_two_rounds_at_once_one_is_not_needed(nodes: Centre) -> None:
     assert replica_tasks.watch("centre") == {}
 
 
+@pytest.mark.full
 def test_what_cannot_be_is_red_with_its_reason(nodes: Centre) -> None:
     for params in ({"kind": "remove", "node": "n9"}, {"kind": "add", "node": "n9"}, {"kind": "add", "node": "n1"}):
         with pytest.raises((UsageError, NotFoundError)):

@@ -35,6 +35,7 @@ def connection(sshd: Sshd) -> Iterator[Callable[..., None]]:
         session.query(Connection).filter_by(conn_id="plant_ssh").delete()
 
 
+@pytest.mark.full
 def test_a_run_logs_in_by_a_connection_of_airflow_and_tells_nobody_how(
     centre: Centre,
     sshd: Sshd,

@@ -23,6 +23,7 @@ SENTENCE = "the disk {{ 7 * 7 }} is full. Next: ./tidemark doctor"
 SUBJECT = "tidemark_sync__plant1.recover failed"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("airflow_database")
 def test_a_red_task_ends_with_the_sentence_and_calls_whom_the_settings_name(
     centre: Centre,

@@ -25,6 +25,7 @@ def sync(**asked: Any) -> dict[str, Any]:
     return counts
 
 
+@pytest.mark.full
 def test_a_dag_of_ones_own_syncs_and_waits(centre: Centre) -> None:
     assert not poke(), "nothing ran yet"
     counts = sync(only_paths=["data/unsequence/**"])
@@ -41,6 +42,7 @@ def test_a_dag_of_ones_own_syncs_and_waits(centre: Centre) -> None:
         poke(link="plant9")
 
 
+@pytest.mark.full
 def test_the_sensor_waits_for_the_load(centre: Centre) -> None:
     Dag("manual__1").whole()
     assert not poke(), "landed is not loaded"
@@ -48,6 +50,7 @@ def test_the_sensor_waits_for_the_load(centre: Centre) -> None:
     assert poke()
 
 
+@pytest.mark.full
 def test_drops_that_wait_make_the_operator_red(centre: Centre) -> None:
     sync()
     (centre.site / "data").rename(centre.root / "unmounted")

@@ -104,6 +104,7 @@ def test_a_run_lands_loads_and_proves_every_sealed_file_once(centre: Centre, run
     assert states["transfer_files"] == ["skipped"]
 
 
+@pytest.mark.full
 def test_a_run_with_nothing_new_tells_nobody(centre: Centre) -> None:
     first, idle = Dag("manual__1"), Dag("manual__2")
     assert first.whole() != idle.whole()
@@ -111,6 +112,7 @@ def test_a_run_with_nothing_new_tells_nobody(centre: Centre) -> None:
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full
 def test_a_run_is_found_by_either_name_and_named_on_the_page_of_its_task(centre: Centre) -> None:
     dag = Dag("manual__1")
     run = dag.whole()
@@ -122,6 +124,7 @@ def test_a_run_is_found_by_either_name_and_named_on_the_page_of_its_task(centre:
     assert found["subject"] == run and "Airflow's run tidemark_sync__plant1/manual__1" in found["evidence"]
 
 
+@pytest.mark.full
 def test_a_dry_run_changes_nothing(centre: Centre, run: Callable[..., Any]) -> None:
     states = run("tidemark_sync__plant1", dry_run=True)
     assert states["run"] == ["success"]
@@ -131,6 +134,7 @@ def test_a_dry_run_changes_nothing(centre: Centre, run: Callable[..., Any]) -> N
     assert state_of(centre) == state_of(centre, "run") == []
 
 
+@pytest.mark.full
 def test_only_the_asked_paths_travel_and_the_rest_goes_with_the_next_run(centre: Centre) -> None:
     Dag("manual__1", only_paths=["data/unsequence/**"]).whole()
     assert centre.landed() == [path for path in centre.sealed() if path.startswith("data/unsequence/")]
@@ -138,12 +142,14 @@ def test_only_the_asked_paths_travel_and_the_rest_goes_with_the_next_run(centre:
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full
 def test_send_all_again_sends_all_again(centre: Centre) -> None:
     Dag("manual__1").whole()
     Dag("manual__2", send_all_again=True).whole()
     assert centre.landed() == sorted(centre.sealed() * 2)
 
 
+@pytest.mark.full
 def test_a_cleared_run_that_sent_all_again_does_not_send_it_once_more(centre: Centre) -> None:
     Dag("manual__1").whole()
     again = Dag("manual__2", send_all_again=True)
@@ -151,6 +157,7 @@ def test_a_cleared_run_that_sent_all_again_does_not_send_it_once_more(centre: Ce
     assert centre.landed() == sorted(centre.sealed() * 2)
 
 
+@pytest.mark.full
 def test_a_second_trigger_while_a_run_is_open_ends_that_run_and_makes_its_own(centre: Centre) -> None:
     first, second = Dag("manual__1"), Dag("manual__2")
     run = first.recover()
@@ -167,6 +174,7 @@ def test_a_second_trigger_while_a_run_is_open_ends_that_run_and_makes_its_own(ce
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full
 def test_any_task_of_a_finished_run_may_be_cleared(centre: Centre) -> None:
     dag = Dag()
     finished = dag.whole()
@@ -182,6 +190,7 @@ def test_any_task_of_a_finished_run_may_be_cleared(centre: Centre) -> None:
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full
 def test_clearing_an_old_run_does_not_touch_a_newer_one(centre: Centre) -> None:
     old = Dag("manual__old")
     old.whole()
@@ -195,6 +204,7 @@ def test_clearing_an_old_run_does_not_touch_a_newer_one(centre: Centre) -> None:
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("done", range(5))
 def test_the_next_dag_run_ends_what_was_left_and_sends_what_was_sealed_since(centre: Centre, done: int) -> None:
     left = Dag("manual__left")
@@ -228,6 +238,7 @@ def test_outside_its_window_a_run_is_skipped_and_not_red(centre: Centre, run: Ca
     assert state_of(centre, "run") == []
 
 
+@pytest.mark.full
 def test_a_window_that_closes_in_the_middle_leaves_the_rest_to_the_next_run(centre: Centre) -> None:
     first = Dag("manual__evening")
     run = first.recover()
@@ -244,6 +255,7 @@ def test_a_window_that_closes_in_the_middle_leaves_the_rest_to_the_next_run(cent
     assert centre.landed() == centre.sealed()
 
 
+@pytest.mark.full
 def test_a_lease_that_another_process_holds_is_waited_for(centre: Centre) -> None:
     from tidemark.ledger.leases import Leases
 
@@ -255,6 +267,7 @@ def test_a_lease_that_another_process_holds_is_waited_for(centre: Centre) -> Non
     Dag("manual__2").whole()
 
 
+@pytest.mark.full
 def test_drops_that_wait_make_cleanup_red_and_name_the_command(centre: Centre, run: Callable[..., Any]) -> None:
     Dag().whole()
     (centre.site / "data").rename(centre.root / "unmounted")
@@ -302,6 +315,7 @@ def test_a_load_that_leaves_a_file_is_red_and_what_it_loaded_is_merged(centre: C
     assert run("tidemark_load")["run"] == ["success"], "again it finds only what is still open"
 
 
+@pytest.mark.full
 def test_a_file_in_quarantine_makes_verify_red_with_its_name(centre: Centre) -> None:
     Dag().whole()
     victim = next(iter(sorted(centre.receiver.rglob("landing/**/*.tsfile"))))
@@ -313,6 +327,7 @@ def test_a_file_in_quarantine_makes_verify_red_with_its_name(centre: Centre) -> 
     assert red.value.hint.startswith("./tidemark why ") and red.value.hint.endswith(victim.name)
 
 
+@pytest.mark.full
 def test_a_damaged_catalog_makes_verify_red_with_the_command_that_mends_it(centre: Centre) -> None:
     Dag().whole()
     receiver_tasks.load("centre")
@@ -353,6 +368,7 @@ def test_a_load_announces_the_catalog_once_with_databases_and_interval(centre: C
     assert len(announced()) == 1, "a file in quarantine changes no catalog"
 
 
+@pytest.mark.full
 def test_a_merge_changes_no_catalog_and_a_dropped_file_does(centre: Centre) -> None:
     from tidemark.ledger.receiver.catalog import Mark, find_changes
 

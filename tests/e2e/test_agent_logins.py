@@ -37,6 +37,7 @@ def agent(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             stop(process)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("agent")
 def test_init_doctor_and_sync_log_in_by_the_agent(sshd: Sshd, tmp_path: Path) -> None:
     words = ["--site", f"edge={home_at(sshd)}", "--host-key", sshd.host_key, "--agent"]

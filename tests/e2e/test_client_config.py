@@ -51,6 +51,7 @@ def reach(server: Sshd, config: Path, **change: Any) -> Store:
     return open_store(StoreAddress(f"sftp://ship7{server.files}", **where))
 
 
+@pytest.mark.full
 def test_a_sync_goes_through_the_bastion(
     sshd: Sshd, gate: Sshd, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_the_file_counts_only_where_it_is_named(sshd: Sshd, config: Path) -> Non
         reach(sshd, config, ssh_config="", key=str(sshd.key))
 
 
+@pytest.mark.full
 def test_the_server_s_key_is_compared_behind_a_bastion_too(sshd: Sshd, config: Path) -> None:
     with pytest.raises(HostKeyError, match="is another one"):
         reach(sshd, config, host_key=f"SHA256:{'A' * 43}")

@@ -50,6 +50,7 @@ def names(answer: dict[str, Any]) -> list[str]:
     return [node["name"] for node in answer["nodes"]]
 
 
+@pytest.mark.full
 def test_a_cluster_grows_and_shrinks_and_readers_see_the_same(world: ClusterWorld, ask: Ask) -> None:
     ask("sync", "plant1")
     seen = rows(world, ask)
@@ -85,6 +86,7 @@ def test_a_cluster_grows_and_shrinks_and_readers_see_the_same(world: ClusterWorl
     assert ask("cluster", "check")[1]["problems"] == [] and rows(world, ask) == seen
 
 
+@pytest.mark.full
 def test_without_waiting_it_moves_when_the_same_command_comes_again(world: ClusterWorld, ask: Ask) -> None:
     ask("sync", "plant1")
     ask("cluster", "init")
@@ -103,6 +105,7 @@ def test_without_waiting_it_moves_when_the_same_command_comes_again(world: Clust
     assert ask("cluster", "check")[1]["moving"] == 0
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -124,6 +127,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert ask("cluster", "show")[1]["epoch"] == before["epoch"] and names(ask("cluster", "show")[1]) == names(before)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("whose", ["n2", "centre", "n5"])
 def test_a_folder_that_is_somebody_elses_is_refused_before_anything_is_written(
     world: ClusterWorld, ask: Ask, whose: str
@@ -150,6 +154,7 @@ def test_a_folder_that_holds_something_of_another_cluster_is_refused(world: Clus
     assert (world.folder / "n2/.tidemark/node.json").exists()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("lost", ["its disk", "one file"])
 def test_a_node_whose_disk_is_lost_leaves_and_what_it_had_comes_from_the_others(
     world: ClusterWorld, ask: Ask, lost: str
@@ -167,6 +172,7 @@ def test_a_node_whose_disk_is_lost_leaves_and_what_it_had_comes_from_the_others(
     assert ask("verify", "--deep")[1]["differences"] == []
 
 
+@pytest.mark.full
 def test_a_node_whose_disk_is_lost_is_filled_again_by_leaving_and_joining(world: ClusterWorld, ask: Ask) -> None:
     ask("sync", "plant1")
     ask("cluster", "init")
@@ -179,6 +185,7 @@ def test_a_node_whose_disk_is_lost_is_filled_again_by_leaving_and_joining(world:
     assert ask("cluster", "check")[1]["problems"] == []
 
 
+@pytest.mark.full
 def test_a_node_whose_disk_is_lost_is_filled_again_where_it_is(world: ClusterWorld, ask: Ask) -> None:
     ask("sync", "plant1")
     ask("cluster", "init")
@@ -192,6 +199,7 @@ def test_a_node_whose_disk_is_lost_is_filled_again_where_it_is(world: ClusterWor
     assert ask("verify", "--deep")[1]["differences"] == [] and rows(world, ask) == seen
 
 
+@pytest.mark.full
 def test_a_node_whose_disk_is_lost_while_it_is_filled_is_filled_anew(world: ClusterWorld, ask: Ask) -> None:
     ask("sync", "plant1")
     ask("cluster", "init")

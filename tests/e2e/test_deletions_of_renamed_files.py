@@ -37,6 +37,7 @@ def deployed(request: pytest.FixtureRequest, tmp_path: Path) -> Deployed:
     return deploy(tmp_path, request.getfixturevalue("sshd") if request.param == "ssh" else None)
 
 
+@pytest.mark.full_after(1)
 def test_they_are_shipped_and_applied(deployed: Deployed) -> None:
     assert deployed.run("sync", "plant1")["files"] == 1
     assert points(deployed) == WIDE
@@ -69,6 +70,7 @@ def test_those_that_the_resource_does_not_name_are_passed_over(tmp_path: Path) -
     assert "its TsFile is not there" in str(deployed.run("why", f"{PLACE}/{BEFORE}"))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("name", [f"../{BEFORE[3:]}", "/etc/passwd".ljust(31, "d"), "\0" * 31])
 def test_a_hostile_name_is_no_name(name: str, tmp_path: Path) -> None:
     deployed = deploy(tmp_path)

@@ -82,6 +82,7 @@ def leftovers(before: frozenset[Path]) -> list[Path]:
     return found
 
 
+@pytest.mark.full
 def test_files_go_from_node_to_node_and_not_through_this_process(nodes: Nodes) -> None:
     items = [*fill(nodes.begin), *nodes.large(30 * MB)]
     with Wire(nodes.first.port, both=True) as line, nodes.opened(near=line.port) as (source, target):
@@ -96,6 +97,7 @@ def test_files_go_from_node_to_node_and_not_through_this_process(nodes: Nodes) -
     assert not leftovers(nodes.before)
 
 
+@pytest.mark.full
 def test_an_rsa_key_is_lent_too(nodes: Nodes) -> None:
     """It signs by another name than its own, and by SHA-2 alone."""
     items, key = fill(nodes.begin), nodes.second.folder / "rsa_key"
@@ -110,6 +112,7 @@ def test_an_rsa_key_is_lent_too(nodes: Nodes) -> None:
     assert roads(outcomes) == {"direct"}
 
 
+@pytest.mark.full
 def test_what_is_there_is_not_sent_again_and_a_line_serves_many_sendings(nodes: Nodes) -> None:
     items = fill(nodes.begin)
     with nodes.opened() as (source, target):
@@ -191,6 +194,7 @@ def test_a_line_between_the_nodes_that_stalls_is_given_up(nodes: Nodes) -> None:
     assert outcomes[0].wire_bytes <= 12 * MB + OPTIONS.block_bytes
 
 
+@pytest.mark.full
 def test_nothing_runs_on_at_either_node(nodes: Nodes) -> None:
     """Not even where this process stops listening in the middle."""
     items = [*nodes.large(40 * MB), *fill(nodes.begin)]
@@ -229,6 +233,7 @@ def test_the_relay_goes_on_where_a_direct_sending_stopped(nodes: Nodes) -> None:
     assert came[0] + outcomes[0].wire_bytes <= 16 * MB + 2 * OPTIONS.block_bytes
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("size", [20_000, 12 * MB])
 def test_a_source_that_changes_during_the_sending_is_never_mixed(nodes: Nodes, size: int) -> None:
     items, new = nodes.large(size), os.urandom(size)
@@ -246,6 +251,7 @@ def test_a_source_that_changes_during_the_sending_is_never_mixed(nodes: Nodes, s
     assert there == new or size == 20_000  # a small one was there whole before
 
 
+@pytest.mark.full
 def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(nodes: Nodes) -> None:
     items, size = nodes.large(), 12 * MB
     with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
@@ -262,6 +268,7 @@ def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(nodes: N
     assert (nodes.end / "l" / "large.tsfile").read_bytes() == b"B" * size
 
 
+@pytest.mark.full
 def test_a_file_that_is_gone_or_shorter_fails_alone(nodes: Nodes) -> None:
     items = fill(nodes.begin)
     (nodes.begin / items[0].source_path).unlink()
@@ -273,6 +280,7 @@ def test_a_file_that_is_gone_or_shorter_fails_alone(nodes: Nodes) -> None:
     assert len(outcomes) == len(items)
 
 
+@pytest.mark.full
 def test_a_bad_digest_gets_no_name(nodes: Nodes) -> None:
     (item,) = nodes.large()
     with nodes.opened() as (source, target):
@@ -330,18 +338,21 @@ def assert_relayed(nodes: Nodes, reason: str, far: int = 0) -> None:
     assert not leftovers(nodes.before)
 
 
+@pytest.mark.full
 def test_a_source_without_an_ssh_client_is_relayed(start_sshd: Callable[..., Sshd], sshd: Sshd) -> None:
     first = start_sshd(FarEnd.SHELL)
     without_ssh(first)
     assert_relayed(Nodes(first, sshd, first.new_folder("n1"), sshd.new_folder("n2")), "it has no ssh client")
 
 
+@pytest.mark.full
 def test_a_source_that_forwards_no_agent_is_relayed(start_sshd: Callable[..., Sshd], sshd: Sshd) -> None:
     first = start_sshd(FarEnd.SHELL, {"AllowAgentForwarding": "no"})
     nodes = Nodes(first, sshd, first.new_folder("n1"), sshd.new_folder("n2"))
     assert_relayed(nodes, "its sshd forwards no agent (AllowAgentForwarding)")
 
 
+@pytest.mark.full
 def test_a_target_that_the_source_does_not_reach_is_relayed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a firewall: this process gets there by a line that is open to it alone."""
     with Wire(nodes.second.port) as line:
@@ -354,11 +365,13 @@ def test_a_target_that_the_source_does_not_reach_is_relayed(nodes: Nodes, monkey
         assert_relayed(nodes, "Connection refused", far=line.port)
 
 
+@pytest.mark.full
 def test_a_key_that_the_source_may_not_log_in_with_is_relayed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.transfer.stream.direct.AgentRequests._is_login", lambda *_: False)
     assert_relayed(nodes, "Permission denied")
 
 
+@pytest.mark.full
 def test_a_line_that_is_lost_for_good_is_relayed_from_where_it_was(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     items = nodes.large()
     with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
@@ -376,6 +389,7 @@ def test_a_line_that_is_lost_for_good_is_relayed_from_where_it_was(nodes: Nodes,
     assert outcomes[0].wire_bytes <= 12 * MB + OPTIONS.block_bytes
 
 
+@pytest.mark.full
 def test_another_host_key_seen_by_the_source_is_an_error_and_no_reason_to_relay(
     nodes: Nodes, start_sshd: Callable[..., Sshd], monkeypatch: pytest.MonkeyPatch
 ) -> None:

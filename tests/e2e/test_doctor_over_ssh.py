@@ -27,6 +27,7 @@ def examine(folder: Path, server: Sshd, **change: str) -> DoctorReport:
     return doctor(str(folder / "tidemark.toml"), {})
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.real("sshd")
 @pytest.mark.parametrize(
     ("fixture", "says"),
@@ -47,6 +48,7 @@ def test_each_far_end_is_known_and_tried(request: pytest.FixtureRequest, tmp_pat
     assert checks["receiver centre: clock"] == "agrees with ours"
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.real("sshd")
 @pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o644, True)])
 def test_a_key_that_others_may_read_is_told_though_it_logs_in(sshd: Sshd, tmp_path: Path, mode: int, told: bool) -> None:
@@ -58,6 +60,7 @@ def test_a_key_that_others_may_read_is_told_though_it_logs_in(sshd: Sshd, tmp_pa
     assert report.exit_code == 0 and ("chmod 600" in checks.get("site plant1: key", "")) is told
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.real("sshd")
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_key_that_others_may_write_is_not_used(sshd: Sshd, tmp_path: Path, mode: int) -> None:
@@ -73,6 +76,7 @@ def test_a_key_that_others_may_write_is_not_used(sshd: Sshd, tmp_path: Path, mod
         open_store(StoreAddress(sshd.url(), sshd.host_key, str(key)))
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_a_forced_tier_is_shown_beside_what_a_probe_finds(sshd: Sshd, sshd_posix: Sshd, tmp_path: Path) -> None:
     report = examine(tmp_path, sshd, tier="sftp")

@@ -32,6 +32,7 @@ def in_a_quota(world: World, sizes: list[int]) -> list[SendItem]:
     return [world.put(f"{n}.tsfile", size) for n, size in enumerate(sizes)]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     "sizes", [[200_000] * 40, [9 * MB, 1000], [30_000, 2 * MB, 3 * MB, 50]], ids=["small", "large", "both"]
 )
@@ -44,6 +45,7 @@ def test_a_quota_of_the_far_user_is_named_and_nothing_is_half(start_sshd: START,
     assert any("quota" in error.message.lower() and "quota" in error.hint for error in failed)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("sizes", [[200_000] * 40, [9 * MB, 1000]], ids=["small", "large"])
 def test_a_quota_of_our_own_user_is_named_and_nothing_is_half(sshd: Sshd, tmp_path: Path, sizes: list[int]) -> None:
     world = World.of(sshd, tmp_path, "pull")
@@ -106,6 +108,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.full_after(1)
 @WAYS
 def test_a_file_that_is_larger_than_files_may_be_fails_alone(start_sshd: START, tmp_path: Path, way: str) -> None:
     script = tmp_path / "login"
@@ -156,6 +159,7 @@ def test_a_name_that_the_disk_may_lose_is_told(start_sshd: START, tmp_path: Path
 # --- a server that lies about sizes
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
 @pytest.mark.parametrize("size", [5000, 5 * MB])
 @pytest.mark.parametrize("lie", [700, -700])
@@ -178,6 +182,7 @@ def test_a_source_that_lies_about_its_size(start_sshd: START, tmp_path: Path, ti
     assert isinstance(outcomes[told if lie > 0 else item], Failed)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
 @pytest.mark.parametrize("lie", [700, -700])
 def test_a_target_that_lies_about_sizes(start_sshd: START, tmp_path: Path, tier: Tier, lie: int) -> None:

@@ -66,6 +66,7 @@ def test_names_that_are_hard_to_write(sshd: Sshd, tmp_path: Path, way: str, tier
         assert not any(one.wire_bytes for one in again.values())
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", TIERS)
 @WAYS
 def test_names_whose_digests_a_tool_tells_in_lines_of_another_form(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
@@ -77,6 +78,7 @@ def test_names_whose_digests_a_tool_tells_in_lines_of_another_form(sshd: Sshd, t
         assert source.digest_ranges([Range("700/gone\rfor good"), Range(items[0].source_path)])[0] is None
 
 
+@pytest.mark.full_after(1)
 @WAYS
 def test_a_file_with_the_longest_name_goes_on_from_its_blocks(sshd: Sshd, tmp_path: Path, way: str) -> None:
     world = World.of(sshd, tmp_path, way)
@@ -145,6 +147,7 @@ def test_a_path_that_cannot_be_taken_fails_alone(sshd: Sshd, tmp_path: Path, way
     assert not list((world.centre / "real").rglob("bad*")) if end == "target" else True
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", TIERS)
 @WAYS
 @pytest.mark.parametrize("what", ["pipe", "symlink"])
@@ -161,6 +164,7 @@ def test_what_lies_in_the_place_of_a_journal_makes_room_for_it(
     assert elsewhere.read_text() == "of somebody else"
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("end", ["source", "target"])
 @WAYS
 def test_a_file_whose_digest_cannot_be_had_is_its_own_trouble(

@@ -27,6 +27,7 @@ WAYS = pytest.mark.parametrize("way", ["pull", "push"])
 LOWER = [pytest.param(tier, marks=pytest.mark.full) for tier in (Tier.POSIX, Tier.SFTP)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
 def test_a_target_that_keeps_flipping_bytes_gets_no_final_name(
     start_sshd: Callable[..., Sshd], tmp_path: Path, tier: Tier
@@ -44,6 +45,7 @@ def test_a_target_that_keeps_flipping_bytes_gets_no_final_name(
     assert all(isinstance(outcomes[item], Sent) and world.is_whole(item) for item in good)
 
 
+@pytest.mark.full
 def test_our_own_disk_that_keeps_flipping_bytes_gets_no_final_name(sshd: Sshd, tmp_path: Path) -> None:
     world = World.of(sshd, tmp_path, "pull")
     bad = [world.put("bad.large", 6 * MB), world.put("bad.other", 3 * MB)]
@@ -56,6 +58,7 @@ def test_our_own_disk_that_keeps_flipping_bytes_gets_no_final_name(sshd: Sshd, t
     assert all(told[item.source_path] is None and world.is_whole(item) for item in good)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
 @WAYS
 def test_a_part_that_somebody_takes_away_while_more_comes_is_brought_again(

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", FASTEST_FIRST)
 @WAYS
 def test_bytes_that_come_one_by_one(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
@@ -125,6 +126,7 @@ def test_a_cap_that_is_lifted_leaves_no_journal_of_the_slower_try(sshd: Sshd, tm
     assert world.arrived(world.move(items))
 
 
+@pytest.mark.full_after(1)
 @WAYS
 def test_a_server_that_is_started_again_in_the_middle(start_sshd: Callable[..., Sshd], tmp_path: Path, way: str) -> None:
     server = start_sshd(FarEnd.SHELL)
@@ -159,6 +161,7 @@ def test_a_server_that_is_started_again_in_the_middle(start_sshd: Callable[..., 
         assert outcomes[item].wire_bytes <= item.size + min(item.size, options.block_bytes)
 
 
+@pytest.mark.full_after(1)
 @WAYS
 def test_a_server_that_goes_away_for_good_is_told_with_what_to_do(
     start_sshd: Callable[..., Sshd], tmp_path: Path, way: str

@@ -53,6 +53,7 @@ def server_of(user: str, start_sshd: Callable[..., Sshd]) -> Callable[[FarEnd], 
     return start
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("kind", [FarEnd.SHELL, FarEnd.SFTP])
 @pytest.mark.parametrize(
     ("over", "word"), [(("-d", "0"), "(?i)password"), (("-d", "2020-01-01", "-E", "2020-01-01"), "account has expired")]
@@ -92,6 +93,7 @@ def moved_until(world: World, items: list[SendItem], act: Callable[[], object], 
     return failed[0]
 
 
+@pytest.mark.full_after(1)
 @WAYS
 def test_a_password_that_expires_in_the_middle(server_of: Callable[[FarEnd], Sshd], tmp_path: Path, way: str) -> None:
     world = World.of(server_of(FarEnd.SHELL), tmp_path, way)
@@ -159,6 +161,7 @@ def test_a_host_key_that_changes_in_the_middle(start_sshd: Callable[..., Sshd], 
         over.set()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("sessions", ["1", "2"])
 @WAYS
 def test_a_server_of_few_sessions_a_connection_is_enough(

@@ -33,6 +33,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loose: Sshd) -> Comman
     return pulling(tmp_path, monkeypatch, loose)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("way", ["pull", "push"])
 def test_files_arrive_whole_both_ways(loose: Sshd, tmp_path: Path, way: str) -> None:
     world = World.of(loose, tmp_path, way, Tier.SFTP)
@@ -40,6 +41,7 @@ def test_files_arrive_whole_both_ways(loose: Sshd, tmp_path: Path, way: str) -> 
     assert world.arrived(world.move(items, SendOptions(block_bytes=BLOCK)))
 
 
+@pytest.mark.full
 def test_a_longer_part_of_an_earlier_try_leaves_nothing_behind(loose: Sshd, tmp_path: Path) -> None:
     world = World.of(loose, tmp_path, "push", Tier.SFTP)
     items = [world.put("small.tsfile", 20_000), world.put("large.tsfile", 3 * MB)]
@@ -50,6 +52,7 @@ def test_a_longer_part_of_an_earlier_try_leaves_nothing_behind(loose: Sshd, tmp_
     assert world.arrived(world.move(items, SendOptions(block_bytes=BLOCK)))
 
 
+@pytest.mark.full
 def test_a_push_that_was_cut_goes_on_where_no_file_can_be_cut(loose: Sshd, tmp_path: Path) -> None:
     """Also where the part is longer than the file by then: the proof finds it, and it is sent anew."""
     items, far, near = write(tmp_path, 6 * MB), loose.new_folder("far"), LocalStore(str(tmp_path))
@@ -81,6 +84,7 @@ def test_a_site_that_only_says_it_makes_hard_links_is_read_in_place(edge: Comman
     edge.assert_in_step()
 
 
+@pytest.mark.full
 def test_a_receiver_gets_its_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loose: Sshd) -> None:
     keys = {"host_key": loose.host_key, "key": str(loose.key)}
     edge = Commanded(tmp_path, monkeypatch, centre=loose.url(tmp_path / "centre"), receiver_keys=keys)

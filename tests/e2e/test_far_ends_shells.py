@@ -65,6 +65,7 @@ def test_a_tool_that_is_taken_away_gives_no_empty_listing(start_sshd: Callable[.
     store.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("way", ["pull", "push"])
 def test_files_go_both_ways_behind_a_c_shell(behind_csh: Sshd, tmp_path: Path, way: str) -> None:
     world = World.of(behind_csh, tmp_path, way, Tier.POSIX)
@@ -72,6 +73,7 @@ def test_files_go_both_ways_behind_a_c_shell(behind_csh: Sshd, tmp_path: Path, w
     assert world.arrived(world.move(items))
 
 
+@pytest.mark.full
 def test_a_folder_a_file_is_not_too_much_for_one_command(sshd_posix: Sshd, tmp_path: Path) -> None:
     """As time partitions are; Linux lets no argument have more than 128 KB."""
     world = World.of(sshd_posix, tmp_path, "push", Tier.POSIX)

@@ -137,6 +137,7 @@ def with_the_victims_extent(manifest: Manifest) -> Manifest:
     return replace(manifest, files=(*manifest.files, gone), added=(*manifest.added, extent))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("loaded", [1.0, LATER])
 def test_a_planted_answer_is_nobodys(place: Place, loaded: float) -> None:
     """The load names it, takes the landing for a new one, and does what it finds: nothing of the file came."""
@@ -155,6 +156,7 @@ def test_a_planted_answer_is_nobodys(place: Place, loaded: float) -> None:
     place.check_whole(8)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("loaded", [1.0, LATER])
 def test_a_rebuild_does_not_believe_it(place: Place, loaded: float) -> None:
     place.begin()
@@ -206,6 +208,7 @@ def test_papers_that_are_taken_away_or_replaced_by_other_things(place: Place) ->
     place.check_whole()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("whose", ["one's own", "the victim's"])
 def test_a_genuine_receipt_copied_to_another_landing(place: Place, whose: str) -> None:
     mine, theirs = place.begin()
@@ -289,6 +292,7 @@ def test_a_receiver_of_before_goes_on(place: Place) -> None:
     place.check_owners()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("loaded", [1.0, LATER])
 def test_a_receiver_of_before_whose_ledger_is_lost(place: Place, loaded: float) -> None:
     """Nothing says whose word the receipts are: they are believed as far as data files bear them out."""

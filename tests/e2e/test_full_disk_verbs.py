@@ -108,6 +108,7 @@ def test_a_verb_whose_output_finds_no_room(
     assert world.run(*words).code in (0, 20) and files_below(full)
 
 
+@pytest.mark.full
 def test_a_load_on_a_full_disk(world: Commanded) -> None:
     path = "data/sequence/root.sg/0/0/1600000000003-3-0-0.tsfile"
     world.put(path, sealed({"root.sg.d9": {"s": [(1, 1)]}}))

@@ -52,6 +52,7 @@ def member(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Member]:
         store.close()
 
 
+@pytest.mark.full_after(1)
 def test_an_epoch_is_written_read_and_fenced(member: Member) -> None:
     store = member.open_store()
     assert store.properties.appends is (member.tier is not Tier.SFTP)
@@ -75,6 +76,7 @@ def test_an_epoch_is_written_read_and_fenced(member: Member) -> None:
     assert not [name for name in store.list_folder("log/7") if not name.endswith(".log")]
 
 
+@pytest.mark.full_after(1)
 def test_a_torn_tail_is_cut_and_damage_is_named(member: Member) -> None:
     log = GroupLog(member.open_store(), "log/7")
     tail = log.vote(fence_of(1)).tail
@@ -95,6 +97,7 @@ def test_a_torn_tail_is_cut_and_damage_is_named(member: Member) -> None:
         list(log.read(1))
 
 
+@pytest.mark.full_after(1)
 def test_workers_of_one_master_race_and_each_record_is_there_once(member: Member) -> None:
     log = GroupLog(member.open_store(), "log/7", segment_bytes=3000)
     assert log.vote(fence_of(1)).is_yes

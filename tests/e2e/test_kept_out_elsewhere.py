@@ -19,6 +19,7 @@ class _Receiving(Commanded):
         (self.folder / "tidemark.toml").write_text(f'[receivers.centre]\nstore = "{self.centre}"\n')
 
 
+@pytest.mark.full
 def test_a_push_tells_what_is_held_where_it_went(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = sshd.new_folder("centre")
     keys = {"host_key": sshd.host_key, "key": str(sshd.key)}

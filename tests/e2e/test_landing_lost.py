@@ -80,6 +80,7 @@ def make_folder(manifest: Path) -> None:
 HARMS = [overwrite, swell, make_fifo, make_link, make_folder]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_manifest_that_is_damaged_before_it_is_loaded_is_made_again(edge: Commanded, harm: Callable[[Path], None]) -> None:
     edge.seal(1)
@@ -137,6 +138,7 @@ def test_landings_that_were_lost_before_the_ledger_was_rebuilt_are_named_and_the
     edge.assert_in_step()
 
 
+@pytest.mark.full
 def test_a_loaded_landing_that_is_gone_with_later_ones_is_not_taken_for_lost(edge: Commanded) -> None:
     send_landings(edge, 2, 2)
     lose_landings(edge)
@@ -210,6 +212,7 @@ def test_a_repair_that_dies_before_its_manifest_is_done_again(edge: Commanded) -
     edge.assert_in_step()
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_of_a_far_receiver_the_manifest_is_made_again_and_its_answer_brings_the_files(edge: Commanded, sshd: Sshd) -> None:
     edge.centre, edge.receiver_keys = sshd.url(edge.root), {"host_key": sshd.host_key, "key": str(sshd.key)}

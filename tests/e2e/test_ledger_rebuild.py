@@ -62,6 +62,7 @@ def same_after_loss(world: World, but: Collection[str] = ()) -> RebuildResult:
     return result
 
 
+@pytest.mark.full
 def test_real_folders_in_many_landings(world: World) -> None:
     """Two servers' folders, one site's files refused for its devices, landings in between; the sequence goes on."""
     back = world.hide("plant1", lambda number: number % 3 == 0)
@@ -82,6 +83,7 @@ def test_real_folders_in_many_landings(world: World) -> None:
     ]
 
 
+@pytest.mark.full
 def test_merged_files_that_had_not_settled_are_derived_again(world: World) -> None:
     world.sync("plant1")
     merged = merge(world.app, world.receiver)
@@ -122,6 +124,7 @@ def test_merged_files_that_stand_alone_stand_alone_again(small: World) -> None:
         small.sync("plant1")
 
 
+@pytest.mark.full
 def test_a_merge_of_what_stood_alone_already(tmp_path: Path) -> None:
     """The first merged file is gone with its paper; the second one's paper names all that was beneath it."""
     world = World(tmp_path, real=False, settle_days=0)
@@ -141,6 +144,7 @@ def test_a_merge_of_what_stood_alone_already(tmp_path: Path) -> None:
     world.check_proofs()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("lost_when", ["it waits", "it came"])
 def test_a_settled_file_that_is_to_be_replaced(tmp_path: Path, lost_when: str) -> None:
     """Deletions of one of its sources: the receipt asks for all of them, and still does after the loss."""
@@ -171,6 +175,7 @@ def test_a_settled_file_that_is_to_be_replaced(tmp_path: Path, lost_when: str) -
     world.check_proofs()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("since", ["before the merge", "before it settled"])
 def test_a_backup_from_before_files_settled_is_noticed(tmp_path: Path, since: str) -> None:
     """No landing came since, but sources are gone that the backup would read."""
@@ -212,6 +217,7 @@ def command(world: World, *words: str) -> Forked:
     return start_command(["--config", str(world.folder / "tidemark.toml"), *words, "--json"], os.environ)
 
 
+@pytest.mark.full
 def test_what_cannot_be_listed_is_not_taken_for_lost(small: World) -> None:
     small.sync("plant1")
     rows = small.rows()

@@ -92,6 +92,7 @@ class TestFiles:
         assert len(world.rows()) == 7
         same_after_loss(world)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("deletes", ["keep"])
     def test_dropped_files_that_are_kept_stay_marked(self, tmp_path: Path, deletes: str) -> None:
         world = World(tmp_path, real=False, deletes=deletes)
@@ -103,6 +104,7 @@ class TestFiles:
         assert world.sql("SELECT path FROM catalog_file WHERE marked = 'dropped'") == [(source(8),)]
         same_after_loss(world)
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("deletes", ["keep", "apply"])
     def test_vanished_files_whose_bytes_were_removed(self, tmp_path: Path, deletes: str) -> None:
         """Compacted, compacted again, dropped, or merged and settled as kept files: nothing of them is lost or waits."""
@@ -134,6 +136,7 @@ class TestFiles:
         assert (world.rows(), world.facts()["catalog"], world.sql(judged), world.sql(merged)) == before
         world.check_proofs()
 
+    @pytest.mark.full
     def test_drops_that_wait_for_approval_wait_again(self, world: World) -> None:
         """Approval was never given: the guard trips again, and approving then works."""
         for version in range(1, 31):
@@ -169,6 +172,7 @@ class TestFiles:
 
 
 class TestDecisions:
+    @pytest.mark.full
     def test_a_device_that_was_handed_over(self, world: World) -> None:
         world.add("plant1", source(1), points("d1", (1, 10)))
         world.sync("plant1")
@@ -207,6 +211,7 @@ class TestDecisions:
         assert world.sql("SELECT path, state, location FROM refusal") == [(source(1), "dismissed", "")]
         assert world.sql("SELECT subject FROM audit WHERE action = 'owners dismiss'") == [(PLANT2,)]
 
+    @pytest.mark.full
     def test_a_refused_file_whose_deletions_grew_before_its_device_was_handed_over(self, world: World) -> None:
         """The deletions came alone and joined the refused file; both were loaded by the decision."""
         world.add("plant1", source(1), points("d1", (1, 10)))
@@ -261,6 +266,7 @@ class TestDecisions:
         world.load()
         assert sorted((world.centre / "quarantine").rglob("*")) == bytes_held
 
+    @pytest.mark.full
     def test_a_drop_that_was_approved_at_the_receiver(self, world: World) -> None:
         """Superseded by a file that the site dropped before it ever came: only the operator can say what that means."""
         world.add("plant1", source(1), points("d1", (1, 10)))
@@ -282,6 +288,7 @@ class TestDecisions:
 
 
 class TestCutOff:
+    @pytest.mark.full
     def test_a_run_without_a_landing_goes_on_where_it_was(self, world: World) -> None:
         """All its bytes lie at the receiver, no manifest does: they count."""
         for version in range(1, 6):
@@ -297,6 +304,7 @@ class TestCutOff:
         assert len(world.rows()) == 5
         same_after_loss(world)
 
+    @pytest.mark.full
     def test_a_run_with_landings_is_over_and_its_rest_is_sent_by_the_next(self, world: World) -> None:
         for number in range(1, 4):
             world.add(
@@ -318,6 +326,7 @@ class TestCutOff:
         assert world.sql("SELECT COUNT(*) FROM landing WHERE state <> 'loaded'") == [(0,)]
         same_after_loss(world)
 
+    @pytest.mark.full
     def test_landings_that_were_not_loaded_are_loaded(self, world: World) -> None:
         world.add("plant1", source(1), points("d1", (1, 10)))
         world.sync()

@@ -76,6 +76,7 @@ def sound(result: RebuildResult) -> None:
     assert (found.troubles, found.lost, found.unknown) == ([], [], [])
 
 
+@pytest.mark.full
 def test_table_nodes_and_copies_are_those_of_before(world: World) -> None:
     rows, facts, held, before = world.rows(), world.facts(), copies(world), now(world)
     assert rows and held
@@ -101,6 +102,7 @@ MERGED = (
 )
 
 
+@pytest.mark.full
 def test_merges_that_did_not_settle_come_back_from_the_logs(world: World) -> None:
     assert merge(world.app, world.receiver).files_out
     before, rows, facts = world.sql(MERGED), world.rows(), world.facts()
@@ -118,6 +120,7 @@ def test_merges_that_did_not_settle_come_back_from_the_logs(world: World) -> Non
     assert check_cluster(world.app, world.receiver).problems == ()
 
 
+@pytest.mark.full
 def test_copies_of_a_merged_file_are_no_damage_without_logs_that_tell_of_it(world: World) -> None:
     """The rebuilt ledger does not read it, and has no digest of it but that of its copies."""
     assert merge(world.app, world.receiver).files_out
@@ -132,6 +135,7 @@ def test_copies_of_a_merged_file_are_no_damage_without_logs_that_tell_of_it(worl
     assert [one for one in check_cluster(world.app, world.receiver).problems if one.location in merged] == []
 
 
+@pytest.mark.full
 def test_the_logs_of_the_groups_go_on_where_they_were(world: World) -> None:
     """The new ledger knows epoch and end of each, so it is not older than its nodes."""
     assert merge(world.app, world.receiver).files_out
@@ -149,6 +153,7 @@ def test_the_logs_of_the_groups_go_on_where_they_were(world: World) -> None:
     assert {header: epoch for header, epoch, *_ in world.sql(logs)} == {header: epoch + 2 for header, epoch, *_ in before}
 
 
+@pytest.mark.full
 def test_files_that_the_receiver_gave_up_come_back_from_the_nodes(world: World) -> None:
     rows, facts = world.rows(), world.facts()
     shutil.rmtree(world.centre / "data")
@@ -161,6 +166,7 @@ def test_files_that_the_receiver_gave_up_come_back_from_the_nodes(world: World) 
     assert check_cluster(world.app, world.receiver).problems == ()
 
 
+@pytest.mark.full
 def test_a_copy_that_rotted_is_not_taken_and_another_is(world: World) -> None:
     rows = world.rows()
     shutil.rmtree(world.centre / "data")
@@ -177,6 +183,7 @@ def test_a_copy_that_rotted_is_not_taken_and_another_is(world: World) -> None:
     assert not any(name == "n1" and at == location for name, at, *_ in copies(world))
 
 
+@pytest.mark.full
 def test_a_migration_that_was_cut_short_is_gone_on_with(world: World) -> None:
     rows = world.rows()
     change_nodes(world.app, world.receiver, Wanted("add", "n4"), wait=False)
@@ -286,6 +293,7 @@ def test_nodes_of_two_clusters_are_not_mixed(world: World) -> None:
         world.rebuild()
 
 
+@pytest.mark.full
 def test_a_node_that_does_not_answer_is_waited_for_or_taken_out(world: World) -> None:
     """It may have what nobody else does: a rebuild without it is the operator's decision."""
     away = NodeSettings("n2", "sftp://nobody@127.0.0.1:1/srv/n2", host_key="SHA256:" + "a" * 43, key="/no/key")
@@ -306,6 +314,7 @@ def test_a_node_that_is_not_in_the_settings_any_more_is_named(world: World) -> N
     assert world.rows() == rows
 
 
+@pytest.mark.full
 def test_without_a_whole_table_files_still_come_back(world: World) -> None:
     rows = world.rows()
     shutil.rmtree(world.centre / "data")

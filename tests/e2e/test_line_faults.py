@@ -101,6 +101,7 @@ def test_a_request_that_finds_the_window_full_holds_nobody_up(
 # --- rounds that get nowhere end
 
 
+@pytest.mark.full
 def test_a_far_end_that_dies_at_every_seal_is_given_up(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of small files come again with each try: they are no progress."""
     whole = far_source._strip_module
@@ -260,6 +261,7 @@ def test_connections_that_are_refused_come_later_and_none_is_missed(
         assert soon(lambda: wire.open == 0)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("long_line")
 def test_a_refused_connection_is_tried_again_after_a_pause(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -286,6 +288,7 @@ def test_a_refused_connection_is_tried_again_after_a_pause(
     assert len(tries) > 2
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("way", ["pull", "push"])
 def test_the_connection_that_waits_takes_over_in_the_same_round(
     sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
@@ -355,6 +358,7 @@ def test_another_connection_gives_the_names_that_a_lost_one_was_to_give(
     assert {one.wire_bytes for one in outcomes if items.index(one.item) in lost[0]} == {5000}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("way", ["pull", "push"])
 @pytest.mark.usefixtures("long_line")
 def test_a_line_that_was_cut_is_as_long_as_before(

@@ -71,6 +71,7 @@ def folder(place: Path) -> None:
     place.mkdir()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
@@ -104,6 +105,7 @@ def test_a_file_that_is_not_what_was_sent_is_quarantined_alone(centre: Centre, d
 SOUND = good()[""]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     "content",
     [
@@ -199,6 +201,7 @@ def spoil_twice(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({**raw, "files": raw["files"] * 2}))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("spoil", "word"),
     [

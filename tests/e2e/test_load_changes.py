@@ -135,6 +135,7 @@ class TestVanishedFiles:
         assert centre.load().pending == ()
         assert states(centre) == {source(1): ["retired"], made: ["live"]}
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("deletes", ["keep", "apply"])
     def test_a_release_from_quarantine_lets_go_of_what_it_covers_at_once(self, centre: Centre, deletes: str) -> None:
         """So does what nothing of lives on in it, as the newest landing says of drops; it waited for another landing."""

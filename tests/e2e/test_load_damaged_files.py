@@ -71,6 +71,7 @@ def check_all_quarantined(centre: Centre, paths: list[str], words: Mapping[str, 
     assert read.exit_code == 0 and len(rows) == sum(p for (p,) in centre.sql("SELECT points FROM catalog_file"))
 
 
+@pytest.mark.full_after(1)
 @EACH
 def test_a_file_cut_at_any_two_hundredth_is_quarantined(centre: Centre, kind: str) -> None:
     data = REAL[kind][0].read_bytes()
@@ -78,6 +79,7 @@ def test_a_file_cut_at_any_two_hundredth_is_quarantined(centre: Centre, kind: st
     check_all_quarantined(centre, land_damaged(centre, kind, cuts))
 
 
+@pytest.mark.full_after(1)
 @EACH
 def test_a_wrong_version_byte_is_quarantined(centre: Centre, kind: str) -> None:
     data = REAL[kind][0].read_bytes()

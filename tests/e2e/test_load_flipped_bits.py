@@ -96,6 +96,7 @@ def read_loaded(centre: Centre, database: str) -> Iterator[tuple[str, Found]]:
         yield rows[answer.index][0], answer.value
 
 
+@pytest.mark.full_after(1)
 @EACH
 def test_a_flipped_bit_is_noticed_or_changes_a_page_alone(centre: Centre, kind: str) -> None:
     outcome = check_flips(centre, kind, bits_of(kind, 24))

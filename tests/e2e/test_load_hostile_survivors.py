@@ -154,6 +154,7 @@ class TestLies:
         with TsFile(place) as file, pytest.raises(CorruptionError, match="times"):
             file.read_column(DEVICE, SERIES, 1, 3)
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("deletes", ["keep", "apply"])
     def test_a_file_that_says_it_has_no_points_is_read_before_it_leaves(self, centre: Centre, deletes: str) -> None:
         sender = centre.sender(deletes=deletes)
@@ -202,6 +203,7 @@ def moved(head: bytes, lie: bytes, tail: bytes, by: int) -> bytes:
 class TestRot:
     """What was loaded is not what lies there any more."""
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("deletes", ["keep", "apply"])
     @pytest.mark.parametrize("victim", ["gone", "made"])
     def test_rotten_bytes_prove_nothing(self, centre: Centre, victim: str, deletes: str) -> None:
@@ -234,6 +236,7 @@ class TestRot:
         assert [s for s, _ in state(centre)] == ["live"]
         assert "could not be compared" in why and place.name in why
 
+    @pytest.mark.full
     def test_deletions_that_rotted_prove_nothing(self, centre: Centre) -> None:
         sender = centre.sender()
         sender.land({GONE: d1((1, 10), mods=deletion("root.sg.d1.s", 5, 6))})
@@ -249,6 +252,7 @@ class TestRot:
         sender.land({})
         assert "could not be compared" in dict(centre.load().pending)[GONE]
 
+    @pytest.mark.full
     def test_it_is_judged_once_it_is_whole_again(self, centre: Centre) -> None:
         sender = centre.sender()
         sender.land({GONE: d1((1, 10))})
@@ -306,6 +310,7 @@ def many_devices(count: int, value: int) -> bytes:
     return bytes(out) + metadata + struct.pack(">i", len(metadata)) + b"TsFile"
 
 
+@pytest.mark.full
 def test_with_spark_as_the_engine_the_pool_judges(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no Spark job for it: a landing with a vanished file failed."""
 

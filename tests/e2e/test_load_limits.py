@@ -45,6 +45,7 @@ def test_the_files_are_sound_where_they_are_small(tmp_path: Path) -> None:
         assert column.times.tolist() == list(range(points)) and set(column.values.tolist()) == {1}
 
 
+@pytest.mark.full
 @EACH_LIMIT
 def test_a_load_ends_a_check_that_explodes(centre: Centre, limit: str) -> None:
     limits, word = LIMITS[limit]
@@ -77,6 +78,7 @@ def test_a_release_checks_it_again(centre: Centre) -> None:
     assert centre.rows() == GOOD_ROWS
 
 
+@pytest.mark.full
 @EACH_LIMIT
 def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str) -> None:
     """Its files stay apart with why, other groups are merged, nothing is left of what it had written."""
@@ -105,6 +107,7 @@ def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str) -> None:
     assert (again.groups, again.failed, len(again.kept)) == (0, (), 1)
 
 
+@pytest.mark.full
 def test_more_points_than_bytes_can_hold_are_quarantined(centre: Centre) -> None:
     """So a read, which has no limit but the machine's, never meets them."""
     centre.sender().land(

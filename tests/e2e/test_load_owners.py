@@ -105,6 +105,7 @@ class TestOwners:
         with pytest.raises(NotFoundError, match=r"nobody owns a device that matches 'root\.x\.\*\*'"):
             owners_transfer(centre.app, centre.receiver, "root.x.**", "plant2")
 
+    @pytest.mark.full
     def test_a_released_file_may_be_refused(self, centre: Centre) -> None:
         """Quarantined first, foreign second: it waits as refused then."""
         centre.sender().land({source(1): d1((1, 10))})

@@ -24,6 +24,7 @@ def all_files(site: RealSite) -> dict[str, dict[str, bytes]]:
     return {path: companions(site.root, path) for path in tsfiles_below(site.root, site.data)}
 
 
+@pytest.mark.full_after(1)
 @BOTH
 def test_what_readers_see_is_what_the_server_answered(site: RealSite, tmp_path: Path) -> None:
     """Every point of both folders, checked in child processes as a user's load does."""
@@ -58,6 +59,7 @@ def test_any_order_of_arrival_gives_the_same_content(site: RealSite, seed: int, 
     assert centre.sql("SELECT DISTINCT state FROM landing") == [("loaded",)]
 
 
+@pytest.mark.full_after(1)
 @BOTH
 def test_deletions_that_come_later_count_from_then_on(site: RealSite, centre: Centre) -> None:
     """TsFiles first, their mods in a landing of their own."""

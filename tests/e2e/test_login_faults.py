@@ -156,6 +156,7 @@ def test_the_cipher_is_aes_gcm(sshd: Sshd, tmp_path: Path) -> None:
     connection.drop()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("kind", ["ed25519", "rsa"])
 def test_a_key_is_shown_once_however_fast_the_server_answers(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -191,6 +192,7 @@ def connections_to(server: Sshd) -> int:
     return sum(1 for one in mine if one.raddr and one.raddr.port == server.port and one.status == "ESTABLISHED")
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("sessions", ["10", "1"])
 def test_a_command_that_fails_to_start_leaves_no_channel_and_no_connection(
     sessions: str, start_sshd: Callable[..., Sshd]

@@ -55,6 +55,7 @@ def reach(server: Sshd, **change: Any) -> Store:
     return open_store(StoreAddress(server.url(), **{"connection": "plant", "host_key": server.host_key, **change}))
 
 
+@pytest.mark.full
 def test_a_sync_by_a_connection_leaves_no_secret_anywhere(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_sync_by_a_connection_leaves_no_secret_anywhere(
         assert not [where[:80] for where in shown if secret in where], secret
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     "form",
     [("-t", "ed25519"), ("-t", "ecdsa", "-m", "PEM"), ("-t", "rsa", "-b", "2048", "-m", "PKCS8")],
@@ -202,6 +204,7 @@ def test_a_backend_that_hangs_in_a_task_ends_in_time(monkeypatch: pytest.MonkeyP
     assert "secrets backend" in caught.value.hint
 
 
+@pytest.mark.full
 @pytest.mark.real("airflow")
 def test_the_command_asks_an_installed_airflow(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One child process answers all questions, by Airflow's own order: a secrets backend before the environment."""

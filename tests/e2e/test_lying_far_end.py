@@ -52,6 +52,7 @@ def refused(outcomes: list[Sent | Failed], said: str = "not asked") -> bool:
     return isinstance(outcome.error, PermanentError) and said in outcome.error.message and bool(outcome.error.hint)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("what", LIES)
 def test_a_piece_that_was_not_asked(

@@ -38,6 +38,7 @@ def test_the_far_program_runs_as_nice_as_the_site_wants_it(start_sshd: Callable[
     store.close()
 
 
+@pytest.mark.full
 def test_further_connections_are_as_nice(
     start_sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

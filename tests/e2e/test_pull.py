@@ -63,6 +63,7 @@ def put(site: Path, name: str, size: int) -> SendItem:
     return SendItem(name, name, size)
 
 
+@pytest.mark.full
 def test_a_source_rewritten_while_it_is_read_is_never_mixed(
     site: Path, source: Store, target: LocalStore, tmp_path: Path, wire: Wire
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_bug_where_names_are_given_is_raised(
         list(send_files(source, target, items, SendOptions(retries=2)))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("size", [1000, 3 * MB])
 def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
     site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
@@ -144,6 +146,7 @@ def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
     assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
 
 
+@pytest.mark.full
 def test_all_that_came_is_told_while_the_far_end_stands_still(
     site: Path, source: Store, target: LocalStore, tmp_path: Path, wire: Wire
 ) -> None:

@@ -109,6 +109,7 @@ def rewritten_within_its_tick(place: Path) -> None:
     os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
 @pytest.mark.parametrize(("size", "change"), [(7 * MB, grown_and_replaced), (6 * MB, rewritten_within_its_tick)])
 def test_two_editions_that_no_time_tells_apart_are_never_put_together(
@@ -128,6 +129,7 @@ def test_two_editions_that_no_time_tells_apart_are_never_put_together(
     assert sum(crossed) > 6 * MB
 
 
+@pytest.mark.full
 def test_small_files_asked_of_several_connections_arrive_whole(
     site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def other(start_sshd: Callable[..., Sshd]) -> Sshd:
     return start_sshd(FarEnd.SHELL)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -104,6 +105,7 @@ def by_item(outcomes: list[Sent | Failed]) -> list[tuple[SendItem, Sent]]:
     return [(one.item, one) for one in outcomes if isinstance(one, Sent)]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("cut_source", [True, False])
 @pytest.mark.parametrize("tier", [Tier.SFTP, pytest.param(Tier.PYTHON, marks=pytest.mark.full)])
 def test_either_line_between_two_servers_may_be_cut(sshd: Sshd, other: Sshd, tier: Tier, cut_source: bool) -> None:
@@ -242,6 +244,7 @@ def written_into(part: Path) -> None:
         file.truncate(4)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("harm", [gone, half, written_into])
 @pytest.mark.parametrize("size", [20_000, 2 * MB])
 @pytest.mark.parametrize(
@@ -397,6 +400,7 @@ def test_a_source_that_shrinks_or_goes_away_fails_alone(sshd: Sshd, tmp_path: Pa
     source.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", LOWER)
 @pytest.mark.parametrize("size", [20_000, 3 * MB])
 def test_a_symlink_in_the_place_of_a_part_is_not_written_through(sshd: Sshd, tmp_path: Path, tier: Tier, size: int) -> None:

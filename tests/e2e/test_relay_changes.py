@@ -87,6 +87,7 @@ def test_a_growing_file_that_is_rewritten_under_way_is_never_mixed(
     source.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", LOWER)
 def test_a_file_put_in_the_place_of_one_that_came_half_is_never_mixed_with_it(
     sshd: Sshd, tmp_path: Path, tier: Tier

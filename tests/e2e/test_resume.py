@@ -127,6 +127,7 @@ def test_a_source_that_is_gone_or_shorter_since_is_its_own_trouble(world: World)
         assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError) and failed.error.hint
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("leases", [True, False], ids=["leases", "no leases"])
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
 def test_kept_pieces_that_rotted_come_again_and_cost_no_try(
@@ -172,6 +173,7 @@ def test_a_part_that_is_taken_away_before_its_first_piece_is_begun_anew(
     assert brought(world, item, options(retries=1)) <= 4 * MB + 2 * MB and len(taken) == 2
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("retries", [0, 1])
 @pytest.mark.parametrize("mtime", [LONG_AGO, LONG_AGO + 5], ids=["no time shows it", "its mtime shows it"])
 def test_a_source_that_changed_between_cut_and_resume_is_brought_anew(world: World, mtime: int, retries: int) -> None:
@@ -213,6 +215,7 @@ def test_a_source_that_changes_while_the_kept_pieces_are_compared_is_never_mixed
     assert len(compared) > 2 and (world.centre / item.target_path).read_bytes() == other
 
 
+@pytest.mark.full
 def test_the_time_that_a_file_has_does_not_begin_while_what_is_there_is_compared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +309,7 @@ def test_who_is_to_stop_does_not_read_through_what_is_there(
     assert world.arrived(outcomes) and sum(one.wire_bytes for one in outcomes.values()) <= 4 * (size - 6 * MB)
 
 
+@pytest.mark.full
 def test_a_line_cut_while_what_is_there_is_compared_costs_nothing_that_was_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def test_shell_end_runs_python(sshd: Sshd) -> None:
     assert ssh(sshd, "python3 -c 'print(6*7)'").stdout == "42\n"
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_posix_end_has_tools_but_no_python(sshd_posix: Sshd) -> None:
     (sshd_posix.files / "a").write_bytes(b"abc")
@@ -36,6 +37,7 @@ def test_posix_end_has_tools_but_no_python(sshd_posix: Sshd) -> None:
     assert sftp(sshd_posix, f"ls {sshd_posix.files}").returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_sftp_only_end_runs_no_command(sshd_sftp_only: Sshd) -> None:
     assert "42" not in ssh(sshd_sftp_only, "echo 42").stdout
@@ -52,6 +54,7 @@ def test_chroot_end_sees_its_own_root(sshd_chroot: Sshd) -> None:
     assert f"{remote}/c" in sftp(sshd_chroot, f"ls {remote}").stdout
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_a_server_can_go_away_and_come_back(start_sshd: Callable[..., Sshd]) -> None:
     server = start_sshd(FarEnd.SHELL)
@@ -61,6 +64,7 @@ def test_a_server_can_go_away_and_come_back(start_sshd: Callable[..., Sshd]) -> 
     assert ssh(server, "true").returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.real("postgresql")
 def test_each_test_gets_a_database_of_its_own(postgres: Postgres, postgres_url: str) -> None:
     other = postgres.new_database()

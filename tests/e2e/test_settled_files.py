@@ -117,6 +117,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         ledger.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_deletion_takes_effect_with_the_second_sync_and_is_named_until_then(
     edge: Callable[..., Edge], twice: bool
@@ -144,6 +145,7 @@ def test_a_deletion_takes_effect_with_the_second_sync_and_is_named_until_then(
     site.in_order()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_compaction_of_one_source_is_read_with_the_second_sync(edge: Callable[..., Edge], twice: bool) -> None:
     site = edge(twice=twice)
@@ -159,6 +161,7 @@ def test_a_compaction_of_one_source_is_read_with_the_second_sync(edge: Callable[
     site.in_order()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_drop_waits_as_a_guard_does_and_leaves_once_approved(edge: Callable[..., Edge], twice: bool) -> None:
     site = edge("apply", twice)
@@ -179,6 +182,7 @@ def test_a_drop_waits_as_a_guard_does_and_leaves_once_approved(edge: Callable[..
     site.in_order()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("twice", [False, True])
 def test_points_that_only_the_centre_has_fill_and_never_win(edge: Callable[..., Edge], twice: bool) -> None:
     """The site drops the upper file, which the link keeps: the lower one comes again, and what both became ranks below."""
@@ -196,6 +200,7 @@ def test_points_that_only_the_centre_has_fill_and_never_win(edge: Callable[..., 
     site.in_order(kept="" if twice else TWO)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_settled_file_that_rots_is_replaced_by_its_sources(edge: Callable[..., Edge], twice: bool) -> None:
     site = edge(twice=twice)

@@ -68,6 +68,7 @@ def make_sparse(place: Path, size: int) -> None:
         file.truncate(size)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("way", WAYS_IN)
 def test_a_companion_of_any_size_counts_as_missing_and_is_told_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, way: str
@@ -94,6 +95,7 @@ def test_a_companion_of_any_size_counts_as_missing_and_is_told_by_name(
     assert sound not in str(said.json["notes"])
 
 
+@pytest.mark.full
 def test_a_companion_as_large_as_may_be_is_read_in_little_memory(sshd: Sshd) -> None:
     folder = sshd.new_folder()
     (folder / "small").write_bytes(b"x" * 300_000)

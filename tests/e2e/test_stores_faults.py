@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 # --- both ways, every tier
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", FASTEST_FIRST)
 @pytest.mark.parametrize("way", ["pull", "push", pytest.param("both remote", marks=pytest.mark.full)])
 def test_files_cross_between_every_kind_of_ends(sshd: Sshd, tmp_path: Path, tier: Tier, way: str) -> None:
@@ -133,6 +134,7 @@ def test_single_calls_survive_drops_and_refusals(sshd: Sshd) -> None:
         assert proxy.connections >= 3
 
 
+@pytest.mark.full
 def test_a_dead_server_fails_the_whole_send_soon_and_the_next_send_goes_on(
     start_sshd: Callable[..., Sshd], tmp_path: Path
 ) -> None:
@@ -191,6 +193,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("tier", [Tier.LOCAL, *FASTEST_FIRST])
 def test_a_full_disk_is_named_and_holds_no_half_file(sshd: Sshd, tmp_path: Path, small_disk: Path, tier: Tier) -> None:
     items = write(tmp_path / "site", 900_000, 3_000_000, 6_000_000, 900_000, *[400_000] * 12)
@@ -228,6 +231,7 @@ def test_a_place_we_may_not_write_is_named(sshd: Sshd, small_disk: Path, tier: T
 # --- files that move
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tier", FASTEST_FIRST)
 def test_a_file_that_goes_away_in_the_middle_fails_alone(sshd: Sshd, tmp_path: Path, tier: Tier) -> None:
     far = sshd.new_folder("far")

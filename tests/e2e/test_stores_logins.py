@@ -38,6 +38,7 @@ def test_a_missing_host_key_is_asked_for_and_shown(sshd: Sshd) -> None:
     assert f"127.0.0.1:{sshd.port}" in caught.value.message
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("form", [(), ("-m", "PEM", "-t", "rsa", "-b", "2048")])
 def test_a_key_with_a_passphrase_is_named_and_what_opens_it(sshd: Sshd, tmp_path: Path, form: tuple[str, ...]) -> None:
     locked = tmp_path / "locked"

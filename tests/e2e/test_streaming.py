@@ -132,6 +132,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.full_after(1)
 def test_files_of_every_size_arrive_with_their_digest(site: Path, centre: Path, ends: Ends) -> None:
     sizes = [0, 1, 4096, MB - 1, MB, MB + 1, 5 * MB, 9 * MB + 17, *range(100, 130)]
     items = [put(site, f"d{n % 3}/{n} ü 'x'\n{n}.tsfile", size) for n, size in enumerate(sizes)]
@@ -150,6 +151,7 @@ def test_files_of_every_size_arrive_with_their_digest(site: Path, centre: Path, 
     assert {one.wire_bytes for one in again} == {0} and len(again) == len(items)
 
 
+@pytest.mark.full_after(1)
 def test_paramiko_of_another_shape_carries_the_same(
     between: Callable[[Path, Path], Ends], site: Path, centre: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ def test_paramiko_of_another_shape_carries_the_same(
             (centre / item.target_path).unlink()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("who", ["server", "client"])
 def test_keys_are_made_anew_on_the_way(
     start_sshd: Callable[..., Sshd], tmp_path: Path, way: str, who: str, monkeypatch: pytest.MonkeyPatch
@@ -190,6 +193,7 @@ def test_keys_are_made_anew_on_the_way(
     far.close()
 
 
+@pytest.mark.full_after(1)
 def test_companions_get_their_names_before_the_file_they_belong_to(site: Path, centre: Path, ends: Ends) -> None:
     items = [put(site, "x.tsfile", 10), put(site, "x.tsfile.resource", 30 * MB), put(site, "x.tsfile.mods", 5)]
     early: list[str] = []
@@ -204,6 +208,7 @@ def test_companions_get_their_names_before_the_file_they_belong_to(site: Path, c
     assert named["landing/x.tsfile"] == max(named.values())
 
 
+@pytest.mark.full_after(1)
 def test_without_a_digest_at_the_source_it_says_so(site: Path, centre: Path, ends: Ends) -> None:
     items = [put(site, "small", 1000), put(site, "large", 6 * MB + 5)]
     sent = list(send_files(ends.source, ends.target, items, SendOptions(digest_at_source=False)))
@@ -242,6 +247,7 @@ def stopped_in_the_middle(ends: Ends, item: SendItem, wire: Wire) -> int:
     return sum(crossed)
 
 
+@pytest.mark.full_after(1)
 def test_a_stopped_sending_goes_on_from_its_blocks(site: Path, centre: Path, ends: Ends, wire: Wire) -> None:
     item = put(site, "large.tsfile", 32 * MB)
     first = stopped_in_the_middle(ends, item, wire)
@@ -253,6 +259,7 @@ def test_a_stopped_sending_goes_on_from_its_blocks(site: Path, centre: Path, end
     assert sent.wire_bytes == 32 * MB - first
 
 
+@pytest.mark.full_after(1)
 def test_rot_in_the_part_costs_its_blocks_alone(site: Path, centre: Path, ends: Ends, way: str, wire: Wire) -> None:
     item = put(site, "large.tsfile", 32 * MB)
     first = stopped_in_the_middle(ends, item, wire)
@@ -268,6 +275,7 @@ def test_rot_in_the_part_costs_its_blocks_alone(site: Path, centre: Path, ends: 
     assert sent.wire_bytes == 32 * MB - first + again
 
 
+@pytest.mark.full_after(1)
 def test_a_source_that_changed_meanwhile_is_sent_anew(site: Path, centre: Path, ends: Ends, wire: Wire) -> None:
     item = put(site, "large.tsfile", 16 * MB)
     stopped_in_the_middle(ends, item, wire)
@@ -278,6 +286,7 @@ def test_a_source_that_changed_meanwhile_is_sent_anew(site: Path, centre: Path, 
     assert isinstance(sent, Sent) and same(site, centre, item) and sent.wire_bytes == 16 * MB
 
 
+@pytest.mark.full_after(1)
 def test_what_is_wrong_with_a_file_is_its_own_trouble(site: Path, centre: Path, ends: Ends) -> None:
     good = [put(site, "a", 100), put(site, "b", 3 * MB)]
     gone, gone_large = SendItem("gone", "landing/gone", 10), SendItem("gone too", "landing/gone too", 4 * MB)
@@ -305,6 +314,7 @@ def test_what_is_wrong_with_a_file_is_its_own_trouble(site: Path, centre: Path, 
     assert not (centre / "landing" / "other").exists()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("size", [1000, 3 * MB])
 def test_a_growing_file_is_sent_up_to_what_was_selected(site: Path, centre: Path, ends: Ends, size: int) -> None:
     put(site, "x.tsfile.mods", size + 77)

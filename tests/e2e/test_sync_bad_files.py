@@ -217,6 +217,7 @@ def not_a_tsfile(data: bytes) -> bytes:
     return b"#!/bin/sh\n" + data[10:]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("damage", [cut, flip_tail, not_a_tsfile])
 def test_a_file_damaged_at_the_edge_is_quarantined_and_its_next_content_loaded(
     edge: Commanded, damage: Callable[[bytes], bytes]
@@ -410,6 +411,7 @@ def test_a_file_renamed_while_it_is_sent_is_left_out_and_arrives_once_under_its_
     edge.assert_in_step()
 
 
+@pytest.mark.full
 def test_a_file_that_grows_while_it_is_sent_is_left_out_until_it_stands_still(
     in_place: Commanded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

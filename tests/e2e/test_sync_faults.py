@@ -65,6 +65,7 @@ def tmpfs(place: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.full
 def test_a_receiver_without_room_is_told_before_the_first_byte_and_goes_on_with_room(edge: Commanded) -> None:
     with tmpfs(edge.root, "size=80m"):
         ballast = edge.root / "ballast"
@@ -127,6 +128,7 @@ def test_a_full_disk_at_the_edge_takes_nothing_from_the_run(edge: Commanded) -> 
         edge.assert_in_step()
 
 
+@pytest.mark.full
 def test_a_ledger_without_room_is_named_and_nothing_is_lost(edge: Commanded) -> None:
     with tmpfs(edge.folder / "var", "size=3m"):
         for number in range(1, 4):
@@ -225,6 +227,7 @@ def test_a_far_receiver_that_is_full_or_closed_is_named_and_gets_the_rest_later(
 # --- permissions
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("what", ["landing", "data", "."])
 def test_a_receiver_folder_that_may_not_be_written_is_named(edge: Commanded, anybody: None, what: str) -> None:
     edge.seal(1)
@@ -291,6 +294,7 @@ def writing_elsewhere(file: Path) -> Iterator[None]:
         other.close()
 
 
+@pytest.mark.full
 def test_a_ledger_that_somebody_keeps_locked_is_tried_again_later(edge: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
     edge.seal(1)
     assert edge.sync().code == 0
@@ -414,6 +418,7 @@ def test_a_receipt_that_rots_stops_the_link_until_the_receiver_writes_it_again(e
 # --- processes and clocks
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_two_runs_at_once_the_second_names_the_first_and_both_end_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd
@@ -440,6 +445,7 @@ def test_two_runs_at_once_the_second_names_the_first_and_both_end_well(
         edge.assert_in_step()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("jump", [-86_400.0, -3_600.0, 86_400.0 * 3650])
 def test_a_clock_that_jumps_between_runs_changes_no_order(jump: float) -> None:
     """Runs and landings go by their numbers, leases by the boot clock: a wall clock set back or on is only what is shown."""

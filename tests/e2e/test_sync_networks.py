@@ -18,6 +18,7 @@ from tidemark.stores.ssh.login import Limits
 pytestmark = pytest.mark.usefixtures("short_limits")
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_a_host_key_that_changed_stops_the_link_until_somebody_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_sshd: Callable[..., Sshd]

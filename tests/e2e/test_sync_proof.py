@@ -62,6 +62,7 @@ def test_what_has_a_digest_at_the_target_only_is_shown_until_verify_proves_it(
     edge.assert_in_step()
 
 
+@pytest.mark.full
 def test_what_was_verified_is_not_told_and_what_comes_anew_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edge = Commanded(tmp_path, monkeypatch)
     paths = [edge.seal(number) for number in range(1, 4)]
@@ -108,6 +109,7 @@ def test_a_ledger_that_is_made_anew_knows_what_is_not_verified(tmp_path: Path, m
     assert shown(edge) == 2
 
 
+@pytest.mark.full
 @pytest.mark.real("sshd")
 def test_a_site_that_refuses_needs_somebody_and_one_that_is_away_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_sshd: Callable[..., Sshd]

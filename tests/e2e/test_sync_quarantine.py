@@ -56,6 +56,7 @@ def pushing(
 BAD = "data/sequence/root.sg/0/0/1600000000002-2-0-0.tsfile"
 
 
+@pytest.mark.full
 def test_a_file_that_never_arrives_as_it_is_goes_into_quarantine_and_the_others_carry_on(pushing: Pushing) -> None:
     edge = pushing.edge
 
@@ -76,6 +77,7 @@ def test_a_file_that_never_arrives_as_it_is_goes_into_quarantine_and_the_others_
     assert why["state"] == "in quarantine" and why["next"] == "./tidemark quarantine release s1"
 
 
+@pytest.mark.full
 def test_a_released_file_is_tried_again_and_arrives_once_the_disk_is_mended(pushing: Pushing) -> None:
     edge = pushing.edge
     edge.sync()
@@ -91,6 +93,7 @@ def test_a_released_file_is_tried_again_and_arrives_once_the_disk_is_mended(push
     edge.assert_no_half_file()
 
 
+@pytest.mark.full
 def test_another_content_of_the_file_is_sent_without_a_decision(pushing: Pushing) -> None:
     edge = pushing.edge
     edge.sync()
@@ -100,6 +103,7 @@ def test_another_content_of_the_file_is_sent_without_a_decision(pushing: Pushing
     assert BAD in pushing.landed() and edge.run("quarantine", "list").json["quarantine"] == []
 
 
+@pytest.mark.full
 def test_a_file_that_is_given_up_is_sent_only_with_another_content(pushing: Pushing) -> None:
     edge = pushing.edge
     edge.sync()

@@ -48,6 +48,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
     return made
 
 
+@pytest.mark.full
 def test_all_is_sent_and_only_what_fits_is_linked(edge: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
     linked: list[str] = []
     before_the_first_byte(

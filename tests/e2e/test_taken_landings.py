@@ -66,6 +66,7 @@ def test_links_and_open_files_reach_nothing_that_was_loaded(centre: Centre, tmp_
     assert centre.files("taken") == []
 
 
+@pytest.mark.full
 def test_nor_anything_that_is_held_or_refused(centre: Centre, tmp_path: Path) -> None:
     centre.sender().land({GOOD: d1((1, 10))})
     centre.load()

@@ -96,6 +96,7 @@ def kill_often(consumers: Consumers, kills: int, last: int) -> None:
     assert soon(lambda: {row for _, row in consumers.rows()} >= every, 60)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kills", [3, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_three_consumers_are_killed_at_random(tmp_path: Path, kills: int) -> None:
     last = 50 * kills

@@ -17,6 +17,7 @@ from tests.e2e.edges import large_file
 from tests.services.deployed import ROOT
 
 
+@pytest.mark.full
 def test_a_run_whose_terminal_goes_lets_its_lease_go_and_the_next_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.full_after(1)
 def test_who_gives_up_does_not_wait_for_a_far_end_that_hangs(ends: Ends, hang: Callable[[], None]) -> None:
     items = old(ends, 40 * MB)
     began = 0.0

@@ -145,6 +145,7 @@ class World:
         return walked
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("before", range(5))
 @pytest.mark.parametrize("deletes", ["keep", "apply"])
 def test_a_file_that_changes_its_folder_between_two_listings_is_never_missing(
@@ -161,6 +162,7 @@ def test_a_file_that_changes_its_folder_between_two_listings_is_never_missing(
     world.app.ledger.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("steps", range(1, 8))
 @pytest.mark.parametrize("deletes", ["keep", "apply"])
 def test_a_server_that_is_killed_in_a_compaction(tmp_path: Path, deletes: str, steps: int) -> None:
@@ -183,6 +185,7 @@ def test_a_server_that_is_killed_in_a_compaction(tmp_path: Path, deletes: str, s
     world.app.ledger.close()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_held_drop_never_wins_over_what_the_site_has(tmp_path: Path, merged: bool) -> None:
     """Somebody removes files that overwrote older ones: the site answers with those again, and the guard asks a person."""

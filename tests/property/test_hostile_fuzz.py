@@ -119,6 +119,7 @@ def test_a_sound_file_is_read(reader: Reader, kind: str) -> None:
         reader.read(kind, data)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("kind", SEEDS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
@@ -126,6 +127,7 @@ def test_damage_of_any_kind_is_refused_as_ours(reader: Reader, kind: str, data: 
     reader.read(kind, damaged(data.draw(st.sampled_from(SEEDS[kind])), data.draw(st.lists(CUT, max_size=4))))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("kind", SEEDS)
 def test_anything_at_all_is_refused_as_ours(reader: Reader, kind: str) -> None:
     chance = random.Random(kind)
@@ -144,6 +146,7 @@ def test_numbers_that_no_integer_is(reader: Reader, kind: str, number: bytes) ->
         reader.read(kind, SEEDS[kind][0][: part.start()] + b": " + number + SEEDS[kind][0][part.end() :])
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("deep", [b"a = " + b"[" * 20_000, b"a = " + b"{b = " * 20_000, b"[" + b"a." * 20_000 + b"a]"])
 def test_settings_nested_too_deep(reader: Reader, deep: bytes) -> None:
     reader.read("settings", deep)

@@ -56,6 +56,7 @@ class History:
         server.refuse = lambda path: "1100 not now" if refused and path.name.split("-")[1].endswith(str(refused)) else ""
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_server_follows_any_history(seed: int, tmp_path: Path) -> None:
     centre: Centre = Centre(tmp_path)

@@ -147,6 +147,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("postgres_ledger_url"))
 
 
+@pytest.mark.full_after(1)
 def test_leases_against_the_model(url: str) -> None:
     ledger = Ledger(url)
     migrate_ledger(ledger)

@@ -27,6 +27,7 @@ def found(explored: Explored) -> str:
     return explored.violation
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("space", list(SPACES))
 def test_the_first_waves_keep_every_promise(space: str) -> None:
     assert found(explore(replace(SPACES[space], states=1500))) == ""

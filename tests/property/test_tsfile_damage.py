@@ -115,6 +115,7 @@ def test_a_file_cut_anywhere_is_refused(name: str, tmp_path: Path) -> None:
                 call(path)
 
 
+@pytest.mark.full_after(1)
 @EACH_FILE
 @given(draw=st.data())
 def test_flipped_bits(name: str, draw: st.DataObject) -> None:
@@ -124,6 +125,7 @@ def test_flipped_bits(name: str, draw: st.DataObject) -> None:
     _use_bytes(bytes(data))
 
 
+@pytest.mark.full_after(1)
 @EACH_FILE
 @given(draw=st.data())
 def test_garbage_in_the_index(name: str, draw: st.DataObject) -> None:
@@ -134,6 +136,7 @@ def test_garbage_in_the_index(name: str, draw: st.DataObject) -> None:
     _use_bytes((data[:start] + garbage + data[start + len(garbage) :])[: len(data)])
 
 
+@pytest.mark.full_after(1)
 @EACH_FILE
 @given(draw=st.data())
 def test_parts_moved_about(name: str, draw: st.DataObject) -> None:

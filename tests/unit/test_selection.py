@@ -73,6 +73,7 @@ def test_full_and_soak_are_asked_for(sample: Path, words: tuple[str, ...], closi
     assert closing in done.stdout.splitlines()[-1], done.stdout
 
 
+@pytest.mark.full
 def test_skips_are_counted_by_reason_above_the_closing_line(sample: Path) -> None:
     lines = run(sample).stdout.splitlines()
     assert lines[-4].strip("- ") == "skipped, by reason"
@@ -80,6 +81,7 @@ def test_skips_are_counted_by_reason_above_the_closing_line(sample: Path) -> Non
     assert lines[-2].split(maxsplit=1) == ["1", "not on this system"]
 
 
+@pytest.mark.full
 def test_in_ci_a_real_part_that_is_missing_fails(sample: Path) -> None:
     done = run(sample, ci="true")
     assert done.returncode == 1

@@ -108,6 +108,7 @@ def test_every_field_is_a_setting(section: str) -> None:
     assert {one.name for one in dataclasses.fields(Settings)} - {"path"} == set(SECTIONS)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("section", "key", "found"), EVERY_SETTING, ids=lambda part: part if isinstance(part, str) else "")
 def test_the_template_has_a_line_for_every_setting(section: str, key: str, found: Setting) -> None:
     tables = re.split(r"^(?:# )?\[", model.render_template(), flags=re.MULTILINE)

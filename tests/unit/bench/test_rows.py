@@ -56,6 +56,7 @@ def test_ours_failing_ends_the_benchmark(way: Way) -> None:
         rows.alternate("set", [Contender("ours", ["sh", "-c", "exit 3"])], [copying(way, "peer")], way, 1, Book("transfer"))
 
 
+@pytest.mark.full
 def test_a_slow_peer_stops_after_two_rounds_and_ours_never_does(way: Way) -> None:
     quick, slow = copying(way, "quick"), copying(way, "slow", "sleep 0.3")
     ours = copying(way, "ours")

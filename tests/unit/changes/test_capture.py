@@ -68,6 +68,7 @@ class World:
         return lines
 
 
+@pytest.mark.full
 def test_a_store_that_is_compressed_reads_the_same(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.write_settings("retain_hours = 1000000\ncompress_hours = 0")
@@ -164,6 +165,7 @@ def test_the_workload_is_read_as_it_happened(world: World, logs: list[str]) -> N
     assert done["transactions"] == lines[-1]["seq"]
 
 
+@pytest.mark.full
 def test_halves_are_the_same_as_the_whole(world: World, tmp_path: Path) -> None:
     files = world.unpack(*(f"workload/{name}" for name in NAMES[1:12]))
     parked = world.unpack("workload/mysql-bin.000013")[0]

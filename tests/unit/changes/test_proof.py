@@ -51,6 +51,7 @@ def prove(world: World, *words: str, code: int = 0) -> dict[str, Any]:
     return said.json
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("deep", [(), ("--deep",)])
 def test_all_that_the_logs_have_is_in_the_store(captured: World, deep: tuple[str, ...]) -> None:
     found = prove(captured, *deep)
@@ -64,6 +65,7 @@ def test_all_that_the_logs_have_is_in_the_store(captured: World, deep: tuple[str
     }
 
 
+@pytest.mark.full
 def test_what_is_not_captured_yet_is_told_and_no_difference(world: World) -> None:
     files = world.unpack(*(f"workload/{name}" for name in NAMES[:12]))
     world.capture("--until", "seq:100", "--files", *files)
@@ -112,6 +114,7 @@ def with_one_value_changed(found: Iterable[Transaction]) -> Iterator[Transaction
         yield replace(one, records=tuple(records))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("change", "whats"),
     [(without(50), ["missing"]), (twice(50), ["double"]), (renamed(50), ["missing", "unknown"])],
@@ -126,6 +129,7 @@ def test_a_transaction_that_is_not_as_it_should_be_is_named(
     assert found["logs"]["counts"] == dict.fromkeys(whats, 1)
 
 
+@pytest.mark.full
 def test_a_changed_value_is_found_where_rows_are_compared(captured: World, tmp_path: Path) -> None:
     world = planted(captured, tmp_path, with_one_value_changed)
     assert prove(world)["differences"] == []

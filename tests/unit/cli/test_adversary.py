@@ -87,6 +87,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("words", "code", "says"), WORDS, ids=lambda value: repr(value)[:60])
 def test_what_cannot_be_done_says_why_and_what_to_do(
     tidemark: Command, deployment: Path, words: tuple[str, ...], code: int, says: str
@@ -169,6 +170,7 @@ def test_approving_a_run_without_waiting_drops_changes_nothing(tidemark: Command
     assert "no drops" in said.json["note"]
 
 
+@pytest.mark.full
 def test_what_was_released_or_dropped_stays_so(tidemark: Command, deployment: Path) -> None:
     assert tidemark("sync", "plant1", "--no-load").code == 0
     landed = sorted((deployment / "centre" / "landing").rglob("*.tsfile"))
@@ -196,6 +198,7 @@ def test_bytes_that_are_no_text_on_a_real_command_line(deployment: Path) -> None
     assert b'"kind": 2' in done.stdout.splitlines()[-1] and b"Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_names_of_any_letters_on_a_stdout_of_few(deployment: Path) -> None:
     folder = deployment / "site" / "data" / "sequence"
     (folder / "root.plant2").rename(folder / "root.wärme")

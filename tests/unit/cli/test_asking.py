@@ -57,6 +57,7 @@ def test_off_a_terminal_nothing_is_done_without_yes(tidemark: Command, words: tu
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
 def test_a_person_is_asked(tidemark: Command, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     def answered(answer: str) -> Said:
@@ -101,6 +102,7 @@ def test_the_question_before_a_node_leaves_names_what_moves(ask: Asked) -> None:
     assert code == 2 and re.search(r"n1 and let it leave\? \([1-9]\d* slots and .* move\)", said["error"]), said
 
 
+@pytest.mark.full
 def test_a_ledger_stays_until_somebody_says_yes(tidemark: Command) -> None:
     assert tidemark("sync", "plant1").code == 0
     assert tidemark("ledger", "rebuild", "--replace", "--json").code == 2

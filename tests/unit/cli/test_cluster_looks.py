@@ -85,6 +85,7 @@ def test_a_plan_tells_slots_bytes_and_time_of_each_node(
     assert re.fullmatch(r"0:\d\d", time), "of a rate that the disk just showed"
 
 
+@pytest.mark.full
 def test_who_reads_only_the_first_lines_sees_no_trace_of_python(world: ClusterWorld) -> None:
     words = [sys.executable, "-P", "-m", "tidemark.cli", "--config", str(world.folder / "tidemark.toml"), "cluster", "show"]
     reads, writes = os.pipe()

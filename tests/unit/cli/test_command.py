@@ -345,6 +345,7 @@ def test_help_imports_nothing_heavy(deployment: Path) -> None:
     assert not modules_after(["--help"], deployment) & heavy
 
 
+@pytest.mark.full
 def test_a_sync_of_a_local_site_imports_neither_airflow_nor_spark_nor_ssh(deployment: Path) -> None:
     heavy = {"paramiko", "pandas", "pyspark", "airflow", "rich"}
     assert not modules_after(["sync", "plant1", "--no-load", "--json"], deployment) & heavy
@@ -364,6 +365,7 @@ def test_status_tells_who_sends_under_a_shared_cap(
     ledger.close()
 
 
+@pytest.mark.full
 def test_why_knows_a_receiver_and_takes_no_pattern(tidemark: Command) -> None:
     assert tidemark("sync", "plant1").code == 0
     found = tidemark("why", "centre", "--json").json
@@ -375,6 +377,7 @@ def test_why_knows_a_receiver_and_takes_no_pattern(tidemark: Command) -> None:
     assert "takes one name, no pattern" in tidemark("why", "root.plant2.*").err
 
 
+@pytest.mark.full
 def test_a_plan_sums_databases_and_says_why_the_guard_holds(tidemark: Command) -> None:
     planned = tidemark("plan", "plant1")
     sums = tidemark("plan", "plant1", "--json").json["databases"]

@@ -142,6 +142,7 @@ def test_no_command_hangs_on_what_lies_in_a_landing(world: Commanded, harm: Harm
     assert run(world, "load").code != 5  # nobody holds the lease
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("folder", ["decided", "settled"])
 def test_a_record_of_a_terabyte_is_told_and_passed_over(world: Commanded, folder: str) -> None:
     (world.root / folder).mkdir(exist_ok=True)
@@ -151,6 +152,7 @@ def test_a_record_of_a_terabyte_is_told_and_passed_over(world: Commanded, folder
     assert said.code == 23, said
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("name", ["*-3-0-0.tsfile", "*-3-0-0.tsfile*.mods"])
 @pytest.mark.parametrize("by", [os.mkfifo, link("/dev/zero"), sparse], ids=["a FIFO", "a link to /dev/zero", "a terabyte"])
 def test_no_command_hangs_on_what_lies_in_the_catalog(world: Commanded, by: Harm, name: str) -> None:

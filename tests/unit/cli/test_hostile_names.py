@@ -78,6 +78,7 @@ def said_by(world: Commanded, *words: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
+@pytest.mark.full
 def test_no_verb_prints_what_nobody_sees(world: Commanded) -> None:
     everything = ""
     for words in VERBS:
@@ -201,6 +202,7 @@ LOGGERS = {  # whose messages name nothing of an edge's
 }
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("path", sorted(CODE.rglob("*.py")), ids=lambda path: str(path.relative_to(CODE)))
 def test_nobody_goes_around_the_door(path: Path) -> None:
     name, text = path.relative_to(CODE).as_posix(), path.read_text(encoding="utf-8")

@@ -120,6 +120,7 @@ def test_a_node_that_cannot_take_the_table_can_leave(world: ClusterWorld, files:
     assert ask("cluster", "check")[1]["problems"] == []
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("change", ["add n4", "remove n1", "remove n2"])
 def test_a_damaged_claim_stands_in_no_other_nodes_way(
     world: ClusterWorld, files: list[CatalogFile], ask: Asked, change: str

@@ -206,6 +206,7 @@ def test_what_is_looked_up_before_the_first_landing_costs_its_site_alone(
     assert {"root.edge.d1", "root.edge.d3"} <= set(world.devices())
 
 
+@pytest.mark.full
 def test_waiting_bytes_that_cannot_be_removed_cost_their_site_alone(
     world: Commanded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

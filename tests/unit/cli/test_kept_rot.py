@@ -42,6 +42,7 @@ def rotten(edge: Commanded, how: str = "bit") -> tuple[str, str]:
     return gone, one["id"]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("how", ["bit", "missing"])
 def test_it_is_given_up_by_name(edge: Commanded, how: str) -> None:
     gone, held = rotten(edge, how)
@@ -70,6 +71,7 @@ def told_everywhere(edge: Commanded, gone: str) -> None:
     assert edge.sync().json["state"] == "nothing"
 
 
+@pytest.mark.full
 def test_a_rebuilt_ledger_knows_of_it(edge: Commanded) -> None:
     gone, held = rotten(edge)
     assert edge.run("quarantine", "drop", held, "--yes").code == 0
@@ -132,6 +134,7 @@ def let_settle(edge: Commanded) -> Path:
     return merged
 
 
+@pytest.mark.full
 def test_a_settled_file_of_kept_points_is_given_up_with_all_that_it_holds(edge: Commanded) -> None:
     merged = settle(edge)
     data = bytearray(merged.read_bytes())

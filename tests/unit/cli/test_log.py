@@ -45,6 +45,7 @@ def test_on_stderr_and_as_json(tidemark: Command) -> None:
     assert "tidemark.cli" not in tidemark("status").err, "no log where none is asked for"
 
 
+@pytest.mark.full
 def test_a_try_that_failed_is_in_it(tidemark: Command, deployment: Path) -> None:
     place = deployment / "tidemark.toml"
     unreachable = f'store = "sftp://edge@127.0.0.1:1/data"\nhost_key = "SHA256:{"A" * 43}"\nkey = "tidemark.toml"'
@@ -83,6 +84,7 @@ def test_names_of_an_edge_forge_no_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert not [line for line in text.splitlines() if line.startswith("2026-01-01")]
 
 
+@pytest.mark.full
 def test_a_log_that_cannot_be_written_stops_nothing(tidemark: Command) -> None:
     said = tidemark("sync", "plant1", "--log-file", "no/such/run.log")
     assert said.code == 2 and "no log can be written to no/such/run.log" in said.err and not Path("var").exists()

@@ -43,6 +43,7 @@ def test_help_is_the_verbs_own(tidemark: Command) -> None:
         assert said.code == 0 and said.out == tidemark(*words, "--help").out
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("words", all_actions())
 def test_every_verb_of_a_verb_has_an_example_that_the_parser_takes(tidemark: Command, words: str) -> None:
     said = tidemark(*words.split(), "--help")
@@ -63,6 +64,7 @@ def test_a_dry_run_is_called_plan(tidemark: Command) -> None:
     assert "./tidemark plan" in tidemark("sync", "plant1", "--dry-run").err
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

@@ -74,6 +74,7 @@ def test_every_form_has_the_same_rows_in_a_file_and_on_stdout(
     assert to_stdout(capsysbinary) == (edge.folder / "points.csv").read_bytes()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("words", "kept"),
     [
@@ -144,6 +145,7 @@ def test_sites_of_two_units_have_numbers_and_no_instants(tmp_path: Path) -> None
     assert read(centre.app, centre.receiver, Query(times="instant", site=SITE_B), out).time_unit == "us"
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -56,6 +56,7 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Many:
     return Many(tmp_path)
 
 
+@pytest.mark.full
 def test_all_links_are_synced_with_a_line_and_a_sum(many: Many) -> None:
     said = many.run("sync", "--all")
     assert said.code == 0, said

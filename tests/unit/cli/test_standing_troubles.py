@@ -19,6 +19,7 @@ site = "plant2"
 """
 
 
+@pytest.mark.full
 def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Path) -> None:
     shutil.copytree(deployment / "site", deployment / "site2")
     (deployment / "tidemark.toml").write_text(SETTINGS + TWIN)
@@ -38,6 +39,7 @@ def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Pat
     assert tidemark("sync", "plant2").code == 0
 
 
+@pytest.mark.full
 def test_refused_files_that_are_dismissed_are_told_no_more(tidemark: Command, deployment: Path) -> None:
     shutil.copytree(deployment / "site", deployment / "site2")
     (deployment / "tidemark.toml").write_text(SETTINGS + TWIN)
@@ -55,6 +57,7 @@ def test_refused_files_that_are_dismissed_are_told_no_more(tidemark: Command, de
     assert tidemark("owners", "dismiss", "plant2", "--yes", "--json").json["dismissed"] == []
 
 
+@pytest.mark.full
 def test_a_quarantined_file_that_comes_again_by_itself(tidemark: Command, deployment: Path) -> None:
     assert tidemark("sync", "plant1", "--no-load").code == 0
     place = sorted((deployment / "centre" / "landing").rglob("*.tsfile"))[0]
@@ -72,6 +75,7 @@ def test_a_quarantined_file_that_comes_again_by_itself(tidemark: Command, deploy
     assert tidemark("quarantine", "list", "--json").json["quarantine"] == []
 
 
+@pytest.mark.full
 def test_a_quarantined_file_of_which_the_answer_is_read(tidemark: Command, deployment: Path) -> None:
     assert tidemark("sync", "plant1", "--no-load").code == 0
     place = sorted((deployment / "centre" / "landing").rglob("*.tsfile"))[0]
@@ -96,6 +100,7 @@ def test_a_file_that_is_broken_at_the_site_stands(tidemark: Command, deployment:
     assert tidemark("sync", "plant1").code == 0
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("data", ["data/sequence/root.sg", "data/sequence/root.sg/0", "flat"])
 def test_a_data_folder_below_sequence_is_refused_with_the_one_to_write(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ def test_a_stdout_that_is_full_or_closed_is_told(deployment: Path, words: list[s
         assert again.returncode == 0 and b"nothing" in again.stdout, "what was done stands"
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_a_reader_that_has_gone_is_no_trouble(deployment: Path, words: list[str]) -> None:
     reads, writes = os.pipe()

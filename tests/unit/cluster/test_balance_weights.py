@@ -51,6 +51,7 @@ def bound(weights: Mapping[int, int], nodes: int) -> float:
     return 1.03 * max(sum(weights.values()) / nodes, *weights.values(), 0)
 
 
+@pytest.mark.full
 @given(CHANGES, st.integers(0, 1 << 30))
 @settings(derandomize=True, deadline=None, max_examples=60)  # of many thousand changes one or two move more: docs/scale.md
 def test_of_zipf_no_group_is_above_the_bound_and_no_more_moves_than_must(changes: list[tuple[bool, int]], seed: int) -> None:
@@ -70,6 +71,7 @@ def test_of_zipf_the_bound_holds_whatever_it_takes(changes: list[tuple[bool, int
         assert max(loads_of(after, weights, nodes).values()) <= bound(weights, len(nodes))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_of_hundreds_of_nodes_each_is_near_the_level(seed: int) -> None:
     weights, nodes = zipf(10_000, seed), [f"n{number:03}" for number in range(200)]

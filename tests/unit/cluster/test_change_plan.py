@@ -96,6 +96,7 @@ def test_what_cannot_be_is_refused() -> None:
         table("a", replicas=2)
 
 
+@pytest.mark.full
 def test_the_first_table_is_even_or_the_original_s() -> None:
     names = [f"n{number}" for number in range(115)]
     counts = [first_table(names, 3, 10_000, SlotHash.FULL).owners.count(name) for name in names]

@@ -111,6 +111,7 @@ def test_many_files_go_in_waves(world: ClusterWorld, monkeypatch: pytest.MonkeyP
     assert len(engine.ran) > 3 and held(world) == there(world)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("word", "little", "tasks"), [("auto", True, 0), ("auto", False, 1), ("pool", False, 0)])
 def test_little_is_not_worth_an_engine_and_the_settings_have_the_last_word(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch, word: str, little: bool, tasks: int

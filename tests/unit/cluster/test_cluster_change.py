@@ -70,6 +70,7 @@ def test_what_the_receiver_had_comes_to_its_first_nodes(world: MovingWorld) -> N
         init_cluster(app, world.receiver)
 
 
+@pytest.mark.full
 def test_a_node_joins_and_one_leaves_and_comes_back(three: MovingWorld) -> None:
     with three.app() as app:
         planned = plan_change(app, three.receiver, ADD)
@@ -96,6 +97,7 @@ def test_a_plan_says_what_comes_to_whom(three: MovingWorld) -> None:
     three.settled()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
@@ -117,6 +119,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(three: MovingWorld
     three.settled()
 
 
+@pytest.mark.full
 def test_no_node_leaves_where_all_are_needed(three: MovingWorld) -> None:
     assert asked(three, Wanted("remove", "n3")) == "done"
     with pytest.raises(UsageError, match="none of them can leave"):
@@ -153,6 +156,7 @@ def test_a_node_without_room_changes_nothing(three: MovingWorld) -> None:
     three.settled()
 
 
+@pytest.mark.full
 def test_one_change_at_a_time(three: MovingWorld) -> None:
     assert asked(three, ADD, wait=False) == "swapped"
     with pytest.raises(RetryableError, match=r"add n4.*is swapped"):
@@ -189,6 +193,7 @@ def quorum_of_two(world: MovingWorld) -> None:
     world.cluster = replace(world.cluster, quorum=2)
 
 
+@pytest.mark.full
 def test_without_a_quorum_nothing_is_swapped_and_it_is_rolled_back(three: MovingWorld) -> None:
     quorum_of_two(three)
     three.away = {"n2"}
@@ -277,6 +282,7 @@ def test_what_is_in_force_is_not_rolled_back(three: MovingWorld) -> None:
         roll_back(app, three.receiver)
 
 
+@pytest.mark.full
 def test_a_node_that_was_away_hears_of_the_table_later(three: MovingWorld) -> None:
     three.away = {"n2"}
     assert asked(three, ADD, wait=False) == "swapped"
@@ -334,6 +340,7 @@ def test_a_request_is_answered_again_and_not_done_again(three: MovingWorld) -> N
     three.settled()
 
 
+@pytest.mark.full
 def test_who_routed_by_the_table_before_commits_nothing(three: MovingWorld) -> None:
     with three.app() as app:
         cluster = Cluster.open(app, three.receiver)
@@ -349,6 +356,7 @@ def test_who_routed_by_the_table_before_commits_nothing(three: MovingWorld) -> N
     assert ("data/late.tsfile",) not in three.sql("SELECT location FROM catalog_file")
 
 
+@pytest.mark.full
 def test_loading_goes_on_while_slots_move(three: MovingWorld) -> None:
     asked(three, ADD, wait=False)
     with three.app() as app:

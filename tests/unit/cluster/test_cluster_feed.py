@@ -125,6 +125,7 @@ def test_a_file_of_its_own_that_was_swept_is_fetched_again(centre: Clustered) ->
     assert centre.rows() == expected
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_merge_of_more_than_the_cache_goes_by_portions(tmp_path: Path, room: int) -> None:
     """Without a bound all files stay; else those of what was merged make room for the next."""

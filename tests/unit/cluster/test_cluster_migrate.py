@@ -55,6 +55,7 @@ def moved(world: MovingWorld, slots: list[int] | None = None) -> MigrateResult:
         return migrate_slots(app, world.receiver, slots=slots)
 
 
+@pytest.mark.full
 def test_everything_moves_and_the_progress_ends_at_its_end(swapped: MovingWorld) -> None:
     ticks: list[Tick] = []
     with swapped.app() as app:
@@ -67,6 +68,7 @@ def test_everything_moves_and_the_progress_ends_at_its_end(swapped: MovingWorld)
     assert moved(swapped) == MigrateResult(2, 0, 0, 0, ""), "nothing is left to do"
 
 
+@pytest.mark.full
 def test_batches_may_be_moved_one_by_one_in_any_order(swapped: MovingWorld) -> None:
     with swapped.app() as app:
         batches = open_batches(app, swapped.receiver)
@@ -80,6 +82,7 @@ def test_batches_may_be_moved_one_by_one_in_any_order(swapped: MovingWorld) -> N
     swapped.settled()
 
 
+@pytest.mark.full
 def test_what_lies_at_the_member_already_is_not_sent_again(swapped: MovingWorld) -> None:
     for name in ("n1", "n2", "n3"):
         for entry in swapped.stores[name].list_files(["data"]).entries:
@@ -124,6 +127,7 @@ def acknowledged(world: MovingWorld) -> set[tuple[str, int]]:
     return {(node, slot) for slot, nodes in told.items() for node in nodes}
 
 
+@pytest.mark.full
 def test_the_member_of_the_same_place_is_asked_first(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     source = batch.old[batch.new.index("n4")]
@@ -139,6 +143,7 @@ def test_the_member_of_the_same_place_is_asked_first(swapped: MovingWorld) -> No
     assert all(path.startswith(".tidemark/snapshot/move-2-") for path in linked)
 
 
+@pytest.mark.full
 def test_a_rotten_copy_is_not_taken_and_another_member_is_asked(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     first, location = batch.sources_for("n4")[0], in_slots(swapped, batch)[0]
@@ -149,6 +154,7 @@ def test_a_rotten_copy_is_not_taken_and_another_member_is_asked(swapped: MovingW
     assert any(first in told for told in events(swapped))
 
 
+@pytest.mark.full
 def test_a_source_that_is_away_is_passed_over(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     first = batch.sources_for("n4")[0]
@@ -162,6 +168,7 @@ def test_a_source_that_is_away_is_passed_over(swapped: MovingWorld) -> None:
     swapped.settled()
 
 
+@pytest.mark.full
 def test_a_member_that_goes_away_in_the_middle_is_not_waited_for_with_every_source(swapped: MovingWorld) -> None:
     n4, asked = swapped.stores["n4"], []
 
@@ -185,6 +192,7 @@ def test_a_member_that_goes_away_in_the_middle_is_not_waited_for_with_every_sour
     swapped.settled()
 
 
+@pytest.mark.full
 def test_a_full_member_does_not_keep_the_others_from_theirs(swapped: MovingWorld) -> None:
     def full(effect: str, path: str) -> None:
         if effect == "write" and path.startswith("data/"):
@@ -201,6 +209,7 @@ def test_a_full_member_does_not_keep_the_others_from_theirs(swapped: MovingWorld
     swapped.settled()
 
 
+@pytest.mark.full
 def test_what_has_come_is_seen_before_a_batch_is_whole(swapped: MovingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_moves, "_RECORDED_BYTES", 1)
     batch = of_n4(swapped)
@@ -213,6 +222,7 @@ def test_what_has_come_is_seen_before_a_batch_is_whole(swapped: MovingWorld, mon
     assert len(seen) > len(in_slots(swapped, batch)), "each file was written down when it had come"
 
 
+@pytest.mark.full
 def test_who_lacks_something_is_asked_after_who_lacks_nothing(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     first, location = batch.sources_for("n4")[0], in_slots(swapped, batch)[0]
@@ -224,6 +234,7 @@ def test_who_lacks_something_is_asked_after_who_lacks_nothing(swapped: MovingWor
     swapped.settled()
 
 
+@pytest.mark.full
 def test_nothing_is_acknowledged_that_nobody_can_give(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     swapped.away = set(batch.old)
@@ -239,6 +250,7 @@ def test_nothing_is_acknowledged_that_nobody_can_give(swapped: MovingWorld) -> N
     swapped.settled()
 
 
+@pytest.mark.full
 def test_a_source_that_compacts_while_it_is_linked_is_listed_anew(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     location = in_slots(swapped, batch)[-1]  # linked last: it goes away while the first one is linked
@@ -275,6 +287,7 @@ def test_one_acknowledgement_that_comes_twice_deletes_nothing(swapped: MovingWor
     swapped.settled()
 
 
+@pytest.mark.full
 def test_a_task_of_an_earlier_epoch_that_wakes_up_records_nothing(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     with swapped.app() as app, Cluster.open(app, swapped.receiver) as cluster:  # type: ignore[union-attr]
@@ -296,6 +309,7 @@ def test_a_task_of_an_earlier_epoch_that_wakes_up_records_nothing(swapped: Movin
     assert swapped.sql("SELECT * FROM node_copy ORDER BY node, location") == before
 
 
+@pytest.mark.full
 def test_old_copies_stay_for_the_grace_and_a_change_need_not_wait_for_it(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=1)
     assert moved(swapped).state == "done"
@@ -311,6 +325,7 @@ def test_old_copies_stay_for_the_grace_and_a_change_need_not_wait_for_it(swapped
     swapped.settled()
 
 
+@pytest.mark.full
 def test_a_clock_that_was_years_ahead_keeps_no_old_copy_for_years(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=1)
     moved(swapped)
@@ -328,6 +343,7 @@ def test_a_clock_that_was_years_ahead_keeps_no_old_copy_for_years(swapped: Movin
     swapped.settled()
 
 
+@pytest.mark.full
 def test_what_is_wanted_again_does_not_go(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=1)
     moved(swapped)
@@ -338,6 +354,7 @@ def test_what_is_wanted_again_does_not_go(swapped: MovingWorld) -> None:
     swapped.settled()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("by", ["brought", "on its way"])
 def test_a_copy_that_is_wanted_again_while_others_go_stays(
     swapped: MovingWorld, monkeypatch: pytest.MonkeyPatch, by: str
@@ -367,6 +384,7 @@ def test_a_copy_that_is_wanted_again_while_others_go_stays(
     assert swapped.digest(str(node), str(location)) == sha256
 
 
+@pytest.mark.full
 def test_a_copy_does_not_go_while_a_member_lacks_it(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=1)
     moved(swapped)
@@ -393,6 +411,7 @@ def test_a_file_of_several_slots_stays_where_one_of_them_is(tmp_path: Path) -> N
     world.settled()
 
 
+@pytest.mark.full
 def test_the_schema_of_a_slot_comes_to_its_members_and_goes_with_it(swapped: MovingWorld) -> None:
     moved(swapped)
     with swapped.app() as app, Cluster.open(app, swapped.receiver) as cluster:  # type: ignore[union-attr]
@@ -403,6 +422,7 @@ def test_the_schema_of_a_slot_comes_to_its_members_and_goes_with_it(swapped: Mov
                 assert (paper is not None) == (name in members), (database, name)
 
 
+@pytest.mark.full
 def test_databases_that_were_told_in_another_order_than_their_slots_moved_leave_nobody_behind(tmp_path: Path) -> None:
     """What the member was told with the first slots counts once the others are there: by number those came before."""
     world = MovingWorld(tmp_path, cluster=ClusterSettings(replicas=1, quorum=1, slots=40, grace_hours=0, cache_bytes=0))

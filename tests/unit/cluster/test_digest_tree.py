@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def test_the_order_in_which_files_came_does_not_count(files: dict[str, str]) -> 
     assert tree_of(files).root == tree_of(backwards).root
 
 
+@pytest.mark.full
 def test_of_many_files_few_are_asked_for() -> None:
     files = {f"data/root.sg/{n}.tsfile": "aa" for n in range(20_000)}
     one = tree_of(files)

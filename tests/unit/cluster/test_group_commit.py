@@ -225,6 +225,7 @@ def test_who_lacks_a_file_is_no_master_and_unsynced_until_it_has_it(centre: Load
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("how", ["parted", "ahead", "damaged", "emptied"])
 def test_a_member_that_fell_out_of_step_is_recovered_by_housekeeping(centre: LoadedCentre, how: str) -> None:
     centre.land(1)

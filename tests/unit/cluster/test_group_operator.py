@@ -83,6 +83,7 @@ def test_a_switchover_that_dies_is_recorded_if_its_epoch_is_given(
     assert group(centre).master == to
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("how", ["copy", "lost", "unclaimed"])
 def test_a_member_whose_copies_a_repair_forgot_is_unsynced_until_it_has_them(
     centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch, how: str

@@ -158,6 +158,7 @@ def test_a_log_of_a_catalog_that_was_there_before_begins_with_its_files(centre: 
     logs_tell_the_catalog(centre)
 
 
+@pytest.mark.full
 def test_an_operation_is_cut_into_records_that_are_not_too_long() -> None:
     devices = tuple(CatalogDevice(f"root.sg.d{n}", n, n + 1, 2) for n in range(12_000))
     file = CatalogFile(

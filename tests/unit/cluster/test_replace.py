@@ -100,6 +100,7 @@ def pause(centre: LoadedCentre, hours: float) -> None:
         connection.exec_driver_sql(f"UPDATE node_watch SET since = since - {hours * HOUR}, at = at - {hours * HOUR}")
 
 
+@pytest.mark.full
 def test_a_node_that_stays_away_is_replaced_by_one_of_the_settings(centre: LoadedCentre) -> None:
     gone = centre.header  # a master
     stay_away(centre, gone, 0.5)

@@ -38,6 +38,7 @@ ROWS = {  # how each package gives its result away
 }
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("package", ROWS)
 def test_a_recipe_gives_the_mean_of_each_device_and_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str

@@ -46,6 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.real("mkdocs")
 def test_the_site_builds_without_a_warning(site: Path) -> None:
     assert (site / "index.html").exists()

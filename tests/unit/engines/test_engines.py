@@ -79,6 +79,7 @@ def test_a_kept_child_takes_the_next_tasks_too_and_a_new_one_those_after_a_crash
     assert last.value == after.value
 
 
+@pytest.mark.full
 def test_an_endless_loop_ends_with_its_cpu_time() -> None:
     outcomes = run(["spin", "a"], limits=Limits(cpu_seconds=1))
     assert isinstance(outcomes[0].error, TaskLimitError) and "CPU time" in outcomes[0].error.message
@@ -98,6 +99,7 @@ def test_too_much_memory_is_an_error_of_the_task() -> None:
     assert outcomes[1].value == "A"
 
 
+@pytest.mark.full
 def test_a_task_that_fills_its_memory_with_small_things_ends_as_well() -> None:
     """CPython 3.11 to 3.13 would try for ever to leave an `except`, until its CPU time is up."""
     outcomes = run(["hoard", "a"], limits=Limits(memory_bytes=300 << 20, cpu_seconds=20))

@@ -27,6 +27,7 @@ def read(data: bytes) -> dict[str, Any]:
     return read_fields(data, {"list": lambda entry: entry}, lambda _name, value: value)
 
 
+@pytest.mark.full
 @given(st.lists(VALUES, max_size=20), VALUES.filter(lambda v: not isinstance(v, list)), st.integers(1, 90), st.booleans())
 def test_a_paper_says_the_same_wherever_a_window_ends(entries: list[Any], one: Any, window: int, spaces: bool) -> None:
     paper = {"list": entries, "one": one, "unknown": [1, [2], {"x": 3}]}

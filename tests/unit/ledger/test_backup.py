@@ -28,6 +28,7 @@ def _rows(ledger: Ledger) -> tuple[list[tuple[object, ...]], list[tuple[object, 
     return sites, found
 
 
+@pytest.mark.full_after(1)
 def test_a_backup_is_a_ledger_with_the_same_rows(ledger: Ledger, tmp_path: Path) -> None:
     _fill(ledger)
     target = tmp_path / "new" / "backup.db"
@@ -39,6 +40,7 @@ def test_a_backup_is_a_ledger_with_the_same_rows(ledger: Ledger, tmp_path: Path)
     copy.close()
 
 
+@pytest.mark.full_after(1)
 def test_a_backup_replaces_an_older_one_of_its_name_and_a_torn_one(ledger: Ledger, tmp_path: Path) -> None:
     target = tmp_path / "backup.db"
     target.write_bytes(b"older")
@@ -49,6 +51,7 @@ def test_a_backup_replaces_an_older_one_of_its_name_and_a_torn_one(ledger: Ledge
     assert not target.with_name("backup.db.part").exists()
 
 
+@pytest.mark.full_after(1)
 def test_what_is_not_committed_is_not_in_it(ledger: Ledger, tmp_path: Path) -> None:
     _fill(ledger, 1)
     with ledger.engine.connect() as writing:
@@ -63,6 +66,7 @@ def test_what_is_not_committed_is_not_in_it(ledger: Ledger, tmp_path: Path) -> N
     copy.close()
 
 
+@pytest.mark.full_after(1)
 def test_it_goes_back_into_an_empty_database_and_keys_grow_on(ledger: Ledger, tmp_path: Path) -> None:
     source = Ledger(f"sqlite:///{tmp_path / 'source.db'}")
     migrate_ledger(source)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.ledger.test_merge_rows import SITE, a_file, devices
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.receiver import catalog as catalog_rows
@@ -11,6 +13,7 @@ from tidemark.ledger.receiver.catalog import FileWithDevices
 from tidemark.ledger.receiver.refusals import QuarantineRow, RefusalRow
 
 
+@pytest.mark.full_after(1)
 def test_each_of_many_files_gets_its_own_number_and_its_own_devices(ledger: Ledger) -> None:
     many = [FileWithDevices(a_file(f"{n}", n), devices(n, n + 1, f"root.a.d{n}")) for n in range(2_500)]
     with ledger.write() as connection:

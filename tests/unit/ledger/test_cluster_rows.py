@@ -69,6 +69,7 @@ def test_the_newest_table_is_in_force_for_its_receiver_alone(ledger: Ledger) -> 
         assert cluster_rows.current_epoch(connection, "another") == 0
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("epoch", [1, 2, 4])
 def test_only_the_next_epoch_comes_into_force(ledger: Ledger, epoch: int) -> None:
     swap(ledger, a_table(1))
@@ -103,6 +104,7 @@ def test_who_routed_by_an_older_table_may_not_commit(ledger: Ledger) -> None:
         cluster_rows.require_epoch(connection, "centre", 1)
 
 
+@pytest.mark.full_after(1)
 def test_a_swap_waits_for_a_commit_that_was_routed_by_the_table_before(ledger: Ledger) -> None:
     """Else the commit would come after the swap: routed by the old table, accepted by an old group."""
     swap(ledger, a_table(1))
@@ -128,6 +130,7 @@ def test_a_swap_waits_for_a_commit_that_was_routed_by_the_table_before(ledger: L
     assert order == ["commit", "swap"]
 
 
+@pytest.mark.full_after(1)
 def test_a_commit_waits_for_the_swap_and_is_refused(ledger: Ledger) -> None:
     swap(ledger, a_table(1))
     begun, raised = threading.Event(), []
@@ -161,6 +164,7 @@ def test_commits_by_the_table_in_force_do_not_wait_for_each_other(ledger: Ledger
         cluster_rows.require_epoch(other, "centre", 1)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     "damage",
     ["paper = 'AAAA'", "paper = '%%%'", "paper = ''", "sha256 = ''", "paper = 'schön'"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.database import Ledger
@@ -13,6 +15,7 @@ def a_copy(node: str, location: str, slot: int = 3, size: int = 10, receiver: st
     return CopyRow(receiver, node, location, slot, "ab" * 32, size, at=1.0)
 
 
+@pytest.mark.full_after(1)
 def test_copies_of_a_file_and_at_a_node(ledger: Ledger) -> None:
     rows = [a_copy("n2", "data/a"), a_copy("n1", "data/a"), a_copy("n1", "data/c", 5), a_copy("n1", "data/b", 4)]
     with ledger.write() as connection:
@@ -54,6 +57,7 @@ def test_the_grace_of_a_copy_runs_from_the_first_time_it_was_told_to_go(ledger: 
         assert copy_rows.copies_at(connection, "centre", "n1")[0].at == 2.0
 
 
+@pytest.mark.full_after(1)
 def test_who_writes_the_same_rows_the_other_way_round_waits_and_gets_through(ledger: Ledger) -> None:
     """PostgreSQL would end one of two that wait for each other."""
     rows = [a_copy("n1", f"data/{number}") for number in range(200)]

@@ -90,6 +90,7 @@ def test_a_database_that_another_holds_locked_is_retryable(tmp_path: Path) -> No
     ledger.close()
 
 
+@pytest.mark.full
 @pytest.mark.real("postgresql")
 def test_a_server_that_is_away_or_goes_away_is_retryable(postgres_url: str) -> None:
     nobody = sa.make_url(postgres_url).set(host="127.0.0.1", port=1, query={}, password="secret")
@@ -151,6 +152,7 @@ def test_others_cannot_put_another_ledger_in_its_place(tmp_path: Path) -> None:
         assert not (tmp_path / folder).stat().st_mode & 0o022, folder
 
 
+@pytest.mark.full_after(1)
 def test_a_query_for_more_values_than_a_statement_takes_is_asked_in_parts(ledger: Ledger) -> None:
     with ledger.read() as connection:
         sql = "SELECT :same AS same, v.n FROM (SELECT 7 AS n UNION SELECT 40000) v WHERE v.n IN :many"

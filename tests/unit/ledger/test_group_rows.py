@@ -93,6 +93,7 @@ def test_what_was_withdrawn_is_never_committed_silently(ledger: Ledger) -> None:
     assert [row.state for row in all_of(ledger)] == ["proposed", "withdrawn"]  # the whole transaction went back
 
 
+@pytest.mark.full_after(1)
 def test_many_operations_are_committed_at_once(ledger: Ledger) -> None:
     rows = propose(ledger, *(put(f"{number}") for number in range(900)))
     with ledger.write() as connection:

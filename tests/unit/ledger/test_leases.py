@@ -92,6 +92,7 @@ def test_renewing_keeps_it(ledger: Ledger, world: World) -> None:
         world.leases(ledger, HERE).acquire_lease("link:plant1", "run-2")
 
 
+@pytest.mark.full_after(1)
 def test_a_run_keeps_its_lease_between_its_tasks(ledger: Ledger, world: World) -> None:
     first = world.leases(ledger, ELSEWHERE)
     lease = first.acquire_lease("link:plant1", "run-1")
@@ -158,6 +159,7 @@ def test_giving_back_a_lost_lease_does_not_hurt_the_newer_holder(ledger: Ledger,
     assert [r.holder for r in mine.list_held()] == ["run-2"]
 
 
+@pytest.mark.full_after(1)
 def test_the_heartbeat_renews_until_the_block_ends(ledger: Ledger, world: World) -> None:
     leases = Leases(ledger, this_process(), ttl=0.6, clock=lambda _c: world.clock)
     lease = leases.acquire_lease("link:plant1", "run-1")
@@ -200,6 +202,7 @@ def test_of_many_that_ask_at_once_one_gets_it(ledger: Ledger) -> None:
     assert won == [1]
 
 
+@pytest.mark.full_after(1)
 def test_the_lease_clock_runs_and_is_the_same_for_all(ledger: Ledger) -> None:
     other = Ledger(ledger.url)
     with ledger.read() as one, other.read() as two:
@@ -210,6 +213,7 @@ def test_the_lease_clock_runs_and_is_the_same_for_all(ledger: Ledger) -> None:
     assert first <= second <= third < first + 60.0
 
 
+@pytest.mark.full_after(1)
 def test_the_wall_clock_of_this_host_decides_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     Leases(ledger, ELSEWHERE).acquire_lease("link:plant1", "run-1")
     monkeypatch.setattr(time, "time", lambda: 4e9)

@@ -93,6 +93,7 @@ def test_who_sends_nothing_leaves_its_share_to_others_and_has_it_back_soon(world
     assert first.rate == second.rate == CAP / 2
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("died", [NEIGHBOUR, ELSEWHERE])
 def test_the_share_of_a_dead_one_comes_back(world: World, died: Identity) -> None:
     first, second = world.join(), world.join(died)
@@ -124,6 +125,7 @@ def test_a_machine_that_was_started_again_owes_nothing(world: World) -> None:
     assert world.join().rate == CAP
 
 
+@pytest.mark.full_after(1)
 def test_a_steady_place_writes_seldom(world: World) -> None:
     place, said = world.join(), listening(world.ledger)
     world.pass_time(place, seconds=60)

@@ -74,6 +74,7 @@ def test_a_published_merge_stands_for_its_sources(ledger: Ledger) -> None:
         assert [f.file_id for f in merge_rows.mergeable_files(connection, "centre")] == [a, b]
 
 
+@pytest.mark.full_after(1)
 def test_a_source_that_leaves_takes_the_merge_with_it_whether_retired_before_or_after(ledger: Ledger) -> None:
     for retire_first in (True, False):
         a, b = add(ledger, f"a{retire_first}", 1, 0, 9), add(ledger, f"b{retire_first}", 2, 5, 15)
@@ -105,6 +106,7 @@ def test_merged_files_that_share_sources_leave_together(ledger: Ledger) -> None:
     assert seen(ledger) == {a, b}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("version", "start", "end", "withdrawn"),
     [(1, 8, 8, True), (9, 8, 8, False), (1, 16, 20, False)],
@@ -166,6 +168,7 @@ def test_a_settled_merge_stands_alone_and_is_a_source_itself(ledger: Ledger) -> 
     assert seen(ledger) == {merged, c}
 
 
+@pytest.mark.full_after(1)
 def test_sources_that_cannot_be_merged_are_remembered_until_they_are(ledger: Ledger) -> None:
     a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
     kept = Kept((a, b), "root.a.d1.s", "INT32 in a, TEXT in b")
@@ -200,6 +203,7 @@ class TestStands:
         assert [file.file_id for file in stand.merged] == [second]
         assert {root.file_id for root in stand.roots} == {a, b, late}
 
+    @pytest.mark.full_after(1)
     def test_what_waits_to_be_replaced_is_neither_merged_nor_settled_into_anything(self, ledger: Ledger) -> None:
         a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
         (first,) = publish(ledger, [a, b], "m1", 0, 15) or ()
@@ -217,6 +221,7 @@ class TestStands:
             assert standing_rows.waiting_for_sources(connection, "centre") == {}
         assert publish(ledger, [first, late], "m4", 0, 20) is not None
 
+    @pytest.mark.full_after(1)
     def test_merged_files_of_the_same_sources_are_one_stand(self, ledger: Ledger) -> None:
         a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
         with ledger.write() as connection:

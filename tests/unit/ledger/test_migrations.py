@@ -29,6 +29,7 @@ def _copy(tmp_path: Path, upto: int | None = None) -> Path:
     return folder
 
 
+@pytest.mark.full_after(1)
 def test_an_empty_database_gets_every_migration_once(empty_ledger: Ledger) -> None:
     assert schema_version(empty_ledger) == 0
     assert list(migrate_ledger(empty_ledger)) == VERSIONS
@@ -70,6 +71,7 @@ def test_missing_numbers_are_refused(empty_ledger: Ledger, tmp_path: Path) -> No
     assert schema_version(empty_ledger) == 0
 
 
+@pytest.mark.full_after(1)
 def test_a_migration_that_fails_leaves_nothing_of_itself_nor_of_those_before_it(
     empty_ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ def test_every_column_has_a_comment(migration) -> None:
     assert bare == []
 
 
+@pytest.mark.full_after(1)
 def test_the_comments_cover_the_columns_that_the_database_has(ledger: Ledger) -> None:
     commented: dict[str, list[str]] = {}
     for migration in known_migrations():

@@ -75,6 +75,7 @@ def test_slot_states_are_put_replaced_and_removed(ledger: Ledger) -> None:
         assert move_rows.slot_states(connection, "centre", "n1") == {}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("late", ["pulling", "sent", "null"])
 def test_a_task_of_an_earlier_epoch_changes_no_state(ledger: Ledger, late: str) -> None:
     with ledger.write() as connection:

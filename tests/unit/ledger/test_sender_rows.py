@@ -25,6 +25,7 @@ def test_a_file_is_unverified_until_it_comes_with_a_digest_of_the_source(ledger:
         assert sender_rows.count_unverified(connection) == {"other": 1}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("verified", [True, False])
 def test_deletions_that_came_alone_prove_nothing_of_their_file(ledger: Ledger, verified: bool) -> None:
     told(ledger, Sent("a", 1, False, True), Sent("b", 1, True, True))
@@ -46,6 +47,7 @@ def test_a_file_is_held_once_and_under_its_newest_name(ledger: Ledger) -> None:
         assert sender_rows.held_files(connection)[0].at > 0
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("state", "kept"), [(RELEASED, []), (DROPPED, ["a"])])
 def test_what_the_operator_decided_is_not_asked_again(ledger: Ledger, state: str, kept: list[str]) -> None:
     number = int(hold(ledger)[1:])

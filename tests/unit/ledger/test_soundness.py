@@ -54,6 +54,7 @@ def change(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     return changed
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -72,6 +73,7 @@ def test_it_is_told_as_damage(world: Commanded, damage: Callable[[bytes], bytes]
     assert "./tidemark ledger rebuild" in said.json["hint"]
 
 
+@pytest.mark.full
 def test_any_bits_at_all(world: Commanded) -> None:
     sound = place(world).read_bytes()
     chance = random.Random(14)

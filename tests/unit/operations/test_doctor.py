@@ -164,6 +164,7 @@ def test_a_site_read_in_place_is_not_written_to(place: Path) -> None:
     assert not (place / "site" / "data" / ".tidemark").exists()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("moved", ["data", "data/root.a", "data/root.a/7", "schema"])
 def test_a_folder_of_the_receiver_that_became_a_symlink(place: Path, moved: str) -> None:
     """As when a disk is full and `data/` is moved to a larger one: nothing behind the link is read."""

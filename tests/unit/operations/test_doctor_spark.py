@@ -55,6 +55,7 @@ def test_a_master_answers_and_another_one_is_away(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
@@ -72,6 +73,7 @@ def test_what_listens_is_no_master(
     assert (check.ok, check.kind) == (False, kind) and words in check.detail and "[spark] master" in check.hint
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("master", "words"),
     [

@@ -123,6 +123,7 @@ def test_a_member_whose_log_is_gone_proves_nothing(centre: LoadedCentre) -> None
         rows_from_nodes(centre)
 
 
+@pytest.mark.full
 def test_a_log_that_is_filled_again_proves_nothing_before_it_has_all(
     centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_log_that_is_filled_again_proves_nothing_before_it_has_all(
         assert rows_from_nodes(centre) == rows((2, 21), (4, 40), (7, 70))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("lost", ["log", "folder"])
 def test_a_member_that_is_away_beside_one_that_lost_its_disk_lets_nothing_older_be_read(
     centre: LoadedCentre, lost: str
@@ -179,6 +181,7 @@ def test_a_member_that_is_away_beside_one_that_lost_its_disk_lets_nothing_older_
         rows_from_nodes(centre)
 
 
+@pytest.mark.full
 def test_a_log_that_is_damaged_in_its_middle_is_not_read_and_another_is(centre: LoadedCentre) -> None:
     for name in NODES:
         (log,) = (centre.node(name) / folder_of(centre.header)).glob("*.log")
@@ -204,6 +207,7 @@ def test_a_record_that_is_at_one_member_alone_is_left_out(centre: LoadedCentre) 
     assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
 
 
+@pytest.mark.full
 def test_a_rebuilt_ledger_takes_back_a_commit_that_died_with_the_old_one(centre: LoadedCentre) -> None:
     """It lies at one member alone. If the log went on behind it, logs would tell it one day, and the ledger never."""
     master = master_of(centre, centre.header)

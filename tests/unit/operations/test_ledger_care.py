@@ -45,6 +45,7 @@ def restore(world: World, copy: Path, whose_ever: bool = False) -> None:
 
 
 class TestBackup:
+    @pytest.mark.full
     def test_it_is_named_by_the_time_and_works_as_a_ledger(self, world: World) -> None:
         found = ledger_care.backup_ledger(world.app)
         assert Path(found.path).parent == world.folder / "var/backup"
@@ -60,6 +61,7 @@ class TestBackup:
         world.add("plant1", source(3), sealed({"root.sg.d3": {"s": [(3, 3)]}}))
         assert world.sync().loaded == 1
 
+    @pytest.mark.full
     def test_one_that_is_older_stops_sync_and_load_until_a_rebuild(self, world: World) -> None:
         found = ledger_care.backup_ledger(world.app)
         world.add("plant1", source(3), sealed({"root.sg.d3": {"s": [(3, 3)]}}))

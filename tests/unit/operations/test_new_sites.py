@@ -38,6 +38,7 @@ def site_of(folder: Path, name: str) -> SiteSettings:
     return load_settings(folder / "tidemark.toml", {}).sites[name]
 
 
+@pytest.mark.full
 def test_settings_of_two_versions_are_written_and_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_inline(monkeypatch)
     old, new = REAL / "0.12.0", modern(tmp_path / "new")

@@ -238,11 +238,13 @@ def conforms(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, file], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_it_conforms_to_the_compose_specification() -> None:
     judged = conforms(FILE)
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("right", "wrong", "where"),
     [

@@ -69,6 +69,7 @@ def test_the_error_is_still_told_with_its_line(environ: dict[str, str], write: C
         read_settings(environ)
 
 
+@pytest.mark.full
 def test_a_mended_file_is_taken_at_once(environ: dict[str, str], write: Callable[[str], object]) -> None:
     load_sound_settings(environ)
     write("[links")
@@ -118,6 +119,7 @@ def test_a_broken_variable_is_outlived_too(environ: dict[str, str]) -> None:
     assert load_sound_settings(environ | {"TIDEMARK__LINKS__PLANT1__RETRIES": "many"}) == before
 
 
+@pytest.mark.full
 def test_an_edition_of_another_file_or_torn_is_not_taken(
     environ: dict[str, str], write: Callable[[str], object], tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_days_after_the_listing_are_unknown() -> None:
 # ── through the doors ──
 
 
+@pytest.mark.full
 def test_a_site_that_is_down_turns_stale_and_its_days_unknown(deploy) -> None:
     d = deploy(4)
     d.sync()
@@ -271,6 +272,7 @@ def test_data_that_lies_ahead_of_the_listing_is_not_green(deploy) -> None:
     assert all(s.unknown for s in ahead.stretches if s.first >= last)
 
 
+@pytest.mark.full
 def test_a_link_that_never_ran_is_new_and_not_stale(deploy) -> None:
     d = deploy(3)
     report = coverage(d.app, d.receiver)
@@ -283,6 +285,7 @@ def test_a_link_that_never_ran_is_new_and_not_stale(deploy) -> None:
     assert (status(d.app).links[0].state, status(d.app).exit_code) == ("failed", 23)
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("away", ["the site", "a folder", "what is in it"])
 def test_a_site_whose_disk_is_away_is_not_verified(deploy, away: str) -> None:
     """Nothing there can be compared, so nothing there is proved."""

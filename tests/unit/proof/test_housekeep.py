@@ -38,6 +38,7 @@ def test_nothing_is_done_before_its_time(deploy) -> None:
     assert (result.settled, result.reclaimed, result.events) == (0, 0, 0)
 
 
+@pytest.mark.full
 def test_after_settle_days_merged_files_stand_alone_and_their_sources_go(deploy) -> None:
     d = deploy(None)
     d.sync()

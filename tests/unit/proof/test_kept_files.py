@@ -186,6 +186,7 @@ NEWER = f"data/sequence/root.sg/0/0/{1_600_000_000_002}-2-0-0.tsfile"
 
 
 class TestAfterMerges:
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("settle", [False, True])
     def test_merged_kept_files_are_told_as_before(self, world: Commanded, settle: bool) -> None:
         world.put(OLDEST, sealed({D: {"s": [(t, t) for t in (5, 6)]}}))
@@ -215,6 +216,7 @@ class TestAfterMerges:
         assert told(world) == {}
         return world
 
+    @pytest.mark.full
     def test_one_that_shares_a_settled_file_with_live_ones_is_told_as_such(self, settled: Commanded) -> None:
         drop(settled, OLDER)
         assert settled.sync().code == 0
@@ -231,6 +233,7 @@ class TestAfterMerges:
         assert why["state"] == "kept after a drop" and "count as live" in why["cause"]
         assert settled.run("why", NEWER).json["state"] == "settled"
 
+    @pytest.mark.full
     def test_a_ledger_from_before_the_note_of_gone_sources_tells_the_same(self, settled: Commanded) -> None:
         drop(settled, OLDER)
         assert settled.sync().code == 0
@@ -242,6 +245,7 @@ class TestAfterMerges:
                 connection.commit()
             assert told(settled) == kept
 
+    @pytest.mark.full
     def test_once_all_of_a_settled_file_are_gone_its_rows_are_counted(self, settled: Commanded) -> None:
         for path in (OLDER, NEWER):
             drop(settled, path)
@@ -252,6 +256,7 @@ class TestAfterMerges:
         assert times(read(settled, "--tall", "--live-only")[1]) == []
         assert "never wins" in settled.run("why", NEWER).json["cause"]
 
+    @pytest.mark.full
     def test_it_is_told_while_its_drop_waits_and_no_more_once_it_left(self, settled: Commanded) -> None:
         settled.link_keys = {"deletes": "apply", "delete_limit_files": 9, "delete_limit_share": 1.0}
         settled.write_settings()

@@ -52,6 +52,7 @@ def test_what_was_synced_and_loaded_has_no_difference(deploy) -> None:
     assert report.not_read == ()
 
 
+@pytest.mark.full
 def test_after_a_merge_every_point_is_still_there(deploy) -> None:
     d = deploy(None)
     d.sync()
@@ -134,6 +135,7 @@ def test_a_damaged_mods_file_is_fetched_again(deploy) -> None:
     assert _whats(d) == []
 
 
+@pytest.mark.full
 def test_a_damaged_merged_file_is_derived_again(deploy) -> None:
     d = deploy(None)
     d.sync()
@@ -150,6 +152,7 @@ def test_a_damaged_merged_file_is_derived_again(deploy) -> None:
     assert _read(d) == before
 
 
+@pytest.mark.full
 def test_files_that_were_not_merged_for_one_that_rotted_are_merged_after_its_repair(deploy) -> None:
     d = deploy(None)
     d.sync()
@@ -203,6 +206,7 @@ def test_a_landed_file_that_rots_before_it_is_loaded_is_fetched_again(deploy) ->
     assert coverage(d.app, d.receiver).is_complete
 
 
+@pytest.mark.full
 def test_what_the_catalog_lost_is_sent_again(deploy) -> None:
     d = deploy()
     d.sync()
@@ -230,6 +234,7 @@ def test_files_that_are_not_sent_yet_are_pending_not_different(deploy) -> None:
     assert report.pending == 2
 
 
+@pytest.mark.full
 def test_dropped_files_that_the_centre_keeps_are_a_kind_of_their_own(deploy) -> None:
     d = deploy(None)
     d.sync()

@@ -54,6 +54,7 @@ class TestRemoteReceiver:
         world.write_settings()
         return world
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("words", [(), ("--repair",), ("--live-only",), ("--site", "plant1")], ids=" ".join)
     def test_points_are_refused_and_the_hint_says_what_can_be_proved_where(
         self, sender: Commanded, words: tuple[str, ...]

@@ -107,6 +107,7 @@ def test_a_wide_result_has_the_tags_of_its_table_or_devices_and_times_as_instant
     assert scan(centre, devices="root.sg.d1", columns="t", times="number").to_pydict() == {"t": [7]}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("options", "query"),
     [
@@ -128,6 +129,7 @@ def test_files_of_other_databases_are_not_opened(centre: Centre) -> None:
     assert tall(centre, database="plant,root.sg") == centre.rows()
 
 
+@pytest.mark.full
 def test_of_each_device_its_present_owners_points_win(centre: Centre) -> None:
     """The same two files, of one device in the one order, of the other in the other."""
     for sender, value in ((centre.sender(), 10), (centre.sender(SITE_B, name="plant2"), 99)):
@@ -182,6 +184,7 @@ def test_files_of_nodes_are_at_the_receiver_when_the_tasks_start(tmp_path: Path)
     assert [tuple(row.values()) for task in tasks for batch in reader.read_task(task) for row in batch.to_pylist()] == before
 
 
+@pytest.mark.full
 def test_without_a_ledger_the_nodes_tell_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are those of `read --from-nodes`, and of the ledger before it was lost."""
     monkeypatch.setenv("TIDEMARK__LEDGER__URL", "postgresql+psycopg://nobody@127.0.0.1:1/none")

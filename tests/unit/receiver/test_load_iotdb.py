@@ -241,6 +241,7 @@ def test_a_device_that_got_another_owner_shows_that_owners_points(pair: Pair, se
     assert pair.server.rows() == pair.centre.rows() == rows((1, 10), (2, 99), (3, 98))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_arrival_ends_with_the_same_points(pair: Pair, sender: Sender, seed: int) -> None:
     chance = random.Random(seed)

@@ -104,6 +104,7 @@ def points(case: Case, outputs: list[Staged]) -> Iterator[tuple[str, str, str, l
                     yield device, name, one.type.name, one.times.tolist(), one.values.tolist()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("segments", "aligned"), [(D1, False), (D1, True), (TABLE, True)])
 def test_the_same_points_as_a_full_rewrite_in_every_layout(
     case: Case, copied: list[bytes], segments: Segments, aligned: bool, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +176,7 @@ def spread(start: int, rows: int, sparse: str) -> dict[str, Column]:
     return found | {sparse: Column(own.type, own.times[there], own.values[there])}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(("segments", "aligned"), [(D2, False), (D2, True), (TABLE, True)])
 @pytest.mark.parametrize("sparse", ["", "double", "text"])
 def test_a_device_copied_whole_is_what_its_stretches_make(

@@ -60,6 +60,7 @@ def test_a_spanning_file_is_cut_and_each_half_lies_at_its_own_group(centre: Clus
     assert centre.merge().groups == 0, "what was cut is not cut again"
 
 
+@pytest.mark.full
 def test_it_is_cut_from_its_nodes_when_the_receiver_gave_it_up(centre: Clustered) -> None:
     centre.begin(*NODES)
     centre.sender().land({source(1): d1(*POINTS, mods=deletion("root.sg.d1.s", 2, 2))})

@@ -83,6 +83,7 @@ def test_json_lines_of_a_long_series_are_made_piece_by_piece(monkeypatch: pytest
     assert [json.loads(line)["time"] for line in b"".join(pieces).splitlines()] == list(range(10))
 
 
+@pytest.mark.full
 def test_a_stream_that_ends_by_an_error_is_no_parquet_file() -> None:
     stream = io.BytesIO()
     with pytest.raises(RuntimeError, match="disk"), PointFile(stream, SCHEMA, "parquet") as out:

@@ -154,6 +154,7 @@ def test_a_rebuilt_ledger_knows_it(world: World) -> None:
     world.check_proofs()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("now", ["", "root.ship8"])
 def test_another_prefix_after_the_first_landing_is_refused_with_the_way(world: World, now: str) -> None:
     bring(world)
@@ -188,6 +189,7 @@ def bring_works(world: World, site: str) -> None:
         world.add(site, f"data/{place.relative_to(root)}", {"": place.read_bytes()})
 
 
+@pytest.mark.full
 def test_a_database_of_the_table_model_stands_below_the_prefix_too(tmp_path: Path) -> None:
     world = two_sites(tmp_path)
     for site in ("plant1", "plant2"):

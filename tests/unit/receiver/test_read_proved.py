@@ -205,6 +205,7 @@ def test_whatever_bit_of_whatever_file_rots(world: Commanded) -> None:
     assert world.rows() == rows
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("end", ["file", "file.*.mods"])
 def test_what_was_found_damaged_is_told_by_status_until_it_is_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str

@@ -126,6 +126,7 @@ def ignored(number: int) -> bytes:
     return bytes([IGNORE]) + number.to_bytes(4, "big")
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("bits", [128, 256])
 @settings(max_examples=25, deadline=None)
 @given(
@@ -298,6 +299,7 @@ for _ in range(50):  # each time one that no other thread has set up yet
 """
 
 
+@pytest.mark.full
 @pytest.mark.real("C compiler")
 def test_a_reader_is_made_while_another_thread_asks_for_the_cipher_library_too() -> None:
     """Both found none yet and load it; who got the other's went on with an address cut to 32 bits, and the process died."""

@@ -50,6 +50,7 @@ def sent(world: SyncWorld) -> set[str]:
     return {file.path for paper in world.manifests() for file in paper.files}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("case", VECTORS, ids=[c["id"] for c in VECTORS])
 def test_recovery_vectors(case: dict[str, Any], world: SyncWorld, tmp_path: Path) -> None:
     """Every file of the site is either what the original had delivered or sent now: none twice, none never."""
@@ -124,6 +125,7 @@ class AdoptWorld:
         self.world.close()
 
 
+@pytest.mark.full
 def test_an_adoption_may_die_anywhere(tmp_path: Path) -> None:
     case = {"last": ["A"], "current": None, "log": [ADDED, "B", DELETED, "C"], "torn_last_line": False}
     folder = sender_folder(tmp_path, case)

@@ -82,6 +82,7 @@ def test_a_sync_comes_back_with_its_run_ended_and_its_files_loaded(app: App) -> 
     assert state_of(app) == ("finished", "answered")
 
 
+@pytest.mark.full
 def test_what_landed_is_loaded_though_the_site_went_away_at_the_end(app: App) -> None:
     def opener(address: StoreAddress) -> Store:
         return Away(address.url.removeprefix("file://")) if address.url.endswith("/site") else open_store(address)
@@ -111,12 +112,14 @@ def test_what_was_sent_lands_on_a_machine_where_spark_is_wanted_and_no_java_is(
     assert state_of(app) == ("finished", "landed")
 
 
+@pytest.mark.full
 def test_a_run_of_very_many_files_is_ended_before_it_is_loaded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_loading, "BESIDE_FILES", 0)
     assert run_sync(app, "plant1", Options()).state == "loaded"
     assert state_of(app) == ("finished", "answered")
 
 
+@pytest.mark.full
 def test_a_landing_holds_what_its_manifest_names_and_after_the_load_its_papers_alone(app: App) -> None:
     """A try that broke off left whole files of an item that is not in this part; another, a paper that got no name."""
     run = open_run(app, "plant1")

@@ -225,6 +225,7 @@ def test_steps_in_processes_of_their_own(world: SyncWorld) -> None:
     world.check()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("again", sync_link.STEPS[:-1])
 def test_any_step_cleared_in_the_middle(world: SyncWorld, again: str) -> None:
     seal(world, 1, 2)

@@ -42,6 +42,7 @@ def finish(world: SyncWorld, landing: str) -> None:
         sync_link.finish(app, landing.rpartition("/")[2].removesuffix("-1"))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     "lost",
     [

@@ -54,6 +54,7 @@ def test_outputs_that_the_server_takes_back_were_never_sent(world: SyncWorld) ->
     world.check()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("why", [".settle", ".broken", ".resource.temp"])
 def test_nothing_leaves_beside_an_output_that_is_passed_over(world: SyncWorld, why: str) -> None:
     seal(world, 1, 2)
@@ -70,6 +71,7 @@ def test_nothing_leaves_beside_an_output_that_is_passed_over(world: SyncWorld, w
     world.check()
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("end", [".inner", ".cross", ".target", ".settle", ".tsfile.merge"])
 def test_an_unfinished_output_says_as_much_as_a_log(world: SyncWorld, end: str) -> None:
     seal(world, 1, 2)

@@ -49,6 +49,7 @@ def test_a_log_is_put_together_from_its_pieces(world: SyncWorld) -> None:
     assert world.schema() == {LOG: b"first;second;third;"}
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("after", [b"", b"new;", b"FIRST;", b"another and longer than before;"])
 def test_a_log_that_began_anew(world: SyncWorld, after: bytes) -> None:
     world.edge.append_schema(LOG, b"first;")

@@ -72,6 +72,7 @@ def test_so_does_the_closing_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert isinstance(sent, Sent) and sent.wire_bytes == SIZE
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.real("sshd")
 @pytest.mark.parametrize("stopped", [True, False])
 def test_and_in_a_pull(sshd: Sshd, tmp_path: Path, stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:

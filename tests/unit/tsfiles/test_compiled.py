@@ -25,6 +25,7 @@ def ask(tmp_path: Path, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.full
 def test_no_page_leads_beyond_its_bytes(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -42,6 +43,7 @@ def test_no_page_leads_beyond_its_bytes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.full
 def test_built_once_and_found_again(tmp_path: Path) -> None:
     if shutil.which("cc", path="/usr/bin:/bin") is None:
         pytest.skip("no C compiler")
@@ -52,6 +54,7 @@ def test_built_once_and_found_again(tmp_path: Path) -> None:
     assert library.stat().st_mtime_ns == made
 
 
+@pytest.mark.full
 def test_without_a_compiler_or_a_safe_cache_python_decodes(tmp_path: Path) -> None:
     assert ask(tmp_path, PATH="/nowhere") == "False"
     assert ask(tmp_path, TIDEMARK_PURE="1") == "False"

@@ -56,6 +56,7 @@ def compressed(kind: Compression, content: bytes) -> bytes:
     return data
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=list(CONTENTS))
 def test_a_page_of_another_size_is_refused(kind: Compression, content: bytes) -> None:

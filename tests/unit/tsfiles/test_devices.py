@@ -121,6 +121,7 @@ def test_patterns(pattern: str, device: str, matched: bool) -> None:
     assert pattern_matches(pattern, device) is matched
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.timeout(60)  # with a place tried again for each star, the sun goes out first
 @pytest.mark.parametrize("device", ["root." + "a" * 60, "works.t." + "a" * 60, "root" + ".a" * 60])
 @pytest.mark.parametrize("pattern", ["*" * 5_000, "*a" * 30, "**." * 2_000, "**.a." * 15, "*.**.a*." * 15, "*`a`" * 30])

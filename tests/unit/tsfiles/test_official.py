@@ -38,6 +38,7 @@ def columns(tsfile: TsFile, tags: int = 0) -> Iterator[tuple[str, str, str]]:
             yield f"{pad_null_tags(device, tags) if tags else device}.{measurement}", device, measurement
 
 
+@pytest.mark.full
 def test_every_encoding_and_compression_of_the_tree_model(written: tuple[Path, dict[str, Any]]) -> None:
     folder, everything = written
     assert check_structure(folder / "tree.tsfile") == 4

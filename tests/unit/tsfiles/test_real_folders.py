@@ -62,6 +62,7 @@ def read_tall(site: RealSite) -> list[Row]:
     return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode(), row[2]))
 
 
+@pytest.mark.full_after(1)
 @ALL_SITES
 def test_every_point_is_the_servers_own_answer(site: RealSite) -> None:
     ours, expected = read_tall(site), site.rows()

@@ -73,6 +73,7 @@ def test_planning_reads_no_page(tmp_path: Path) -> None:
         scan(tmp_path / "b")
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "not aligned"])
 def test_a_long_device_is_cut_by_time_into_tasks_that_hold_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aligned: bool
@@ -314,6 +315,7 @@ def test_a_task_that_goes_on_for_ever_is_ended_by_the_kernel(use: str, ends_by: 
     assert done.returncode == -ends_by
 
 
+@pytest.mark.full
 def test_an_alarm_that_the_process_has_stays() -> None:
     before = signal.setitimer(signal.ITIMER_REAL, 1000)
     try:

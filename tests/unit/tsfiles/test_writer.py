@@ -127,6 +127,7 @@ def check(path: Path, devices: Mapping[tuple[str | None, ...], tuple[Columns, bo
             assert repr(values) == repr(as_official(one)), key  # repr tells NaN, -0.0 and types apart
 
 
+@pytest.mark.full
 def test_all_types_at_their_extremes_in_every_layout(tmp_path: Path) -> None:
     devices = {
         ("root.plant.line", "plain"): (extremes(), False),
@@ -148,6 +149,7 @@ def test_many_pages(tmp_path: Path, compression: Compression) -> None:
     check(tmp_path / "f.tsfile", devices)
 
 
+@pytest.mark.full
 def test_many_chunks_of_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_pages, "PAGE_ROWS", 100)
     monkeypatch.setattr(writer_pages, "CHUNK_PAGES", 3)
@@ -156,6 +158,7 @@ def test_many_chunks_of_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     check(tmp_path / "f.tsfile", devices)
 
 
+@pytest.mark.full
 def test_large_values_make_small_pages(tmp_path: Path) -> None:
     blobs = column(DataType.BLOB, range(12), [bytes([n]) * 400_000 for n in range(12)])
     devices = {("root.a.b", "d1"): ({"blob": blobs}, False), ("root.a.b", "d2"): ({"blob": blobs}, True)}
@@ -185,6 +188,7 @@ def test_more_measurements_than_an_index_node_holds(tmp_path: Path, count: int) 
     check(tmp_path / "f.tsfile", devices)
 
 
+@pytest.mark.full
 def test_an_index_of_many_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_index, "FAN_OUT", 3)
     columns = {f"s{n:02}": column(DataType.INT32, [n], [n]) for n in range(100)}
@@ -247,6 +251,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("aligned", [False, True])
 def test_pages_of_one_point_each(tmp_path: Path, aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_pages, "PAGE_ROWS", 1)

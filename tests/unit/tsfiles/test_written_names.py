@@ -33,6 +33,7 @@ def test_two_spellings_are_one_device() -> None:
         list(devices_of(twice, asked(twice)))
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [

@@ -51,6 +51,7 @@ def is_encrypted(world: World) -> bool:
         return read_facts(server).is_encrypted
 
 
+@pytest.mark.full_after(1)
 def test_a_dump_is_the_logs_byte_by_byte(world: World) -> None:
     logs = world.read_logs()
     dump = open_dump(world.settings, FilePosition(next(iter(logs))))
@@ -64,6 +65,7 @@ def test_a_dump_is_the_logs_byte_by_byte(world: World) -> None:
     assert dump.file == list(logs)[-1]
 
 
+@pytest.mark.full_after(1)
 def test_a_dump_begins_at_any_transaction(world: World) -> None:
     first = FilePosition(next(iter(world.read_logs())))
     every = list(open_dump(world.settings, first).events())
@@ -75,6 +77,7 @@ def test_a_dump_begins_at_any_transaction(world: World) -> None:
         assert events[1:] == every[begin:]
 
 
+@pytest.mark.full_after(1)
 def test_a_dump_by_gtid_sends_what_is_not_known(world: World) -> None:
     gtids = gtids_of(open_dump(world.settings, FilePosition(next(iter(world.read_logs())))))
     assert len(gtids) > 4
@@ -82,6 +85,7 @@ def test_a_dump_by_gtid_sends_what_is_not_known(world: World) -> None:
         assert gtids_of(open_dump(world.settings, known_until(gtids[:known]))) == gtids[known:]
 
 
+@pytest.mark.full_after(1)
 def test_files_give_what_their_server_gives(world: World, tmp_path: Path) -> None:
     logs = world.read_logs()
     for name, log in logs.items():
@@ -100,6 +104,7 @@ def test_files_give_what_their_server_gives(world: World, tmp_path: Path) -> Non
             assert is_description(one) or one.data == other.data
 
 
+@pytest.mark.full_after(1)
 def test_the_facts_agree_with_the_dump(world: World) -> None:
     with open_server(world.settings) as server:
         facts = read_facts(server)
@@ -117,6 +122,7 @@ def test_a_place_that_the_server_does_not_have_is_a_gap(world: World) -> None:
         list(open_dump(world.settings, FilePosition(name, 1_000_000)).events())
 
 
+@pytest.mark.full_after(1)
 def test_following_it_tells_that_it_lives_and_what_is_new_until_it_ends(world: World) -> None:
     """The last of the tests: it ends the server."""
     with open_server(world.settings) as server:

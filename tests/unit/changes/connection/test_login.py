@@ -43,6 +43,7 @@ def cluster(stack: ExitStack, *variables: dict[str, str], replicas: tuple[int, .
     return made
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("variables", "replicas", "chosen"),
     [
@@ -120,6 +121,7 @@ def test_a_server_that_asks_for_a_file_of_ours_gets_none(source: BinlogSource, t
     assert not [packet for packet in source.received if b"root:" in packet]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("answer", [b"", b"\x05", b"\xfe\0\0\2\0", b"\0", b"\x01\xff\xff", b"\xfc\x01"])
 def test_an_answer_that_is_none_is_an_error_of_ours(
     source: BinlogSource, answer: bytes, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +132,7 @@ def test_an_answer_that_is_none_is_an_error_of_ours(
         server.ask("SHOW GRANTS")
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("name", "value"),
     [("server_id", "many"), ("gtid_executed", "a:b:c"), ("gtid_purged", "?"), ("expire_logs_days", "x"), ("server_id", "")],

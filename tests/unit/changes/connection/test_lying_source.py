@@ -80,6 +80,7 @@ def with_log_pos(packet: bytes, position: int) -> bytes:
     return packet[:14] + uint(position, 4) + packet[18:]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("tamper", "kind", "words"),
     [
@@ -123,6 +124,7 @@ def test_a_dump_that_follows_does_not_end_in_peace(source: BinlogSource) -> None
     assert isinstance(error, UnreachableError)
 
 
+@pytest.mark.full
 def test_a_stream_cut_anywhere_gives_whole_events_alone(source: BinlogSource) -> None:
     whole = list(open_dump(settings_for(source.address), FIRST).events())
     size = sum(len(event.data) + 5 for event in whole)
@@ -158,6 +160,7 @@ def test_what_was_purged_and_is_not_known_is_a_gap(source: BinlogSource) -> None
     assert gtids_of(open_dump(settings_for(source.address), MysqlGtidSet.parse(every[0]))) == every[1:]
 
 
+@pytest.mark.full
 def test_a_row_of_more_than_a_packet_is_joined() -> None:
     whole = recorded("variants/row_over_16MB.binlog")
     with BinlogSource({"mysql-bin.000001": whole}, version="10.11.19-MariaDB") as source:

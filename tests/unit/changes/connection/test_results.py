@@ -72,6 +72,7 @@ def read(server: Any) -> list[tuple[bytes | None, ...]]:
 ROWS: list[Row] = [(b"", None, b"a"), (None, None, None), (b"x" * 250, b"y" * 251, b"z" * 70000), (b"\xfe", b"\xff", b"\0")]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("most", [1, 7, 300, 1 << 20])
 def test_rows_come_in_pieces_of_any_size(most: int) -> None:
     server = FakeServer(3, pack(*map(encode, ROWS), END) + b"what comes then is of another answer", most)
@@ -83,6 +84,7 @@ def test_an_answer_without_rows() -> None:
     assert read(FakeServer(3, pack(END))) == []
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("size", [0xFFFFFF - 4, 0xFFFFFF - 5, 2 * 0xFFFFFF + 9])
 def test_a_row_of_more_than_one_packet(size: int) -> None:
     rows: list[Row] = [(b"a",), (b"y" * size,), (b"b",)]

@@ -49,6 +49,7 @@ from tidemark.errors import BinlogGapError, UnreachableError
 # the state machine
 
 
+@pytest.mark.full
 def test_the_states_of_the_seed_in_their_order_give_every_row_once(served: Served) -> None:
     client = served.client()
     assert client.fetch().status == 410  # PICK_SERVER
@@ -87,6 +88,7 @@ def test_subscribing_again_begins_anew_and_a_point_goes_on_behind_its_event(serv
             assert rows_of(client.fetch_all()[shard]) == rows_of(found[shard])
 
 
+@pytest.mark.full
 def test_the_set_of_a_reply_says_what_comes_next_and_what_it_has_is_empty(served: Served) -> None:
     client = served.ready(shards=1)
     given: list[tuple[int, int]] = []
@@ -116,6 +118,7 @@ def test_tables_ends_and_definitions_are_left_out_where_they_are_not_wanted(serv
     assert len(rows_of(events)) == sum(r.count for _, r in wanted if isinstance(r, Rows) and r.shape == ORDERS)
 
 
+@pytest.mark.full
 def test_a_long_poll_ends_with_the_next_transaction_or_with_its_time(served: Served) -> None:
     client = served.ready(shards=1, buffaloCheckpoint={"checkpointMode": "LATEST"})
     begun = time.monotonic()
@@ -195,6 +198,7 @@ def test_arrow_blocks_hold_the_same_rows(served: Served, shards: tuple[int, ...]
     assert count == (sum(map(len, rows.values())) if is_undivided else sum(map(len, found.values())))
 
 
+@pytest.mark.full
 def test_the_client_goes_on_after_a_pause_in_which_the_reader_closed_its_connection(served: Served) -> None:
     wanted = Subscription("billing", "orders", Sharding(1), (0,), checkpoint=Checkpoint("EARLIEST"), codec=ARROW)
     client = ReaderClient(served.address, TOKEN, wanted)
@@ -217,6 +221,7 @@ def test_a_block_that_fits_goes_out_as_it_is_stored(served: Served) -> None:
     assert b"".join(sent).startswith(stored) and len(stored) > 20_000
 
 
+@pytest.mark.full
 def test_a_block_that_was_compressed_harder_says_so_and_is_read(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "store")
     writer = Writer(disk, 1, LIMITS)
@@ -251,6 +256,7 @@ def test_a_block_that_was_compressed_harder_says_so_and_is_read(tmp_path: Path) 
         assert header is not None and header.is_dense and is_sound(header, sent[HEADER_BYTES:])
 
 
+@pytest.mark.full
 def test_over_tls_and_what_retention_took_is_told_and_never_jumped_over(tmp_path: Path) -> None:
     """Of the transactions that a client has still to get, or where it wants to begin."""
     make_certificate(tmp_path)
@@ -343,6 +349,7 @@ def test_points_are_told_moved_forward_alone_and_rewound(served: Served) -> None
     assert commit(middle, now["versionTs"]).json["seq"] == 21
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("path", ["/v1/points", "/v1/commit", "/v1/rewind"])
 def test_points_of_another_task_are_not_told_nor_moved(served: Served, path: str) -> None:
     point = {"uuid": UUID, "transactionId": 5, "eventIndex": 0, "versionTs": 1}

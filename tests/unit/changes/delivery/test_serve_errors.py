@@ -27,6 +27,7 @@ def make_of(seq: int, records: Sequence[Record]) -> Transaction:
     return Transaction(make(seq).info, f"{UUID}:{seq}", seq, (*records, Mark("commit", "xid")))
 
 
+@pytest.mark.full
 def test_what_comes_behind_a_block_that_cannot_be_given_is_not_given(tmp_path: Path) -> None:
     writer = Writer(Disk(tmp_path / "store"), 1, LIMITS)
     moved = Row(Op.UPDATE, (1, 1, 0.5, "", b""), (2, 1, 0.5, "", b""))
@@ -47,6 +48,7 @@ def test_what_comes_behind_a_block_that_cannot_be_given_is_not_given(tmp_path: P
         assert {seq for events in client.fetch_all().values() for seq, _ in rows_of(events)} == {3, 4}
 
 
+@pytest.mark.full
 def test_many_blocks_without_anything_for_a_client_are_looked_at_in_several_takes(tmp_path: Path) -> None:
     writer = Writer(Disk(tmp_path / "store"), 1, replace(LIMITS, block_bytes=1))
     for seq in range(1, 101):
@@ -86,6 +88,7 @@ def test_an_event_index_counts_in_the_transaction_of_its_point_alone(
     assert rows_of(client.fetch_all()[0]) == expected(served.disk, Sharding(), first)[0]
 
 
+@pytest.mark.full
 def test_a_shape_behind_the_row_of_a_point_is_given(tmp_path: Path) -> None:
     writer = Writer(Disk(tmp_path / "store"), 1, LIMITS)
     append(writer, make_of(1, [Rows.of(ORDERS, [ROWS[0]]), SchemaChange(PEOPLE), Rows.of(PEOPLE, [ROWS[1]])]))
@@ -109,6 +112,7 @@ def test_a_point_of_another_server_is_told(served: Served) -> None:
         client.session = ""
 
 
+@pytest.mark.full
 def test_a_gtid_of_mysql_is_told_by_a_store_of_mariadb(tmp_path: Path) -> None:
     writer = Writer(Disk(tmp_path / "store"), 1, LIMITS)
     writer.append(replace(make(1), gtid="0-1-1"), "0-1-1")

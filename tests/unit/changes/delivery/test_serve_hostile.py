@@ -131,6 +131,7 @@ def test_a_body_that_is_large_compressed_or_without_end_ends_the_connection(serv
     assert served.ready().fetch(events=5).events
 
 
+@pytest.mark.full
 def test_a_session_answers_one_request_at_a_time(served: Served) -> None:
     client = served.ready(shards=1, buffaloCheckpoint={"checkpointMode": "LATEST"})
     with served.open_socket() as waiting:
@@ -214,6 +215,7 @@ def test_a_client_that_reads_slowly_slows_no_other(served: Served) -> None:
 # the command
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize(
     ("settings", "tokens", "says"),
     [

@@ -57,6 +57,7 @@ def ask_slowly(served: Served, client: Client) -> socket.socket:
     return one
 
 
+@pytest.mark.full
 def test_a_head_that_does_not_come_ends_the_connection_after_a_request_too(served: Served) -> None:
     with served.open_socket() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -83,6 +84,7 @@ def test_who_has_no_token_loses_the_connection(served: Served) -> None:
         assert found.startswith(b"HTTP/1.1 401") and b"connection: close" in found.lower()
 
 
+@pytest.mark.full
 def test_a_session_is_busy_until_its_reply_is_sent_and_memory_is_bounded(served: Served) -> None:
     clients = [served.ready(shards=1) for _ in range(3)]
     first = ask_slowly(served, clients[0])

@@ -290,6 +290,7 @@ def streams(draw: st.DrawFn) -> list[Piece]:
     return pieces
 
 
+@pytest.mark.full
 @given(
     streams(),
     st.integers(1, 5),

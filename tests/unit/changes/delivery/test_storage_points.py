@@ -46,6 +46,7 @@ ORDERS_OF_COMMIT = [
 ]
 
 
+@pytest.mark.full_after(1)
 @pytest.mark.parametrize("rows", [2, 3])
 @pytest.mark.parametrize("order", ORDERS_OF_COMMIT)
 def test_in_a_store_of_another_server_nothing_is_lost(tmp_path: Path, order: list[int], rows: int) -> None:

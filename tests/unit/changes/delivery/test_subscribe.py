@@ -139,6 +139,7 @@ def test_callbacks_of_a_shard_come_one_after_another(config: Path) -> None:
     assert sorted(change for rows in seen.values() for change in rows) == sorted(expected_changes(1, LAST))
 
 
+@pytest.mark.full
 def test_a_callback_that_raises(config: Path, tmp_path: Path) -> None:
     calls = 0
 
@@ -182,6 +183,7 @@ def test_who_follows_is_given_what_comes(config: Path) -> None:
     assert set(rows) == expected_changes(LAST + 1, LAST + 2)
 
 
+@pytest.mark.full
 def test_it_needs_neither_airflow_nor_spark() -> None:
     program = (
         "import sys; from tidemark.changes import subscribe; import tidemark.changes.delivery.stream;"

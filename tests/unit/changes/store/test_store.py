@@ -75,6 +75,7 @@ class TestValues:
             fill(writer, source)
         assert read_all(disk) == source
 
+    @pytest.mark.full_after(1)
     @pytest.mark.parametrize("width", [1, 8, 9, 4096])
     def test_any_number_of_columns(self, width: int) -> None:
         shape = Shape("d", "t", tuple(replace(ORDERS.columns[1], name=f"c{number}") for number in range(width)))

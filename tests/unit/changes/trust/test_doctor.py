@@ -61,6 +61,7 @@ def test_a_source_of_files_has_no_server(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists() and not (tmp_path / "var").exists(), "it makes nothing"
 
 
+@pytest.mark.full
 def test_a_mysql_that_purged_what_follows_the_store(tmp_path: Path, source: BinlogSource) -> None:
     uuid = "97c7af02-0f4a-11ed-9a9b-0242ac110002"
     source.variables |= {"gtid_mode": "ON", "binlog_expire_logs_seconds": "3600"}
@@ -76,6 +77,7 @@ def test_a_mysql_that_purged_what_follows_the_store(tmp_path: Path, source: Binl
     assert "what follows" in bad(whole)["source orders: position"]["detail"]
 
 
+@pytest.mark.full
 def test_a_purge_before_it_was_captured_is_a_gap(tmp_path: Path, source: BinlogSource) -> None:
     uuid = "97c7af02-0f4a-11ed-9a9b-0242ac110002"
     before = "97c7af02-4c50-11ec-acd8-681842034964:1-2"  # of the server from which this one was restored
@@ -113,6 +115,7 @@ def test_a_purge_before_it_was_captured_is_a_gap(tmp_path: Path, source: BinlogS
     run_here(config, "changes", "show", "orders").refused(7, "gaps.json")
 
 
+@pytest.mark.full
 def test_a_capture_that_follows_cleans_its_store(
     tmp_path: Path, source: BinlogSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

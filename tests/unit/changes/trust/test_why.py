@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.commanded import run_here
 from tests.services.binlog_source import BinlogSource
 from tests.unit.changes.trust.test_doctor import write_settings
@@ -20,6 +22,7 @@ def why(config: Path, subject: str) -> dict[str, Any]:
     return said.json
 
 
+@pytest.mark.full
 def test_what_a_source_its_tables_and_transactions_are(tmp_path: Path, source: BinlogSource) -> None:
     source.answers[TABLES] = [{"db": "shop", "tab": "orders"}]
     source.variables |= {"gtid_mode": "ON", "gtid_executed": f"{UUID}:1-5"}
