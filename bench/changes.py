@@ -6,6 +6,7 @@ a table of ten columns; two thirds are inserts, a quarter updates. Whole process
     decode_bulk, decode_oltp              every value of a log as Arrow, to `mariadb-binlog -v`; `…_pure`: without a compiler
     capture_to_decode_bulk, …_oltp        server to durable store by the command, to the decoding alone
     capture_bulk_rows_s, …_oltp_rows_s    changes a second, server to durable store
+    capture_bulk_x, capture_oltp_x        times the changes a second of Debezium's engine, in its faster form
     capture_library_x                     how many times faster than mysql-replication reads the bulk from the server
     store_to_binlog                       bytes of the store to those of the log, bulk
     bootstrap_to_dump                     2,000,000 rows into a new store, to `mariadb-dump --single-transaction` to a file,
@@ -31,10 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.changes_data import ROWS, TABLE_ROWS, make_load, make_table, write_to
+from bench.debezium import FORMATS, Debezium, best_rate, compile_engine
 from bench.measure import Contender, alternate, report, warm
 from bench.merge import PEERS
 from bench.rows import REPOSITORY, say
 from tests.services.mariadb import PASSWORD, USER, MariaDb, start
+from tests.services.processes import PartMissing
 from tidemark.changes.sources.source import BOOTSTRAP
 
 RUN = [sys.executable, "-m", "bench.changes_run"]
@@ -42,13 +45,14 @@ RUN = [sys.executable, "-m", "bench.changes_run"]
 
 @dataclass
 class Load:
-    """A server with one load in its log, and the source of it in our settings."""
+    """A server with one load in its log, and the source of it in our settings. `debezium`: None where it is not there."""
 
     name: str
     server: MariaDb
     log: Path
     folder: Path
     start: str = "earliest"
+    debezium: Debezium | None = None
 
     @property
     def config(self) -> Path:
@@ -82,16 +86,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
+        absent: dict[str, str] = {}
+        classpath = _compile_debezium(folder, absent)
         loads = []
         for name in ROWS:
             say(f"{name}: {ROWS[name]:,} changes")
             server = start({"max_binlog_size": "1073741824", "binlog_annotate_row_events": "0"})
             stack.callback(server.close)
-            loads.append(Load(name, server, make_load(server, name), folder / name))
+            engine = Debezium(classpath, folder / f"debezium-{name}", server, f"bench.{name}") if classpath else None
+            log = make_load(server, name, engine.begin) if engine else make_load(server, name)
+            loads.append(Load(name, server, log, folder / name, debezium=engine))
             loads[-1].write_settings()
         rounds = 1 if asked.quick else 5
         both = _measure_bootstrap(stack, folder, rounds)
-        paper = _measure(loads, rounds, both)
+        paper = _measure(loads, rounds, both, absent)
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
 
@@ -123,14 +131,25 @@ def _measure_bootstrap(stack: ExitStack, folder: Path, rounds: int) -> tuple[Con
     return ours, dump
 
 
-def _measure(loads: Sequence[Load], rounds: int, bootstrap: tuple[Contender, Contender | None]) -> dict[str, object]:
+def _compile_debezium(folder: Path, absent: dict[str, str]) -> str:
+    """The class path of Debezium's engine, or "" with the reason in `absent`."""
+    (folder / "debezium").mkdir()
+    try:
+        return compile_engine(folder / "debezium")
+    except PartMissing as missing:
+        absent["debezium"] = str(missing)
+        return ""
+
+
+def _measure(
+    loads: Sequence[Load], rounds: int, bootstrap: tuple[Contender, Contender | None], absent: dict[str, str]
+) -> dict[str, object]:
     ours: dict[str, Contender] = {}
     peers: dict[str, Contender] = {}
-    absent = {
-        "debezium": "its engine is not driven from here yet",
-        "mysqlbinlog": "no server of MySQL is started from here yet",
-    }
+    absent["mysqlbinlog"] = "no server of MySQL is started from here yet"
     for load in loads:
+        if load.debezium:
+            peers |= {f"debezium {load.name} {form}": load.debezium.contend(load.rows, form) for form in FORMATS}
         log, count = str(load.log), str(load.rows)
         rows = {
             f"decode {load.name}": [*RUN, "decode", log, count],
@@ -180,6 +199,8 @@ def _compare(loads: Sequence[Load], ours: dict[str, Contender], peers: dict[str,
         note(f"decode_{load.name}", decode, tool)
         note(f"decode_{load.name}_pure", ours[f"decode {load.name} pure"], tool)
         note(f"capture_to_decode_{load.name}", capture, decode)
+        if engines := [peers[name] for form in FORMATS if (name := f"debezium {load.name} {form}") in peers]:
+            ratios[f"capture_{load.name}_x"] = load.rows / capture.median_seconds / best_rate(engines)
         ratios[f"capture_{load.name}_rows_s"] = load.rows / capture.median_seconds
         ratios[f"cpu_capture_{load.name}_rows_s"] = load.rows / _cpu_seconds(capture)
     if library := peers.get("mysql-replication bulk"):

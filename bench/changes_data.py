@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,14 +22,15 @@ COLUMNS = (
 )
 
 
-def make_load(server: MariaDb, name: str) -> Path:
-    """Run a load. Returns the log that has it, and nothing else."""
+def make_load(server: MariaDb, name: str, begin: Callable[[], None] = lambda: None) -> Path:
+    """Run a load. Returns the log that has it, and nothing else. `begin` is called before its first change."""
     dice = random.Random(5)
     rows, step = ROWS[name], STATEMENT[name]
     inserted, updated = rows * 8 // 12, rows * 3 // 12
     server.run("SET time_zone = '+00:00'", "CREATE DATABASE bench", f"CREATE TABLE bench.{name} ({COLUMNS})")
     server.run("FLUSH BINARY LOGS")
     log = server.logs[-1]
+    begin()
     for first in range(1, inserted + 1, step):
         values = ",".join(make_row(number, dice) for number in range(first, first + step))
         server.run(f"INSERT INTO bench.{name} VALUES {values}")

@@ -32,7 +32,7 @@ def fetch(jars: Jars) -> Path:
     """The folder of the jars, by Maven on the first call. Raises PartMissing where that cannot be."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
-            raise PartMissing(f"IoTDB needs {program} (apt-get install openjdk-17-jre-headless maven)")
+            raise PartMissing(f"{jars.name} needs {program} (apt-get install openjdk-17-jre-headless maven)")
     cache = Path(os.environ.get("TIDEMARK_TEST_IOTDB_CACHE", "~/.cache/tidemark-iotdb")).expanduser()
     home = cache / jars.name
     if (home / "ok").exists():
@@ -44,7 +44,7 @@ def fetch(jars: Jars) -> Path:
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(work)
-        raise PartMissing(f"Maven cannot fetch IoTDB {jars.name}: {done.stdout[-400:]}")
+        raise PartMissing(f"Maven cannot fetch {jars.name}: {done.stdout[-400:]}")
     (work / "ok").touch()
     try:
         work.rename(home)
