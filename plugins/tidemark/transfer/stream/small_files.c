@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h> /* renameat */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
