@@ -196,10 +196,9 @@ def decide(stage: Stage) -> None:
     (stage.folder / "plant2/data/unsequence").mkdir()
     (stage.folder / "plant2/system/schema").mkdir(parents=True)
     stage.say("owners", "./tidemark sync plant2")
-    listed = stage.say("owners", "./tidemark owners list")
-    device = re.search(r"root\.plant2\.\S+", listed)
-    assert device
-    stage.say("owners", f"./tidemark owners transfer {device[0]} --to plant2 --yes")
+    stage.say("owners", "./tidemark owners list")
+    stage.say("owners", "./tidemark owners transfer 'root.plant2.**' --to plant2 --yes")
+    stage.say("owners", "./tidemark sync plant2")
 
 
 def take_over(stage: Stage) -> None:

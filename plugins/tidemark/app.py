@@ -54,6 +54,11 @@ class App:
     def link_settings(self, name: str) -> LinkSettings:
         return _find_named(self.settings.links, name, "link")
 
+    def links_beside(self, link: LinkSettings) -> frozenset[str]:
+        """The names of the other links to the same receiver."""
+        others = (one for one in self.settings.links.values() if one.name != link.name)
+        return frozenset(one.name for one in others if one.receiver == link.receiver)
+
     def site_settings(self, name: str) -> SiteSettings:
         return _find_named(self.settings.sites, name, "site")
 

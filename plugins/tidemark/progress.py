@@ -70,6 +70,11 @@ def format_figures(figures: Figures) -> str:
     return f"{tick.phase}: {', '.join(words)}"
 
 
+def format_count(count: int, one: str, many: str = "") -> str:
+    """Format a number of things: `1 file`, `2,000 files`. `many`: the words behind other numbers, if not `one` and an s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def format_size(count: int | float | None) -> str:
     """Format a number of bytes in powers of 1000: 20.5 MB."""
     number = float(count or 0)

@@ -67,6 +67,11 @@ def test_real_folders_in_many_landings(world: World) -> None:
     """Two servers' folders, one site's files refused for its devices, landings in between; the sequence goes on."""
     back = world.hide("plant1", lambda number: number % 3 == 0)
     world.sync("plant1")
+    old = world.hide("plant2", lambda _: True)
+    own = "data/data/sequence/root.own/0/2818/1795252019249-1-0-0.tsfile"
+    world.add("plant2", own, sealed({"root.own.d": {"s": [(1, 1)]}}))
+    world.sync("plant2")
+    old()
     world.sync("plant2")
     back()
     world.sync("plant1")

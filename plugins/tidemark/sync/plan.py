@@ -9,17 +9,16 @@ from typing import Any
 from tidemark.app import App
 from tidemark.errors import UsageError
 from tidemark.formats.json_stream import parse_json
-from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import DROP, MODS, SEND, SUPERSEDE, item_bytes
-from tidemark.settings.model import LinkSettings, SiteSettings
+from tidemark.settings.model import SiteSettings
 from tidemark.sync.schema import Piece, plan_pieces
 from tidemark.sync.select.choose import Selection
+from tidemark.sync.select.owners import Collision, find_collisions
 from tidemark.sync.select.select_files import make_selection
 from tidemark.sync.session import Options, Plan, Site
 from tidemark.sync.start import require_same_ends
-from tidemark.tsfiles.devices import put_below
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.times import format_interval
 
@@ -41,7 +40,8 @@ class DatabaseSum:
 @dataclass(frozen=True)
 class PlanReport:
     """The report of `./tidemark plan` (CONTRACT §1). `bytes` of a path includes its companions. `state`: nothing | ready |
-    guard (drops wait) | unfinished (a run that stopped is ended first)."""
+    guard (drops wait) | unfinished (a run that stopped is ended first) | conflict (a first sync of another site's devices
+    is refused)."""
 
     link: str
     state: str
@@ -50,7 +50,7 @@ class PlanReport:
     superseded: tuple[tuple[str, tuple[str, ...]], ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     schema: tuple[Piece, ...] = ()
-    conflicts: tuple[tuple[str, str, str], ...] = ()  # (path, device, site that owns it)
+    conflicts: tuple[Collision, ...] = ()
     guard: str = ""
     databases: tuple[DatabaseSum, ...] = ()  # of `send`
 
@@ -79,14 +79,17 @@ def plan_sync(app: App, link: str, options: Options = Options()) -> PlanReport: 
     require_same_ends(app, settings)
     site = app.site_settings(settings.site)
     with app.site_store(site) as source:
-        looking = Site(app.ledger, settings, site, source)
+        looking = Site(app.ledger, settings, site, source, beside=app.links_beside(settings))
         selection = make_selection(looking, options)
         pieces, unlisted = plan_pieces(looking) if site.schema else ((), {})
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link)
         unfinished = run_rows.unfinished_run(connection, link) if known else None
+        conflicts = find_collisions(connection, looking, selection)
+        refused = conflicts and link_rows.fixed_prefix(connection, site.id) is None
     something = selection.items or selection.added or selection.removed or pieces
-    state = "unfinished" if unfinished else "guard" if selection.guard else "ready" if something else "nothing"
+    held = "unfinished" if unfinished else "guard" if selection.guard else ""
+    state = "conflict" if refused else held or ("ready" if something else "nothing")
     return PlanReport(
         link=link,
         state=state,
@@ -95,7 +98,7 @@ def plan_sync(app: App, link: str, options: Options = Options()) -> PlanReport: 
         superseded=tuple((i.path, i.covered_by) for i in selection.items if i.action == SUPERSEDE),
         skipped=_list_skipped(selection, unlisted),
         schema=tuple(pieces),
-        conflicts=_find_conflicts(app, settings, selection),
+        conflicts=conflicts,
         guard=selection.guard,
         databases=_sum_databases(selection, site),
     )
@@ -133,18 +136,3 @@ def _sum_files(database: str, files: list[tuple[str, int]], selection: Selection
     spans = [(first, last, unit) for path, _ in files for _, first, last in selection.extents.get(path, ())]
     start, end = format_interval(spans) if spans else ("", "")
     return DatabaseSum(database, len(files), sum(size for _, size in files), start, end)
-
-
-def _find_conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:
-    """Return (path, device, owner) for devices to send that another site owns, as far as this ledger knows the receiver.
-
-    Devices have the catalog's names.
-    """
-    prefix = app.site_settings(link.site).prefix
-    sending = {i.path for i in selection.items if i.action == SEND}
-    found = ((path, d) for path, extent in selection.extents.items() if path in sending for d, _, _ in extent)
-    devices = {put_below(prefix, device): path for path, device in found}
-    with app.ledger.read() as connection:
-        owners = refusal_rows.owners_of(connection, link.receiver, sorted(devices))
-    mine = app.site_settings(link.site).id
-    return tuple((devices[d], d, row.site_id) for d, row in sorted(owners.items()) if row.site_id != mine)

@@ -78,12 +78,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Site:
-    """What is needed to list a site and decide. It changes nothing at the site."""
+    """What is needed to list a site and decide. It changes nothing at the site. `beside`: the other links of the settings
+    to the same receiver."""
 
     ledger: Ledger
     link: LinkSettings
     site: SiteSettings
     source: Store
+    beside: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     @cached_property
     def folders(self) -> SnapshotFolders:

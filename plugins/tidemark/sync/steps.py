@@ -138,6 +138,7 @@ def _run_step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = No
         copies=stage.copies,
         beat=lambda *amounts: stage.progress(Tick(step, *amounts)),
         identity=app.identity,
+        beside=app.links_beside(link),
     )
     stage.progress(Tick(step))
     try:

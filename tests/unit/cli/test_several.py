@@ -46,6 +46,12 @@ class Many:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
 
+    def seal_equal(self, *names: str) -> None:
+        """A file at each of these sites that has the same device."""
+        for name in names:
+            for end, data in sealed({"root.plant.d1": {"s": [(9, 1)]}}).items():
+                (self.folder / name / (source(9) + end)).write_bytes(data)
+
     def run(self, *words: str) -> Said:
         return run_here(self.folder / "tidemark.toml", *words)
 
@@ -87,6 +93,21 @@ def test_a_link_that_fails_costs_itself_alone(many: Many) -> None:
     assert [link["state"] for link in others] == ["loaded", "loaded"]
     alone = many.run("sync", "north-1*")
     assert alone.code == 6, "nothing else was done: its own code"
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_of_new_sites_with_the_same_devices_one_is_sent(many: Many, at_once: int) -> None:
+    """Nothing of the other one is, so that it may still get a prefix; a site of another receiver is no concern."""
+    many.write(at_once)
+    many.seal_equal("north-1", "north-2", "south")
+    said = many.run("sync", "--all")
+    (refused,) = (one for one in said.json["links"] if not one["ok"])
+    assert (said.code, refused["kind"]) == (21, 21), said
+    assert "root.plant.d1, which another site has" in refused["error"] and "prefix = " in refused["hint"]
+    assert said.json["files"] == said.json["loaded"] == 4, "two files of each of the others"
+    many.settings = many.settings.replace(f'store = "{refused["name"]}"', f'store = "{refused["name"]}"\nprefix = "root.x"')
+    many.write(at_once)
+    assert (many.run("sync", "--all").code, len(many.run("owners", "list", "--receiver", "centre").json["owners"])) == (0, 4)
 
 
 def test_a_fault_of_ours_costs_its_link_alone(many: Many, monkeypatch: pytest.MonkeyPatch) -> None:

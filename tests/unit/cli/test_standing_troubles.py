@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
+from tests.small_files import sealed, source
 from tests.unit.cli.conftest import SETTINGS, Command
 
 TWIN = """
@@ -19,11 +20,20 @@ site = "plant2"
 """
 
 
+def add_twin(tidemark: Command, deployment: Path) -> None:
+    """plant2 has sent a file of its own; then it has all devices of plant1, too. The first sync would be refused whole."""
+    (deployment / "tidemark.toml").write_text(SETTINGS + TWIN)
+    for end, data in sealed({"root.own.d1": {"s": [(1, 1)]}}).items():
+        place = deployment / "site2" / (source(1) + end)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    assert tidemark("sync", "plant1").code == tidemark("sync", "plant2").code == 0
+    shutil.copytree(deployment / "site", deployment / "site2", dirs_exist_ok=True)
+
+
 @pytest.mark.full
 def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Path) -> None:
-    shutil.copytree(deployment / "site", deployment / "site2")
-    (deployment / "tidemark.toml").write_text(SETTINGS + TWIN)
-    assert tidemark("sync", "plant1").code == 0
+    add_twin(tidemark, deployment)
     first = tidemark("sync", "plant2", "--json")
     assert first.code == 21 and (refused := first.json["refused"]) > 1
     for words in (("sync", "plant2"), ("sync", "plant2", "--no-load")):  # the rest is done, and nothing new was refused
@@ -41,9 +51,7 @@ def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Pat
 
 @pytest.mark.full
 def test_refused_files_that_are_dismissed_are_told_no_more(tidemark: Command, deployment: Path) -> None:
-    shutil.copytree(deployment / "site", deployment / "site2")
-    (deployment / "tidemark.toml").write_text(SETTINGS + TWIN)
-    assert tidemark("sync", "plant1").code == 0
+    add_twin(tidemark, deployment)
     refused = [one["path"] for one in tidemark("sync", "plant2", "--json").json["troubles"]]
     assert f"{len(refused)} files" in tidemark("owners", "dismiss", "plant2").err
     assert tidemark("owners", "dismiss", "plant2", "--yes", "--json").json["dismissed"] == refused

@@ -204,7 +204,7 @@ def test_sites_with_the_same_devices_are_told_before_a_byte_is_sent(place: Path)
     add_copied_site(place)
     report = examine(place)
     check = found(report, "receiver centre: names")
-    assert report.exit_code == 21 and "plant1 and ship-7 both have root.a.d1 and 1 more devices" in check.detail
+    assert report.exit_code == 21 and "plant1 and ship-7 both have root.a.d1 and 1 more device:" in check.detail
     assert 'write prefix = "root.`ship-7`" in [sites.ship-7]' in check.hint
     add_copied_site(place, "prefix = 'root.`ship-7`'")
     assert found(examine(place), "receiver centre: names").ok

@@ -14,7 +14,7 @@ from tests.landing_maker import SITE_A, Sender
 from tests.rebuild_world import PLANT1, PLANT2, World
 from tests.small_files import deletion, sealed, source
 from tidemark.catalog_source import plan_catalog
-from tidemark.errors import CorruptionError, PermanentError
+from tidemark.errors import CorruptionError, OwnershipError, PermanentError
 from tidemark.formats.landing import decode_manifest
 from tidemark.formats.layout import MANIFEST
 from tidemark.operations.decisions import owners_transfer
@@ -182,6 +182,78 @@ def test_a_plan_tells_what_a_prefix_makes_collide_before_a_byte_is_sent(tmp_path
     assert not (world.centre / "landing" / PLANT2).exists()
 
 
+def same_names(folder: Path) -> World:
+    """Two new sites with the same device and no prefix, of which plant2 has another device as well."""
+    world = two_sites(folder, prefix="")
+    world.add("plant1", source(1), d1((1, 10)))
+    world.add("plant2", source(1), d1((1, 100)))
+    world.add("plant2", source(2), sealed({"root.sg.d2": {"s": [(1, 1)]}}))
+    return world
+
+
+def refuse_first_sync(world: World, link: str, owner: str) -> OwnershipError:
+    """It is refused before a byte is sent, and leaves no link at the site."""
+    with pytest.raises(OwnershipError, match=rf"has {MINE}, which another site has at receiver centre: {owner}") as refused:
+        world.sync(link)
+    assert not (world.centre / "landing" / world.settings.sites[link].id).exists()
+    assert not [place for place in (world.folder / link).rglob("*.tsfile") if ".tidemark" in place.parts]
+    assert plan_sync(world.app, link).state == "conflict"
+    return refused.value
+
+
+def test_a_first_sync_of_another_site_s_devices_is_refused_until_it_has_a_prefix(tmp_path: Path) -> None:
+    world = same_names(tmp_path)
+    world.sync("plant1")
+    hint = refuse_first_sync(world, "plant2", "plant1").hint
+    assert 'prefix = "root.plant2" in [sites.plant2]' in hint
+    sites = {**world.settings.sites, "plant2": replace(world.settings.sites["plant2"], prefix="root.plant2")}
+    world.settings = replace(world.settings, sites=sites)
+    world.reopen()
+    assert world.sync("plant2").loaded == 2
+    assert [row[0] for row in world.rows()] == ["root.plant2.sg.d1", "root.plant2.sg.d2", MINE]
+
+
+def test_or_until_the_devices_are_its_own(tmp_path: Path) -> None:
+    world = same_names(tmp_path)
+    world.sync("plant1")
+    assert "owners transfer PATTERN --to plant2" in refuse_first_sync(world, "plant2", "plant1").hint
+    owners_transfer(world.app, world.receiver, MINE, "plant2")
+    assert world.sync("plant2").loaded == 2
+
+
+def test_or_until_the_link_leaves_them_out(tmp_path: Path) -> None:
+    world = same_names(tmp_path)
+    world.sync("plant1")
+    assert "exclude the devices in [links.plant2]" in refuse_first_sync(world, "plant2", "plant1").hint
+    links = {**world.settings.links, "plant2": replace(world.settings.links["plant2"], exclude=(MINE,))}
+    world.settings = replace(world.settings, links=links)
+    world.reopen()
+    assert world.sync("plant2").loaded == 1
+
+
+@pytest.mark.parametrize("far", ["selected", "landed"])
+def test_who_has_selected_first_is_first_though_nothing_is_loaded(tmp_path: Path, far: str) -> None:
+    world = same_names(tmp_path)
+    if far == "selected":
+        select_files(world.app, open_run(world.app, "plant1"))
+    else:
+        world.sync("plant1", no_load=True)
+    refuse_first_sync(world, "plant2", "plant1")
+    world.settings = replace(world.settings, links={"plant2": world.settings.links["plant2"]})
+    world.reopen()
+    assert world.sync("plant2", no_load=True).files == 2, "a link that the settings have no more stands in nobody's way"
+
+
+def test_a_site_that_has_sent_goes_on_beside_a_device_that_is_another_s(tmp_path: Path) -> None:
+    world = same_names(tmp_path)
+    world.sync("plant1")
+    world.remove("plant2", source(1))
+    world.sync("plant2")
+    world.add("plant2", source(1), d1((1, 100)))
+    assert plan_sync(world.app, "plant2").state == "ready"
+    assert world.sync("plant2").refused == 1
+
+
 def bring_works(world: World, site: str) -> None:
     """The real files of database works, of the table model, with their companions."""
     root = SITES["2.0.1-beta"].root / "data/datanode/data"
@@ -271,9 +343,11 @@ def test_before_the_first_landing_a_prefix_may_change(tmp_path: Path) -> None:
 def test_deletions_that_come_late_and_a_refused_file_that_loads_later_have_the_prefix(tmp_path: Path) -> None:
     world = two_sites(tmp_path, prefix="root.sg")
     world.add("plant1", source(1), sealed({"root.sg.sg.d1": {"s": [(1, 1)]}}))  # is in the way
-    world.add("plant2", source(1), d1((1, 100), (2, 200)))
+    world.add("plant2", source(8), sealed({"root.own.d1": {"s": [(1, 1)]}}))  # its first sync meets nobody
     bring(world)
-    assert world.rows() == told((1, 1), device="root.sg.sg.d1")
+    world.add("plant2", source(1), d1((1, 100), (2, 200)))
+    world.sync("plant2")
+    assert world.rows() == told((1, 1), device="root.sg.own.d1") + told((1, 1), device="root.sg.sg.d1")
     ((device,),) = world.sql("SELECT device FROM refusal")
     assert device == "root.sg.sg.d1"
     owners_transfer(world.app, world.receiver, device, "plant2")

@@ -106,6 +106,26 @@ def fixed_prefix(connection: Connection, site_id: str) -> str | None:
     return connection.execute(query, {"site": site_id}).scalar()
 
 
+def site_name(connection: Connection, site_id: str) -> str:
+    """Return the name that the settings gave the site last; its id if it is not known."""
+    sql = sa.text("SELECT name FROM site WHERE site_id = :site")
+    return str(connection.execute(sql, {"site": site_id}).scalar() or site_id)
+
+
+def devices_on_the_way(connection: Connection, links: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (site, its prefix, device) of the files that `links` have selected and no load has answered yet. Devices have
+    the site's own names."""
+    sql = (
+        "SELECT site.site_id, site.prefix, file_extent.extent FROM link JOIN site ON site.site_id = link.site_id"
+        " JOIN file ON file.link = link.link AND file.reason IS NULL"
+        " JOIN file_extent ON file_extent.link = file.link AND file_extent.path = file.path"
+        " WHERE link.link IN :many AND (file.state = 'waiting'"
+        " OR file.landing IN (SELECT landing FROM sent_landing WHERE sent_landing.link = link.link AND state = 'landed'))"
+    )
+    for site_id, prefix, extent in in_chunks(connection, sql, links):
+        yield from ((site_id, prefix, device) for device, _, _ in json.loads(extent))
+
+
 def add_link(connection: Connection, link: str, site_id: str, receiver: str) -> None:
     """Insert a link that never ran; a known one stays."""
     connection.execute(

@@ -1,5 +1,5 @@
 """The check of names: whether two sites of one receiver have a device of the same name. A device has one owner there, so
-files of the second site would be refused (docs/same-names.md).
+the first sync of the second site would be refused (docs/same-names.md).
 
 It looks at one file of each database of a site, the newest: a server mostly flushes all devices that are written to
 together. So it finds copies of one edge image, and proves nothing. `plan` and the load look at every file.
@@ -20,6 +20,7 @@ from tidemark.ledger.database import Ledger, is_unmade
 from tidemark.ledger.migrations import known_migrations, schema_version
 from tidemark.ledger.sender import links as link_rows
 from tidemark.operations.doctor.stores import Check, Opener, fail_check, pass_check
+from tidemark.progress import format_count
 from tidemark.settings.model import Settings, SiteSettings
 from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Store, StoreAddress
@@ -57,12 +58,12 @@ def _compare(
             common = [device for device in both if owner[device] is first]
             met.add((first.name, site.name))
             told = f"sites {first.name} and {site.name} both have {common[0]}"
-            told += f" and {len(common) - 1} more devices" if len(common) > 1 else ""
+            told += f" and {format_count(len(common) - 1, 'more device')}" if len(common) > 1 else ""
             if site.id in sent:
                 yield pass_check(label, f"warning: {told}; ./tidemark owners list says whose they are")
             else:
                 way = f'write prefix = "root.{quote_node(site.name)}" in [sites.{site.name}], before its first sync ({PAGE})'
-                yield fail_check(label, OwnershipError(f"{told}: its files would be refused"), way)
+                yield fail_check(label, OwnershipError(f"{told}: its first sync would be refused"), way)
     if not met:
         yield pass_check(label, f"no device of two of its {len(sites)} sites, by the newest file of each database")
 

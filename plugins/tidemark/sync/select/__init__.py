@@ -7,6 +7,7 @@ Enter by `select_files.select_files`, `select_files.transfer_deletes`, and `sele
     vanished      which files may hold a vanished file's points; may its deletion be reported (`judge_vanished`); pure
     compacting    partitions in which a compaction runs; pure
     choose        which changed files are sent, which vanished files are reported; pure
+    owners        devices to send that are another site's at the receiver
     quarantine    files whose bytes did not arrive unchanged, and the operator's decisions on them
     select_files  list, decide, pin, record
 

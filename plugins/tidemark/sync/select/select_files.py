@@ -23,7 +23,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError
+from tidemark.errors import CorruptionError, NotFoundError, OwnershipError, RetryableError
 from tidemark.ledger import journal
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
@@ -35,6 +35,7 @@ from tidemark.sync.select import snapshot
 from tidemark.sync.select.choose import Facts, Selection, choose_files, exclude_paths, left_out_reason
 from tidemark.sync.select.compacting import hold_back, new_outputs, partitions_at_work, partitions_of_outputs_passed_over
 from tidemark.sync.select.diff import Change, Changes, Compared, Kind, classify_changes, compare_listing, set_outside
+from tidemark.sync.select.owners import require_own_devices
 from tidemark.sync.select.quarantine import kept_back
 from tidemark.sync.select.vanished import View
 from tidemark.sync.session import Options, Site, Work
@@ -57,8 +58,14 @@ def select_files(work: Work, options: Options) -> Mapping[str, int]:
         selection, pinned = _select_and_pin(work, options)
         narrowed = options.send_all_again and (options.only_paths or options.exactly is not None)  # the rest is not recorded
         listed = began if selection.whole and not narrowed else None
-        with work.write_under_lease() as connection:
-            _record_selection(connection, work, selection, (pinned, listed))
+        try:
+            with work.write_under_lease() as connection:
+                require_own_devices(connection, work, selection)
+                _record_selection(connection, work, selection, (pinned, listed))
+        except OwnershipError:  # until somebody acts: the links would hold the site's disk for as long
+            if pinned:
+                snapshot.remove_snapshot(work.source, work.folders, work.run_id)
+            raise
     with work.ledger.read() as connection:
         counted = run_rows.count_items(connection, work.run_id)
     return {action: sum(n for (a, _), n in counted.items() if a == action) for action in {a for a, _ in counted}}
