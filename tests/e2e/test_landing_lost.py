@@ -40,7 +40,7 @@ def test_a_landing_that_is_lost_before_it_is_loaded_is_told_and_its_files_come_a
     assert edge.sync("--no-load").code == 0
     assert "is not at the receiver any more" not in str(edge.run("coverage").json)
     lose_landings(edge)
-    edge.run("coverage").refused(20, "1 files): it was whole, is not loaded, and is not at the receiver any more")
+    edge.run("coverage").refused(20, "1 file): it was whole, is not loaded, and is not at the receiver any more")
     edge.seal(2)
     edge.sync().refused(5, "has not come")
 

@@ -149,8 +149,8 @@ def test_links_and_special_files_are_never_followed_and_are_gaps_where_data_may_
     assert {one["path"]: one["reason"] for one in said.json["left_out"]} == expected
     assert expected.items() <= told.items()
     assert {note for note in said.json["notes"] if "verified" not in note} == {
-        "2 files are passed over: is a symlink; ./tidemark plan plant1 lists them",
-        "1 file is passed over: is neither file nor folder; ./tidemark plan plant1 lists it",
+        "2 files are passed over, reason: is a symlink; ./tidemark plan plant1 lists them",
+        "1 file is passed over, reason: is neither file nor folder; ./tidemark plan plant1 lists it",
     }
     status = edge.run("status").json["links"][0]
     assert (status["state"], status["notes"]) == ("partial", said.json["notes"])

@@ -13,7 +13,7 @@ from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sql import run_report
-from tidemark.progress import format_size
+from tidemark.progress import format_count, format_size
 from tidemark.receiver.load.examine import site_of
 from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.devices import pattern_matches
@@ -35,7 +35,7 @@ def count_approval(app: App, run_id: str) -> str:
             sites = {landing.site_id for landing in landings}
             drops = [d for s in sites for d in landing_rows.read_drops(connection, receiver, s, states=("waiting",))]
             if waiting := sum(drop.landing in ids for drop in drops):
-                told.append(f"{waiting:,} files leave the catalog of {receiver}")
+                told.append(f"{format_count(waiting, 'file leaves', 'files leave')} the catalog of {receiver}")
     return "; ".join(told)
 
 
@@ -62,17 +62,17 @@ def count_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str) 
     refused = sum(row.device in devices for row in waiting)
     if devices == {pattern}:
         owner = names.get(owned[0].site_id, owned[0].site_id)
-        return f"{owner} owns it; {refused:,} refused files of {to} wait for it"
+        return f"{owner} owns it; {format_count(refused, 'refused file')} of {to} for it"
     sites = Counter(names.get(row.site_id, row.site_id) for row in owned)
     told = ", ".join(f"{count:,} of {site}" for site, count in sorted(sites.items()))
-    return f"{len(devices):,} devices: {told}; {refused:,} refused files of {to} wait for them"
+    return f"{format_count(len(devices), 'device')}: {told}; {format_count(refused, 'refused file')} of {to} for them"
 
 
 def count_dismissed(app: App, receiver: ReceiverSettings, site: str) -> str:
     """Say how many refused files of a site wait."""
     with app.ledger.read() as connection:
         waiting = refusal_rows.read_refusals(connection, receiver.name, site_id=site_of(app, site))
-    return f"{len(waiting):,} files; their bytes at {receiver.name} are removed"
+    return f"{format_count(len(waiting), 'file')}; the bytes at {receiver.name} are removed"
 
 
 def count_ledger(app: App) -> str:
@@ -80,7 +80,8 @@ def count_ledger(app: App) -> str:
     with app.ledger.read() as connection:
         files = sum(len(run_report(connection, "visible_bytes", receiver=name)) for name in app.settings.receivers)
         links = {row["link"] for row in run_report(connection, "newest_runs", link="", most=1_000)}
-    return f"this one knows {files:,} files that readers see, and runs of {len(links):,} links; a copy of it is kept"
+    seen, runs = format_count(files, "file"), format_count(len(links), "link")
+    return f"this one knows {seen} that readers see, and runs of {runs}; a copy of it is kept"
 
 
 def count_held(app: App, held_id: str) -> str:

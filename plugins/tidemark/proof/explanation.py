@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.ledger.sql import Row, run_report
+from tidemark.progress import format_count
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
     notes = []
     for mixed, what in ((False, "only for times at which it has nothing"), (True, MIXED)):
         if paths := [one.path for one in kept if one.mixed == mixed]:
-            files = f"{len(paths):,} files are" if len(paths) > 1 else "1 file is"
+            files = format_count(len(paths), "file is", "files are")
             notes.append(f"{files} gone at the site and kept, {what}: {join_names(paths)}")
     return tuple(notes)
 
@@ -108,5 +109,5 @@ def given_up_note(connection: Connection, receiver: str, site_id: str) -> tuple[
     paths = [row["path"] for row in run_report(connection, "given_up", receiver=receiver, site=site_id)]
     if not paths:
         return ()
-    files = f"{len(paths):,} files that were" if len(paths) > 1 else "1 file that was"
+    files = format_count(len(paths), "file that was", "files that were")
     return (f"{files} gone at the site and kept rotted here, and the operator gave up their points: {join_names(paths)}",)

@@ -26,7 +26,7 @@ from typing import Any
 from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.ledger.sender.links import FAILED, RETRYING, WORKING, Try
-from tidemark.progress import Figures, format_figures
+from tidemark.progress import Figures, format_count, format_figures
 from tidemark.proof.as_of import NEVER, AsOf, format_iso
 from tidemark.proof.explanation import SHOWN, join_names, kept_json, kept_note
 from tidemark.sync.notes import not_verified
@@ -208,7 +208,7 @@ def damage_note(damaged: Sequence[str]) -> tuple[str, ...]:
     """Return one line for a person; () without such files."""
     if not damaged:
         return ()
-    files = f"{len(damaged):,} files are" if len(damaged) > 1 else "1 file is"
+    files = format_count(len(damaged), "file is", "files are")
     return (f"{files} not what was loaded: {join_names(damaged)}",)
 
 
@@ -336,7 +336,8 @@ def _judge_inactive(f: LinkFacts) -> tuple[str, str, str]:
     if f.run_state == "failed":
         return "failed", f.error, f.hint or sync
     if f.guard:
-        return "guard", f.guard, f"./tidemark approve {f.guard_run or f.run}"
+        approve = f"./tidemark approve {f.guard_run or f.run}"
+        return "guard", f.guard, f"is the site's disk there? look at ./tidemark plan {f.link}; then {approve}"
     if f.asking:
         return "guard", f.asking, f"./tidemark approve {f.asking_run}"
     if f.behind_gap or f.rejected:
@@ -349,7 +350,8 @@ def _judge_inactive(f: LinkFacts) -> tuple[str, str, str]:
     if f.unlisted:
         return "partial", f"{_format_first(f.unlisted)}: what is there is not sent", f"./tidemark why {f.unlisted[0][0]}"
     if f.unanswered or f.unloaded:
-        return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
+        landings = format_count(max(f.unanswered, f.unloaded), "landing is", "landings are")
+        return "landed", f"{landings} not loaded yet", "./tidemark load"
     if f.late:
         return "pending", _format_first(f.late), sync
     if f.as_of.stale:

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import database_time
 from tidemark.ledger.sender.links import Skipped, skipped_files
+from tidemark.progress import format_count
 from tidemark.stores.protocol import UNLISTED
 from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
 
@@ -52,25 +53,21 @@ def make_notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple
             named.append(f"{path}: {why}")
             continue
         if why not in AT_WORK:
-            grouped[why.partition(" (")[0]].append(f": {why}")
+            grouped[why.partition(" (")[0]].append(f", reason: {why}")
         elif clock - since >= LASTING_SECONDS:
-            grouped[why].append(f" for more than a day: {why}")
+            grouped[why].append(f" for more than a day, reason: {why}")
     sentences = [
-        f"{_count_phrase(len(ends))} passed over{ends[0]}; ./tidemark plan {link} lists {'them' if ends[1:] else 'it'}"
+        f"{format_count(len(ends), 'file is', 'files are')} passed over{ends[0]};"
+        f" ./tidemark plan {link} lists {'them' if ends[1:] else 'it'}"
         for ends in grouped.values()
     ]
     more = f", and {len(named) - NAMED:,} more; ./tidemark plan {link} lists them" if len(named) > NAMED else ""
     return (*sentences, *named[: NAMED - 1], *(text + more for text in named[NAMED - 1 : NAMED]))
 
 
-def _count_phrase(count: int) -> str:
-    return f"{count:,} files are" if count > 1 else "1 file is"
-
-
 def not_verified(count: int, site: str) -> str:
     """Return the note on `count` files of a site (by its name) whose digest was made at the target only."""
-    files = f"{count:,} files are" if count > 1 else "1 file is"
     return (
-        f"{files} not verified at the source: the digest was made at the target only;"
+        f"{format_count(count, 'file is', 'files are')} not verified at the source: the digest was made at the target only;"
         f" ./tidemark verify --site {shlex.quote(site)} reads there what was sent, and proves it"
     )

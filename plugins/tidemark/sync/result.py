@@ -22,6 +22,7 @@ from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
 from tidemark.ledger.sql import run_report
+from tidemark.progress import format_count
 from tidemark.receiver.load.result import Trouble, summarize_troubles
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import UNLISTED
@@ -84,7 +85,7 @@ class SyncResult:
         if self.guard and self.guard_run:
             return f"./tidemark approve {self.guard_run}"
         if self.guard:
-            return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
+            return f"is the site's disk there? look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
         if self.distrusted:
             return "look at the disks at both ends; ./tidemark quarantine list, then quarantine release ID"
         if self.left_out and all(why.startswith(UNLISTED) for _, why in self.left_out):
@@ -189,7 +190,8 @@ def _note_unmatched_only(run: RunRow, selected: bool) -> Iterator[str]:
 def _note_link_state(link: str, held: int, unverified: int, site: str) -> Iterator[str]:
     """Yield notes on the link's quarantine and unverified files, whatever this run did."""
     if held:
-        yield f"{held} files are in quarantine at link {link}, no run sends them: ./tidemark quarantine list"
+        files = format_count(held, "file is", "files are")
+        yield f"{files} in quarantine at link {link}, and no run sends what is there: ./tidemark quarantine list"
     if unverified:
         yield not_verified(unverified, site)
 

@@ -25,7 +25,7 @@ from tidemark.app import App
 from tidemark.errors import LeaseHeldError
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.sender import runs as run_rows
-from tidemark.progress import Progress, ignore_progress
+from tidemark.progress import Progress, format_count, format_size, ignore_progress
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 from tidemark.settings.window import require_window
 from tidemark.sync.result import SyncResult, result_of, sum_results, with_kept_out, with_receiver
@@ -144,11 +144,12 @@ def file_batches(app: App, run_id: str) -> list[dict[str, int | str]]:
     return [
         {
             "batch": number,
-            "label": f"{number + 1} of {len(cut)}: {len(files)} files, {sum(f.size for f in files) / 1e6:,.1f} MB",
+            "label": f"{number + 1} of {len(cut)}: {format_count(len(files), 'file')}, {format_size(size)}",
             "files": len(files),
-            "bytes": sum(f.size for f in files),
+            "bytes": size,
         }
         for number, files in enumerate(cut)
+        for size in [sum(f.size for f in files)]
     ]
 
 

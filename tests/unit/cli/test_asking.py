@@ -94,7 +94,7 @@ def test_the_question_names_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     edge.run("owners", "transfer", "root.sg.*", "--to", "plant1").refused(
         2, "3 devices: 3 of plant1; 0 refused files of plant1"
     )
-    edge.run("ledger", "rebuild", "--replace").refused(2, "3 files that readers see", "runs of 1 links")
+    edge.run("ledger", "rebuild", "--replace").refused(2, "3 files that readers see", "runs of 1 link;")
 
 
 def test_the_question_before_a_node_leaves_names_what_moves(ask: Asked) -> None:

@@ -35,7 +35,7 @@ def test_a_file_that_changed_after_it_was_excluded_is_noted(deploy) -> None:
     os.utime(changed, (1_900_000_000, 1_900_000_000))
     d.sync()
     assert _notes(d) == [
-        "plant1: 1 files are left out by the link's patterns",
+        "plant1: 1 file is left out by the link's patterns",
         "plant1: 1 of them changed since they were sent: the catalog keeps what they were before",
     ]
     alone = replace(d.app, settings=replace(d.app.settings, sites={}, links={}))

@@ -67,7 +67,9 @@ def test_lag_is_how_long_the_oldest_unsent_file_waits() -> None:
 
 
 def test_a_guard_names_the_command_that_decides() -> None:
-    assert link_status(replace(IDLE, guard="x", guard_run="r9"), 0.0).next == "./tidemark approve r9"
+    assert link_status(replace(IDLE, guard="x", guard_run="r9"), 0.0).next.endswith(
+        "tidemark plan plant1; then ./tidemark approve r9"
+    )
     assert link_status(replace(IDLE, asking="x", asking_run="r7"), 0.0).next == "./tidemark approve r7"
 
 

@@ -305,9 +305,9 @@ def test_the_newest_value_counts_and_nan_equals_itself() -> None:
 @pytest.mark.parametrize(
     ("centre", "told"),
     [
-        ([(1, 1)], "1 points are missing in the catalog, the first at 2"),
-        ([(1, 1), (2, 3)], "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 3' in the catalog"),
-        ([(1, 1), (2, 2), (5, 5)], "1 points of the catalog are not at the site, the first at 5"),
+        ([(1, 1)], "1 point is missing in the catalog, the first at 2"),
+        ([(1, 1), (2, 3)], "1 point differs, the first at 2: 'INT64 2' at the site, 'INT64 3' in the catalog"),
+        ([(1, 1), (2, 2), (5, 5)], "1 point of the catalog is not at the site, the first at 5"),
         ([(1, 1), (2, 2)], ""),
     ],
 )
@@ -321,10 +321,8 @@ def test_nothing_is_said_of_values_where_a_file_reaches_that_changed_since() -> 
     site, other = _column(DataType.INT64, [1, 2], [1, 2]), _column(DataType.INT64, [1, 2, 3], [7, 8, 9])
     assert compare_columns([site], [other], [Origin(((0, 1), (2, 9)))]) == Compared("")
     told = compare_columns([site], [other], [Origin(((0, 1),))]).trouble
-    assert "1 points differ, the first at 2" in told and "1 points of the catalog are not at the site" in told
-    assert (
-        "1 points are missing" in compare_columns([site], [_column(DataType.INT64, [1], [1])], [Origin(((0, 9),))]).trouble
-    )
+    assert "1 point differs, the first at 2" in told and "1 point of the catalog is not at the site" in told
+    assert "1 point is missing" in compare_columns([site], [_column(DataType.INT64, [1], [1])], [Origin(((0, 9),))]).trouble
 
 
 def test_points_that_only_a_gone_file_has_are_counted_and_its_values_never_win() -> None:
@@ -332,7 +330,7 @@ def test_points_that_only_a_gone_file_has_are_counted_and_its_values_never_win()
     gone, gap = Origin(gone={"old": ((0, 9),)}), _column(DataType.INT64, [2, 3, 4], [0, 3, 4])
     assert compare_columns([site], [gap, site], [gone, LIVE]) == Compared("", {"old": 2})
     above = compare_columns([site], [site, gap], [LIVE, gone])
-    assert above.kept == {"old": 2} and "1 points differ, the first at 2" in above.trouble
+    assert above.kept == {"old": 2} and "1 point differs, the first at 2" in above.trouble
     assert compare_columns([], [gap], [gone]) == Compared("", {"old": 3})
 
 

@@ -109,7 +109,7 @@ def test_adopted_files_are_a_state_of_their_own(deploy, tmp_path: Path) -> None:
     assert (report.exit_code, report.differences, report.adopted) == (0, (), 1)
     covered = coverage(d.app, d.receiver).as_json()
     assert covered["complete"]
-    assert covered["notes"] == ["plant1: 1 files were adopted: another tool brought them, they are not in the catalog"]
+    assert covered["notes"] == ["plant1: 1 file was adopted: brought by another tool, not in the catalog"]
     told = why(d.app, d.path(first))
     assert (told.state, told.final) == ("adopted", True)
     assert "by another tool" in told.cause and "./tidemark adopt" in told.next

@@ -123,9 +123,9 @@ class TestChangedSinceTheNewestRun:
         assert (said.code, said.json["series"], said.json["pending"], not_compared(said)) == (0, 1, 2, [])
         shown = text(world, "verify", "--deep")
         assert "compared point by point: 1 series" in shown
-        assert "2 files changed, came or vanished at their site since the newest run" in shown
-        assert "a sync followed by verify compares them" in shown
-        assert "a sync followed by verify compares them" in text(world, "verify") and "series" not in text(world, "verify")
+        assert "not compared: 2 files, changed, new or gone at the site since the newest run" in shown
+        assert "then verify" in shown
+        assert "then verify" in text(world, "verify") and "series" not in text(world, "verify")
 
     def test_a_site_that_compacted_everything_is_not_called_verified(self, world: Commanded) -> None:
         for path in list(world.sealed):

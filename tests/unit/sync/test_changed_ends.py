@@ -90,7 +90,7 @@ def test_a_data_folder_taken_out_of_the_settings_is_named_and_drops_nothing(worl
         assert planned.skipped == ((path, OUTSIDE),)
     result = world.sync()
     assert (result.state, result.dropped, result.exit_code) == ("nothing", 0, 0)
-    assert result.notes == (f"1 file is passed over: {OUTSIDE}; ./tidemark plan {LINK.name} lists it",)
+    assert result.notes == (f"1 file is passed over, reason: {OUTSIDE}; ./tidemark plan {LINK.name} lists it",)
     world.edge.drop(late)
     world.edge.seal(path_of(3, unsequence=True), extent={"root.sg.d1": (0, 5)})
     assert world.sync().dropped == 1, "the folders that are left are judged as ever"

@@ -1,4 +1,4 @@
-"""What a listing passed over: what is told, what is no news."""
+"""What a listing passed over, reason: what is told, what is no news."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def said(skipped: dict[str, str], hours: float = 0.0) -> tuple[str, ...]:
 )
 def test_the_work_of_a_server_is_news_when_it_lasts(reason: str) -> None:
     assert said({"a": reason, "b": reason}, hours=23) == ()
-    lasting = f"2 files are passed over for more than a day: {reason}; ./tidemark plan plant1 lists them"
+    lasting = f"2 files are passed over for more than a day, reason: {reason}; ./tidemark plan plant1 lists them"
     assert said({"a": reason, "b": reason}, LASTING_SECONDS / 3600) == (lasting,)
 
 
 def test_files_of_one_reason_are_one_sentence() -> None:
     found = said({"a": "too short to be a TsFile (5 bytes)", "b": "too short to be a TsFile (7 bytes)", "c": "is a symlink"})
     assert found == (
-        "2 files are passed over: too short to be a TsFile (5 bytes); ./tidemark plan plant1 lists them",
-        "1 file is passed over: is a symlink; ./tidemark plan plant1 lists it",
+        "2 files are passed over, reason: too short to be a TsFile (5 bytes); ./tidemark plan plant1 lists them",
+        "1 file is passed over, reason: is a symlink; ./tidemark plan plant1 lists it",
     )
 
 

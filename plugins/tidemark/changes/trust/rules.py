@@ -14,6 +14,7 @@ from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import RED_SHARE, has_rest, measure_headroom
 from tidemark.errors import BinlogGapError, PermanentError
+from tidemark.progress import format_count
 
 CLOCK_SECONDS, CLOCK_WRONG_SECONDS = 5.0, 60.0
 SHORT_PURGE_SECONDS = 86_400
@@ -187,7 +188,7 @@ def check_keys(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     if not answers.tables:
         yield _warn("tables", "none is seen that the patterns of the source mean, or SELECT is missing")
         return
-    count = f"{len(answers.tables)} table{'' if len(answers.tables) == 1 else 's'}"
+    count = format_count(len(answers.tables), "table")
     if answers.without_key:
         mend = f"ALTER TABLE {_quote(answers.without_key[0])} ADD PRIMARY KEY (…)"
         yield _warn("tables", f"{count}; without a key: no row can be told from another like it, tasks divide it by whole"

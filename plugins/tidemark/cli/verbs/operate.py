@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import Screen, shorten_list
 from tidemark.cli.several import answer_receivers
-from tidemark.cli.verbs.transfer import receiver_argument
+from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
 from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
     from tidemark.app import App
+
+
+_REFUSED = ("site", "path", "device", "owner")
 
 
 def _approve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +64,8 @@ def _run_quarantine(call: Call) -> Answer:
 
     asked = call.arguments
     if asked.action == "list":
-        return _list_each(call, decisions.quarantine_list, "nothing is in quarantine")
+        columns = ("id", "site", "path", "at", "reason")
+        return _list_each(call, decisions.quarantine_list, columns, "nothing is in quarantine")
     if asked.action == "release":
         result = decisions.quarantine_release(call.app, call.receiver, asked.id)
     else:
@@ -101,10 +106,13 @@ def _run_owners(call: Call) -> Answer:
 
     asked = call.arguments
     if asked.action == "list":
-        return _list_each(call, decisions.owners_list, "no device has an owner yet")
+        return _list_each(call, decisions.owners_list, ("device", "site", "since", "landing"), "no device has an owner yet")
     if asked.action == "dismiss":
         return _answer_result(decisions.owners_dismiss(call.app, call.receiver, asked.site))
-    return _answer_result(decisions.owners_transfer(call.app, call.receiver, asked.pattern, asked.to))
+    result = decisions.owners_transfer(call.app, call.receiver, asked.pattern, asked.to)
+    with call.app.ledger.read() as connection:
+        names = call.app.site_names(connection)
+    return _answer_result(result, names)
 
 
 def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,12 +147,12 @@ def _run_ledger(call: Call) -> Answer:
         return _answer_result(rebuild.rebuild_ledger(call.settings, beat, replace=asked.replace))
 
 
-def _list_each(call: Call, read: Callable[[App, ReceiverSettings], _Result], empty: str) -> Answer:
-    """Show the rows of the receiver that is named, or of each."""
+def _list_each(call: Call, read: Callable[[App, ReceiverSettings], _Result], columns: Sequence[str], empty: str) -> Answer:
+    """Show these columns of the rows of the receiver that is named, or of each. `--json` has all."""
 
     def list_rows(receiver: ReceiverSettings) -> Answer:
         found = read(call.app, receiver).as_json()
-        return Answer(found, lambda screen: _print_rows(screen, found, empty))
+        return Answer(found, lambda screen: _print_rows(screen, found, columns, empty))
 
     return answer_receivers(call, list_rows)
 
@@ -156,9 +164,14 @@ class _Result(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-def _answer_result(result: _Result) -> Answer:
+def _answer_result(result: _Result, names: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    """Show a result. People see a site's name for its id, as `names` has it."""
     found = result.as_json()
-    return Answer(found, lambda screen: screen.print_pairs(_list_pairs(found)), result.exit_code)
+    pairs = [
+        (key, ", ".join(names.get(one, one) for one in told.split(", ")) if isinstance(told, str) else told)
+        for key, told in _list_pairs(found)
+    ]
+    return Answer(found, lambda screen: screen.print_pairs(pairs), result.exit_code)
 
 
 def _list_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
@@ -166,17 +179,23 @@ def _list_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     return [(key.replace("_", " "), shorten_list(value)) for key, value in found.items() if key not in hidden]
 
 
-def _print_rows(screen: Screen, found: dict[str, Any], empty: str) -> None:
+def _print_rows(screen: Screen, found: dict[str, Any], columns: Sequence[str], empty: str) -> None:
     rows = next((value for value in found.values() if isinstance(value, list)), [])
-    columns = list(rows[0]) if rows else []
-    screen.print_table(columns, [[_format_cell(column, row.get(column)) for column in columns] for row in rows], empty=empty)
+    screen.print_table(columns, [[_format_cell(column, row) for column in columns] for row in rows], empty=empty)
+    if refused := found.get("refused"):
+        screen.print_line("")
+        screen.print_line(f"refused ({len(refused):,})")
+        screen.print_table(_REFUSED, [[row[column] for column in _REFUSED] for row in refused[:SHOWN]])
+        if len(refused) > SHOWN:
+            screen.print_line(f"  … {len(refused) - SHOWN:,} more: --json")
 
 
-def _format_cell(column: str, value: object) -> object:
-    """Format a cell. Times, which the ledger has in seconds since 1970, are shown as UTC."""
-    if column in ("since", "at", "found") and isinstance(value, float):
+def _format_cell(column: str, row: Mapping[str, Any]) -> object:
+    """Format a cell. Times, which the ledger has in seconds since 1970, are shown as UTC. A reason has no path in front."""
+    value = row.get(column)
+    if isinstance(value, float):
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return value
+    return value.removeprefix(f"{row['path']}: ") if column == "reason" and isinstance(value, str) else value
 
 
 VERBS = (

@@ -14,7 +14,7 @@ from tidemark.cli.screen import RowStream, Screen, write_output
 from tidemark.cli.several import answer_receivers
 from tidemark.cli.verbs.transfer import SHOWN, from_nodes_argument, receiver_argument
 from tidemark.errors import UsageError
-from tidemark.progress import format_elapsed, format_size
+from tidemark.progress import format_count, format_elapsed, format_size
 from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
 FORMS, TIMES = ("csv", "jsonl", "parquet"), ("number", "instant")  # of `receiver`, which loads pyarrow
-_MIXED = "are gone at their site and kept, in settled merged files with files that it has"
+_FILLING = ("file is gone at its site and kept: it only fills", "files are gone at their site and kept: they only fill")
+_MIXED = "gone at the site and kept, in settled merged files with files that it has"
 
 
 def _run_status(call: Call) -> Answer:
@@ -64,7 +65,7 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
         for note in link["notes"]:
             screen.print_line(f"  {link['name']}: {note}")
     for one in found.get("iotdb", []):
-        told = f"{one['given']:,} files given, {one['waits']:,} wait, {one['held']:,} held"
+        told = f"{format_count(one['given'], 'file')} given, {one['waits']:,} wait, {one['held']:,} held"
         screen.print_line(f"  {one['receiver']} → IoTDB {one['server']}: {one['state']}: {told}")
         for why in one["differs"][:SHOWN]:
             screen.print_line(f"    {why}")
@@ -207,7 +208,7 @@ def _verify_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
 
 def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     differences = found["differences"]
-    screen.print_line(f"checked {found['checked']:,}; {len(differences):,} difference{'s' if len(differences) != 1 else ''}")
+    screen.print_line(f"checked {found['checked']:,}; {format_count(len(differences), 'difference')}")
     if found["deep"]:
         screen.print_line(f"  compared point by point: {found['series']:,} series")
     for one in found["not_compared"]:
@@ -220,8 +221,10 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
         for item in (found.get(key) or [])[:SHOWN]:
             screen.print_line(f"  {what}: " + "  ".join(str(value) for value in item.values()))
     if found["pending"]:
-        told = "changed, came or vanished at their site since the newest run, or are not loaded yet: not compared"
-        screen.print_line(f"  {found['pending']:,} files {told}; a sync followed by verify compares them")
+        told = "changed, new or gone at the site since the newest run, or not loaded yet"
+        screen.print_line(
+            f"  not compared: {format_count(found['pending'], 'file')}, {told}; ./tidemark sync --all, then verify"
+        )
     if found["unsent_files"]:
         late = sum(one["overdue"] for one in found["unsent"])
         overdue = f", {late:,} of them longer ago than their link's schedule allows" if late else ""
@@ -231,20 +234,15 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
             f"  not sent: {one['site']}  {one['path']}  {format_size(one['bytes'])}  sealed {one['sealed_at']}"
         )
     if filling := found["kept_files"] - found["kept_mixed"]:
-        told = (
-            "1 file is gone at its site and kept: it only fills"
-            if filling == 1
-            else (f"{filling:,} files are gone at their site and kept: they only fill")
-        )
-        screen.print_line(f"  {told} times at which the site has no value")
+        screen.print_line(f"  {format_count(filling, *_FILLING)} times at which the site has no value")
     if found["kept_mixed"]:
-        screen.print_line(f"  {found['kept_mixed']:,} files {_MIXED}: their rows count as live")
+        screen.print_line(f"  {format_count(found['kept_mixed'], 'file')} {_MIXED}: the rows count as live")
     if found["proved"]:
-        screen.print_line(f"  {found['proved']:,} files are verified at the source now; when they were sent they were not")
+        screen.print_line(f"  verified at the source now, and not when sent: {format_count(found['proved'], 'file')}")
     if found["not_verified_at_source"]:
-        screen.print_line(f"  {found['not_verified_at_source']:,} files are still not verified at the source")
+        screen.print_line(f"  still not verified at the source: {format_count(found['not_verified_at_source'], 'file')}")
     if found["adopted"]:
-        screen.print_line(f"  {found['adopted']:,} files were adopted: another tool brought them, they are not compared")
+        screen.print_line(f"  not compared: {format_count(found['adopted'], 'file')} that another tool brought (adopt)")
 
 
 def _why_arguments(parser: argparse.ArgumentParser) -> None:
@@ -352,15 +350,16 @@ def _open_from_nodes(call: Call) -> AbstractContextManager[App]:
 
 def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
     say = screen.print_remark if out == "-" else screen.print_line
-    rows = f"{found['rows']:,} row{'s' if found['rows'] != 1 else ''}"
-    devices = f"{found['devices']:,} device{'s' if found['devices'] != 1 else ''}"
-    say(f"{rows} of {devices}" + (f" in {out}" if out != "-" else ""))
+    say(
+        f"{format_count(found['rows'], 'row')} of {format_count(found['devices'], 'device')}"
+        + (f" in {out}" if out != "-" else "")
+    )
     if found["kept_rows"]:
-        told = "have values of files that their site has no more and the catalog keeps (without them: --live-only)"
-        say(f"  {found['kept_rows']:,} rows {told}")
+        told = "values of files that their site has no more and the catalog keeps (without them: --live-only)"
+        say(f"  {format_count(found['kept_rows'], 'row has', 'rows have')} {told}")
     if found["kept_mixed"]:
-        told = f"{_MIXED}: their rows are not counted, nor left out by --live-only"
-        say(f"  {found['kept_mixed']:,} files {told}")
+        told = f"{_MIXED}: the rows are not counted, nor left out by --live-only"
+        say(f"  {format_count(found['kept_mixed'], 'file')} {told}")
     if not found["devices"]:
         screen.print_remark("  no device matches; ./tidemark coverage shows what there is")
     for what, reason in (found.get("undecodable") or {}).items():

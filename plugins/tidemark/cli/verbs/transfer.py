@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.screen import Screen, shorten_list, write_output
 from tidemark.cli.several import answer_links, answer_receivers, choose_links, code_of
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
-from tidemark.progress import Progress, format_elapsed, format_size
+from tidemark.progress import Progress, format_count, format_elapsed, format_size
 from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
+    from tidemark.receiver.load.result import Trouble
     from tidemark.sync.run import Plan
 
 
@@ -148,7 +150,8 @@ def _show_runs(screen: Screen, rows: list[dict[str, Any]]) -> None:
     done = sum(row["ok"] for row in rows)
     sent = format_size(sum(row.get("sent_bytes", 0) for row in rows))
     screen.print_line(
-        f"{done:,} of {len(rows):,} links done; {sum(row.get('files', 0) for row in rows):,} files, {sent} sent"
+        f"{done:,} of {format_count(len(rows), 'link')} done;"
+        f" {format_count(sum(row.get('files', 0) for row in rows), 'file')}, {sent} sent"
     )
 
 
@@ -224,10 +227,10 @@ def _load_receiver(call: Call, receiver: ReceiverSettings) -> Answer:
         "duration_seconds": round(seconds, 3),
         "files_per_second": round(result.loaded / seconds, 1),
     }
-    return Answer(found, lambda screen: _show_load(screen, found), code)
+    return Answer(found, lambda screen: _show_load(screen, found, result.troubles), code)
 
 
-def _show_load(screen: Screen, found: dict[str, Any]) -> None:
+def _show_load(screen: Screen, found: dict[str, Any], troubles: Sequence[Trouble]) -> None:
     keys = ("landings", "loaded", "quarantined", "refused", "waiting", "rejected")
     told: list[tuple[str, Any]] = [(key, found[key]) for key in keys if found[key]]
     if not told and not found.get("iotdb") and not found["troubles"]:
@@ -238,8 +241,8 @@ def _show_load(screen: Screen, found: dict[str, Any]) -> None:
         told += [(f"iotdb {key}", given[key]) for key in ("server", "files", "points", "found", "gone", "counted")]
     rate = f"{found['files_per_second']:,} files/s" if found["files_per_second"] else ""
     screen.print_pairs([*told, ("duration", format_elapsed(found["duration_seconds"])), ("rate", rate)])
-    for trouble in found["troubles"][:SHOWN]:
-        screen.print_line(f"  {trouble['what']}: {trouble['path']}: {trouble['reason']}")
+    for trouble in troubles[:SHOWN]:
+        screen.print_line(f"  {trouble.what}: {trouble.text}")
 
 
 def _merge_arguments(parser: argparse.ArgumentParser) -> None:

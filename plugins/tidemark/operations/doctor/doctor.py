@@ -20,6 +20,7 @@ from tidemark.operations.doctor.nodes import check_iotdb
 from tidemark.operations.doctor.sources import check_source
 from tidemark.operations.doctor.spark import check_spark
 from tidemark.operations.doctor.stores import Check, check_receiver, check_site, fail_check, pass_check
+from tidemark.progress import format_count
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import Settings
 from tidemark.stores.open import open_store
@@ -65,7 +66,7 @@ def doctor(
     except UsageError as wrong:
         return DoctorReport((*checks, fail_check("settings", wrong)))
     parts = (("site", settings.sites), ("receiver", settings.receivers), ("link", settings.links))
-    told = ", ".join(f"{len(tables)} {name}{'' if len(tables) == 1 else 's'}" for name, tables in parts)
+    told = ", ".join(format_count(len(tables), name) for name, tables in parts)
     checks.append(pass_check("settings", f"{settings.path}: {told}"))
     checks.append(_check_ledger(settings))
     checks += [_check_disk(settings), _check_java(settings), _check_decoders()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidemark.orchestration.tasks.perform import perform_step, report_counts
+from tidemark.progress import format_count
 from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
 
@@ -49,8 +50,8 @@ def describe_drops(guard: str, paths: list[str], deletes: str) -> str:
     shown = "".join(f"\n- {_quote(path)}" for path in paths[:PATHS])
     more = f"\n\n… and {len(paths) - PATHS:,} more: see the log of find." if len(paths) > PATHS else ""
     return (
-        f"{escape_invisible(guard)}.\n\n{len(paths):,} files are gone at the site. Approved, they {fate} with the next run. "
-        f"Is the site's disk there?\n{shown}{more}"
+        f"{escape_invisible(guard)}.\n\n{format_count(len(paths), 'file is', 'files are')} gone at the site."
+        f" Approved, they {fate} with the next run. Is the site's disk there?\n{shown}{more}"
     )
 
 

@@ -19,6 +19,7 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.orchestration.tasks.perform import format_values, make_progress, perform_step, report_counts
+from tidemark.progress import format_count
 from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
 
@@ -41,7 +42,7 @@ def load(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     progress = make_progress(task_state_store)
     result = perform_step(lambda app: run(app, app.receiver_settings(receiver), engine=ENGINE, progress=progress))
     for trouble in result.troubles:
-        log.warning("%s %s %s: %s", trouble.what, trouble.landing, trouble.path, trouble.reason)
+        log.warning("%s in landing %s: %s", trouble.what, trouble.landing, trouble.text)
     for path, reason in result.pending:
         log.info("pending %s: %s", path, reason)
     return report_outcome(f"Loaded into {receiver}", result.exit_code, result.as_json())
@@ -56,7 +57,7 @@ def load_iotdb(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     if result is None:
         return {}
     for trouble in result.troubles:
-        log.warning("%s %s: %s", trouble.what, trouble.path, trouble.reason)
+        log.warning("%s %s", trouble.what, trouble.text)
     return report_outcome(f"Gave the IoTDB of {receiver}", result.exit_code, result.as_json())
 
 
@@ -69,7 +70,7 @@ def merge(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     for subject, error, _ in result.failed:
         log.error("not merged: %s: %s", subject, error)
     told = {
-        "error": f"{len(result.failed) + result.moved} groups were not merged",
+        "error": f"not merged: {format_count(len(result.failed) + result.moved, 'group')}",
         "hint": f"./tidemark merge --receiver {receiver}",
     }
     return report_outcome(f"Merged at {receiver}", result.exit_code, result.as_json() | told)

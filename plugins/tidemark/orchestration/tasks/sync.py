@@ -17,6 +17,7 @@ from tidemark.orchestration.tasks.perform import (
     report_counts,
     show_on_page,
 )
+from tidemark.progress import format_count
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -142,7 +143,9 @@ def _close_landing(app: App, run: str) -> dict[str, Any]:
         counted.get((action, state), 0) for action in (sender_runs.SEND, sender_runs.MODS) for state in sender_runs.TO_SEND
     )
     if row is not None and row.error_kind == WindowOverError.kind and unsent:
-        raise WindowOverError(f"the window closed with {unsent} files unsent; the next run goes on with them")
+        raise WindowOverError(
+            f"the window closed with {format_count(unsent, 'file')} unsent; the next run goes on with them"
+        )
     return dict(sync_run.finish(app, run))
 
 
@@ -161,7 +164,7 @@ def _end_run(app: App, run: str) -> dict[str, Any]:
     for path, reason in result.left_out:
         log.warning("left out: %s: %s", path, reason)
     for trouble in sync_result.kept_out(app, app.link_settings(result.link))[:PLAN_LINES]:
-        log.warning("%s at the receiver: %s: %s", trouble.what, trouble.path, trouble.reason)
+        log.warning("%s at the receiver: %s", trouble.what, trouble.text)
     for note in result.notes:
         log.warning("%s", note)
     if result.exit_code:

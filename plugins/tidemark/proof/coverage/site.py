@@ -23,6 +23,7 @@ from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender.links import get_link
 from tidemark.ledger.sender.runs import sent_landings
 from tidemark.ledger.sql import Row, run_report
+from tidemark.progress import format_count
 from tidemark.proof.as_of import AsOf, day_of
 from tidemark.proof.coverage.cells import (
     CatalogView,
@@ -169,11 +170,13 @@ def _list_notes(apart: Mapping[str, str], view: CatalogView, scene: CoverageScop
     adopted = len(apart) - len(left_out)
     notes = [never_ran] if never_ran else []
     if left_out:
-        notes.append(f"{len(left_out)} files are left out by the link's patterns")
+        notes.append(f"{format_count(len(left_out), 'file is', 'files are')} left out by the link's patterns")
     if older:
         notes.append(f"{older} of them changed since they were sent: the catalog keeps what they were before")
     if adopted:
-        notes.append(f"{adopted} files were adopted: another tool brought them, they are not in the catalog")
+        notes.append(
+            f"{format_count(adopted, 'file was', 'files were')} adopted: brought by another tool, not in the catalog"
+        )
     return tuple(notes)
 
 
@@ -185,7 +188,9 @@ def _lost_landings(connection: Connection, scene: CoverageScope, site: Site) -> 
     folder = scene.root / "landing" / site.site_id
     troubles = {one: _check_manifest(folder / one.landing / MANIFEST) for one in made if one.landing not in loaded}
     return [
-        f"landing {one.landing} (sequence {one.sequence}, {one.files} files): {why}" for one, why in troubles.items() if why
+        f"landing {one.landing} (sequence {one.sequence}, {format_count(one.files, 'file')}): {why}"
+        for one, why in troubles.items()
+        if why
     ]
 
 

@@ -35,7 +35,7 @@ from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.sql import run_report
-from tidemark.progress import Progress, Tick
+from tidemark.progress import Progress, Tick, format_count
 from tidemark.proof.coverage.gather import expected_files
 from tidemark.proof.coverage.site import Site
 from tidemark.proof.verify.differences import KEPT, POINTS, Difference, SourceChecked, SourceFile
@@ -115,7 +115,9 @@ def compare_columns(source: Sequence[Column], catalog: Sequence[Column], origins
     troubles = []
     missing = np.setdiff1d(mine.times, theirs.times, assume_unique=True)
     if len(missing):
-        troubles.append(f"{len(missing)} points are missing in the catalog, the first at {missing[0]}")
+        troubles.append(
+            f"{format_count(len(missing), 'point is', 'points are')} missing in the catalog, the first at {missing[0]}"
+        )
     alone = ~np.isin(theirs.times, mine.times, assume_unique=True) & ~excused
     kept: Counter[str] = Counter()
     for number, origin in enumerate(origins):
@@ -125,12 +127,13 @@ def compare_columns(source: Sequence[Column], catalog: Sequence[Column], origins
             alone &= ~found
     extra = theirs.times[alone]
     if len(extra):
-        troubles.append(f"{len(extra)} points of the catalog are not at the site, the first at {extra[0]}")
+        more = format_count(len(extra), "point of the catalog is", "points of the catalog are")
+        troubles.append(f"{more} not at the site, the first at {extra[0]}")
     other = np.flatnonzero((mine.texts[at_mine] != theirs.texts[at_theirs]) & ~excused[at_theirs])
     if len(other):
         at = other[0]
         values = f"{mine.texts[at_mine[at]]!r} at the site, {theirs.texts[at_theirs[at]]!r} in the catalog"
-        troubles.append(f"{len(other)} points differ, the first at {times[at]}: {values}")
+        troubles.append(f"{format_count(len(other), 'point differs', 'points differ')}, the first at {times[at]}: {values}")
     return Compared("; ".join(troubles), {path: count for path, count in kept.items() if count})
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tidemark.ledger.sender.links import Skipped
 from tidemark.ledger.sql import Row
+from tidemark.progress import format_count, format_size
 from tidemark.proof.explanation import Explanation, format_time, join_names, kept_note
 from tidemark.proof.status import LinkStatus, damage_note
 from tidemark.tsfiles.times import format_interval
@@ -17,11 +18,12 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
     """Explain a link by its status. `skipped`: files that no run sends in their present state."""
     f = status.facts
     reasons = Counter(one.reason for one in skipped.values())
-    evidence = [f"{n} files skipped: {reason}" for reason, n in reasons.most_common(5)]
+    evidence = [f"{format_count(n, 'file')} skipped: {reason}" for reason, n in reasons.most_common(5)]
     if f.backlog_files:
-        evidence.append(f"{f.backlog_files} files ({f.backlog_bytes} bytes) wait, the oldest is {f.oldest_path}")
+        files = format_count(f.backlog_files, "file waits", "files wait")
+        evidence.append(f"{files} ({format_size(f.backlog_bytes)}), the oldest is {f.oldest_path}")
     if f.pending_drops:
-        evidence.append(f"{f.pending_drops} drops are pending at {f.receiver}")
+        evidence.append(f"{format_count(f.pending_drops, 'drop is', 'drops are')} pending at {f.receiver}")
     evidence += [*kept_note(f.kept), *damage_note(f.damaged)]
     if f.run:
         evidence.append(f"what the site has is known {f.as_of.text}")
@@ -96,7 +98,8 @@ def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, event
         state, cause = "finished, drops wait for approval", run["guard"]
         following, wait, final = f"./tidemark approve {run['run_id']}", "transfers go on; the drops wait", False
     elif int(run["pending"]):
-        state, cause = "finished, some of it left over", f"{run['pending']} items are left to the next run"
+        items_left = format_count(int(run["pending"]), "item is", "items are")
+        state, cause = "finished, some of it left over", f"{items_left} left to the next run"
         following, wait = sync, "the next run of the link takes them"
     return Explanation(run["run_id"], "run", state, cause, (*facts, *events), following, wait, final)
 
@@ -106,14 +109,14 @@ def explain_landing(landing: str, rows: Sequence[Row], names: Mapping[str, str],
     folder, where that is missing at the receiver before the landing was loaded."""
     facts = [
         f"{r['side']} {r['place']}: {r['state']}, sequence {r['sequence']} after {r['previous'] or 'nothing'}, "
-        f"{r['files']} files, {r['bytes']} bytes, since {format_time(r['at'])}"
+        f"{format_count(r['files'], 'file')}, {format_size(r['bytes'])}, since {format_time(r['at'])}"
         for r in rows
     ]
     row = rows[0]  # the receiver's, where this ledger has one
     site = names.get(row["site_id"], row["site_id"])
     receipt = json.loads(row["receipt"]) if row["receipt"] else {}
     outcomes = Counter(a.get("outcome") for a in receipt.get("answers", ()))
-    facts += [f"{n} files {outcome}" for outcome, n in sorted(outcomes.items())]
+    facts += [f"{format_count(n, 'file')} {outcome}" for outcome, n in sorted(outcomes.items())]
     state, cause, following, wait = _LANDING.get("gone" if taken_away else row["state"], (row["state"], "", "", ""))
     following = following.format(site=site, link=row["place"])
     final = row["state"] in ("loaded", "answered")
@@ -180,13 +183,15 @@ def _describe_held_back(c: Row) -> tuple[str, str, str, str] | None:
     if c["behind_gap"] or c["rejected"]:
         return "gap", c["reason"] or "a landing is missing", "./tidemark load", _LINK_WAIT["gap"]
     if c["unloaded"]:
-        return "landed", f"{c['unloaded']} landings are not loaded yet", "./tidemark load", _LINK_WAIT["landed"]
+        landings = format_count(c["unloaded"], "landing is", "landings are")
+        return "landed", f"{landings} not loaded yet", "./tidemark load", _LINK_WAIT["landed"]
     if c["quarantined"] or c["refused"]:
-        cause = f"{c['quarantined']} files in quarantine, {c['refused']} refused"
+        cause = f"{format_count(c['quarantined'], 'file')} in quarantine, {c['refused']} refused"
         following = "./tidemark quarantine list" if c["quarantined"] else "./tidemark owners list"
         return "partial", cause, following, _LINK_WAIT["partial"]
     if c["pending_drops"]:
-        cause = f"{c['pending_drops']} vanished files wait for what covers them, or for the operator"
+        files = format_count(c["pending_drops"], "vanished file waits", "vanished files wait")
+        cause = f"{files} for what covers them, or for the operator"
         return "drops pending", cause, "./tidemark load", "they leave with the load that can"
     return None
 
@@ -213,7 +218,7 @@ def explain_device(
         if c["what"] == "owner"
     ]
     facts += [
-        f"catalog of {h['receiver']}: {h['points']} points in {h['files']} files of site "
+        f"catalog of {h['receiver']}: {format_count(h['points'], 'point')} in {format_count(h['files'], 'file')} of site "
         f"{names.get(h['site_id'], h['site_id'])}, from {first} to {last}"
         for h in held
         for first, last in [format_interval([(int(h["start_time"]), int(h["end_time"]), h["time_unit"])])]
@@ -227,7 +232,7 @@ def explain_device(
             device,
             "device",
             "claimed by two sites",
-            f"it belongs to site {of}; {len(refused)} files of site {by} hold it too and are refused",
+            f"it belongs to site {of}; refused for it: {format_count(len(refused), 'file')} of site {by}",
             tuple(facts),
             f"./tidemark owners transfer {device} --to {by}",
             "those files stay out, their bytes are kept",
@@ -239,7 +244,7 @@ def explain_device(
             device,
             "device",
             "not all of it arrived",
-            f"{len(paths)} files that hold it are not acknowledged: {join_names(paths)}",
+            f"not acknowledged: {format_count(len(paths), 'file that holds', 'files that hold')} it: {join_names(paths)}",
             tuple(facts),
             f"./tidemark why {paths[0]}",
             "the next run sends what it can",
@@ -254,7 +259,8 @@ def explain_device(
             device,
             "device",
             "in the catalog, a type clashes",
-            f"{len(clashes)} of its series have two types: {join_names([c['series'] for c in clashes])}",
+            f"{format_count(len(clashes), 'of its series has', 'of its series have')} two types:"
+            f" {join_names([c['series'] for c in clashes])}",
             tuple(facts),
             "agree on one type at the sites; both are kept as they came",
             "both are read, each with its own type; wide output writes them as text",

@@ -23,6 +23,12 @@ class Trouble:
     kind: int
 
     @property
+    def text(self) -> str:
+        """The file or landing and the reason, which may name the file itself."""
+        place = self.path or self.landing
+        return self.reason if self.reason.startswith(f"{place}: ") else f"{place}: {self.reason}"
+
+    @property
     def hint(self) -> str:
         """The next command."""
         if self.what == "quarantined":
@@ -38,9 +44,8 @@ def summarize_troubles(troubles: Sequence[Trouble]) -> str:
     """Return the first trouble with path and reason, and how many more there are; '' where there is none."""
     if not troubles:
         return ""
-    first = troubles[0]
     more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
-    return f"{first.path or first.landing}: {first.reason}{more}"
+    return f"{troubles[0].text}{more}"
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from tidemark.ledger.sender.runs import (
     RunItem,
     SentLanding,
 )
+from tidemark.progress import format_count
 from tidemark.stores.listing import folders_of, list_names
 from tidemark.stores.protocol import read_record
 from tidemark.sync.select import snapshot
@@ -71,7 +72,8 @@ def require_all_sent(work: Work) -> None:
         counted = run_rows.count_items(connection, work.run_id)
     unsent = sum(n for (action, state), n in counted.items() if action in (SEND, MODS) and state in TO_SEND)
     if run is None or run.inventory is None or unsent:
-        what = f"{unsent} files are not sent yet" if run and run.inventory is not None else "nothing is selected yet"
+        files = format_count(unsent, "file is", "files are")
+        what = f"{files} not sent yet" if run and run.inventory is not None else "nothing is selected yet"
         raise RetryableError(
             f"run {work.run_id} cannot end: {what}",
             hint=f"run the steps before it: ./tidemark sync {work.link.name}",
