@@ -208,8 +208,8 @@ def proof() -> Picture:
     return p
 
 
-def floors() -> Picture:
-    p = Picture(960, 424, "The rooms of the package in floors. Imports point down.")
+def layers() -> Picture:
+    p = Picture(960, 457, "The packages in layers. Imports point down.")
     rows = (
         (("cli", "the command"),),
         (("orchestration", "everything that knows Airflow"), ("catalog_source", "for Spark")),
@@ -221,24 +221,25 @@ def floors() -> Picture:
         (("transfer", "bytes"), ("formats", "manifest, receipt"), ("engines", "children, Spark"), ("app", "opened")),
         (("stores", "where bytes live"),),
         (("tsfiles", "what a TsFile is"),),
-        (("ledger", "the metadata database"), ("settings", "tidemark.toml"), ("untrusted_files", "")),
+        (("connections", "logins"), ("ledger", "a database"), ("settings", "tidemark.toml"), ("untrusted_files", "")),
+        (("visible_log", ""), ("spelling", ""), ("installation", "")),
         (("errors", ""), ("progress", ""), ("native", ""), ("visible", "")),
     )
-    for row, rooms in enumerate(rows):
-        wide = (820 - 8 * (len(rooms) - 1)) // len(rooms)
-        for column, (name, what) in enumerate(rooms):
+    for row, packages in enumerate(rows):
+        wide = (820 - 8 * (len(packages) - 1)) // len(packages)
+        for column, (name, what) in enumerate(packages):
             kind = "edge" if name in ("sync", "receiver") else "proof" if name == "proof" else "box"
             x, y = 24 + column * (wide + 8), 18 + row * 33
             p.box((x, y, wide, 27), "", (), kind)
             p.words(x + wide / 2, y + 18, f"{name}: {what}" if what else name, "", "middle")
-    p.way((880, 26), (880, 404))
+    p.way((880, 26), (880, 437))
     p.words(892, 190, "imports", "small")
     p.words(892, 206, "point", "small")
     p.words(892, 222, "down", "small")
     return p
 
 
-PICTURES: tuple[Draw, ...] = (overview, run, landing, newest, merge, slots, proof, floors)
+PICTURES: tuple[Draw, ...] = (overview, run, landing, newest, merge, slots, proof, layers)
 
 
 def main() -> None:

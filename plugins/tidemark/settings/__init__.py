@@ -10,6 +10,6 @@ every problem, each with its place and what is allowed. Other packages use its v
                 wrong is gathered here
     load        all of them, in order, over their defaults; what sections say of each other
 
-Imports `errors` and `visible`. Nothing else in Tidemark reads the environment for settings. This room does not ask
+Imports `errors` and `visible`. Nothing else in Tidemark reads the environment for settings. This package does not ask
 whether a folder or a server exists. `operations.doctor` asks that.
 """

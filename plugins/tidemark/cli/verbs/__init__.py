@@ -5,6 +5,7 @@
     prove     status, coverage, verify, why, read: show and prove what is where
     operate   approve, quarantine, owners, ledger: the operator's decisions
     changes   capture changes of MySQL and MariaDB, and read them
+    tasks     the actions of `changes` on tasks: consume, rewind, reshard
     cluster   show, check and change a receiver's data nodes; its slots as bars
     replica   the members of each data group, and what their logs have
     setup     init, doctor, demo, test, bench, up, down

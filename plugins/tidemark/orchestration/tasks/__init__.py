@@ -4,6 +4,7 @@
     perform     the frame of every task; the tries of a link's tasks, recorded in our own ledger; progress on Airflow's pages
     sync        the seven tasks of a link's DAG
     receivers   load, merge, announce, verify, housekeep
+    changes     check, capture, bootstrap, retain, verify of a source
     approval    drops that wait for a person
     replicas    a round of the watch; members that are not in step
     cluster     plan, phase one, slots by batches, the end

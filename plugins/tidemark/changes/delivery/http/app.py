@@ -1,4 +1,4 @@
-"""The HTTP door to change stores: three calls of the original, health, metrics. docs/changes.md has it for users.
+"""Change stores over HTTP: three calls of the original, health, metrics. docs/changes.md has it for users.
 
 A client goes from `/v1/getServerInfo`, which gives it a session, over `/v1/subscribe` to `/v1/fetchMessages`, which it calls
 again and again. What costs time runs in a few threads; a client that takes its reply slowly holds nothing but that reply.
