@@ -3,10 +3,10 @@
     folds of the logs → what each member must have → its files digested at the node → a digest tree a member → differences
 
 What a group has is what its log tells up to the last committed record. The ledger is not asked. A member's tree has the
-files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed at a node.
-Not cheap: every file is read once at each member. The ledger notes each digest with size, time and inode of its file; with
+files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed at a node. Not
+cheap: every file is read once at each member. The ledger notes each digest with size, time and inode of its file; with
 `cached` a file that still has them is not read again. `coverage` tells by these rows how many copies are proved. Source:
-seed 003 "Data recovery flow"; docs/decisions/0024.
+docs/replication.md; docs/decisions/0024.
 """
 
 from __future__ import annotations

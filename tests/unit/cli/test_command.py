@@ -1,4 +1,4 @@
-"""The command from the outside: what goes to stdout, what to stderr, which exit code (CONTRACT §1)."""
+"""The command from the outside: what goes to stdout, what to stderr, which exit code."""
 
 from __future__ import annotations
 

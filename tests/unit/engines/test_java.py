@@ -1,4 +1,4 @@
-"""Which Java Spark gets (DESIGN §7)."""
+"""Which Java Spark gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of points, and who wins where they meet (DESIGN §3)."""
+"""Columns of points, and who wins where they meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One canonical text for a device, whatever file it comes from (CONTRACT §1)."""
+"""One canonical text for a device, whatever file it comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a listing is sealed, and what a person is told of the rest (DESIGN §1)."""
+"""What of a listing is sealed, and what a person is told of the rest."""
 
 from __future__ import annotations
 
