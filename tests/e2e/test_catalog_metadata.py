@@ -188,6 +188,28 @@ def test_a_parked_table_that_is_gone_or_not_wanted_ends_no_capture(tmp_path: Pat
     assert said.code == 0, said
 
 
+@pytest.mark.parametrize("running", [MARIADB], indirect=True)
+def test_a_parked_table_is_parked_under_its_new_name(tmp_path: Path, server: MariaDb) -> None:
+    orders = Orders(tmp_path, server)
+    server.run("CREATE TABLE d.t (id INT PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "ALTER TABLE d.t ADD a INT")
+    server.run("CREATE TABLE d.new LIKE d.t", "INSERT INTO d.new VALUES (2, 2)")
+    orders.capture().refused(6, "d.t is parked")
+    server.run("RENAME TABLE d.t TO d.old, d.new TO d.t", "ALTER TABLE d.old RENAME d.`o ld`")
+    orders.capture().refused(6, "d.o ld is parked: its definition changed behind")
+    assert list(read_known(Disk(orders.store)).parked) == ["d.o ld"]
+    orders.capture().refused(6, "d.o ld is parked")  # the statement that the store ends with came again
+    assert list(read_known(Disk(orders.store)).parked) == ["d.o ld"]
+    assert orders.run("bootstrap", "--tables", "d.o ld").code == 0
+    assert orders.capture().code == 0
+    [shown] = orders.run("show").json["sources"]
+    states = {table["name"]: table["state"] for table in shown["bootstrap"]}
+    assert states == {"d.o ld": "done"}
+    lines = orders.read()
+    begun = next(number for number, line in enumerate(lines) if line["k"] == "bootstrap_begin")
+    assert fold([line for line in lines[begun:] if line.get("table") == "o ld"]) == [(1, None)]
+    assert fold([line for line in lines if line.get("table") == "new"]) == [(2, 2)]
+
+
 def test_files_have_no_catalog_and_end_what_was_proved(tmp_path: Path, server: MariaDb) -> None:
     orders = Orders(tmp_path, server)
     server.run("CREATE TABLE d.t (id INT PRIMARY KEY, a INT)", "INSERT INTO d.t VALUES (1, 1)")

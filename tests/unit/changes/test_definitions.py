@@ -10,6 +10,7 @@ from tidemark.changes.capture.definitions import (
     Statement,
     begin_of,
     end_by,
+    find_renames,
     go_on,
     read_labels,
     read_statement,
@@ -58,6 +59,26 @@ def test_a_statement_may_define_what_it_names(sql: str, table: str) -> None:
 def test_what_leaves_a_table_as_it_is(sql: str) -> None:
     found = state(sql)
     assert found is None or not found.may_define("t")
+
+
+@pytest.mark.parametrize(
+    ("sql", "renames"),
+    [
+        ("RENAME TABLE a TO b", ["d.a d.b"]),
+        ('rename /* x */ tables if exists `a` wait 3 to e.b, `e` . `b``c, x` TO "b"', ["d.a e.b", "e.b`c, x d.b"]),
+        ("/*!50001 RENAME TABLE a TO b*/", ["d.a d.b"]),
+        ("ALTER TABLE a RENAME b", ["d.a d.b"]),
+        ("ALTER ONLINE TABLE IF EXISTS e.a ADD c INT COMMENT 'RENAME TO x', RENAME AS e.b, DROP d", ["e.a e.b"]),
+        ("ALTER TABLE a RENAME = b", ["d.a d.b"]),
+        ("ALTER TABLE a RENAME COLUMN b TO c", []),
+        ("ALTER TABLE a RENAME INDEX b TO c, RENAME KEY d TO e", []),
+        ("ALTER TABLE a COMMENT 'x, RENAME b'", []),
+        ("RENAME USER a TO b", []),
+        ("CREATE TABLE a AS SELECT 1", []),
+    ],
+)
+def test_names_that_a_statement_gives_to_tables(sql: str, renames: list[str]) -> None:
+    assert [f"{former} {new}" for former, new in find_renames(Query("d", sql))] == renames
 
 
 def test_a_definition_holds_between_two_statements() -> None:

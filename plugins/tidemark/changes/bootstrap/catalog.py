@@ -9,7 +9,7 @@ knows it of rows that were logged before a table was changed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +26,7 @@ from tidemark.changes.capture.definitions import (
     Where,
     begin_of,
     end_by,
+    find_renames,
     go_on,
     read_statement,
 )
@@ -53,10 +54,12 @@ _DEFINING = {
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of tables: definitions, and why rows of tables were lost, by `database.table`."""
+    """What is known of tables: definitions, and why rows of tables were lost, by `database.table`. `renamed`: where the last
+    statement stands that renamed one of these."""
 
     definitions: tuple[Definition, ...] = ()
     parked: dict[str, str] = field(default_factory=dict)
+    renamed: Place = (0, 0, 0)
 
 
 def read_known(disk: Disk) -> Known:
@@ -101,8 +104,16 @@ class Catalog:
             return
         if self._covered is not None and where.place >= _place_of(where.change_id, self._covered):
             self._statements.append(statement)
-        # CRASH WINDOW: an end that is on record, and its statement is not in the store: it comes again, and changes nothing.
-        self._change(definitions=end_by(self._known.definitions, [statement]))
+        # CRASH WINDOW: an end or a new name is on record, and its statement not stored: it comes again, and changes nothing.
+        self._change(definitions=end_by(self._known.definitions, [statement]), **self._follow_renames(query, where.place))
+
+    def _follow_renames(self, query: Query, place: Place) -> dict[str, Any]:
+        """What changes where a parked table gets another name: the rows that it lost are lost there."""
+        parked = dict(self.parked)
+        for former, new in find_renames(query) if place > self._known.renamed else ():
+            if former in parked:
+                parked[new] = parked.pop(former)
+        return {"parked": parked, "renamed": place} if parked != self.parked else {}
 
     def note_read(self, name: str) -> None:
         # CRASH WINDOW: the table is not parked any more, and not read: it is asked for, and the next round reads it.
@@ -231,12 +242,13 @@ def _write_known(disk: Disk, known: Known) -> None:
         }
         for one in known.definitions
     ]
-    told = {"format": FORMAT, "definitions": definitions, "parked": known.parked}
+    told = {"format": FORMAT, "definitions": definitions, "parked": known.parked, "renamed": known.renamed}
     disk.publish(PATH, json.dumps(told, ensure_ascii=False).encode())
 
 
 def _decode_known(found: dict[str, Any]) -> Known:
-    return Known(tuple(_decode_definition(**one) for one in found["definitions"]), dict(found["parked"]))
+    definitions = tuple(_decode_definition(**one) for one in found["definitions"])
+    return Known(definitions, dict(found["parked"]), _decode_place(found.get("renamed", (0, 0, 0))))
 
 
 def _decode_definition(
@@ -254,6 +266,6 @@ def _decode_definition(
     )
 
 
-def _decode_place(found: list[int]) -> Place:
+def _decode_place(found: Sequence[int]) -> Place:
     change_id, file, position = map(int, found)
     return change_id, file, position

@@ -75,10 +75,12 @@ class State:
         return replace(self, tables={**self.tables, **{name: Table() for name in names}})
 
     def with_parked(self, names: Iterable[str]) -> State:
-        """The same, with tables of which rows were lost. What was read of one does not count; one that is to be read is."""
+        """The same, with the tables of which rows were lost. What was read of one does not count; one that is to be read is.
+        One that was such a table has another name now."""
         states = {name: self.tables.get(name, Table(PARKED)).state for name in names}
         found = {name: Table(WAITING if state in OPEN else PARKED) for name, state in states.items()}
-        return replace(self, tables={**self.tables, **found})
+        others = {name: table for name, table in self.tables.items() if table.state != PARKED}
+        return replace(self, tables={**others, **found})
 
     def with_cancelled(self) -> State:
         """The same, with no table to be read on."""

@@ -163,6 +163,38 @@ def read_statement(query: Query, place: Place) -> Statement | None:
     return Statement(place, query.sql) if defines else None
 
 
+_NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
+_TABLE = rf"({_NAME})(?:\s*\.\s*({_NAME}))?"
+_NOISE = re.compile(r"/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
+_WAIT = r"(?:\s+(?:WAIT\s+\d+|NOWAIT))?"
+_RENAME = re.compile(rf"\s*RENAME\s+TABLES?\s+(?:IF\s+EXISTS\s+)?{_TABLE}", re.IGNORECASE)
+_PAIR = re.compile(rf"(?:TABLES?|,)\s+(?:IF\s+EXISTS\s+)?{_TABLE}{_WAIT}\s+TO\s+{_TABLE}", re.IGNORECASE)
+_ALTER = re.compile(rf"\s*ALTER\s+(?:(?:ONLINE|OFFLINE|IGNORE)\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?{_TABLE}", re.IGNORECASE)
+_NEW = re.compile(rf"\bRENAME(?:\s+(?:TO|AS)\s+|\s*=\s*|\s+){_TABLE}\s*(?:,|$)", re.IGNORECASE)
+
+
+def find_renames(query: Query) -> list[tuple[str, str]]:
+    """(former, new) name of each table that a statement renames, as `database.table`, in its order."""
+    sql = _NOISE.sub(" ", query.sql)
+    if _RENAME.match(sql):
+        pairs = [(one[1], one[2], one[3], one[4]) for one in _PAIR.finditer(sql)]
+    else:
+        altered = _ALTER.match(sql)
+        new = _NEW.search(sql, altered.end()) if altered else None
+        pairs = [(altered[1], altered[2], new[1], new[2])] if altered and new else []
+    return [(_join_name(query, *pair[:2]), _join_name(query, *pair[2:])) for pair in pairs]
+
+
+def _join_name(query: Query, first: str, second: str | None) -> str:
+    """The name of a table that is written with its database, or without."""
+    database, table = (_unquote(first), _unquote(second)) if second else (query.database, _unquote(first))
+    return f"{database}.{table}"
+
+
+def _unquote(name: str) -> str:
+    return name[1:-1].replace(2 * name[0], name[0]) if name[0] in '`"' else name
+
+
 def end_by(definitions: Sequence[Definition], statements: Iterable[Statement]) -> tuple[Definition, ...]:
     """The definitions, each up to the first of these statements behind its begin that may have changed its table."""
     found = list(definitions)
