@@ -126,6 +126,13 @@ class DyingDisk(Disk):
         super().append_index(path, offset, data)
         self.effects.point(f"after index {path} {offset}")
 
+    def overwrite(self, path: str, offset: int, data: bytes) -> None:
+        self._point(f"overwrite {path} {offset}")
+        super().overwrite(path, offset, data[: len(data) // 2])
+        self.effects.point(f"after half of overwrite {path} {offset}")
+        super().overwrite(path, offset, data)
+        self.effects.point(f"after overwrite {path} {offset}")
+
     def publish(self, path: str, data: bytes) -> None:
         self._point(f"publish {path}")
         super().publish(path, data)

@@ -5,6 +5,7 @@ Enter by `sources`: what `./tidemark changes …` does with a source of the sett
     binlog      decode binary logs: events, tables, rows, GTID sets
     connection  the events of a server, or of log files
     store       the indexed change store: append, recover, find, read, retain
+    mirror      the binary logs themselves, beside the store
     capture     events into the store: whole transactions, each once
     trust       may a server be trusted, how long it keeps what is not captured, and what it purged before that
     bootstrap   the rows that tables have when their capture begins, between the changes

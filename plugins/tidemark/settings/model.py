@@ -21,6 +21,7 @@ from tidemark.settings.values import (
     one_of,
     parse_bandwidth,
     parse_cron,
+    parse_flag,
     parse_folders,
     parse_host_key,
     parse_hours,
@@ -445,6 +446,7 @@ class SourceSettings:
         0, parse_size, '"200 GB" limits the store: `changes retain` removes the oldest first; "" means no limit'
     )
     compress_hours: int = setting(2, whole_number(0), "`changes retain` compresses older buckets harder; 0 means never")
+    mirror: bool = setting(False, parse_flag, "true keeps the binary logs of the server beside the store, byte for byte")
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,14 @@ def one_of(*allowed: str) -> Reader:
     return read
 
 
+def parse_flag(value: Any) -> bool:
+    if isinstance(value, FromEnvironment) and value in ("true", "false"):
+        return value == "true"
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def whole_number(minimum: int, maximum: int | None = None) -> Reader:
     """Make a reader of whole numbers from `minimum` to `maximum`, both included. The environment gives digits."""
     limits = f"from {minimum} to {maximum}" if maximum is not None else f"of at least {minimum}"

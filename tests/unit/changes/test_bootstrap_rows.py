@@ -122,6 +122,16 @@ def test_a_table_with_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path,
     run_here(config, "changes", "bootstrap", "orders").refused(6, "d.u", "year(2)")
 
 
+@pytest.mark.parametrize("shared_server", [MARIADB], indirect=True)
+def test_a_log_has_the_whole_year_of_a_column_with_two_digits(tmp_path: Path, server: MariaDb) -> None:
+    server.run("FLUSH BINARY LOGS", "CREATE TABLE d.u (id INT PRIMARY KEY, u YEAR(2))")
+    server.run("INSERT INTO d.u VALUES (1, 99), (2, 0), (3, 70), (4, 2155), (5, 69), (6, NULL)")
+    config = write_settings(tmp_path, server)
+    assert run_here(config, "changes", "capture", "orders", "--from", f"{server.logs[-1].name}:4").code == 0
+    years = [line["after"][1] for line in read(config) if line["k"] == "row"]
+    assert years == [1999, 2000, 1970, 2155, 2069, None]
+
+
 NUMBERS = "FROM numbers"
 KEYS = {
     "two": (

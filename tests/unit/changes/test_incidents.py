@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.binlog_maker import MAGIC, SIGNED, description, event, field, log, rows_event, table_map, uint
+from tests.change_worlds import read_all
 from tests.unit.changes.test_capture import World
 from tidemark.changes.binlog.layout import EventType as E
 from tidemark.changes.binlog.tables import ColumnType as T
+from tidemark.changes.capture.run import Job, capture
+from tidemark.changes.capture.transactions import Rules
+from tidemark.changes.connection.files import open_files
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import Mark
+from tidemark.errors import PermanentError
 
 ROW = [table_map([T.LONG], b"", SIGNED, field(4, b"\x01a")), rows_event(b"\0" + uint(7, 4), 1, kind=E.WRITE_ROWS_V1)]
 INCIDENT, XID = event(E.INCIDENT, uint(1, 2) + b"\x04gone"), event(E.XID, uint(9, 8))
@@ -81,6 +89,27 @@ def test_an_incident_before_a_transaction_that_is_cut_off_stands_in_the_next(wor
     world.capture("--files", str(first), str(second))
     found = [(line["gtid"], line["k"]) for line in world.read() if line["k"] != "schema"]
     assert found == [("0-1-1", "row"), ("0-1-1", "commit"), ("0-1-2", "unproved"), ("0-1-2", "row"), ("0-1-2", "commit")]
+
+
+def test_an_incident_at_the_end_of_a_log_that_is_purged_is_not_forgotten(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"mysql-bin.00000{number}" for number in (1, 2))
+    first.write_bytes(log(maria(1), *ROW, XID, INCIDENT, server="10.11.9-MariaDB"))
+    second.write_bytes(log(maria(2), *ROW, XID, server="10.11.9-MariaDB"))
+    disk, fences = Disk(tmp_path / "store"), count(1)
+
+    def run(*places: Path, stops: bool) -> None:
+        rules = Rules(lambda *_: True, stops=stops)
+        capture(Job(disk, next(fences), rules, lambda end: (open_files(places), end is not None and places[0] == first)))
+
+    for _ in range(2):
+        with pytest.raises(PermanentError, match="lost changes"):
+            run(first, stops=True)
+    with pytest.raises(PermanentError, match="lost changes"):
+        run(second, stops=True)
+    run(second, stops=False)
+    marks = [[one.word for one in each.records if isinstance(one, Mark)] for each in read_all(disk)]
+    assert marks == [["commit"], ["unproved", "commit"]]
+    assert not (disk.root / "lost.json").exists()
 
 
 def events_with_gtid(events: list[bytes]) -> list[bytes]:

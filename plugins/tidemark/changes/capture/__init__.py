@@ -14,5 +14,6 @@ Enter by `run.capture` with a `Job`. Events come from `changes.connection`, file
     run           from the store's durable end on, up to the end of the events
     proof         is every transaction of the logs in the store, once
 
-Imports `changes.binlog`, `changes.connection`, `changes.store`, `errors`, `progress`. Knows no settings and no ledger.
+Imports `changes.binlog`, `changes.connection`, `changes.mirror`, `changes.store`, `errors`, `progress`. Knows no
+settings and no ledger.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -113,3 +114,21 @@ def write_origin(disk: Disk, origin: Origin) -> None:
         for change_id, logs in origin.changes.items()
     }
     disk.publish(PATH, json.dumps({"format": FORMAT, "changes": changes}).encode())
+
+
+LOST_PATH = "lost.json"
+
+
+def write_lost(disk: Disk, seq: int, what: Sequence[str]) -> None:
+    """Keep what the logs told as lost behind transaction `seq`, the store's last one. An incident has no GTID: where its
+    log is purged, or another server goes on, nothing else says that it was there."""
+    if what:
+        disk.publish(LOST_PATH, json.dumps({"format": 1, "seq": seq, "what": list(what)}, ensure_ascii=False).encode())
+    elif LOST_PATH in disk.list_names("."):
+        disk.remove([LOST_PATH])
+
+
+def read_lost(disk: Disk, seq: int) -> Sequence[str]:
+    """What was lost behind transaction `seq`."""
+    found = read_document(disk, LOST_PATH, 1, lambda found: (int(found["seq"]), list(map(str, found["what"]))))
+    return found[1] if found is not None and found[0] == seq else ()

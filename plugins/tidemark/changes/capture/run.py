@@ -7,7 +7,7 @@ else. The transaction it ends with is read again and must be the same one, or th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,7 +15,16 @@ from pathlib import Path
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.capture.ahead import read_ahead
-from tidemark.changes.capture.identity import Head, Logs, Origin, number_of, read_origin, write_origin
+from tidemark.changes.capture.identity import (
+    Head,
+    Logs,
+    Origin,
+    number_of,
+    read_lost,
+    read_origin,
+    write_lost,
+    write_origin,
+)
 from tidemark.changes.capture.parked import Parked
 from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.transactions import (
@@ -31,6 +40,7 @@ from tidemark.changes.capture.transactions import (
 )
 from tidemark.changes.connection.files import open_files
 from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
+from tidemark.changes.mirror import Mirror
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import Mark, Record, Rows, Transaction
@@ -113,7 +123,8 @@ def open_log_files(paths: Iterable[Path]) -> OpenDump:
 class Job:
     """What to capture, and how. `start`: the first transaction that a new store takes. `until`: the first that is left out;
     positions are those of the logs that are read. `switch`: None: logs that the store is not from are refused.
-    `follow`: the events have no end, and a server that is away is asked again; it ends where `is_asked` for something."""
+    `follow`: the events have no end, and a server that is away is asked again; it ends where `is_asked` for something.
+    `mirror`: keeps the logs, too."""
 
     disk: Disk
     fence: int
@@ -125,6 +136,7 @@ class Job:
     is_asked: Callable[[], bool] = bool
     limits: Limits | None = None
     switch: Switch | None = None
+    mirror: Mirror | None = None
 
 
 def capture(job: Job, progress: Progress = ignore_progress) -> Captured:
@@ -136,7 +148,8 @@ def capture(job: Job, progress: Progress = ignore_progress) -> Captured:
 def open_writer(job: Job) -> Writer:
     """The writer of a job's store."""
     # Who follows is waited for; on the way to an end, a group each second spares encoding most transactions twice.
-    return Writer(job.disk, job.fence, job.limits or (Limits() if job.follow else Limits(group_seconds=1.0)))
+    limits = job.limits or (Limits() if job.follow else Limits(group_seconds=1.0))
+    return Writer(job.disk, job.fence, limits, before_durable=job.mirror.sync if job.mirror else bool)
 
 
 def capture_into(job: Job, writer: Writer, progress: Progress = ignore_progress) -> Captured:
@@ -189,6 +202,8 @@ class _Capture:
     def _make_durable(self) -> Captured:
         self._append_waiting()
         self.writer.sync()
+        if self.job.mirror is not None:
+            self.job.mirror.sync()  # also what stands behind the last transaction
         self.parked.forget(self.writer.durable)
         self.done.last = self.writer.durable
         return self.done
@@ -233,7 +248,7 @@ class _Capture:
         if dump is None:
             return
         try:
-            events = self._note_heads(read_ahead(dump, self._rest) if self.job.follow else dump.events())
+            events: Iterator[RawEvent] = self._note_heads(read_ahead(dump, self._rest) if self.job.follow else dump.events())
             try:
                 first = next(events, None)
             except (CorruptionError, PermanentError) as damaged:
@@ -244,16 +259,38 @@ class _Capture:
                 return
             if end is not None:
                 self._judge_first(first, end, comes_again=comes_again)
+            events, mirror = chain([first], events), self.job.mirror
+            if mirror is not None:
+                events = mirror.keep(events, self.change_id, is_proved=not comes_again)
             rules, offset = replace(self.job.rules, change_id=self.change_id), self.writer.state.gtid_offset
             if rules.catalog is not None:
                 rules.catalog.begin(self.change_id, self.writer.state.info.order[:3])
             gtids = parse_gtids(self.writer.gtids)
-            groups = iter(Transactions(chain([first], events), rules, gtids, offset, ahead=not self.job.follow))
+            transactions = Transactions(events, rules, gtids, offset, ahead=not self.job.follow)
+            groups = iter(transactions)
+            if not comes_again and (end is None or not is_log_head(end.position)):
+                transactions.lost += self._read_lost()
             if comes_again:
                 self._pass_known(groups, _name_place(end))
-            self._append_all(groups)
+                if mirror is not None:
+                    mirror.prove()
+            try:
+                self._append_all(groups)
+            finally:
+                if transactions.lost:
+                    self._make_durable()  # it stands behind this
+                write_lost(self.job.disk, self.writer.state.seq, [mark.text for mark in transactions.lost])
         finally:
             dump.close()
+
+    def _read_lost(self) -> Sequence[Mark]:
+        """What the former logs told as lost behind the store's end: nobody reads it there again."""
+        lost = [Mark(UNPROVED, what) for what in read_lost(self.job.disk, self.writer.state.seq)]
+        if lost and self.job.rules.stops:
+            raise PermanentError(
+                f"behind the end of the store {lost[0].text}", hint=f"what was lost stands in no log; {GO_ON}"
+            )
+        return lost
 
     def _note_heads(self, events: Iterable[RawEvent]) -> Iterator[RawEvent]:
         for raw in events:

@@ -98,7 +98,8 @@ class Transactions:
         self._gtids = gtids
         self._gtid_offset = gtid_offset
         self._put_back: list[tuple[str, Event]] = []
-        self._lost: list[Mark] = []  # what was lost between two transactions; it stands in the one that comes next
+        self.lost: list[Mark] = []
+        """What was lost between two transactions. It stands in the one that comes next."""
         self._is_wanted: IsWanted = lru_cache(1024)(lambda table: rules.wants(table.database, table.name))
         self._is_between = ahead  # no event that is decoded waits
         self._ahead = ahead
@@ -146,7 +147,7 @@ class Transactions:
 
     def _read_plain(self) -> Iterator[Group]:
         """The transactions that come next, as long as they are plain. What is not is asked for ever more seldom."""
-        while self._is_between and not self._put_back and not self._lost:
+        while self._is_between and not self._put_back and not self.lost:
             if self._patience:
                 self._patience -= 1
                 return
@@ -185,7 +186,9 @@ class Transactions:
             if self._gtids is None or not _fits(self._gtids, body):
                 self._gtids = body
         elif isinstance(body, Incident):
-            self._lost.append(_distrust(self._rules, f"{file}:{event.position}", *_describe_incident(body)))
+            what, hint = _describe_incident(body)
+            self.lost.append(Mark(UNPROVED, what))
+            _distrust(self._rules, f"{file}:{event.position}", what, hint)
         elif isinstance(body, Query):
             self._put_back.append((file, event))
             return self._open(file, event, None)
@@ -234,7 +237,7 @@ class Transactions:
     # reading
 
     def _read_items(self, state: _Open, after: Gtids, offset: int) -> Iterator[Item]:
-        yield from self._lost
+        yield from self.lost
         while not state.is_whole:
             found = self._next()
             if found is None:
@@ -256,7 +259,7 @@ class Transactions:
                     yield item
         yield from state.savepoints.take_all()
         self._gtids, self._gtid_offset = after, offset
-        self._lost = []  # of one that is cut off they stand in the next
+        self.lost = []  # of one that is cut off they stand in the next
 
 
 class _Feed:

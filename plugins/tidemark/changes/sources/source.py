@@ -38,9 +38,11 @@ from tidemark.changes.capture.run import (
 )
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
+from tidemark.changes.connection.dump import open_dump
 from tidemark.changes.connection.login import open_server
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import Exported, Query, Stream, Wants, choose_tables, export
+from tidemark.changes.mirror import Mirror
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -206,12 +208,15 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                 subject=source.name,
             )
         begin = _begin_store(source, request) if is_new else _Begin()
-        resume = None if request.files else resume_source(source, rules, follow=request.follow)
+        mirror = None if request.files else _open_mirror(source)
+        resume = None if request.files else resume_source(source, rules, mirror, follow=request.follow)
         open_events = resume.open_from(begin.log) if resume else open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = (lambda: bool(list_requests(disk))) if reads else bool
         switch = resume.open_behind if resume else None
-        job = Job(disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked, switch=switch)
+        job = Job(
+            disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked, switch=switch, mirror=mirror
+        )
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
         with cleaning_up, _recording_gap(source, files=bool(request.files)), open_writer(job) as writer:
             parts: list[Captured] = []
@@ -228,6 +233,14 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     _tell_parked(source, rules)
     rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
     return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables)
+
+
+def _open_mirror(source: Source) -> Mirror | None:
+    """What keeps the server's logs, if the settings say so."""
+    if not source.settings.mirror:
+        return None
+    login = login_of(source.settings)
+    return Mirror(source.disk, lambda address, start: open_dump(replace(login, addresses=(address,)), start))
 
 
 def _make_rules(source: Source, progress: Progress, *, files: bool = False) -> Rules:
@@ -281,7 +294,7 @@ def _read_tables(source: Source, job: Job, log: str, writer: Writer, progress: P
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     login, follow = login_of(source.settings), job.follow
-    resume = resume_source(source, job.rules)
+    resume = resume_source(source, job.rules, job.mirror)
     job = replace(job, open_dump=resume.open_from(log), switch=resume.open_behind, follow=False)
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
@@ -368,8 +381,9 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
         if not list_requests(disk) and not found.list_open() and not read_known(disk).parked:
             return found.tables
         rules = _make_rules(source, progress)
-        resume = resume_source(source, rules)
-        job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind)
+        mirror = _open_mirror(source)
+        resume = resume_source(source, rules, mirror)
+        job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind, mirror=mirror)
         with _recording_gap(source), open_writer(job) as writer:
             made = _read_tables(source, job, "", writer, progress)
     if made.refused is not None:
@@ -465,11 +479,19 @@ def open_files(patterns: Sequence[str]) -> OpenDump:
     return open_log_files(found)
 
 
-def resume_source(source: Source, rules: Rules | None = None, *, follow: bool = False) -> Resume:
+def resume_source(
+    source: Source, rules: Rules | None = None, mirror: Mirror | None = None, *, follow: bool = False
+) -> Resume:
     """What opens the server's events from where the store ends on."""
-    resume = Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow=follow)
     catalog = rules.catalog if rules else None
-    return replace(resume, on_server=catalog.use_server) if isinstance(catalog, Catalog) else resume
+
+    def tell_server(address: tuple[str, int]) -> None:
+        if isinstance(catalog, Catalog):
+            catalog.use_server(address)
+        if mirror is not None:
+            mirror.use_server(address)
+
+    return Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow, tell_server)
 
 
 # reading

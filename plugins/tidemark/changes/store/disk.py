@@ -6,6 +6,7 @@ after each call, and within `append`.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -97,6 +98,24 @@ class Disk:
             if offset == 0:
                 # CRASH WINDOW: the file may be there, empty or torn; readers leave out what is no whole block.
                 durable.sync_folder(os.path.dirname(place))  # noqa: PTH120 (bytes)
+
+    def overwrite(self, path: str, offset: int, data: bytes) -> None:
+        """Write `data` at `offset`, durably. What the file has behind it stays. Makes the file for offset 0."""
+        with self._translated(path):
+            place = self._place(path)
+            durable.make_folder(os.fsencode(place.parent))
+            is_new = not place.exists()
+            handle = durable.open_regular(os.fsencode(place), os.O_WRONLY | os.O_CREAT)
+            try:
+                if os.fstat(handle).st_size < offset:
+                    raise OSError(errno.ERANGE, "is shorter than the offset to write at")
+                os.lseek(handle, offset, os.SEEK_SET)
+                durable.write_all(handle, data)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            if is_new:
+                durable.sync_folder(os.fsencode(place.parent))
 
     def publish(self, path: str, data: bytes) -> None:
         """Replace a file whole, durably."""

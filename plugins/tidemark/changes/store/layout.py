@@ -75,6 +75,11 @@ class TailFile(NamedTuple):
         return f"tail/{self.fence}-{self.first:020}.tail"
 
 
+def mirror_path(change_id: int, log: str) -> str:
+    """Where the bytes of a log of the source are, if they are kept."""
+    return f"mirror/{change_id}/{log}"
+
+
 @dataclass(frozen=True)
 class State:
     """What is known after a transaction. Everything but `info` only grows, and so does `info.order`.

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from tidemark.changes.store.block import compress_block
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.layout import hour_name, hour_of, parse_hour
+from tidemark.changes.store.layout import hour_name, hour_of, mirror_path, parse_hour
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import Bucket, corruption_error, read_first, read_rest, walk_blocks
 
 
 @dataclass(frozen=True)
 class Hour:
-    """An hour of the store: its bytes, and the number of its last transaction."""
+    """An hour of the store: its bytes, with the logs that go when it goes, and the number of its last transaction."""
 
     hour: int
     bytes: int
@@ -77,7 +77,28 @@ def retain(disk: Disk, rules: Rules, now: float, is_asked_to_end: Callable[[], b
             # CRASH WINDOW: a folder of which some files are left; the next round removes the rest.
             disk.remove_tree(f"expired/{name}")
             removed.append(name)
+    _remove_mirrored(disk)
     return Retained(tuple(retired), tuple(removed), tuple(_compress_buckets(disk, this_hour, rules, is_asked_to_end)))
+
+
+def _remove_mirrored(disk: Disk) -> None:
+    """Remove the logs that are kept beside the store, of which it has no transaction any more."""
+    reader = Reader(disk)
+    if reader.view.buckets:
+        begin = reader.state_before(reader.view.buckets[0]).info.order[:2]
+        # CRASH WINDOW: some logs are gone and others, which should be, are not; the next round goes on.
+        disk.remove(path for place, path in _list_mirrored(disk) if place < begin)
+
+
+def _list_mirrored(disk: Disk) -> list[tuple[tuple[int, int], str]]:
+    """((change id, number), path) of each log that is kept, in their order."""
+    found = []
+    for change_id in disk.list_names("mirror"):
+        for log in disk.list_names(f"mirror/{change_id}"):
+            number = log.rpartition(".")[2]
+            if change_id.isdecimal() and number.isdecimal():
+                found.append(((int(change_id), int(number)), mirror_path(int(change_id), log)))
+    return sorted(found)
 
 
 def _compress_buckets(disk: Disk, now: int, rules: Rules, is_asked_to_end: Callable[[], bool]) -> Iterator[str]:
@@ -112,9 +133,16 @@ def _list_hours(disk: Disk) -> list[Hour]:
     reader = Reader(disk)
     buckets = reader.view.buckets
     hours: dict[int, Hour] = {}
+    mirrored = _list_mirrored(disk)
     for bucket, following in zip(buckets, [*buckets[1:], None], strict=True):
-        last = reader.state_before(following).seq if following else reader.view.end.seq
-        with disk.open_file(bucket.file.path) as file:
-            number = bucket.file.id.hour
-            hours[number] = Hour(number, file.taken + (hours[number].bytes if number in hours else 0), last)
+        end = reader.state_before(following) if following else reader.view.end
+        number, taken = bucket.file.id.hour, hours[bucket.file.id.hour].bytes if bucket.file.id.hour in hours else 0
+        while mirrored and (following is None or mirrored[0][0] < end.info.order[:2]):
+            taken += _measure(disk, mirrored.pop(0)[1])
+        hours[number] = Hour(number, taken + _measure(disk, bucket.file.path), end.seq)
     return list(hours.values())
+
+
+def _measure(disk: Disk, path: str) -> int:
+    with disk.open_file(path) as file:
+        return file.taken

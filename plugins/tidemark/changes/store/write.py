@@ -69,7 +69,7 @@ class Writer:
 
     `state` and `gtids` are as of the last transaction appended, `durable` as of the last one that readers see, `taken` as of
     the last one of the holder before. A capture resumes at `state` of a new writer, and tells nobody of a transaction before
-    it is durable.
+    it is durable. `before_durable` is called before transactions become so.
     """
 
     def __init__(
@@ -78,11 +78,13 @@ class Writer:
         fence: int,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        before_durable: Callable[[], object] = bool,
     ) -> None:
         self.disk = disk
         self.fence = fence
         self.limits = limits or Limits()
         self.clock = clock
+        self.before_durable = before_durable
         self.state = self.durable = State()
         self._gtids: object = ""
         self._durable_gtids = ""
@@ -252,6 +254,7 @@ class Writer:
         group = self._waiting[self._grouped :]
         draft = Draft(self.durable, self.state, self._durable_gtids, self.gtids, group)
         data = encode_block(draft, compress=False).place(DataPosition(TAIL, self._tail_bytes).pack(), self.fence)
+        self.before_durable()
         self._check_held()
         self.disk.append(self._tail.path, self._tail_bytes, data)
         self._check_held()  # a holder that claimed the store before may have read the tail before it had this group
@@ -296,6 +299,7 @@ class Writer:
             raise PermanentError("a transaction takes more than 4 GiB of a bucket", subject=self._bucket.path)
         position = DataPosition(self._bucket.id, self._offset)
         data = block.place(position.pack(), self.fence)
+        self.before_durable()
         self._check_held()
         self.disk.append(self._bucket.path, self._offset, data)
         # CRASH WINDOW: a block that no index tells of; readers walk on from the last one that is told.

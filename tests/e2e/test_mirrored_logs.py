@@ -1,0 +1,111 @@
+"""Logs of a real server that are kept beside a store: byte for byte those of the server, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commanded import run_here
+from tests.dump_worlds import start_server
+from tests.e2e.test_capture_server import Orders
+from tests.services.mariadb import MariaDb
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("mariadb", {}), marks=pytest.mark.real("mariadb"), id="mariadb"),
+        pytest.param(("mariadb", {"binlog_checksum": "NONE"}), marks=pytest.mark.real("mariadb"), id="no checksums"),
+        pytest.param(("mysql", {}), marks=pytest.mark.real("mysql"), id="mysql"),
+    ],
+)
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    name, options = request.param
+    with closing(start_server(name, {"max_binlog_size": "8192", **options})) as found:
+        yield found
+
+
+@pytest.fixture
+def orders(tmp_path: Path, server: MariaDb) -> Orders:
+    server.run("DROP DATABASE IF EXISTS shop")
+    server.reset()
+    server.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DECIMAL(10,2))")
+    found = Orders(tmp_path, server)
+    found.config.write_text(found.config.read_text() + "mirror = true\n")
+    return found
+
+
+def mirrored(orders: Orders) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((orders.folder / "store" / "mirror" / "1").iterdir())}
+
+
+def closed_logs(server: MariaDb) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in server.logs[:-1]}
+
+
+def test_they_are_the_servers_own_whatever_is_killed(orders: Orders) -> None:
+    choice = random.Random(5)
+    for number in range(8):
+        follower = orders.start("--follow")
+        for _ in range(30):
+            orders.change(choice)
+            time.sleep(choice.uniform(0, 0.02))
+        assert follower.poll() is None, follower.communicate()[1]
+        follower.send_signal(signal.SIGKILL)
+        follower.communicate()
+        if number == 4:
+            orders.server.stop()
+            orders.server.restart()
+    orders.server.run("FLUSH BINARY LOGS")
+    assert orders.run("capture", "orders").code == 0
+    kept = mirrored(orders)
+    assert len(kept) > 5
+    assert {name: kept[name] for name in closed_logs(orders.server)} == closed_logs(orders.server)
+    assert read_again(orders) == orders.read()
+
+
+def read_again(orders: Orders) -> list[dict[str, Any]]:
+    """What a new store has, captured from the logs that are kept."""
+    other = orders.folder / "again.toml"
+    other.write_text('[sources.again]\nstore = "again"\ntables = ["shop.*"]\n')
+    logs = str(orders.folder / "store" / "mirror" / "1" / "*")
+    assert run_here(other, "changes", "capture", "again", "--files", logs).code == 0
+    out = orders.folder / "again.jsonl"
+    assert run_here(other, "changes", "read", "again", "--out", str(out)).code == 0
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_source_that_kept_none_before_has_the_log_that_it_is_in_whole(orders: Orders) -> None:
+    orders.config.write_text(orders.config.read_text().replace("mirror = true\n", ""))
+    orders.change(random.Random(1))
+    orders.server.run("FLUSH BINARY LOGS", "INSERT INTO shop.orders VALUES (900, 'a', 1)")
+    assert orders.run("capture", "orders").code == 0
+    orders.config.write_text(orders.config.read_text() + "mirror = true\n")
+    orders.server.run("INSERT INTO shop.orders VALUES (901, 'b', 1)", "FLUSH BINARY LOGS")
+    assert orders.run("capture", "orders").code == 0
+    last = orders.server.logs[-2]
+    assert mirrored(orders)[last.name] == last.read_bytes()
+    assert orders.server.logs[0].name not in mirrored(orders)
+
+
+@pytest.mark.real("mariadb")
+def test_a_server_that_keeps_its_logs_encrypted_is_refused_by_name(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"1;{'a7' * 32}\n")
+    keys.chmod(0o644)
+    options = {"plugin_load_add": "file_key_management", "file_key_management_filename": str(keys), "encrypt_binlog": "ON"}
+    with closing(start_server("mariadb", options)) as server:
+        server.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
+        orders = Orders(tmp_path, server)
+        orders.config.write_text(orders.config.read_text() + "mirror = true\n")
+        orders.run("capture", "orders").refused(6, "keeps its logs encrypted")
