@@ -1,7 +1,7 @@
-"""Writers that change the tables of a real MariaDB at once, and the record that they keep of each transaction, by its GTID.
+"""Writers that change the tables of a real server at once, and the record that they keep of each transaction, by its GTID.
 
-A writer changes only rows whose keys are its own, so it knows what stood before. The server tells the GTID of what it did
-(`@@last_gtid`): the record is made without the binary log.
+A writer changes only rows that are its own, so it knows what stood before. MariaDB tells the GTID of what it did
+(`@@last_gtid`); at MySQL a writer gives its transactions GTIDs of its own. The record is made without the binary log.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from typing import Any
 import pymysql
 
 from tests.services.mariadb import PASSWORD, USER, MariaDb
+from tests.services.mysql import MySql
 
 Row = list[Any]
 Change = tuple[str, str, Row | None, Row | None]  # table, operation, before, after
-OLD_ROWS, KEYS = 3_000, 1_000_000
+OLD_ROWS, LOOSE_ROWS, KEYS = 3_000, 300, 1_000_000
 TOGETHER, COUNTER = "d.together", "d.counter"
+LOOSE = "d.loose"
+"""Tables without a key, one of each writer. Rows of one are changed by `n`, those that are equal together."""
+LARGE, MOST_LARGE = "d.large", 6
+"""A table of values of a megabyte and more, and how often a writer writes to it."""
 _COLUMNS = "(id INT PRIMARY KEY, n INT, note LONGTEXT, paid DECIMAL(10,2))"
 
 
@@ -29,12 +34,19 @@ def make_tables(server: MariaDb, writers: int) -> None:
     server.run("CREATE DATABASE d CHARACTER SET utf8mb4", f"CREATE TABLE {TOGETHER} {_COLUMNS}")
     server.run(f"CREATE TABLE {COUNTER} (id INT PRIMARY KEY, n INT)")
     server.run(f"INSERT INTO {COUNTER} VALUES (1, 0)")
+    server.run(f"CREATE TABLE {LARGE} (id INT PRIMARY KEY, data LONGBLOB, doc JSON)")
     for number in range(writers):
-        rows = f"SELECT {number * KEYS} + seq, seq, CONCAT('ü', seq), seq + 0.25 FROM d.seq_1_to_{OLD_ROWS}"
+        rows = f"SELECT {number * KEYS} + seq, seq, CONCAT('ü', seq), seq + 0.25 FROM {numbers(server, OLD_ROWS)}"
         server.run(
             f"INSERT INTO {TOGETHER} {rows}", f"CREATE TABLE d.own{number} {_COLUMNS}", f"INSERT INTO d.own{number} {rows}"
         )
+        server.run(f"CREATE TABLE {LOOSE}{number} (n INT, note LONGTEXT)")
+        server.run(f"INSERT INTO {LOOSE}{number} SELECT seq % 50, 'old' FROM {numbers(server, LOOSE_ROWS)}")
     server.run("FLUSH BINARY LOGS")
+
+
+def numbers(server: MariaDb, last: int) -> str:
+    return server.numbers(last) if isinstance(server, MySql) else f"d.{server.numbers(last)}"
 
 
 @dataclass
@@ -50,6 +62,8 @@ class Writer:
     trouble: list[BaseException] = field(default_factory=list)
     added: int = 0
     renamed: int = 0
+    named: int = 1  # at MySQL: the number of the next GTID
+    larges: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed * 100 + self.number)
@@ -57,6 +71,11 @@ class Writer:
         first = self.number * KEYS
         for table in (TOGETHER, self.own):
             self.rows[table] = {first + n: [first + n, n, f"ü{n}", f"{n}.25"] for n in range(1, OLD_ROWS + 1)}
+        self.loose = f"{LOOSE}{self.number}"
+        self.rows[self.loose] = {n: [n % 50, "old"] for n in range(1, LOOSE_ROWS + 1)}
+        self.rows[LARGE] = {}
+        self.is_mysql = isinstance(self.server, MySql)
+        self.uuid = f"{self.number + 1:08}-0000-0000-0000-000000000000"
         self.connection = pymysql.connect(
             host="127.0.0.1",
             port=self.server.port,
@@ -64,10 +83,12 @@ class Writer:
             password=PASSWORD.encode(),
             autocommit=True,
             charset="utf8mb4",
+            max_allowed_packet=1 << 28,
         )
 
     def write_until(self, ended: threading.Event) -> None:
         deeds = {self._commit: 60, self._roll_back: 6, self._commit_xa: 8, self._roll_back_xa: 3, self._commit_large: 2}
+        deeds |= {self._change_loose: 8, self._commit_larges: 1}
         deeds |= {self._add_column: 3, self._drop_column: 3, self._truncate: 1, self._make_again: 1, self._rename: 2}
         try:
             while not ended.is_set():
@@ -86,14 +107,27 @@ class Writer:
                 cursor.execute(statement)
             return list(cursor.fetchall())
 
+    def _name(self) -> None:
+        """What begins now has a GTID of ours, where the server does not tell which one it gave."""
+        if self.is_mysql:
+            self._run(f"SET gtid_next = '{self.uuid}:{self.named}'")
+
+    def _end_name(self, *, is_used: bool) -> str:
+        gtid = f"{self.uuid}:{self.named}"
+        if self.is_mysql:
+            self._run("SET gtid_next = AUTOMATIC")
+            self.named += is_used
+        return gtid
+
     def _note(self, what: list[Change] | str) -> None:
-        gtid = self._run("SELECT @@last_gtid")[0][0]
+        gtid = self._end_name(is_used=True) if self.is_mysql else self._run("SELECT @@last_gtid")[0][0]
         assert gtid and gtid not in self.record, f"{what} has no GTID of its own: {gtid}"
         self.record[gtid] = what
 
     # transactions
 
     def _commit(self) -> None:
+        self._name()
         self._run("BEGIN")
         changes = self._change()
         if self.chance.random() < 0.3:
@@ -111,9 +145,11 @@ class Writer:
 
     def _roll_back(self) -> None:
         kept = {table: dict(rows) for table, rows in self.rows.items()}
+        self._name()
         self._run("BEGIN")
         self._change()
         self._run("ROLLBACK")
+        self._end_name(is_used=False)
         self.rows = kept
 
     def _commit_xa(self) -> None:
@@ -129,10 +165,13 @@ class Writer:
         self.rows = kept
 
     def _prepare_xa(self) -> list[Change]:
+        self._name()
         self._run(f"XA START 'x{self.number}'")
         changes = self._change()
         self._run(f"XA END 'x{self.number}'", f"XA PREPARE 'x{self.number}'")
+        self._end_name(is_used=True)
         time.sleep(self.chance.uniform(0, 0.5))
+        self._name()
         return changes
 
     def _commit_large(self) -> None:
@@ -140,10 +179,55 @@ class Writer:
         count, first = self.chance.randrange(1_000, 4_000), self.next_key
         self.next_key += count
         long = "lang" * 100
-        self._run(f"INSERT INTO {TOGETHER} SELECT {first - 1} + seq, seq, '{long}', 1 FROM d.seq_1_to_{count}")
+        self._name()
+        self._run(f"INSERT INTO {TOGETHER} SELECT {first - 1} + seq, seq, '{long}', 1 FROM {numbers(self.server, count)}")
         rows = [[first - 1 + n, n, long, "1.00"] for n in range(1, count + 1)]
         self.rows[TOGETHER] |= {row[0]: row for row in rows}
         self._note([(TOGETHER, "I", None, row) for row in rows])
+
+    def _commit_larges(self) -> None:
+        """Some rows of a megabyte or more each: together more than a block of the store."""
+        if self.larges >= MOST_LARGE:
+            return
+        self.larges += 1
+        changes: list[Change] = []
+        self._name()
+        self._run("BEGIN")
+        for _ in range(self.chance.randint(2, 4)):
+            size = self.chance.randrange(1_000_000, 2_500_000)
+            data, doc = self.chance.randbytes(size), '{"a": "' + "doc" * (size // 3) + '"}'
+            there = self.rows[LARGE]
+            key = self.chance.choice([*there, self.next_key, self.next_key])
+            before, after = there.get(key), [key, {"hex": data.hex()}, doc]
+            if before:
+                self._run(f"UPDATE {LARGE} SET data = X'{data.hex()}', doc = '{doc}' WHERE id = {key}")
+            else:
+                self._run(f"INSERT INTO {LARGE} VALUES ({key}, X'{data.hex()}', '{doc}')")
+                self.next_key += 1
+            there[key] = after
+            changes.append((LARGE, "U" if before else "I", before, after))
+        self._run("COMMIT")
+        self._note(changes)
+
+    def _change_loose(self) -> None:
+        """Rows of a table without a key. Those with one `n` come in the order in which they were inserted."""
+        n, rows = self.chance.randrange(50), self.rows[self.loose]
+        chosen = [number for number, row in rows.items() if row[0] == n]
+        deed = self.chance.choice(("insert", "insert", "update", "delete"))
+        self._name()
+        if deed == "insert" or not chosen:
+            new = [[n, self.chance.choice(("a", "b"))] for _ in range(self.chance.choice((1, 2, 20)))]
+            self._run(f"INSERT INTO {self.loose} VALUES " + ", ".join(f"({row[0]}, '{row[1]}')" for row in new))
+            rows |= dict(enumerate(new, max(rows, default=0) + 1))
+            self._note([(self.loose, "I", None, row) for row in new])
+        elif deed == "update":
+            self._run(f"UPDATE {self.loose} SET note = CONCAT(note, '+') WHERE n = {n}")
+            changed = {number: [n, rows[number][1] + "+"] for number in chosen}
+            self._note([(self.loose, "U", rows[number], row) for number, row in changed.items()])
+            rows |= changed
+        else:
+            self._run(f"DELETE FROM {self.loose} WHERE n = {n}")
+            self._note([(self.loose, "D", rows.pop(number), None) for number in chosen])
 
     def _change(self) -> list[Change]:
         """One to four statements in the open transaction. At least one changes a row."""
@@ -193,6 +277,7 @@ class Writer:
     # definitions of its own table
 
     def _define(self, statement: str) -> None:
+        self._name()
         self._run(statement)
         self._note(statement)
 
@@ -229,11 +314,18 @@ def _list(changes: list[Change]) -> str:
     return ", ".join(str(before[0]) for _, _, before, _ in changes if before)
 
 
-def fold_tables(lines: list[dict[str, Any]]) -> dict[str, dict[int, Row]]:
-    """The tables as rows, changes and definitions leave them. A known row is as the next line of it says."""
-    tables: dict[str, dict[int, Row]] = {}
+def fold_tables(lines: list[dict[str, Any]]) -> dict[str, dict[Any, Any]]:
+    """The tables as rows, changes and definitions leave them. A known row is as the next line of it says. Of a table without
+    a key: how often each row is there."""
+    tables: dict[str, dict[Any, Any]] = {}
+    whole: set[str] = set()
     for line in lines:
-        if line["k"] == "row":
+        if line["k"] == "bootstrap_begin" and line["text"].startswith(LOOSE):
+            tables[line["text"]] = {}
+            whole.add(line["text"])
+        elif line["k"] == "row" and f"{line['db']}.{line['table']}".startswith(LOOSE):
+            _count_row(tables, whole, line)
+        elif line["k"] == "row":
             rows = tables.setdefault(f"{line['db']}.{line['table']}", {})
             before, after = line["before"], line["after"]
             if before:
@@ -246,7 +338,19 @@ def fold_tables(lines: list[dict[str, Any]]) -> dict[str, dict[int, Row]]:
     return {name: rows for name, rows in tables.items() if rows}
 
 
-def _define(tables: dict[str, dict[int, Row]], sql: str) -> None:
+def _count_row(tables: dict[str, dict[Any, Any]], whole: set[str], line: dict[str, Any]) -> None:
+    """A row of a table without a key. What was there before the capture is known from where its rows were read on."""
+    name = f"{line['db']}.{line['table']}"
+    if name in whole:
+        rows = tables[name]
+        for row, step in ((line["before"], -1), (line["after"], 1)):
+            if row is not None:
+                left = rows.pop(tuple(row), 0) + step
+                assert left >= 0, line
+                rows |= {tuple(row): left} if left else {}
+
+
+def _define(tables: dict[str, dict[Any, Any]], sql: str) -> None:
     if found := re.fullmatch(r"ALTER TABLE (\S+) ADD COLUMN \S+ INT NOT NULL DEFAULT (\d+)", sql):
         tables[found[1]] = {key: [*row, int(found[2])] for key, row in tables.get(found[1], {}).items()}
     elif found := re.fullmatch(r"ALTER TABLE (\S+) DROP COLUMN \S+", sql):

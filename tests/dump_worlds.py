@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.binlog_maker import read_log, recorded
-from tests.services import mariadb, mysql
+from tests.services import mariadb, mysql, newest_mariadb
 from tests.services.binlog_source import BinlogSource
 from tests.services.mariadb import MariaDb
 from tests.services.processes import PartMissing, soon
@@ -25,14 +25,22 @@ MYSQL = {"binlog.000007": "real/binlog-invisible-columns.000001", "binlog.000008
 MARIA = {f"mysql-bin.{number:06}": f"workload/mysql-bin.{number:06}" for number in range(6, 11)}
 
 MARIADB = pytest.param("mariadb", marks=pytest.mark.real("mariadb"))
+NEWEST_MARIADB = pytest.param("newest_mariadb", marks=pytest.mark.real("newest_mariadb"))
 MYSQL_SERVER = pytest.param("mysql", marks=pytest.mark.real("mysql"))
 REAL_SERVERS = [MARIADB, MYSQL_SERVER]
+
+
+_STARTS: dict[str, Callable[[dict[str, str] | None], MariaDb]] = {
+    "mariadb": mariadb.start,
+    "newest_mariadb": newest_mariadb.start,
+    "mysql": mysql.start,
+}
 
 
 def start_server(kind: str, options: dict[str, str] | None = None) -> MariaDb:
     """A real server of a kind of `REAL_SERVERS`. Skips the test where this machine has none."""
     try:
-        return mysql.start(options) if kind == "mysql" else mariadb.start(options)
+        return _STARTS[kind](options)
     except PartMissing as missing:
         pytest.skip(str(missing))
 

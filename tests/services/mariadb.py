@@ -8,9 +8,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.services.processes import IS_ROOT, PartMissing, die_with_parent, free_port, stop, wait_until
 
@@ -18,6 +19,11 @@ START_SECONDS = 120.0
 START_TRIES = 5
 USER, PASSWORD = "tide", 'it\'s "tide" ü'
 BASE = "mysql-bin"
+_QUOTED = PASSWORD.replace("'", "''")
+ACCOUNTS = (
+    f"CREATE USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{_QUOTED}';\n"
+    f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
+)
 _OPTIONS = {
     "server_id": "1",
     "binlog_format": "ROW",
@@ -105,7 +111,7 @@ class MariaDb:
 
     def restart(self) -> None:
         """Start again on the same port (after `stop` or `kill`)."""
-        self.process = _launch(self.folder, self.port, self.options)
+        self.process = launch(_server(), self.folder, self.port, self.options)
 
     def close(self) -> None:
         self.kill()
@@ -117,9 +123,16 @@ class MariaDb:
         self._admin = []
 
 
+Server = TypeVar("Server", bound=MariaDb)
+
+
 def start(options: dict[str, str] | None = None) -> MariaDb:
     """Start a server; `options` are further options of mariadbd. Raises PartMissing where this machine has no MariaDB."""
-    template = _make_template()
+    return start_from(_make_template(), MariaDb, _server(), options)
+
+
+def start_from(template: Path, kind: type[Server], program: Sequence[str], options: dict[str, str] | None) -> Server:
+    """Start a server of a copy of a data folder."""
     folder = Path(tempfile.mkdtemp(prefix="tidemark-mariadb-"))
     shutil.copytree(template, folder / "data")
     (folder / "binlog").mkdir()
@@ -127,7 +140,7 @@ def start(options: dict[str, str] | None = None) -> MariaDb:
     for left in reversed(range(START_TRIES)):
         port = free_port()
         try:
-            return MariaDb(folder, port, every, _launch(folder, port, every))
+            return kind(folder, port, every, launch(program, folder, port, every))
         except RuntimeError:  # the port was taken meanwhile
             if not left:
                 raise
@@ -139,6 +152,10 @@ def _find(name: str) -> str:
     if found is None:
         raise PartMissing(f"no {name}: apt-get install mariadb-server")
     return found
+
+
+def _server() -> list[str]:
+    return [_find("mariadbd"), "--no-defaults"]
 
 
 @functools.cache
@@ -160,19 +177,20 @@ def _make_template() -> Path:
             break
         shutil.rmtree(folder)
         folder.mkdir()
-    quoted = PASSWORD.replace("'", "''")
-    accounts = (
-        "USE mysql;\nFLUSH PRIVILEGES;\n"
-        f"CREATE USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
-        f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
-    )
-    bootstrap = [_find("mariadbd"), "--no-defaults", data, "--bootstrap", "--skip-log-bin", "--character-set-server=utf8mb4"]
-    subprocess.run([*bootstrap, *own], input=accounts.encode(), check=True, capture_output=True, timeout=START_SECONDS)
+    bootstrap(_server(), folder, "USE mysql;\nFLUSH PRIVILEGES;\n" + ACCOUNTS)
     return folder
 
 
-def _launch(folder: Path, port: int, options: dict[str, str]) -> subprocess.Popen[bytes]:
-    words = [_find("mariadbd"), "--no-defaults", f"--datadir={folder}/data", f"--socket={folder}/s", f"--port={port}"]
+def bootstrap(program: Sequence[str], data: Path, statements: str) -> None:
+    """Run statements in a data folder that no server has."""
+    words = [*program, f"--datadir={data}", "--bootstrap", "--skip-log-bin"]
+    words += ["--character-set-server=utf8mb4", *(["--user=root"] if IS_ROOT else [])]
+    subprocess.run(words, input=statements.encode(), check=True, capture_output=True, timeout=START_SECONDS)
+
+
+def launch(program: Sequence[str], folder: Path, port: int, options: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start the server of a folder, and wait until it is ready."""
+    words = [*program, f"--datadir={folder}/data", f"--socket={folder}/s", f"--port={port}"]
     words += ["--bind-address=127.0.0.1", "--skip-name-resolve", f"--log-bin={folder}/binlog/{BASE}"]
     words += [f"--pid-file={folder}/pid", "--user=root"] if IS_ROOT else [f"--pid-file={folder}/pid"]
     words += [f"--{name}={value}" for name, value in options.items()]

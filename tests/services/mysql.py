@@ -1,31 +1,23 @@
 """A real MySQL on 127.0.0.1 with binary logs, of the version that Debian's unstable suite has.
 
-The packages are fetched once into a cache, by apt with a list of its own, and unpacked there; nothing is installed. The
-server is started by the loader of that tree. `TIDEMARK_TEST_MYSQL_CACHE` names the cache (default
-`~/.cache/tidemark-mysql`).
+`unstable` fetches it. `TIDEMARK_TEST_MYSQL_CACHE` names the cache (default `~/.cache/tidemark-mysql`).
 """
 
 from __future__ import annotations
 
 import atexit
-import fcntl
 import functools
-import os
-import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.mariadb import BASE, PASSWORD, START_SECONDS, START_TRIES, USER, MariaDb
-from tests.services.processes import IS_ROOT, PartMissing, die_with_parent, free_port, wait_until
+from tests.services.mariadb import ACCOUNTS, BASE, START_SECONDS, START_TRIES, MariaDb
+from tests.services.processes import IS_ROOT, die_with_parent, free_port, wait_until
+from tests.services.unstable import fetch_packages, start_by_loader
 
-FETCH_SECONDS = 300.0
 _PACKAGES = ("mysql-server-core", "mysql-client-core")
-_NOT_UNPACKED = re.compile(r"(lib)?perl")  # scripts of the packages need it, the programs do not
-_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _OPTIONS = {
     "server_id": "1",
     "gtid_mode": "ON",
@@ -94,74 +86,11 @@ def start(options: dict[str, str] | None = None) -> MySql:
 
 def command(program: str, *words: str) -> list[str]:
     """A program of the packages, such as `usr/bin/mysqlbinlog`. Raises PartMissing."""
-    root = _find_root()
-    libraries = root / "usr/lib/x86_64-linux-gnu"
-    return [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(root / program), *words]
+    return start_by_loader(_find_root(), program, *words)
 
 
 def _find_root() -> Path:
-    found = _try_fetch()
-    if isinstance(found, str):
-        raise PartMissing(found)
-    return found
-
-
-@functools.cache
-def _try_fetch() -> Path | str:
-    """The folder with the packages' files; or why there is none."""
-    cache = Path(os.environ.get("TIDEMARK_TEST_MYSQL_CACHE", "~/.cache/tidemark-mysql")).expanduser()
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        root = cache / "root"
-        if root.exists():
-            return root
-        work = Path(tempfile.mkdtemp(prefix=".fetch.", dir=cache))
-        try:
-            _fetch(work)
-            (work / "root").rename(root)
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"MySQL cannot be fetched from Debian's unstable suite: {error}"
-        finally:
-            shutil.rmtree(work)
-    return root
-
-
-def _fetch(work: Path) -> None:
-    listed = "\n".join(path.read_text() for path in Path("/etc/apt").glob("sources.list*/*") if path.is_file())
-    listed += Path("/etc/apt/sources.list").read_text() if Path("/etc/apt/sources.list").exists() else ""
-    mirror = re.search(r"https?://\S+/debian/?(?=\s|$)", listed)
-    if mirror is None:
-        raise OSError("apt has no source of Debian's packages")
-    for folder in ("lists/partial", "cache/archives/partial", "root"):
-        (work / folder).mkdir(parents=True)
-    (work / "status").touch()
-    (work / "list").write_text(f"deb [signed-by={_KEYS}] {mirror[0]} unstable main\n")
-    settings = {
-        "Dir::Etc::SourceList": work / "list",
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::State::Lists": work / "lists",
-        "Dir::State::Status": work / "status",
-        "Dir::Cache": work / "cache",
-        "Acquire::Languages": "none",
-        "Acquire::http::Timeout": "30",
-        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
-        "APT::Install-Recommends": "false",
-        "APT::Sandbox::User": "root",
-        "APT::Architecture": "amd64",
-    }
-    apt = ["apt-get", "-q", "-y", *(f"-o{name}={value}" for name, value in settings.items())]
-    _run([*apt, "update"])
-    _run([*apt, "--download-only", "install", *_PACKAGES])
-    for package in sorted((work / "cache/archives").glob("*.deb")):
-        if not _NOT_UNPACKED.match(package.name):
-            _run(["dpkg-deb", "-x", str(package), str(work / "root")])
-
-
-def _run(words: Sequence[str]) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
-    if done.returncode:
-        raise OSError(f"{words[0]}: {(done.stderr or done.stdout)[-400:]}")
+    return fetch_packages("mysql", _PACKAGES)
 
 
 @functools.cache
@@ -171,12 +100,7 @@ def _make_template() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="tidemark-mysql-empty-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     accounts = folder / "accounts.sql"
-    quoted = PASSWORD.replace("'", "''")
-    accounts.write_text(
-        f"CREATE USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
-        f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n",
-        encoding="utf-8",
-    )
+    accounts.write_text(ACCOUNTS, encoding="utf-8")
     words = [*mysqld, f"--datadir={folder}/data", "--initialize-insecure", f"--init-file={accounts}"]
     subprocess.run([*words, "--secure-file-priv="], check=True, capture_output=True, timeout=START_SECONDS)
     (folder / "data" / "auto.cnf").unlink()  # each server makes an UUID of its own
