@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,10 +16,13 @@ from pathlib import Path
 from tests.centre import Centre, d1
 from tests.group_logs import records_at
 from tests.small_files import source
+from tidemark.cluster.health.watch import Watched, watch_groups
 from tidemark.cluster.membership.plan import first_table
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas import plan as deliveries
+from tidemark.cluster.replicas.core.epochs import Fence
+from tidemark.cluster.replicas.core.segment import MARK_BYTES, decode_mark
 from tidemark.cluster.replicas.records.change import headers_of, read_entries
 from tidemark.cluster.replicas.records.fold import fold_group, join_groups
 from tidemark.cluster.slots import table as table_paper
@@ -24,14 +30,16 @@ from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import SlotHash
 from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.cluster.slots.table import PartitionTable
-from tidemark.errors import UnreachableError
+from tidemark.errors import LeaseHeldError, UnreachableError
 from tidemark.ledger.cluster import group_logs
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.tables import NodeRow, TableRow
+from tidemark.ledger.database import Ledger
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver import schemas as schema_rows
+from tidemark.progress import Tick
 from tidemark.receiver.proved_files import sha256_of
 from tidemark.settings.model import ClusterSettings
 from tidemark.stores.local import LocalStore
@@ -134,6 +142,67 @@ class LoadedCentre(Clustered):
     def land(self, *numbers: int) -> None:
         for number in numbers:
             self.site.land({source(number): d1((number, number * 10))})
+
+
+def watch_at_once(centre: Clustered) -> list[Watched]:
+    """Two schedulers run a round each on the same ledger: neither acts before both have heard the nodes and noted it."""
+    both = threading.Barrier(2)
+
+    def meet(tick: Tick) -> None:
+        if tick.phase == "watch":
+            both.wait(60)
+
+    def run_round(_number: int) -> Watched:
+        ledger = Ledger(centre.app.ledger.url)
+        app = replace(centre.app, ledger=ledger)
+        try:
+            while True:
+                try:
+                    return watch_groups(app, centre.receiver, meet)
+                except LeaseHeldError:  # the other round is being noted
+                    time.sleep(0.01)
+        finally:
+            ledger.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run_round, range(2)))
+
+
+def one_of_two_schedulers_acts(centre: LoadedCentre) -> None:
+    """Masters go away one after another while two schedulers watch: a group that loses its master gets one new epoch, by one
+    of them, and no member ever obeyed two masters of an epoch."""
+    for turn in range(3):
+        with centre.app.ledger.read() as connection:
+            before = group_logs.read_group_logs(connection, centre.name)
+        header = centre.header
+        centre.away = {before[header].master}
+        acted = [watched for _ in range(2) for watched in watch_at_once(centre) if watched.masters]
+        with centre.app.ledger.read() as connection:
+            after = group_logs.read_group_logs(connection, centre.name)
+        given = [(h, master) for watched in acted for h, master in watched.masters.items()]
+        assert header in dict(given) and len(given) == len(dict(given)), given
+        assert {h: row.master for h, row in after.items() if row.epoch > before[h].epoch} == dict(given)
+        assert all(row.epoch <= before[h].epoch + 1 for h, row in after.items())
+        centre.land(10 + turn)
+        assert centre.load().exit_code == 0
+        centre.away = set()
+        while any(watched.files or watched.recovered or watched.home for watched in watch_at_once(centre)):
+            continue
+    masters: dict[tuple[str, int], set[str]] = {}
+    for file in centre.folder.glob("nodes/*/.tidemark/log/of-*/*.log"):
+        for fence in _fences_in(file.read_bytes()):
+            masters.setdefault((file.parent.name.partition(".")[0], fence.epoch), set()).add(fence.master)
+    assert len(masters) > 3 and all(len(names) == 1 for names in masters.values()), masters
+    logs_tell_the_catalog(centre)
+    everything_is_held(centre)
+
+
+def _fences_in(data: bytes) -> Iterator[Fence]:
+    """Whom the members obeyed, by all marks of a log's file."""
+    for at in range(len(data) - MARK_BYTES + 1):
+        mark = decode_mark(data[at : at + MARK_BYTES]) if data[at : at + 4] == b"TMLM" else None
+        if mark is not None:
+            yield mark.fence
 
 
 def swapping_once(centre: Clustered, table: PartitionTable) -> Callable[[StoreAddress], Store]:

@@ -184,10 +184,10 @@ class CrashingLedger(Ledger):
         self.effects = effects
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, *, lasting: bool = True) -> Iterator[Connection]:
         if self.effects.dead:
             raise Died("begin")
-        with super().write() as connection:
+        with super().write(lasting=lasting) as connection:
             yield connection
             self.effects.point("before commit")
         self.effects.point("after commit")

@@ -17,7 +17,8 @@ from tidemark.cluster.health.operator import force_group, recover_members, resyn
 from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas import commit
 from tidemark.cluster.replicas.commit import retain_logs
-from tidemark.cluster.replicas.members import folder_of
+from tidemark.cluster.replicas.core.segment import MARK_BYTES
+from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.stores.protocol import Store, StoreAddress
 
 NODES = ("n1", "n2", "n3")
@@ -43,6 +44,12 @@ class WatchWorld:
             shutil.rmtree(centre.node(self.master) / folder_of(self.header))
         elif on != "recover":
             recover_members(centre.app, centre.receiver)
+        if on == "damaged":
+            with centre.cluster() as cluster:
+                MemberLogs(cluster, self.header).seal()
+            first, *_ = sorted((centre.node(self.master) / folder_of(self.header)).iterdir())
+            data = first.read_bytes()
+            first.write_bytes(data[:MARK_BYTES] + bytes([data[MARK_BYTES] ^ 1]) + data[MARK_BYTES + 1 :])
         if on == "force":
             centre.away = {node for node in NODES if node != self.late}
 
@@ -60,6 +67,8 @@ class WatchWorld:
                     assert watch_groups(centre.app, centre.receiver).exit_code == 0
             elif self.on == "recover":
                 assert recover_members(centre.app, centre.receiver).exit_code == 0
+            elif self.on == "damaged":
+                assert recover_members(centre.app, centre.receiver, self.master).exit_code == 0
             elif self.on == "resync":
                 assert resync_member(centre.app, centre.receiver, self.late, self.header).exit_code == 0
             elif self.on == "force":
@@ -104,20 +113,25 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], C
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("on", ["watch", "resync", "retain"])
+@pytest.mark.parametrize("on", ["watch", "damaged", "resync", "retain"])
 def test_what_keeps_groups_in_step_may_die(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on), points=range(9, 1000, 22))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "force", "retain"])
+@pytest.mark.parametrize("on", ["watch", "recover", "damaged", "resync", "switchover", "force", "retain"])
 def test_what_keeps_groups_in_step_may_die_at_any_effect(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on))
 
 
+@pytest.mark.full
+def test_the_recovery_of_a_forced_master_may_die_too(worlds: Callable[[str], Callable[[], WatchWorld]]) -> None:
+    assert explore_double(worlds("force"), pairs=12).crashes > 12
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("on", ["watch", "recover", "resync", "switchover", "force", "retain"])
+@pytest.mark.parametrize("on", ["watch", "recover", "damaged", "resync", "switchover", "force", "retain"])
 def test_recovery_may_die_too(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore_double(worlds(on), pairs=60)

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,9 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
 from tests.commanded import Commanded
@@ -26,7 +23,7 @@ from tests.crash.sync_world import SyncWorld
 from tests.e2e.edges import large_file, pulling
 from tests.services import postgres as postgres_service
 from tests.services.privileges import as_anybody
-from tests.services.processes import PartMissing, wait_until
+from tests.services.processes import PartMissing
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.ledger import database
@@ -318,45 +315,18 @@ def test_a_damaged_ledger_is_told_with_the_way_out(edge: Commanded) -> None:
     assert "rebuild" in said.json["hint"]
 
 
-class Stoppable:
-    """A PostgreSQL of one's own that is stopped, and started again on its port."""
-
-    def __init__(self) -> None:
-        self.server = postgres_service.start()
-        self.url = self.server.new_database()
-
-    def stop(self) -> None:
-        self.server.process.send_signal(signal.SIGINT)
-        self.server.process.wait()
-
-    def start(self) -> None:
-        self.server.process = subprocess.Popen(self.server.process.args, **self._as_before())
-        wait_until(self._answers, self.server.process, 30, "PostgreSQL again")
-
-    def _answers(self) -> bool:
-        """It listens before it lets anybody in."""
-        try:
-            psycopg.connect(self.url.replace("+psycopg", "")).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def _as_before(self) -> dict[str, Any]:
-        owner = postgres_service._owner()
-        return {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **postgres_service._as(owner)}
-
-
 @pytest.mark.full
 @pytest.mark.real("postgresql")
 def test_a_database_that_stops_in_the_middle_of_a_run_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:
-        base = Stoppable()
+        base = postgres_service.start()
     except PartMissing as missing:
         pytest.skip(str(missing))
     try:
-        edge = Commanded(tmp_path, monkeypatch, ledger=base.url, link_keys=SLOW)
+        url = base.new_database()
+        edge = Commanded(tmp_path, monkeypatch, ledger=url, link_keys=SLOW)
         edge.seal(1)
         large_file(edge, 2)
         stopping = threading.Thread(target=once_sending, args=(edge, base.stop))
@@ -364,16 +334,16 @@ def test_a_database_that_stops_in_the_middle_of_a_run_and_comes_back(
         said = edge.sync()
         stopping.join()
         said.refused(5, "ledger does not answer")
-        assert "tidemark:" in said.err and base.url.split("@")[1].split("/")[0] in said.json["error"]
+        assert "tidemark:" in said.err and url.split("@")[1].split("/")[0] in said.json["error"]
         edge.run("status").refused(5, "ledger does not answer")
-        base.start()
+        base.restart()
         edge.link_keys = {}
         edge.write_settings()
         again = edge.sync()
         assert again.code == 0, again
         edge.assert_in_step()
     finally:
-        base.server.close()
+        base.close()
 
 
 def once_sending(edge: Commanded, act: Callable[[], None], size: int = 100_000) -> None:

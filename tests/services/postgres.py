@@ -36,6 +36,7 @@ class Postgres:
     folder: Path
     port: int
     process: subprocess.Popen[bytes]
+    binaries: Path
     migrated: str = ""  # the database that `new_ledger` copies
 
     def new_database(self, template: str = "template0") -> str:
@@ -62,11 +63,19 @@ class Postgres:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename IS NOT NULL"
         )
 
+    def stop(self) -> None:
+        """End the server and its sessions; the data stay until `close`."""
+        stop(self.process, signal.SIGINT)  # SIGINT: fast shutdown
+
+    def restart(self) -> None:
+        """Start again on the same port (after `stop`)."""
+        self.process = _launch(self.binaries, self.folder, self.port, _owner())
+
     def log(self) -> str:
         return (self.folder / "postgres.log").read_text(errors="replace")
 
     def close(self) -> None:
-        stop(self.process, signal.SIGINT)  # SIGINT: fast shutdown, sessions are ended
+        self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _admin(self, sql: str) -> None:
@@ -155,7 +164,7 @@ def _start_on_free_port(binaries: Path, folder: Path, owner: pwd.struct_passwd |
     for attempt in range(START_TRIES):
         port = free_port()
         try:
-            return Postgres(folder, port, _launch(binaries, folder, port, owner))
+            return Postgres(folder, port, _launch(binaries, folder, port, owner), binaries)
         except RuntimeError:
             if attempt == START_TRIES - 1:
                 raise

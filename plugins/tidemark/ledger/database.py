@@ -46,9 +46,14 @@ class Ledger:
         return self.engine.dialect.name == "sqlite"
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """Open one transaction: committed when the block ends, rolled back when it raises."""
-        with _translate_errors(self.url), self.engine.execution_options(tidemark_write=True).begin() as connection:
+    def write(self, *, lasting: bool = True) -> Iterator[Connection]:
+        """Open one transaction: committed when the block ends, rolled back when it raises.
+
+        `lasting`: False for what has no meaning once this machine has lost power. SQLite does not wait for the disk then,
+        and the next transaction that waits makes this one last, too. PostgreSQL always waits.
+        """
+        options = {"tidemark_write": True, "tidemark_lasting": lasting}
+        with _translate_errors(self.url), self.engine.execution_options(**options).begin() as connection:
             yield connection
 
     @contextmanager
@@ -111,8 +116,16 @@ def _create_engine(url: str) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("tidemark_write", False)
+        options = connection.get_execution_options()
+        writes = options.get("tidemark_write", False)
+        if not options.get("tidemark_lasting", True):
+            connection.exec_driver_sql("PRAGMA synchronous=NORMAL")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    @event.listens_for(engine, "checkin")
+    def _wait_for_disk(connection: sqlite3.Connection | None, _record: object) -> None:
+        if connection is not None:
+            connection.execute("PRAGMA synchronous=FULL")
 
     return engine
 

@@ -118,12 +118,13 @@ class Leases:
         self.ttl = ttl
         self.clock = clock
 
-    def acquire_lease(self, name: str, holder: str, *, above: int = 0) -> Lease:
+    def acquire_lease(self, name: str, holder: str, *, above: int = 0, lasting: bool = True) -> Lease:
         """Acquire the lease for `holder`, with a new fence. LeaseHeldError names the present holder.
 
-        `above`: a fence that was seen elsewhere, which the ledger may have forgotten.
+        `above`: a fence that was seen elsewhere, which the ledger may have forgotten. `lasting`: False if the fence is told
+        to nobody but this ledger; then a loss of power may take it back, with all processes of SQLite's one machine.
         """
-        with self.ledger.write() as connection:
+        with self.ledger.write(lasting=lasting) as connection:
             return self.acquire_within(connection, name, holder, above)
 
     def acquire_all(self, names: Collection[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
@@ -242,9 +243,9 @@ class Leases:
             thread.join()
 
     @contextmanager
-    def hold_lease(self, name: str, holder: str, *, above: int = 0) -> Iterator[Lease]:
+    def hold_lease(self, name: str, holder: str, *, above: int = 0, lasting: bool = True) -> Iterator[Lease]:
         """Acquire a lease (`acquire_lease`), keep it alive, and release it at the end, also after an error."""
-        lease = self.acquire_lease(name, holder, above=above)
+        lease = self.acquire_lease(name, holder, above=above, lasting=lasting)
         try:
             with self.keep_alive(lease):
                 yield lease

@@ -3,16 +3,18 @@
     folds of the logs → what each member must have → its files digested at the node → a digest tree a member → differences
 
 What a group has is what its log tells up to the last committed record. The ledger is not asked. A member's tree has the
-files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed at a node. Not
-cheap: every file is read once at each member. The ledger notes each digest with size, time and inode of its file; with
-`cached` a file that still has them is not read again. `coverage` tells by these rows how many copies are proved. Source:
-docs/replication.md; docs/decisions/0024.
+files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed at a node.
+Not cheap: every file is read once at each member, and so is its log, since nothing else shows a damaged byte in the middle
+of one. The ledger notes each digest with size, time and inode of its file; with `cached` a file that still has them is not
+read again, nor are logs of members that end as the others do. `coverage` tells by these rows how many copies are proved.
+Source: seed 003 "Data recovery flow"; docs/decisions/0024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +36,7 @@ from tidemark.stores.protocol import Entry
 _AT_ONCE = 512  # files digested in one call
 _SETTLED_S = 2  # a file that changed so lately may change again within the same second: it is read the next time
 _REPAIR = "./tidemark cluster check --repair"
+_RECOVER = "./tidemark replica recover"
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,13 @@ class ReplicasVerified:
         return tuple(found)
 
     @property
+    def hint(self) -> str:
+        """The command that mends files, or else the first member that could not be asked or whose log is damaged."""
+        members = [member for group in self.groups for member in group.members]
+        silent = [member.node for member in members if member.why]
+        return _REPAIR if not silent or any(member.differences for member in members) else f"{_RECOVER} {silent[0]}"
+
+    @property
     def exit_code(self) -> int:
         return DIFFERENCES_FOUND if self.wrong else 0
 
@@ -98,7 +108,7 @@ class ReplicasVerified:
         told: dict[str, Any] = {"ok": not self.wrong}
         if self.wrong:
             more = f" (and {len(self.wrong) - 1} more)" if len(self.wrong) > 1 else ""
-            told |= {"error": self.wrong[0] + more, "hint": _REPAIR}
+            told |= {"error": self.wrong[0] + more, "hint": self.hint}
         return {**told, "receiver": self.receiver, "groups": [group.as_json() for group in self.groups]}
 
 
@@ -113,25 +123,56 @@ def verify_replicas(
     with open_survivors(app, receiver, Findings(), away) as nodes:
         heard = hear_nodes(app, receiver, nodes, away)
         join_groups(heard.folds, partial(slots_of_file, heard.table))  # settles what each log ends with
+        parts = [_Part.of(heard, group, whole=not cached) for group in heard.groups]
+        sizes: dict[str, dict[str, int]] = {}
+        for part in parts:
+            for name, mine in part.mine.items():
+                sizes.setdefault(name, {}).update({at: part.sizes.get(at, 0) for at in mine})
         digests = _Digests(app, receiver.name, heard.nodes, progress, cached)
-        return ReplicasVerified(receiver.name, tuple(_verify_group(heard, group, digests) for group in heard.groups))
+        heard.nodes.stores.call_machines(sorted(sizes), lambda name: digests.compute(name, sizes[name]))
+        return ReplicasVerified(receiver.name, tuple(_judge_group(part, digests) for part in parts))
 
 
-def _verify_group(heard: Heard, group: GroupHeard, digests: _Digests) -> GroupVerified:
-    told = heard.folds.get(group.header, GroupTold())
-    wanted = {leaf.location: leaf for leaf in _leaves_of(told)}
-    sizes = {entry.file.location: entry.file.size for entry in told.files.values()}
-    whole = DigestTree(wanted.values())
+@dataclass
+class _Part:
+    """What the members of one group must have. `mine`: member → location → its leaf by its own log; `silent`: why others
+    have none."""
+
+    group: GroupHeard
+    wanted: dict[str, Leaf]
+    sizes: dict[str, int]
+    mine: dict[str, dict[str, Leaf]]
+    silent: dict[str, TidemarkError]
+
+    @classmethod
+    def of(cls, heard: Heard, group: GroupHeard, *, whole: bool) -> _Part:
+        """`whole`: read the logs of all members whole, since nothing else shows damage in the middle of one."""
+        told = heard.folds.get(group.header, GroupTold())
+        wanted = {leaf.location: leaf for leaf in _leaves_of(told)}
+        sizes = {entry.file.location: entry.file.size for entry in told.files.values()}
+        part = cls(group, wanted, sizes, {}, dict(group.silent))
+        for name in group.members:
+            if name in group.silent:
+                continue
+            try:
+                if whole:
+                    deque(heard.nodes.open_log(name, group.header).read_kept(), maxlen=0)
+                part.mine[name] = wanted if name in group.holders else _leaves_of_member(heard, group, name)
+            except TidemarkError as error:
+                part.silent[name] = error
+        return part
+
+
+def _judge_group(part: _Part, digests: _Digests) -> GroupVerified:
+    group, whole = part.group, DigestTree(part.wanted.values())
     members = []
     for name in group.members:
-        try:
-            if name in group.silent:
-                raise group.silent[name]
-            mine = wanted if name in group.holders else _leaves_of_member(heard, group, name)
-            found = digests.compute(name, {at: sizes.get(at, 0) for at in mine})
-        except TidemarkError as error:
+        found = digests.known.get(name)
+        if error := part.silent.get(name) or digests.failed.get(name):
             members.append(MemberVerified(name, why=error.message))
             continue
+        assert found is not None  # every member is silent, has failed, or is known
+        mine = part.mine[name]
         tree = DigestTree(leaf._replace(sha256=digest) for at, leaf in mine.items() if isinstance(digest := found[at], str))
         differences = () if tree.root == whole.root else tuple(_name_differences(whole, tree, mine, found))
         members.append(MemberVerified(name, tree.root, len(mine), differences))
@@ -172,48 +213,58 @@ def _leaves_of_member(heard: Heard, group: GroupHeard, name: str) -> dict[str, L
     return {leaf.location: leaf for leaf in _leaves_of(told)}
 
 
-@dataclass
 class _Digests:
-    """Digests of files at nodes, each computed once: a file may be in several groups. `cached`: or noted before."""
+    """Digests of files at nodes. `known`: node → location → digest, as `NodeFolder.compute_digests`; `failed`: node → why it
+    has none. `cached`: those that the ledger noted are not computed again. Different nodes may work at once."""
 
-    app: App
-    receiver: str
-    nodes: SurvivingNodes
-    progress: Progress
-    cached: bool
+    def __init__(self, app: App, receiver: str, nodes: SurvivingNodes, progress: Progress, cached: bool) -> None:
+        self._app, self._receiver, self._nodes, self._progress, self._cached = app, receiver, nodes, progress, cached
+        self.known: dict[str, Mapping[str, str | int | None]] = {}
+        self.failed: dict[str, TidemarkError] = {}
 
-    def __post_init__(self) -> None:
-        self._known: dict[str, dict[str, str | int | None]] = {}
-
-    def compute(self, name: str, sizes: Mapping[str, int]) -> Mapping[str, str | int | None]:
-        """Return location → digest, as `NodeFolder.compute_digests`."""
-        known = self._known.setdefault(name, {})
-        whose = checks_at_node(self.receiver, name)
-        with self.app.ledger.read() as connection:
-            noted = file_checks(connection, whose) if self.cached else {}
+    def compute(self, name: str, sizes: Mapping[str, int]) -> None:
+        """Compute the digests of one node's files. An error of the node goes to `failed`; one of the ledger is raised."""
+        whose = checks_at_node(self._receiver, name)
+        with self._app.ledger.read() as connection:
+            noted = file_checks(connection, whose) if self._cached else {}
             now = database_time(connection)
-        missing = sorted(sizes.keys() - known.keys())
-        for start in range(0, len(missing), _AT_ONCE):
-            some = missing[start : start + _AT_ONCE]
-            looks = {at: _sign_of(at, entry, now) for at, entry in zip(some, self._look(name, some), strict=True)}
-            same = {at for at in some if at in noted and replace(noted[at], sha256="") == looks[at] and looks[at].ctime_ns}
-            read = {at: sizes[at] for at in some if at not in same}
-            fresh = self.nodes.stores.open_folder(name).compute_digests(read) if read else {}
-            known |= {at: noted[at].sha256 for at in same} | fresh
-            found = [replace(looks[at], sha256=digest if isinstance(digest, str) else "") for at, digest in fresh.items()]
-            with self.app.ledger.write() as connection:
-                put_file_checks(connection, whose, found, database_time(connection))
-            self.progress(Tick(f"verify {name}", start + len(some), len(missing)))
-        return known
+        for checks in self._digest_batches(name, sizes, noted, now=now):
+            with self._app.ledger.write() as connection:
+                put_file_checks(connection, whose, checks, database_time(connection))
 
-    def _look(self, name: str, locations: Sequence[str]) -> Sequence[Entry | None]:
-        return self.nodes.stores.open_store(name).stat_many(locations)
+    def _digest_batches(
+        self, name: str, sizes: Mapping[str, int], noted: Mapping[str, FileCheck], *, now: float
+    ) -> Iterator[list[FileCheck]]:
+        """Yield what is to be noted of each batch of files that was read."""
+        try:
+            folder = self._nodes.stores.open_folder(name)
+            looks = dict(zip(sizes, folder.store.stat_many(list(sizes)), strict=True))
+            found: dict[str, str | int | None] = {
+                at: noted[at].sha256 for at, entry in looks.items() if at in noted and _is_as_noted(entry, noted[at])
+            }
+            missing = sorted(sizes.keys() - found.keys())
+            for start in range(0, len(missing), _AT_ONCE):
+                fresh = folder.compute_digests({at: sizes[at] for at in missing[start : start + _AT_ONCE]})
+                yield [_note_of(at, looks[at], digest, now) for at, digest in fresh.items()]
+                found |= fresh
+                self._progress(Tick(f"verify {name}", len(found), len(sizes)))
+            self.known[name] = found
+        except TidemarkError as error:
+            self.failed[name] = error
 
 
-def _sign_of(location: str, entry: Entry | None, now: float) -> FileCheck:
-    """Return a file's sign without a digest. One that is missing, or may change again within the second, has time 0: it is
-    read the next time."""
+def _is_as_noted(entry: Entry | None, noted: FileCheck) -> bool:
+    """Tell whether a file is as it was when its digest was noted."""
+    if entry is None or not noted.ctime_ns:
+        return False
+    return (noted.ctime_ns, noted.size, noted.inode) == (entry.mtime * 10**9, entry.size, entry.inode)
+
+
+def _note_of(location: str, entry: Entry | None, digest: str | int | None, now: float) -> FileCheck:
+    """Return what is noted of a file that was looked at before it was read. One that is missing or may change again within
+    the second, or has no digest, has time 0: it is read the next time."""
+    known = digest if isinstance(digest, str) else ""
     if entry is None:
-        return FileCheck(location, 0, 0, 0, "")
-    settled = entry.mtime <= now - _SETTLED_S
-    return FileCheck(location, entry.size, entry.mtime * 10**9 if settled else 0, entry.inode, "")
+        return FileCheck(location, 0, 0, 0, known)
+    settled = known and entry.mtime <= now - _SETTLED_S
+    return FileCheck(location, entry.size, entry.mtime * 10**9 if settled else 0, entry.inode, known)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
+from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog, one_of_two_schedulers_acts
 from tidemark.cluster.health.watch import Watched, watch_groups
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.errors import LeaseHeldError, NotFoundError
@@ -180,3 +180,8 @@ def test_of_two_schedulers_one_notes_a_round_and_a_late_one_notes_nothing(centre
         note_round(connection, centre.name, dict.fromkeys(NODES, "asleep"))
     with centre.app.ledger.read() as connection:
         assert [row.misses for row in read_watch(connection, centre.name).values()] == [0, 0, 0]
+
+
+@pytest.mark.full
+def test_of_two_schedulers_that_act_at_the_same_moment_one_gives_a_master(centre: LoadedCentre) -> None:
+    one_of_two_schedulers_acts(centre)

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tidemark.ledger.backup import back_up
 from tidemark.ledger.database import Ledger, database_time
 from tidemark.ledger.migrations import migrate_ledger
 from tidemark.ledger.sql import in_chunks
+
+NORMAL, FULL = 1, 2  # https://sqlite.org/pragma.html#pragma_synchronous
 
 
 def _aliases(ledger: Ledger) -> list[str]:
@@ -32,6 +35,25 @@ def test_a_block_that_raises_leaves_nothing(ledger: Ledger) -> None:
     with ledger.write() as connection:
         connection.execute(sa.text("INSERT INTO run_alias VALUES ('b', 'r')"))
     assert _aliases(ledger) == ["b"]
+
+
+def test_only_what_is_nothing_without_this_machine_does_not_wait_for_its_disk(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+    def level() -> int:
+        with closing(ledger.engine.raw_connection()) as raw:  # as the next transaction finds it
+            cursor = raw.cursor()
+            cursor.execute("PRAGMA synchronous")
+            return int(cursor.fetchone()[0])
+
+    assert level() == FULL
+    with ledger.write(lasting=False) as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == NORMAL
+    assert level() == FULL
+    with pytest.raises(ZeroDivisionError), ledger.write(lasting=False):
+        raise ZeroDivisionError
+    assert level() == FULL
+    ledger.close()
 
 
 def test_the_database_has_a_clock(ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ that do not count any more are moved. Source: docs/replication.md; docs/decision
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,9 +28,17 @@ from tidemark.cluster.replicas.deliver import late_members, stop_counting
 from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.cluster.replicas.plan import pieces_of
-from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master
+from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master, write_row
 from tidemark.cluster.replicas.recover import Recovered, hold_node, read_rows, recover_logs, recover_node
-from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, TidemarkError, UnreachableError, UsageError
+from tidemark.errors import (
+    CorruptionError,
+    NoQuorumError,
+    NotFoundError,
+    RetryableError,
+    TidemarkError,
+    UnreachableError,
+    UsageError,
+)
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
@@ -78,16 +87,23 @@ class Decided:
 def recover_members(app: App, receiver: ReceiverSettings, what: str = "", progress: Progress = ignore_progress) -> Decided:
     """Bring members back into step. `what`: a node, `group:NAME`, or "" for all. Errors of nodes are in the result.
 
-    NotFoundError for a node or a group that is not there.
+    Logs of what is named are read whole, and come anew from other members if they are damaged. NotFoundError for a node or a
+    group that is not there.
     """
     done, left = [], []
     with require_cluster(app, receiver) as cluster:
         group = what.removeprefix("group:") if what.startswith("group:") else ""
         headers = [_require_group(cluster, group)] if group else None
-        nodes = _find_unsynced(cluster, headers) if group or not what else [_require_node(cluster, what)]
+        nodes = [_require_node(cluster, what)] if what and not group else _find_unsynced(cluster, headers)
+        if group:
+            nodes = sorted({*nodes, *cluster.table.groups_by_header()[group]})
         for number, node in enumerate(nodes):
             progress(Tick("recover", number, len(nodes)))
             try:
+                if what:
+                    _set_damaged_aside(cluster, node, headers)
+                if group and node not in _find_unsynced(cluster, headers):
+                    continue
                 with app.receiver_store(receiver) as store:
                     got = recover_node(cluster, store, node, headers)
             except TidemarkError as error:
@@ -170,13 +186,47 @@ def _resync_in_group(cluster: Cluster, node: str, header: str, progress: Progres
         return recover_node(cluster, store, node, [header])
 
 
-def _stop_counting(cluster: Cluster, logs: MemberLogs, lease: Lease, node: str) -> list[str]:
-    """Let nothing that the member has in the group count; return the locations of its files there."""
-    receiver, header, table = cluster.receiver.name, logs.header, cluster.table
-    row, _ = open_group(logs, read_rows(cluster).get(header, GroupLogRow(receiver, header)), lease, without=[node])
+def _set_damaged_aside(cluster: Cluster, node: str, headers: Iterable[str] | None) -> None:
+    """Read the node's logs whole, and set those aside that are damaged anywhere. The node is not in step in their groups
+    then, nor their master. Errors as `_open_without`."""
+    wanted = None if headers is None else set(headers)
+    for header, names in sorted(cluster.table.groups_by_header().items()):
+        log = GroupLog(cluster.open_store(node), folder_of(header))
+        if node not in names or (wanted is not None and header not in wanted) or not _is_damaged(log):
+            continue
+        logs = MemberLogs(cluster, header)
+        with hold_groups(cluster) as lease:
+            logs.lease = lease
+            row, others = _open_without(logs, lease, node)
+            write_row(logs, row, replace(row, in_step=others), lease)
+            # CRASH WINDOW: it does not count, its log is as it was: the same command sets it aside.
+            log.set_aside()
+            cluster.kept.pop((header, node), None)
+
+
+def _is_damaged(log: GroupLog) -> bool:
+    try:
+        deque(log.read_kept(), maxlen=0)
+    except CorruptionError:
+        return True
+    return False
+
+
+def _open_without(logs: MemberLogs, lease: Lease, node: str) -> tuple[GroupLogRow, tuple[str, ...]]:
+    """Return the group's row with a master that is not `node`, and who else is in step. NoQuorumError if these are too
+    few."""
+    row = read_rows(logs.cluster).get(logs.header, GroupLogRow(logs.cluster.receiver.name, logs.header))
+    row, _ = open_group(logs, row, lease, without=[node])
     others = tuple(name for name in row.in_step if name != node)
     if len(others) < logs.quorum:
         raise logs.quorum_error(f"everything without node {node}", len(others))
+    return row, others
+
+
+def _stop_counting(cluster: Cluster, logs: MemberLogs, lease: Lease, node: str) -> list[str]:
+    """Let nothing that the member has in the group count; return the locations of its files there."""
+    receiver, header, table = cluster.receiver.name, logs.header, cluster.table
+    row, others = _open_without(logs, lease, node)
     with cluster.app.ledger.write() as connection:
         assert_held(connection, lease)
         table_rows.require_epoch(connection, receiver, table.epoch)

@@ -7,14 +7,17 @@ password. Source: docs/decisions/0015.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from tidemark.app import App
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.slots.hash_ring import identifier_of
-from tidemark.errors import NotFoundError, UnreachableError, UsageError
+from tidemark.errors import NotFoundError, TidemarkError, UnreachableError, UsageError
 from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.settings import values
 from tidemark.settings.model import ReceiverSettings
@@ -107,6 +110,36 @@ class NodeStores:
     def open_folder(self, node: str) -> NodeFolder:
         """Return the folder without checking its owner: a joining node has none yet."""
         return NodeFolder(self.open_store(node), node)
+
+    def open_all(self) -> None:
+        """Open the stores of all nodes, those of different machines at once. What fails is raised to who asks for it."""
+
+        def open_one(node: str) -> None:
+            with suppress(TidemarkError):
+                self.open_store(node)
+
+        self.call_machines(list(self._rows), open_one)
+
+    def machine_of(self, node: str) -> str:
+        """Return host and port of a node: nodes that share them work one after another."""
+        row = self._rows.get(node)
+        return urlsplit(row.store).netloc if row else ""
+
+    def call_machines(self, nodes: Iterable[str], act: Callable[[str], None]) -> None:
+        """Call `act` with each node: those of different machines at once, those of one machine one after another."""
+        machines: dict[str, list[str]] = {}
+        for node in nodes:
+            machines.setdefault(self.machine_of(node), []).append(node)
+
+        def call_machine(mine: Sequence[str]) -> None:
+            for node in mine:
+                act(node)
+
+        if len(machines) < 2:
+            call_machine([node for mine in machines.values() for node in mine])
+            return
+        with ThreadPoolExecutor(len(machines)) as pool:
+            list(pool.map(call_machine, machines.values()))
 
     def mark_away(self, node: str, error: UnreachableError) -> UnreachableError:
         """Note that a node went away: it is not tried again before `forget_away`. Returns the error with its name."""

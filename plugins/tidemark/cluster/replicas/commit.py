@@ -85,7 +85,7 @@ def hold_groups(cluster: Cluster) -> Iterator[Lease]:
     with ExitStack() as held:
         while True:
             try:
-                lease = held.enter_context(leases.hold_lease(name, holder))
+                lease = held.enter_context(leases.hold_lease(name, holder, lasting=False))
                 break
             except LeaseHeldError:
                 if time.monotonic() > until:

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from sqlalchemy.engine import Connection
 
@@ -59,7 +58,7 @@ def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Delivery]) 
     """Deliver every parcel, and yield each outcome as it ends. `source`: the store that files are read from."""
     machines: dict[str, list[Delivery]] = {}
     for parcel in parcels:
-        machines.setdefault(machine_of(cluster, parcel.node), []).append(parcel)
+        machines.setdefault(cluster.stores.machine_of(parcel.node), []).append(parcel)
     if len(machines) < 2:
         yield from (deliver_to_node(cluster, source, parcel) for mine in machines.values() for parcel in mine)
         return
@@ -70,12 +69,6 @@ def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Delivery]) 
     with ThreadPoolExecutor(min(MACHINES, len(machines))) as pool:
         for finished in as_completed([pool.submit(one_machine, mine) for mine in machines.values()]):
             yield from finished.result()
-
-
-def machine_of(cluster: Cluster, node: str) -> str:
-    """Return host and port of a node: nodes that share them work one after another."""
-    row = cluster.nodes.get(node)
-    return urlsplit(row.store).netloc if row else ""
 
 
 def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delivered:

@@ -13,7 +13,6 @@ docs/replication.md; docs/decisions/0024.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
@@ -23,7 +22,7 @@ from tidemark.cluster.replicas.core.epochs import Fence, Verdict, judge_fence
 from tidemark.cluster.replicas.core.quorum import Outcome, judge_forward
 from tidemark.cluster.replicas.core.record import StoredRecord
 from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Member, Position, Role
-from tidemark.cluster.replicas.deliver import machine_of, members_of_header
+from tidemark.cluster.replicas.deliver import members_of_header
 from tidemark.cluster.replicas.log import Answer, GroupLog, Tail, read_all_tails
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, TidemarkError, UnreachableError
 from tidemark.ledger.leases import Lease, assert_held
@@ -233,7 +232,7 @@ class MemberLogs:
             found[name] = answer
             self.cluster.kept[self.header, name] = answer.tail if isinstance(answer, Answer) else answer
 
-        call_machines(self.cluster, names, ask_one)
+        self.cluster.stores.call_machines(names, ask_one)
         return {name: found[name] for name in names if name in found}
 
     def note_silent(self, name: str, error: TidemarkError) -> None:
@@ -266,25 +265,8 @@ def read_round(cluster: Cluster, headers: Iterable[str]) -> dict[str, tuple[Memb
             else:
                 groups[mine[folder]].note_silent(node, tail)
 
-    call_machines(cluster, {node for logs in groups.values() for node in logs.names}, ask_node)
+    cluster.stores.call_machines({node for logs in groups.values() for node in logs.names}, ask_node)
     return {header: (logs, found[header]) for header, logs in groups.items()}
-
-
-def call_machines(cluster: Cluster, nodes: Iterable[str], act: Callable[[str], None]) -> None:
-    """Call `act` with each node: those of different machines at once, those of one machine one after another."""
-    machines: dict[str, list[str]] = {}
-    for node in nodes:
-        machines.setdefault(machine_of(cluster, node), []).append(node)
-
-    def call_machine(mine: Sequence[str]) -> None:
-        for node in mine:
-            act(node)
-
-    if len(machines) < 2:
-        call_machine([node for mine in machines.values() for node in mine])
-        return
-    with ThreadPoolExecutor(len(machines)) as pool:
-        list(pool.map(call_machine, machines.values()))
 
 
 def folder_of(header: str) -> str:

@@ -159,6 +159,7 @@ def open_survivors(
         return
     rows = {name: node_row(app, receiver, name) for name in app.settings.nodes}
     with NodeStores(app, rows.values()) as stores:
+        stores.open_all()
         identity, mine = _identify_nodes(stores, rows, away)
         yield SurvivingNodes(identity, mine, _read_tables(stores, mine, findings), stores, findings) if mine else None
 
