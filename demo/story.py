@@ -20,7 +20,7 @@ SLOW_LINE = "150 KB/s"  # bandwidth of the run that is killed: slow enough to be
 
 @dataclass
 class Outcome:
-    """The result of a demo, which `./tidemark demo --json` prints. `sites` has the figures of each site."""
+    """The result of a demo, which `./tidemark demo --json` prints (CONTRACT §1). `sites` has the figures of each site."""
 
     ok: bool = False
     files: int = 0

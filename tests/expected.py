@@ -1,4 +1,4 @@
-"""What a real server answered, as the rows that `read --tall` must give.
+"""What a real server answered, as the rows that `read --tall` must give (CONTRACT §1).
 
 `tests/data/iotdb/<version>/expected*.json.gz` holds the answers of IoTDB itself to SELECT, after its deletions
 (tests/data/README.md). A row is (device, measurement, time, type, value), all but the time as canonical text.

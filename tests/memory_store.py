@@ -1,6 +1,6 @@
 """A store in memory that knows what a power loss leaves: for the crash explorer and for tests of flows.
 
-Model: a file's bytes are safe only once synced; names reach the disk in the order in which a
+Model (research/aesthetics.md §4.4): a file's bytes are safe only once synced; names reach the disk in the order in which a
 folder changed, at any time, and for certain when the folder is synced. `crash` keeps what is safe and, with a random
 source, any of the rest that such a disk may keep. A killed process without a power loss loses nothing.
 """

@@ -28,8 +28,8 @@
     ├── NoQuorumError        30   too few members of a data group can be reached to commit
     └── BinlogGapError       31   changes are lost: the server no longer has, or never had, the log from that place
 
-`kind` is the CLI's exit code. `retry` says who may try again: *soon* (inside the step, seconds), *later* (Airflow, minutes),
-*operator* (after somebody acted), *never*. One level retries one failure.
+`kind` is the CLI's exit code. `retry` says who may try again: *soon* (inside the step, seconds), *later* (Airflow,
+minutes), *operator* (after somebody acted), *never*. One level retries one failure (DESIGN §9).
 
 `limit_met` and `limits_named` translate the operating system's errors when this machine runs out of disk space, file
 handles, processes or memory. Commands, tasks in child processes and the work on one landing all use them. Stores
@@ -75,7 +75,7 @@ class TidemarkError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.subject)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints when a command fails."""
+        """The object that `--json` prints when a command fails (CONTRACT §1)."""
         return {"ok": False, "kind": self.kind, "error": self.message, "hint": self.hint, "subject": self.subject}
 
 

@@ -56,7 +56,7 @@ class DiskGround:
 
 
 def resource_bytes(extent: Extent) -> bytes:
-    """A `.resource` as IoTDB 1.x writes it."""
+    """A `.resource` as IoTDB 1.x writes it (research/iotdb.md §5; read by tsfiles.companions.resource)."""
     out = [struct.pack(">BBi", 1, 1, len(extent))]
     out += [struct.pack(">qq", *span) for span in extent.values()]
     for number, device in enumerate(extent):

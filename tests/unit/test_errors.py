@@ -1,4 +1,4 @@
-"""The error tree: one exit code a kind, hints and retry classes that survive pickling."""
+"""The error tree: one exit code a kind, hints and retry classes that survive pickling (DESIGN §9, CONTRACT §1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher at the root: what it sets up once, what it says when it cannot.
+"""The launcher at the root: what it sets up once, what it says when it cannot (DESIGN §2).
 
 The environments here are made from an empty lock, so that no test needs a network.
 """

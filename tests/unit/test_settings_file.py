@@ -1,4 +1,4 @@
-"""What `tidemark.toml` may say, and what a wrong line gets."""
+"""What `tidemark.toml` may say, and what a wrong line gets (CONTRACT §2)."""
 
 from __future__ import annotations
 

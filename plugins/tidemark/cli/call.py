@@ -120,7 +120,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a verb: `json` is the object of `--json`, `show` prints it for people, `code`: exit code.
+    """The result of a verb: `json` is the object of `--json` (CONTRACT §1), `show` prints it for people, `code`: exit code.
 
     `said`: the verb has already printed its result while it ran, as `up` does.
     """

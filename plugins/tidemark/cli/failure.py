@@ -1,4 +1,4 @@
-"""What a command says of an error: `describe_error` makes the object of `--json`, whatever was raised.
+"""What a command says of an error: `describe_error` makes the object of `--json`, whatever was raised (CONTRACT §1).
 
 A fault of Tidemark itself becomes a short message, and its traceback a file that can be sent along.
 """

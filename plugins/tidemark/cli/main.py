@@ -1,4 +1,4 @@
-"""Parse one command line, run its verb and return the exit code. Every verb's help ends with an example."""
+"""Parse one command line, run its verb and return the exit code (CONTRACT §1). Every verb's help ends with an example."""
 
 from __future__ import annotations
 

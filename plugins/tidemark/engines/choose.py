@@ -1,9 +1,9 @@
 """Choose where the heavy tasks of load and merge run: in child processes here, or on Spark.
 
-A **kind** of work names one picklable function `task -> result` (`task.KINDS`). An **engine** runs many tasks of a kind and
-yields one `Outcome` for each, in any order. Unverified TsFiles can hang or crash a reader. So every task runs alone in a
-child that was started with exec (never forked), under a limit of CPU time, memory and wall time. A crash is an error of that
-task alone; the other tasks continue.
+A **kind** of work names one picklable function `task -> result` (`task.KINDS`). An **engine** runs many tasks of a
+kind and yields one `Outcome` for each, in any order. Unverified TsFiles can hang or crash a reader
+(research/spark-tsfile.md §1.5). So every task runs alone in a child that was started with exec (never forked), under
+a limit of CPU time, memory and wall time. A crash is an error of that task alone; the other tasks continue.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run tasks as Spark jobs, by a driver in a process of its own that runs one job after another.
 
-`spark_jobs/<kind>.py` is started with a pipe for its replies. It reads the folders of jobs from stdin and answers each.
-Tasks and outcomes are exchanged by file. No row passes through the JVM: Spark distributes pickled tasks and returns pickled
-outcomes. Each executor runs its tasks in children like the pool.
+`spark_jobs/<kind>.py` is started with a pipe for its replies. It reads the folders of jobs from stdin and answers
+each. Tasks and outcomes are exchanged by file. No row passes through the JVM: Spark distributes pickled tasks and
+returns pickled outcomes. Each executor runs its tasks in children like the pool (research/spark-tsfile.md §3.3).
 
 A start is slow, so a session is kept for the next jobs of this process and ends with the process, however that ends.
 A job that finds no executor for its tasks within 600 s is given up. A session that failed or died is not used again:

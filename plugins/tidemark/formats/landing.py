@@ -9,7 +9,7 @@ writer must be whole, of a known format and name nothing outside its landing. Ot
 `decode_receipt`) raises CorruptionError with the reason. `encode_entry` and `decode_entry` convert one file's entry for the
 ledger.
 
-Fields: docs/formats/manifest.md and docs/formats/receipt.md.
+Source: seed 000 ("sync.end"), DESIGN §3 and §5. Fields: docs/formats/manifest.md and docs/formats/receipt.md.
 """
 
 from __future__ import annotations

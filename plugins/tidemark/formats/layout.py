@@ -11,7 +11,8 @@
 
 The name of a data file has the content's digest, so another generation has another place, and a grown mods file replaces
 nothing. A database's folder is its name, percent-encoded. One longer than 200 bytes is cut, and its digest appended. The
-catalog's time partition of a time is floor(time / interval), before 1970 too (`catalog_partition`).
+catalog's time partition of a time is floor(time / interval), before 1970 too (`catalog_partition`). Source: CONTRACT §3,
+DESIGN §1 and §5.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def folder_name(database: str) -> str:
 
 
 def catalog_partition(start: int, interval_ms: int, time_unit: str) -> int:
-    """Return the catalog's time partition of a time in the site's unit; rounds down before 1970 too."""
+    """Return the catalog's time partition of a time in the site's unit; rounds down before 1970 too (DESIGN §1)."""
     return start // (interval_ms * UNITS_PER_MS[time_unit])
 
 

@@ -2,7 +2,7 @@
 
 Every write happens inside `Ledger.write()`, one transaction, begun IMMEDIATE on SQLite so that two processes never deadlock
 on an upgrade. Reads use `Ledger.read()`. Errors of the driver become Tidemark's: a database that is away or busy is
-`RetryableError`, a full one `DiskFullError`, a damaged one `CorruptionError`.
+`RetryableError`, a full one `DiskFullError`, a damaged one `CorruptionError`. Source: DESIGN §4.
 """
 
 from __future__ import annotations

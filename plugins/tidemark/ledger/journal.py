@@ -6,7 +6,7 @@ the state change that it reports, so the two never disagree. Events explain; the
 action from them, and `housekeep` removes old ones. The *state* of a run is in `run`, `run_item`, `sent_landing` and
 `landing`. Documentation: docs/formats/journal.md.
 
-The audit table holds every decision of an operator, with the operator's name. It is not trimmed.
+The audit table holds every decision of an operator, with the operator's name (CONTRACT §1). It is not trimmed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leases: the right to work on a link, a receiver's load, a merge.
+"""Leases: the right to work on a link, a receiver's load, a merge (DESIGN §4).
 
 A lease is one row with a **fence**, a number that rises with every acquisition and never falls. Code that records an effect
 calls `assert_held` in the same transaction. A holder that was replaced meanwhile (a suspended process, a lost network) has a

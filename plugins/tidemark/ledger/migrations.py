@@ -1,4 +1,4 @@
-"""Numbered migrations: `sql/NNNN_name.sql`, applied in order, forward only.
+"""Numbered migrations: `sql/NNNN_name.sql`, applied in order, forward only (DESIGN §4).
 
 The files are plain SQL for both SQLite and PostgreSQL; `{serial}` is replaced by the dialect's growing primary key. All
 files that a ledger lacks are one transaction, together with their rows in `tidemark_schema`. A crash or a failing statement

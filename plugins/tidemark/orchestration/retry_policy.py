@@ -1,4 +1,4 @@
-"""Retries by class of error: *soon* here in the task, *later* by Airflow, *operator* and *never* not at all.
+"""Retries by class of error: *soon* here in the task, *later* by Airflow, *operator* and *never* not at all (DESIGN §6, §9).
 
 An error of the soon class that outlives its tries in the task may take minutes, so Airflow retries it. An error that is not
 Tidemark's is a defect: a retry would only hide it, except for network errors.

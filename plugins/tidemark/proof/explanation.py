@@ -1,4 +1,4 @@
-"""The shape of an answer to `why`; and files that vanished at their site and are kept.
+"""The shape of an answer to `why` (CONTRACT §1); and files that vanished at their site and are kept.
 
 Kept files (`ledger.receiver.settled.kept_files`) are described here: all are counted, the first 1,000 are listed.
 """

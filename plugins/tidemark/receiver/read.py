@@ -2,7 +2,7 @@
 
 One read transaction fixes the list of files. Retired files keep their bytes for a grace, so the list stays readable during
 loads and merges. Files are read only as what was loaded (`proved_files`). `point_file` writes the rows to a file or a
-stream. What cannot be decoded is reported and left out, and the exit code shows it.
+stream. What cannot be decoded is reported and left out, and the exit code shows it. Source: CONTRACT §1 `read`.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def read(
 ) -> ReadResult:
     """Write what readers see to `out`: a file (`.parquet`, `.csv` or `.jsonl`), or a stream in the query's form.
 
-    Tall: device, measurement, time, type, value. Wide: time, device, then every measurement by name, typed. What cannot be
-    decoded is left out and listed in the result, whose exit code is then 23. Raises UsageError, NotFoundError for an unknown
-    site, CorruptionError for a file that is not what was loaded; then nothing is written.
+    Tall: CONTRACT §1. Wide: time, device, then every measurement by name, typed. What cannot be decoded is left out and
+    listed in the result, whose exit code is then 23. Raises UsageError, NotFoundError for an unknown site, CorruptionError
+    for a file that is not what was loaded; then nothing is written.
     """
     form = form_of(out) if isinstance(out, Path) else query.form
     root = local_root(app, receiver)

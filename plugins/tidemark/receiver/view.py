@@ -1,7 +1,8 @@
 """Read what readers see: the catalog's visible files overlaid, device by device, whether or not merges have run.
 
 Within a site the file with the higher rank wins at a point. Deletions apply to their own file only. Nulls overwrite nothing.
-Where ownership of a device moved, files of its present owner win over those of the former one.
+Where ownership of a device moved, files of its present owner win over those of the former one. Source: DESIGN §3 "Who wins";
+research/iotdb.md "What to know first" 10.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reading of `tidemark.toml` and `TIDEMARK__SECTION__KEY` into frozen `Settings`.
+"""The reading of `tidemark.toml` and `TIDEMARK__SECTION__KEY` into frozen `Settings` (CONTRACT §2).
 
 At the end `check_references` compares the sections: names that must exist, UUIDs that must differ, host keys that sftp
 needs.
@@ -17,7 +17,7 @@ from tidemark.settings.model import DEFAULTS, FRESH_UUID, NAMED, REQUIRED, SECTI
 from tidemark.settings.values import reader_below, scan_command
 
 RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled", "answered", "taken")
-"""What a receiver keeps below its store."""
+"""What a receiver keeps below its store (CONTRACT §3, docs/formats)."""
 
 Sections = Mapping[str, Mapping[str, dict[str, Any]]]
 

@@ -1,4 +1,4 @@
-"""Every setting, declared once: its default, what it may be, its meaning.
+"""Every setting, declared once: its default, what it may be, its meaning (CONTRACT §2, DESIGN §2).
 
 A section of `tidemark.toml` is a frozen dataclass. Its docstring is the meaning of the section, and each field made by
 `setting` is a key. What reads the file, the file that `./tidemark init` writes (every key, with a value and its meaning; it

@@ -1,4 +1,4 @@
-"""The hours in which a link may transfer: its window. Pure."""
+"""The hours in which a link may transfer: its window (CONTRACT §2 `window`, `timezone`). Pure."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ short gives a piece with that trouble, and the stream continues.
 A `StoreAddress` is a store's url and login: `file:///path` or `sftp://user@host:port/path`, from a site, a receiver or a
 node of the settings. `place_of` and `local_root` parse the url and raise UsageError for an invalid one.
 `without_password` makes it printable. An address has no secret: a private key is given by its file.
+
+Source: DESIGN §3 "Either end may be remote"; research/aesthetics.md §4.4 for durable publish.
 """
 
 from __future__ import annotations

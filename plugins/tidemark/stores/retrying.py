@@ -1,7 +1,7 @@
 """The one place where calls that may succeed after seconds are repeated: exponential back-off with jitter, then the error.
 
-`RetryingStore` wraps a remote store's single calls. A transfer uses the store inside it (`without_retries`) and repeats its
-own tries, which resume from the blocks that have arrived. So no failure is retried on two levels.
+`RetryingStore` wraps a remote store's single calls. A transfer uses the store inside it (`without_retries`) and repeats
+its own tries, which resume from the blocks that have arrived. So no failure is retried on two levels (DESIGN §9).
 """
 
 from __future__ import annotations

@@ -9,16 +9,18 @@
 - `uuid.txt`, `device_owner`, `sync_schema_pos`. Owners are claimed for the sites of the settings. A UUID that is not
   the site's is refused. The schema position is reported and not used: the centre needs the whole log.
 
-`parse_acknowledged` reads an original sender's state after any crash (steps 1 to 9 of its own recovery).
+`parse_acknowledged` reads an original sender's state after any crash (the seed's recovery steps 1 to 9).
 `last_local_files.txt` is the acknowledged set, `sync.log` its redo log, `current_local_files.txt` the atomic replacement.
 Two differences from the original are intended. Log entries are applied in order (the original collects two sets and loses
 "sent, then deleted", R5). A torn last line is dropped (the original keeps a garbage path and later tells the receiver to
 delete it, R6).
 
-`device_owner` is a Java-serialised map from device to owner, or a text log (`read_owners`). Only a map of strings
+`device_owner` is a Java-serialised map from device to owner, or the seed's text log (`read_owners`). Only a map of strings
 can be read: class descriptions are skipped, and repeated strings are references to earlier ones. An owner is a folder
 name `<sender's IP>_<UUID, 32 hex digits>`. From 0.12 on it may be a storage group; such an owner has no UUID and
 `site_of` returns None (B13).
+
+Source: seed 000 ("Recovery module", "Others"), research/iotdb.md §1.3, §1.5, §1.6.
 """
 
 from __future__ import annotations

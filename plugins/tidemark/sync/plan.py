@@ -39,7 +39,7 @@ class DatabaseSum:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """The report of `./tidemark plan`. `bytes` of a path includes its companions. `state`: nothing | ready |
+    """The report of `./tidemark plan` (CONTRACT §1). `bytes` of a path includes its companions. `state`: nothing | ready |
     guard (drops wait) | unfinished (a run that stopped is ended first) | conflict (a first sync of another site's devices
     is refused)."""
 

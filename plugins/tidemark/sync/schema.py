@@ -3,6 +3,7 @@
 IoTDB appends to a schema log. The ledger keeps how many bytes were acknowledged and their digest. A log that shrank, or
 whose beginning differs, was restarted at the site (a checkpoint cleared it, it was rebuilt). It is sent from 0 under the
 next epoch. Positions move when the landing with the bytes is complete.
+Source: seed 000 "Synchronization schema", research/iotdb.md §1.8, B9, B10.
 """
 
 from __future__ import annotations

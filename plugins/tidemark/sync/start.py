@@ -71,7 +71,7 @@ def _require_one_choice(options: Options) -> None:
 
 def require_same_ends(app: App, link: LinkSettings) -> None:
     """Raise PermanentError if the settings give a link that has run another site or receiver. A link's acknowledgements are
-    valid for one site and one receiver only. The hint says what to write."""
+    valid for one site and one receiver only (DESIGN §1). The hint says what to write."""
     site = app.site_settings(link.site)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)

@@ -1,9 +1,9 @@
 """Run rounds until every file has its outcome. Retry what may work again, from the bytes that arrived.
 
 A round without progress costs one try and a pause. A round with progress (a file, or more bytes kept) resets the tries. A
-file whose bytes differ or which changed meanwhile has as many tries of its own, and each file has its time (`limits`). An
-error that is not of the network may be caused by one file. Files with an invalid path fail first. If the round cannot name
-the file, the rest is tried by halves until it is found.
+file whose bytes differ or which changed meanwhile has as many tries of its own, and each file has its time (`limits`).
+An error that is not of the network may be caused by one file. Files with an invalid path fail first. If the round cannot
+name the file, the rest is tried by halves until it is found. Source: DESIGN §9, one level retries one failure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Send files from one store to another: verified, once, resumable. The entry point of the engine.
 
-A file is `Sent` only when its bytes are durable at the target under their final name and their digest there equals the one
-made at the source. Temporary failures are retried with back-off (`retries` times), from the blocks that arrived. Each path
-between two stores is imported when it is taken.
+A file is `Sent` only when its bytes are durable at the target under their final name and their digest there equals the
+one made at the source. Temporary failures are retried with back-off (`retries` times), from the blocks that arrived.
+Each path between two stores is imported when it is taken. Source: DESIGN §3 and §5, research/transfer.md §5 and §6.
 """
 
 from __future__ import annotations

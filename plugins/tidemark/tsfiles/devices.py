@@ -1,4 +1,4 @@
-r"""Canonical names of devices: one text for what TsFiles of both models and all versions write differently.
+r"""Canonical names of devices: one text for what TsFiles of both models and all versions write differently (CONTRACT §1).
 
 Tree model: nodes joined by `.`; a node is in back-quotes only where IoTDB's SQL needs it (anything but letters, digits,
 `_` and U+2E80…U+9FFF, or a plain number); a back-quote inside is doubled.

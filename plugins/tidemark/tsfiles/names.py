@@ -6,6 +6,8 @@
 | 0.10, 0.11 | `created-version-inner.tsfile` | `<database>/<partition>/` |
 | 0.12 … 2.x | `created-version-inner-cross.tsfile` | `<database>/<region>/<partition>/` |
 
+Source: research/iotdb.md §1.10.
+
 Below a receiver's root (the folder with `ledger_mark.json`) and at its nodes, the ledger decides which files are read
 and which deletions apply, not the folder. `refuse_receiver_folder` and `refuse_data_file` refuse such files by name,
 because a file read alone would give wrong rows.
@@ -104,7 +106,7 @@ def parse_place(folder: str, data_folders: tuple[str, ...]) -> Place | None:
 
 
 def rank_of_source(source: SourceName) -> tuple[int, int, int, int, int]:
-    """The rank of a file: at equal times the file with the higher rank wins. Compared within one site."""
+    """The rank of a file: at equal times the file with the higher rank wins (DESIGN §3). Compared within one site."""
     name = source.name
     return (int(source.unsequence), name.version, name.inner, name.cross, name.created)
 

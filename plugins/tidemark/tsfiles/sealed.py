@@ -1,7 +1,7 @@
-"""Classify the files of a listing: sealed TsFiles, and skipped files with a reason.
+"""Classify the files of a listing: sealed TsFiles, and skipped files with a reason (DESIGN §1 "sealed file").
 
 Pure: decides from names and sizes alone. `layout.structure` checks the bytes.
-Source for the companions: `TsFileResource`, `ModificationFile`, `IoTDBConstant` of IoTDB.
+Source for the companions: research/iotdb.md §1.10 and `TsFileResource`, `ModificationFile`, `IoTDBConstant` of IoTDB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command from the outside: what goes to stdout, what to stderr, which exit code."""
+"""The command from the outside: what goes to stdout, what to stderr, which exit code (CONTRACT §1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java Spark gets."""
+"""Which Java Spark gets (DESIGN §7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor` finds each trouble before a run does, and says what to do."""
+"""`doctor` finds each trouble before a run does, and says what to do (CONTRACT §1)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Every point of a TsFile as the official `tsfile` package reads it. A program of its own: that package may crash, and no
-process that opened a TsFile with it may fork.
+process that opened a TsFile with it may fork (research/spark-tsfile.md §1.5).
 
     python official_reader.py FILE > pickle of {(segments, measurement): (type, times, values)}
 """

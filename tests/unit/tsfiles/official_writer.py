@@ -78,7 +78,7 @@ def values_of(data_type: TSDataType, rng: np.random.Generator) -> list[object]:
 
 
 def text_of(data_type: TSDataType, value: object) -> str:
-    """Canonical text, written apart from the code under test."""
+    """Canonical text (CONTRACT §1), written apart from the code under test."""
     match data_type:
         case TSDataType.BOOLEAN:
             return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""The canonical text of every type."""
+"""The canonical text of every type (CONTRACT §1)."""
 
 from __future__ import annotations
 

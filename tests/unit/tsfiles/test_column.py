@@ -1,4 +1,4 @@
-"""Columns of points, and who wins where they meet."""
+"""Columns of points, and who wins where they meet (DESIGN §3)."""
 
 from __future__ import annotations
 

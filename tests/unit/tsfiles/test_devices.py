@@ -1,4 +1,4 @@
-"""One canonical text for a device, whatever file it comes from."""
+"""One canonical text for a device, whatever file it comes from (CONTRACT §1)."""
 
 from __future__ import annotations
 

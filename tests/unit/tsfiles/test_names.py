@@ -1,4 +1,4 @@
-"""Names and places of TsFiles of every IoTDB."""
+"""Names and places of TsFiles of every IoTDB (research/iotdb.md §1.10)."""
 
 from __future__ import annotations
 

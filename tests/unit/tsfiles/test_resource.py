@@ -1,4 +1,4 @@
-"""Every layout of `.resource`; those of the real files are proved in test_real_folders."""
+"""Every layout of `.resource` (research/iotdb.md §5); those of the real files are proved in test_real_folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a listing is sealed, and what a person is told of the rest."""
+"""What of a listing is sealed, and what a person is told of the rest (DESIGN §1)."""
 
 from __future__ import annotations
 

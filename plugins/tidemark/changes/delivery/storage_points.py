@@ -1,7 +1,7 @@
 """Storage points: how far a shard is, in words that hold in another store of the same source, too.
 
 In the store that a point was made in, the number of the transaction says where to go on, and the identity of the last one
-that is done proves that it is this store. In another one the GTID set says it.
+that is done proves that it is this store. In another one the GTID set says it. Source: seed 002 "storage point".
 """
 
 from __future__ import annotations

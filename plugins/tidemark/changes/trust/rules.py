@@ -1,7 +1,7 @@
 """What is wrong with a server as a source of changes, and the SQL that mends it. Pure.
 
 Each rule looks at one thing. A warning is a finding that is right: nothing is lost by it. With `unsafe = "mark"` what makes
-single rows uncertain is a warning, too. Sources: the manuals of MySQL 8.4 and MariaDB 10.11 on binary logs.
+single rows uncertain is a warning, too. Sources: cdc.md §3.6; the manuals of MySQL 8.4 and MariaDB 10.11 on binary logs.
 """
 
 from __future__ import annotations

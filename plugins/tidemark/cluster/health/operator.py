@@ -6,7 +6,7 @@
     force_group(app, receiver, "n1", "n2")     # n2 becomes master though too few members answer
 
 Each may be run again: what is so already is not done twice. Decisions are in the audit. Nothing is deleted: files and logs
-that do not count any more are moved. Source: docs/replication.md; docs/decisions/0024.
+that do not count any more are moved. Source: seed 003 "Data recovery flow"; docs/decisions/0024.
 """
 
 from __future__ import annotations

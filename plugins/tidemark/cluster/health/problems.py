@@ -1,7 +1,7 @@
 """Find the differences between a cluster and its table, from the ledger's records and the nodes' answers. Pure.
 
-While a slot moves, only its members that acknowledged, and those that had it before, must have all of it. Source:
-docs/decisions/0015.
+While a slot moves, only its members that acknowledged, and those that had it before, must have all of it. Source: CONTRACT
+§1 (`cluster check`); docs/decisions/0015.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ master goes home to the first node of its list, once that has answered two round
 
 Any number of schedulers may run it: one round at a time is noted, under the lease `watch:RECEIVER`, and whoever lost it
 notes nothing. What a round does to a group it does under the lease of the groups, by what is so then. So a task that wakes
-up late, or is run again, finds nothing to do. The only clock is the database's. Source: docs/replication.md;
-docs/decisions/0024.
+up late, or is run again, finds nothing to do. The only clock is the database's. Source: seed 003 "Master election flow",
+"The problem of even Master distribution"; docs/decisions/0024.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ change at a time, under the lease `cluster:<receiver>`. A second administrator g
 is `phases`, phase 2 is `cluster.migration.migrate`. Once its table is in force, a change cannot be rolled back: it goes on
 to its end, and the reverse is a change of its own.
 
-Source: docs/decisions/0015.
+Source: seed 001 "Two-phase method"; docs/decisions/0015.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Phase 1 of a change: it is recorded, every node gets the new table, and one transaction puts it in force.
 
 Until that transaction nothing acts on the new table and the change can be rolled back. Each step may be repeated by another
-process. A node's table counts only in the run that put it there, since a repeated plan may differ. Source:
-docs/decisions/0015.
+process. A node's table counts only in the run that put it there, since a repeated plan may differ. Source: seed 001
+"Two-phase method", phase 1; docs/decisions/0015.
 """
 
 from __future__ import annotations

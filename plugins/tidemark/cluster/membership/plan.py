@@ -1,6 +1,7 @@
 """Plan a change of the nodes before anything is done: the new table, the slots that move, the nodes that must get the table.
 
-Pure: the same table, request and sizes give the same plan. Source: docs/decisions/0015.
+Pure: the same table, request and sizes give the same plan. Source: seed 001 "Two-phase method", "Data repartitioning";
+docs/decisions/0015.
 """
 
 from __future__ import annotations

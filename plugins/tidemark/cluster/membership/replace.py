@@ -7,7 +7,7 @@ never in it joins, if there is one: the first that answers, has a free folder an
 none while a group of the node has fewer members in step than its quorum. A change that was begun is gone on with, also if
 the node is back meanwhile; one that the operator rolled back is not begun again. `choose_changes` is pure.
 
-Source: docs/replication.md.
+Source: seed 003 "Data replication of Meta Data" (characteristic 2); seed 001 "Two-phase method".
 """
 
 from __future__ import annotations

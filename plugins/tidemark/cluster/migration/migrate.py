@@ -7,7 +7,7 @@ ledger.
 A member gets the series of a slot's databases before its files (`put_schemas`). One slot has the schema of a database, by
 its name alone. Nodes that lose a slot drop its schema. A node that is away keeps it, which is harmless.
 
-Source: docs/decisions/0015.
+Source: seed 001 "Data migration", "Installing a snapshot"; docs/decisions/0015.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ the transaction that commits its operation, so no committed operation of the gro
 was away while a quorum took a file) is asked after the complete ones, and only for what it has. Files that no old member can
 give come from any other node that holds them, or from the receiver.
 
-This process decides what goes where, holds the snapshot, and records what was proved. The files are sent by this process, or
-by tasks of the Spark job `slot_migrate`: a lost task records nothing. `[spark] engine` decides as for loads and merges. If
-it leaves the choice and the caller wants Spark, small amounts are still sent by this process: Spark takes longer to start.
-Source: docs/decisions/0015.
+This process decides what goes where, holds the snapshot, and records what was proved. The files are sent by this process,
+or by tasks of the Spark job `slot_migrate`: a lost task records nothing. `[spark] engine` decides as for loads and merges.
+If it leaves the choice and the caller wants Spark, small amounts are still sent by this process: Spark takes longer to
+start. Source: DESIGN §7; seed 001 "Obtaining a snapshot", "Installing a
+snapshot"; docs/decisions/0015.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 It opens both ends itself, by addresses that name key files by path and hold no secret. It may run twice, or two may run at
 once: files already at the target with the right bytes are not sent again, a broken file goes on at its last verified block.
-It records nothing: the caller, which has the lease, records the proved copies. Source: docs/decisions/0015.
+It records nothing: the caller, which has the lease, records the proved copies. Source: issue D part 3, DESIGN §7;
+docs/decisions/0015.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Files lie below `data/` at the same locations as at the receiver. Tidemark's own files lie below `.tidemark/`. No process
 runs at a node: callers open its store and use this module. Every call may be repeated, by another process and after a crash,
-with the same result. Source: docs/decisions/0015; docs/formats/node-folder.md.
+with the same result. Source: seed 001 "Data migration"; docs/decisions/0015; docs/formats/node-folder.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `node.json` is JSON. A kept document (a partition table, the schema of a database) begins with one line of JSON. It gives the
 subject, and the length and SHA-256 of the bytes that follow. The schema of a database is JSON lines, made from the ledger: a
 head with the database, then one line for each series, by site and name. Equal schemas give equal bytes. A member of a group
-gets it before its files. Source: docs/decisions/0015; docs/formats/node-folder.md.
+gets it before its files. Source: seed 001 "Content of the method"; docs/decisions/0015; docs/formats/node-folder.md.
 """
 
 from __future__ import annotations

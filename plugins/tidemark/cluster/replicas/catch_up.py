@@ -4,7 +4,7 @@ It gets files from the receiver's cache, or from another node that holds them. F
 that fell out of step with its group's is recovered. Operations that a dead forward left proposed are withdrawn: the caller
 holds the receiver's load lease, so no forward is at work. Nodes that cannot be reached are named.
 
-Source: docs/decisions/0015.
+Source: seed 001 "Data group"; docs/decisions/0015.
 """
 
 from __future__ import annotations

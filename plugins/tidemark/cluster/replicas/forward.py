@@ -4,7 +4,7 @@
     of the groups, at a quorum → commit (epoch checked again, in the transaction that makes the files visible)
 
 If the table is swapped meanwhile, the proposed operations are withdrawn and the files routed anew. Files already at the
-right nodes are not sent again. Source: docs/decisions/0015, 0024.
+right nodes are not sent again. Source: seed 001 "Phase 1" and "Data group"; docs/decisions/0015, 0024.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 All are asked at once, in one round trip if their logs end as this process saw them last. A member that lacks records gets
 them from the master's log then. One whose log parted from the master's acknowledges nothing until it is recovered. Errors of
-a member count as silence; what says that this ledger is not the newest, or not the nodes' own, is raised. Source:
-docs/replication.md; docs/decisions/0024.
+a member count as silence; what says that this ledger is not the newest, or not the nodes' own, is raised. Source: seed 003
+"Data forwarding flow"; docs/decisions/0024.
 """
 
 from __future__ import annotations

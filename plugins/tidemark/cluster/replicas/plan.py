@@ -2,7 +2,7 @@
 
 A file belongs at all members of the groups of its slots. An operation is settled at a member once its outcome is there, or
 once a later operation on the same subject replaced it. A member's `applied` stops before the first unsettled one. Source:
-docs/decisions/0015.
+seed 001 "Data group"; docs/decisions/0015.
 """
 
 from __future__ import annotations

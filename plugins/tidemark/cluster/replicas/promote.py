@@ -1,8 +1,9 @@
 """A group gets a master that has everything, and what its predecessor left in doubt gets an outcome.
 
-The epoch is given by compare-and-swap in the ledger; members vote; the barrier goes to a majority and a quorum; only then is
-the master active (`core.epochs`). A commit that was at work is taken back: its transaction never came, or the row would say
-so. Whoever works on groups holds the lease `groups:RECEIVER`. Source: docs/replication.md; docs/decisions/0024.
+The epoch is given by compare-and-swap in the ledger; members vote; the barrier goes to a majority and a quorum; only then
+is the master active (`core.epochs`). A commit that was at work is taken back: its transaction never came, or the row
+would say so. Whoever works on groups holds the lease `groups:RECEIVER`. Source: seed 003 "Master election flow", "The
+problem of a write that succeeds on a minority of virtual nodes"; docs/decisions/0024.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 What a node lacks is what the catalog wants there and no proved copy is of. It comes from the receiver's cache or from
 another node, by digest; what an earlier try brought whole is not sent again. Then its logs get what the masters have behind
 their ends, and it is in step by the ledger. Files that are committed meanwhile are looked for once more. One process at a
-time recovers a node: lease `recover:RECEIVER:NODE`. Source: docs/replication.md; docs/decisions/0024.
+time recovers a node: lease `recover:RECEIVER:NODE`. Source: seed 003 "Data recovery flow"; seed 004; docs/decisions/0024.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which node gets which slot when nodes join or leave: strategies behind one protocol, each with fewest moves.
 
 A strategy gets the header of every slot and the present nodes, and returns the header of every slot. A header that is no
-present node has left and gives all its slots. A node without slots has joined.
+present node has left and gives all its slots. A node without slots has joined. Source: seed 001 "Data repartitioning";
+research/iotdb.md §3.3.
 
 Slots differ in weight. *Level*: the load of a node when the weight is spread as evenly as slots allow. A slot heavier than
 that has a node to itself, and the level is that of the others. *Limit*: the load that no node may exceed. *Loose*: a slot

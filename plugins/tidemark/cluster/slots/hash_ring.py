@@ -2,10 +2,11 @@
 
 The slot is a hash, so no table of partitions is needed. `FULL` hashes every byte. `COMPAT` is the original's, bit for bit,
 with its two faults: bytes of the tail count as signed, and the length is that of the name in characters, so names beyond
-ASCII lose the low bytes of the partition.
+ASCII lose the low bytes of the partition. Source: seed 001 "Improvement of the partitioning method"; research/iotdb.md §3.1.
 
 A group is its header node and the next nodes on the ring, as many as there are replicas. There is one order, that of the
-identifiers; the original has two. A node's identifier is computed from its name alone, so it is the same everywhere.
+identifiers; the original has two. A node's identifier is computed from its name alone, so it is the same everywhere. Source:
+seed 001 "Data group"; research/iotdb.md §3.2.
 """
 
 from __future__ import annotations

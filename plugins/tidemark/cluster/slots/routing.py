@@ -1,7 +1,7 @@
 """The slots, groups and nodes of each catalog file. Pure.
 
-A file may span several time partitions and so several slots; its nodes are the union of their groups. Source:
-docs/decisions/0015.
+A file may span several time partitions and so several slots; its nodes are the union of their groups. Source: seed 001 "Data
+partitioning" (database and time slice); docs/decisions/0015.
 """
 
 from __future__ import annotations

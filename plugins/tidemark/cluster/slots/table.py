@@ -1,7 +1,7 @@
 """The partition table: which group holds which slot, with a version, and which slots of the previous version still move.
 
 It is a value: a change of the nodes gives a new table with the next epoch. Groups are computed, not stored: the header and
-the ring determine them.
+the ring determine them. Source: seed 001 "SlotPartitionTable"; research/iotdb.md §3.2.
 
 `encode_table` and `decode_table` convert it to bytes, for the ledger and for nodes: JSON with names, numbers and ranges,
 compressed. The first byte is the version of this form. 10,000 slots and 1,000 nodes are about 20 KB; the original writes the

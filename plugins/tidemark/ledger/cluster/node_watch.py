@@ -1,6 +1,6 @@
 """How often in a row each data node did not answer the watch (table `node_watch`). Times are the database's.
 
-Written in the caller's transaction, who holds the lease of the watch. Source: docs/replication.md; docs/decisions/0024;
+Written in the caller's transaction, who holds the lease of the watch. Source: seed 003 "Role", docs/decisions/0024,
 sql/0020_node_watch.sql.
 """
 

@@ -2,7 +2,7 @@
 
 An operation is proposed before any byte goes to a member. It is committed once a quorum has it, in the transaction that
 makes it visible. A late member catches up from here: every committed operation above what it has applied. Every function
-works in the caller's transaction. Source: docs/decisions/0015.
+works in the caller's transaction. Source: seed 001 "Data group"; docs/decisions/0015.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rows change only in the caller's transaction, so that a landing or a merge is one step for every reader. A row is `live` (in
 the catalog), `retired` (no reader sees it, its bytes are removed after the grace) or `reclaimed` (bytes removed). Source:
-sql/0002_receiver_side.sql.
+DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contents of manifests at the receiver: sites, landings in their order, each site's inventory, vanished files.
 
 Tables `site`, `landing`, `inventory`, `pending_drop`. Only a load writes them, in its transactions. Nothing here is derived
-from link tables, since the sender's Tidemark may be another machine.
+from link tables, since the sender's Tidemark may be another machine (DESIGN §3 "Each end has its own ledger").
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A **merged file** is derived from live sources of one site; while it is visible they are not. All merged files of one group
 of overlapping sources are published and withdrawn together, so no point is read twice or missed. A merged file **stands
 alone** once its sources are reclaimed (`merge_account.settled`): it cannot be withdrawn any more. Every function works in
-the caller's transaction. Source: sql/0002_receiver_side.sql.
+the caller's transaction. Source: DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ gone at the site.
 
 Merged files that share a source, directly or through others, hold its points together: a **settled set**. A single source
 cannot be removed from it, so it is kept or replaced as a whole. `merge_account.waits` lists the late paths and why, while a
-known change of a source cannot be read yet. Every function works in the caller's transaction. Source:
-docs/decisions/0007-settled-files-are-replaced-whole.md.
+known change of a source cannot be read yet. Every function works in the caller's transaction. Source: DESIGN §3 "Sources and
+merges"; docs/decisions/0007-settled-files-are-replaced-whole.md.
 """
 
 from __future__ import annotations

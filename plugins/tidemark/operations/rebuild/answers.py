@@ -3,7 +3,8 @@
 A rebuild decides nothing anew. The receipt has the answer for each file, and the place of its bytes shows what happened
 later. A quarantined file with its bytes among the data files was released. A loaded file without bytes was replaced,
 superseded or settled later; its row is kept, with the extent from the site's `.resource`. The rest is the load's:
-`admit_files` makes the rows, given the facts and the owners with which it gave the answer then.
+`admit_files` makes the rows, given the facts and the owners with which it gave the answer then. Source: DESIGN §4 "A lost
+ledger can be rebuilt".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 `app` has a ledger of its own with what the nodes tell, which is gone at the end; nothing is written to a node. A record
 counts if a quorum of its group has it. Where members that do not answer may have more, nobody knows whether it was
-acknowledged: then nothing is read, rather than something older. Source: docs/replication.md; docs/decisions/0024.
+acknowledged: then nothing is read, rather than something older. Source: seed 003 "Quorum"; docs/decisions/0024.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Back up, upgrade and rebuild the ledger.
 
 A rebuild makes the new ledger in a file of its own, then copies it over the old one in one transaction. A rebuild that dies
-leaves the ledger as it was, and is run again. Source: docs/runbooks/ledger-lost.md.
+leaves the ledger as it was, and is run again. Source: DESIGN §4, docs/runbooks/ledger-lost.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The DAG of a link: seven steps in a row, made from the settings without a database."""
+"""The DAG of a link: the seed's seven steps in a row, made from the settings without a database (DESIGN §6)."""
 
 from __future__ import annotations
 

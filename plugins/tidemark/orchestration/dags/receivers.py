@@ -1,7 +1,7 @@
 """The DAGs of the receivers: load and merge, verify, housekeep. A receiver is a map index, so a failed one stops no other.
 
-Only this machine's `file://` receivers are loaded here. A Tidemark that sends to a remote receiver has the same DAGs with
-nothing to do.
+Only this machine's `file://` receivers are loaded here (DESIGN §3). A Tidemark that sends to a remote receiver has the same
+DAGs with nothing to do.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The tries of a link's tasks are recorded in Tidemark's own ledger. Airflow knows
 without Airflow. A dry run is no try of the link's run.
 
 `make_progress` puts progress on Airflow's pages: a line in the log, and the task's state store for the task's page. It is
-for display only: whether the store survives a clear depends on the version and on a box in the dialog.
+for display only (DESIGN §4): whether the store survives a clear depends on the version and on a box in the dialog.
 """
 
 from __future__ import annotations

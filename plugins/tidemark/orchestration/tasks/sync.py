@@ -1,4 +1,4 @@
-"""The seven tasks of a link's DAG, each one step of the sync flow. XCom carries ids and counts only.
+"""The seven tasks of a link's DAG, each one step of the sync flow (DESIGN §6). XCom carries ids and counts only.
 
 A task may run any number of times, at any time, also long after its run has finished: the flow's step reads the ledger and
 does what is still missing. `run` is the run's id, "" for a dry run, which skips everything after the plan.

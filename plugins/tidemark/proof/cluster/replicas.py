@@ -1,7 +1,8 @@
 """Who of each data group is master, slave, unsynced or offline, at which version, why, and what the group waits for.
 
 Each node is asked once for the ends of all its logs; the ledger says what is settled and who is in step. Nothing is changed.
-A commit that goes on meanwhile is waited out: rows and logs are read until the rows stay. Source: docs/replication.md.
+A commit that goes on meanwhile is waited out: rows and logs are read until the rows stay. Source: seed 003 "Role",
+"Version"; docs/replication.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A receiver's cluster for a person: nodes, groups, slot moves and their progress. Values that others fill.
 
 Slots are counted by their header node, so the nodes' counts add up to all of them. `holds` counts the slots that a node has
-a copy of.
+a copy of. Source: CONTRACT §1 (`cluster show`, `cluster route`).
 """
 
 from __future__ import annotations

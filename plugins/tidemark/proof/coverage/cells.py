@@ -1,9 +1,9 @@
-"""Coverage cells, device × day: what the site has compared with what readers see. Pure.
+"""Coverage cells, device × day: what the site has compared with what readers see. Pure; see CONTRACT §1 "coverage".
 
 Days are kept as stretches, not one by one: a file from 1970 to 2262 costs as much as any other.
 
-*Present*: readers read a generation, or they read a merged file whose lineage reaches it and whose account agrees (in = out
-+ overwritten + deleted), and the file that readers read is what the ledger recorded.
+*Present* (CONTRACT §1): readers read a generation, or they read a merged file whose lineage reaches it and whose account
+agrees (in = out + overwritten + deleted), and the file that readers read is what the ledger recorded.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def mark_unknown_days(found: Sequence[Stretch], known: int | None, until: int) -
 
 
 def list_red_cells(site: SiteCoverage) -> Iterator[dict[str, Any]]:
-    """Yield the red cells, at most RED_SHOWN; a gap has no device and no day."""
+    """Yield the red cells as CONTRACT §1 lists them, at most RED_SHOWN; a gap has no device and no day."""
     for gap in site.gaps:
         yield {"site": site.site, "device": "*", "day": "*", "expected": 1, "present": 0, "why": gap}
     left = RED_SHOWN

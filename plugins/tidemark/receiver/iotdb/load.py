@@ -2,8 +2,8 @@
 
     resolve unknown outcomes → plan (pure) → send, batch by batch → delete what left the catalog → count
 
-The catalog never waits for the server. If it is down, full or refuses a file, the next load tries again. Source:
-docs/iotdb.md.
+The catalog never waits for the server. If it is down, full or refuses a file, the next load tries again. Source: CONTRACT §2
+`iotdb`; research/iotdb.md §2; docs/iotdb.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decide what an IoTDB receives next: files that are LOADed unchanged, files sent as points, files held back. Pure.
 
-A server lets the file LOADed last win. So a file is LOADed unchanged only if the server has no overlapping file of higher
-rank. A late file is sent as those of its points that readers of the catalog see, and never overwrites newer ones. Files with
-an unknown outcome are compared with the server first.
+A server lets the file LOADed last win (research/iotdb.md "What to know first" 10). So a file is LOADed unchanged only if the
+server has no overlapping file of higher rank. A late file is sent as those of its points that readers of the catalog see,
+and never overwrites newer ones. Files with an unknown outcome are compared with the server first.
 """
 
 from __future__ import annotations

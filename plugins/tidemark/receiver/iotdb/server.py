@@ -1,7 +1,8 @@
 """An IoTDB as one load uses it: one session per model, reopened after a failure, and the statements by version.
 
 `Connected` reads the server's version and time unit. Building statements (LOAD, databases, counts, points, deletions) is
-pure. Options that only some releases of a line accept are never used: an unknown option is an error.
+pure. Source: research/iotdb.md §2 (syntax by version), research/iotdb-real.md §5 (which options 2.0.1-beta accepts). Options
+that only some releases of a line accept are never used: an unknown option is an error.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Version:
 
     @property
     def format(self) -> int:
-        """The newest TsFile version it reads."""
+        """The newest TsFile version it reads (research/iotdb.md §7, 12)."""
         return 4 if self.major >= 2 else 3
 
     @property

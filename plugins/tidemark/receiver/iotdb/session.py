@@ -1,7 +1,8 @@
 """A session at an IoTDB: run a statement, or run a query and get the result as columns.
 
 Works with 0.12 … 2.x: all of them have the methods used. After a lost connection the outcome of a statement may be unknown.
-`UnreachableError`: it was never sent. `OutcomeUnknownError`: it may have run. Source: `rpc.thrift` of IoTDB.
+`UnreachableError`: it was never sent. `OutcomeUnknownError`: it may have run. Source: `rpc.thrift` of IoTDB;
+research/iotdb-real.md §5 "one new session after a lost connection".
 """
 
 from __future__ import annotations

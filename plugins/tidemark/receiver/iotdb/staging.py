@@ -1,7 +1,7 @@
 """Stage files for an IoTDB: check them once more, give them names that the server may read, remove them afterwards.
 
-IoTDB reports a damaged head only while it inserts the points, and damaged pages not at all. So a file is staged only if it
-is, byte for byte, what the load checked.
+IoTDB reports a damaged head only while it inserts the points, and damaged pages not at all (research/iotdb-real.md §5). So a
+file is staged only if it is, byte for byte, what the load checked.
 """
 
 from __future__ import annotations

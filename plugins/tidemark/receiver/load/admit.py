@@ -1,11 +1,13 @@
 """Decide what becomes of each file of a landing: loaded, refused or held; and which site owns a device. Pure.
 
 `admit_files` is used by a load, by the release of a quarantined file and by the replay of a refused one. Each brings a file
-with its manifest entry, the result of `check.examine_file`, and what the ledger knew before.
+with its manifest entry, the result of `check.examine_file`, and what the ledger knew before. Source: DESIGN §3 "One file's
+way", "A file is its content".
 
 A device belongs to the site that first sent it (`claim_devices`): first come, first served, on the full device name. Only a
 file that holds a foreign device is refused. In the original the check was off from 0.12 on, and one conflict rejected a
-whole storage group.
+whole storage group (research/iotdb.md B7, B13). Source: seed 000 ("there can only be one data source for one device"),
+DESIGN §1 "device owner".
 """
 
 from __future__ import annotations

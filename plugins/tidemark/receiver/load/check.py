@@ -1,7 +1,7 @@
 """Check that a landed file is what its manifest says and can be read. One file per task, in the engine's process.
 
-TsFiles carry no checksums. Size and SHA-256 are compared with the manifest first, then structure and statistics are checked.
-Nothing here changes anything; a task may run twice.
+TsFiles carry no checksums (research/iotdb.md "What to know first" 10). Size and SHA-256 are compared with the manifest
+first, then structure and statistics are checked. Nothing here changes anything; a task may run twice.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 A folder is a landing once `manifest.json` is in it. Before that it is still arriving and is not touched. Manifests are
 untrusted. A manifest that cannot be accepted is reported with the reason (`check_sound`, `find_site_conflict`). Source:
-docs/formats/manifest.md.
+DESIGN §5, docs/formats/manifest.md.
 
 `order_arrivals` decides the order in which a site's landings load, and which may not; pure. A manifest carries its place in
-the site's sequence and the id of the landing before it. Landings load in sequence without a gap, in whatever order they
-arrived.
+the site's sequence and the id of the landing before it (DESIGN §3 "Each end has its own ledger"). Landings load in sequence
+without a gap, in whatever order they arrived.
 
 `keep_manifest` and `keep_receipt` keep a landing's manifest and its answer where no edge can write (`formats.answered`).
 `catch_up_answers` adds missing ones from the ledger and refuses a ledger that is older than the receiver.

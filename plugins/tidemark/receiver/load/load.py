@@ -2,7 +2,7 @@
 
 Works only for a receiver whose folder this process sees. Everything is idempotent: after a crash the next load finds the
 same landings unanswered and continues. It reads manifests only, never the sender's ledger: the sender's Tidemark may be
-another machine.
+another machine. Source: DESIGN §3, §5; CONTRACT §1 `load`.
 """
 
 from __future__ import annotations

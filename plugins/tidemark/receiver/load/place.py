@@ -2,7 +2,7 @@
 
 A file is placed by a hard link from the landing (a copy where the disk has no links), or by renaming the copy below
 `taken/`. The bytes are durable in their place before the ledger names it. The landing keeps its files until the receipt is
-written. Source: docs/decisions/0021.
+written. Source: CONTRACT §3, DESIGN §3, docs/decisions/0021.
 """
 
 from __future__ import annotations

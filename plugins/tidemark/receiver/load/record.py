@@ -2,7 +2,8 @@
 
 Works in the caller's transaction, for a load and for the rebuild of a ledger (`record_landing`). The bytes of everything
 recorded here are in their places already (`place.place_files`). Readers see all of a landing or nothing of it. New files
-withdraw the merged files that they make wrong (`ledger.receiver.merges.unmerge_files`) in the same transaction.
+withdraw the merged files that they make wrong (`ledger.receiver.merges.unmerge_files`) in the same transaction. Source:
+DESIGN §3 "Running and recovering are one path", "Sources and merges".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keep the sites' schema logs and the series that they and the files declare; report where two of them disagree.
 
 Bytes of a log are appended durably first, then its position is recorded with the landing. A faulty schema log never stops
-data. It is reported, and the log goes on when its missing bytes arrive.
+data. It is reported, and the log goes on when its missing bytes arrive. Source: DESIGN §3, §5, seed 000 ("direct incremental
+synchronization"), research/iotdb.md §1.8.
 """
 
 from __future__ import annotations

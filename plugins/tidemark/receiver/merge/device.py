@@ -6,6 +6,8 @@ wins (`receiver.windows`). Memory holds one piece.
 
 `overlay_series` lays the points of one series in several files over each other; pure. Files come lowest rank first. Each
 file's deletions were applied to its own points before. A null overwrites nothing. Every point is counted.
+
+Source: DESIGN §3 "Who wins", "Sources and merges"; research/spark-tsfile.md §3.4, §3.5.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Readers get the same points before, during and after. A group is swapped in one transaction, and only while its sources are
 what they were when it was planned. Otherwise the outputs are removed and the group is planned anew. The next run of the same
-database cleans up after a crash.
+database cleans up after a crash. Source: DESIGN §3 "Sources and merges", §7; CONTRACT §1 `merge`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A **group** is files of one site and database that overlap, directly or through others, in the times of a device. All their
 points go into the merged files that replace them. A group is merged while readers still see one of its files, and always
 from sources: earlier merged files are made anew. On several nodes a file that spans catalog partitions is a group of its
-own, because each output belongs to the nodes of its slot. Source: docs/cluster.md.
+own, because each output belongs to the nodes of its slot. Source: DESIGN §3 "Sources and merges", §7; docs/cluster.md.
 """
 
 from __future__ import annotations

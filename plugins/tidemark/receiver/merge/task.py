@@ -1,9 +1,9 @@
 """One merge task: write the points of some devices from all their sources as new TsFiles in staging; the newest wins.
 
-A device that only one source has, without deletions, may be copied whole (`WholeDevice`), without an object per series. Runs
-in a child process of any engine. It writes only below its staging folder, so it may run twice. Memory holds one piece of a
-device (`receiver.windows`). What cannot be merged without changing a value or a type is refused with the reason, and nothing
-is written.
+A device that only one source has, without deletions, may be copied whole (`WholeDevice`), without an object per series.
+Runs in a child process of any engine. It writes only below its staging folder, so it may run twice. Memory holds one piece
+of a device (`receiver.windows`). What cannot be merged without changing a value or a type is refused with the reason, and
+nothing is written. Source: DESIGN §3 "Who wins", §7; research/spark-tsfile.md §3.4.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The only Python module that gives files on a disk their final names: temp name, write, fsync, rename, fsync the folder.
 
 It runs in two places: in this process for `file://` stores, and inside the far end's python3 for `sftp://` ones (see
-`server`). So it imports the standard library alone, uses Python 3.6 and raises plain OSError. A shorter
-sequence can leave a torn or empty file behind after a power loss.
+`server`). So it imports the standard library alone, uses Python 3.6 and raises plain OSError.
+Source: research/aesthetics.md §4.4: every shorter sequence can leave a torn or empty file behind after a power loss.
 """
 
 from __future__ import annotations

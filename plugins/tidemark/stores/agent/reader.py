@@ -1,9 +1,10 @@
 """The far end of a pull: answer requests for ranges of many files with frames, without a round trip for each file.
 
-`frames` describes requests and answers. The bytes are hashed as they are sent. Blocks requested in order from a file's start
-get the digest of the file *up to the block's end* (PREFIX). So the last one is the whole file's, and nothing is hashed
-twice. A block requested out of order gets its own digest (BLOCK). For bytes that an earlier try left at the near end, the
-digest alone is requested (KEPT). Runs at the far end (see `server`): the standard library alone, Python 3.6.
+`frames` describes requests and answers. The bytes are hashed as they are sent. Blocks requested in order from a file's
+start get the digest of the file *up to the block's end* (PREFIX). So the last one is the whole file's, and nothing is
+hashed twice. A block requested out of order gets its own digest (BLOCK). For bytes that an earlier try left at the near
+end, the digest alone is requested (KEPT). Runs at the far end (see `server`): the standard library alone, Python 3.6.
+Source: research/transfer-pull.md, "What to know first" 2-4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The SFTP protocol (version 3) over a pipe: many requests in flight, every status read, OpenSSH's extensions.
 
-Our own, because paramiko's client sends small reads and writes one way only, overlooks failed writes and has no public call
-for fsync, hardlink and statvfs. Source: draft-ietf-secsh-filexfer-02 and OpenSSH's PROTOCOL file.
+Our own, because paramiko's client sends small reads and writes one way only, overlooks failed writes
+(research/transfer.md §6) and has no public call for fsync, hardlink and statvfs. Source: draft-ietf-secsh-filexfer-02
+and OpenSSH's PROTOCOL file.
 """
 
 from __future__ import annotations

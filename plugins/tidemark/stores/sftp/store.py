@@ -1,7 +1,7 @@
 """A store behind an SFTP server alone: all calls of `Store` over one pipelined session.
 
 SFTP's limits: digests are made from bytes read back; folders cannot be synced (so the source is kept until a later
-listing shows the file); listings have no inodes.
+listing shows the file, research/aesthetics.md §4.4); listings have no inodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One SSH connection and the pipes of its channels: a time limit on every wait; reconnects after a loss.
 
-`login` logs in. paramiko by itself waits forever on a stalled link. So every channel here has a timeout. A far end that may
-be silent because it computes is asked for a sign of life instead. Errors of paramiko and of the socket are raised as
-UnreachableError, HostKeyError or PermissionDeniedError, with the host's name.
+`login` logs in. paramiko by itself waits forever on a stalled link (research/transfer.md §6). So every channel here has
+a timeout. A far end that may be silent because it computes is asked for a sign of life instead. Errors of paramiko and
+of the socket are raised as UnreachableError, HostKeyError or PermissionDeniedError, with the host's name.
 
 A `Pipe` is the input and output of a command or a subsystem at the far end, over its own channel. Several channels may
 be open at once, from several threads. A lost connection loses its pipes. `drop` ends it for all of them.

@@ -2,8 +2,9 @@
 
 paramiko still does the handshake, keys, host key, login, channels and rekeying. Only reading and writing packets is
 replaced. Packets are cut from one large receive buffer. Those of a channel with a `BulkSink` are decrypted right into the
-sink's slab. This costs half of paramiko's CPU time. It uses private attributes. So it serves only the paramiko versions in
-KNOWN, and only if the attributes exist. Else paramiko's own layer is used.
+sink's slab. This costs half of paramiko's CPU time (research/transfer.md §1.2, transfer-pull.md). It uses private
+attributes. So it serves only the paramiko versions in KNOWN, and only if the attributes exist. Else paramiko's own layer
+is used.
 
 Where C can be built (`packets.c`), packets of one channel are received and decrypted in C until a frame is whole. For
 each packet of 32 KB Python would take as long as the decryption, and compete for the interpreter's lock. The cipher comes

@@ -1,9 +1,9 @@
 """paramiko's transport, two round trips shorter and with clear errors for broken packets; fast sending on a channel.
 
 `BulkSender` encrypts many packets into one buffer and writes them in one system call. paramiko copies each packet several
-times and writes it by itself, which costs most of a push's CPU time. Windows, rekeying and the order among channels stay
-paramiko's: its locks are taken as its own sender takes them. As `packets`, this is for the versions of paramiko in
-`packets.KNOWN` alone.
+times and writes it by itself, which costs most of a push's CPU time (research/transfer.md §1.2). Windows, rekeying and
+the order among channels stay paramiko's: its locks are taken as its own sender takes them. As `packets`, this is for the
+versions of paramiko in `packets.KNOWN` alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Decide one run's selection: which changed files are sent and which vanished files are reported.
 
 Pure. `select_files` reads everything it needs: the changes, the extents, what the ledger acknowledged.
+Source: DESIGN §3, CONTRACT §2 (include, exclude, deletes).
 """
 
 from __future__ import annotations

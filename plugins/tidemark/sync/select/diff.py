@@ -3,6 +3,7 @@
 A site may have a million files of which ten are new. So the first pass (`compare_listing`) reads every entry once, keeps
 nothing of unchanged files and parses no name. It compares a folder column by column if it holds only acknowledged files,
 each with its `.resource`. Only folders in which something differs are classified (`classify_changes`).
+Source: DESIGN §3 "A file is its content", "Vanished files"; seed 000 "File selection".
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ def _classify_change(file: SealedFile, compared: Compared, everything: bool) -> 
 
 
 def same_content(entry: AnyEntry, row: KnownFile) -> bool:
-    """Whether size and whole-second mtime are equal, and the inode too if both sides have one."""
+    """Whether size and whole-second mtime are equal, and the inode too if both sides have one (DESIGN §3)."""
     same_inode = not entry.inode or not row.inode or entry.inode == row.inode
     return entry.size == row.size and entry.mtime == row.mtime and same_inode
 

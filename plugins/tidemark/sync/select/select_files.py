@@ -7,6 +7,8 @@ decision for a plan.
 `transfer_deletes` counts the vanished files that this run reports to the receiver. They are in the manifest of the part
 that ends their partition, never before the files that cover them. If the operator approved the run's held drops before
 its first landing, they are released here. After that, the next run releases them.
+
+Source: seed 000 "Sync data file" 2 to 5, DESIGN §3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Make hard links of the files that a run will send, so that a compaction cannot remove them meanwhile: all or none.
 
-`<parent of the data folder>/<snapshot>/<link>/<run id>/<n>/<path below the data folder>`; n is the data folder's number in
-the settings. The links are next to the data folder, not in it, because IoTDB scans it. They need the same disk.
+`<parent of the data folder>/<snapshot>/<link>/<run id>/<n>/<path below the data folder>`; n is the data folder's
+number in the settings. The links are next to the data folder, not in it, because IoTDB scans it. They need the same disk.
+Source: seed 000 "File selection", DESIGN §1 "snapshot", research/iotdb.md §1.10.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ verdict does not use this hint (docs/decisions/0005). The hint (`find_covers`) d
 use, *superseded* or *dropped*, and which files a person should check. It exempts a file from the limits only if the
 covering file is new in the same run.
 
-A site that lost its disk must not empty the centre. `judge_vanished` asks three questions, in this order. Files that the
-operator approved pass all of them. Transfers are never held back.
+A site that lost its disk must not empty the centre (DESIGN §3 "Vanished files"). `judge_vanished` asks three questions, in
+this order. Files that the operator approved pass all of them. Transfers are never held back.
 
 1. Was the file listed? Below a data folder that is missing, or that contains no folder, nothing is seen. Files from
    there are not reported, whatever other files seem to hold their points, and whatever the link's `deletes` says.
@@ -74,7 +74,7 @@ def _group_of_name(name: SourceName) -> tuple[str, str, int]:
     return name.database, name.region, name.partition
 
 
-SHARE_FROM = 20  # known files from which delete_limit_share counts
+SHARE_FROM = 20  # known files from which delete_limit_share counts (CONTRACT §2)
 
 
 @dataclass(frozen=True)

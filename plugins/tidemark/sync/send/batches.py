@@ -1,4 +1,4 @@
-"""Divide a run's files into batches for the transfer engine and parts (landings) for readers. Pure.
+"""Divide a run's files into batches for the transfer engine and parts (landings) for readers (DESIGN §5, §6). Pure.
 
 Both end at borders of partitions only, so that a compaction's outputs and the files they replace are in one landing. A
 partition larger than a limit stays whole.

@@ -3,7 +3,8 @@
 The coordinating thread owns all state. It receives what the connections bring, asks for more (`schedule`), and opens
 connections while that pays (`connections`). A `Direction` (`pull`, `push`) reads the frames and gives the names; only this
 thread calls it. The caller's thread yields the outcomes. No thread waits for a round trip: more is in flight than the line
-holds.
+holds. Source: research/transfer-pull.md; research/transfer.md §5 "Connections by measurement",
+"Dynamic chunks".
 """
 
 from __future__ import annotations

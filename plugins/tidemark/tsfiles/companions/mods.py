@@ -1,4 +1,4 @@
-"""Parse and apply the deletions that IoTDB keeps next to a TsFile. An entry applies to its own TsFile only.
+"""Parse and apply the deletions that IoTDB keeps next to a TsFile. An entry applies to its own TsFile only (DESIGN §3).
 
 | file | IoTDB | entry |
 |---|---|---|

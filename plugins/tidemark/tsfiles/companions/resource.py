@@ -1,7 +1,7 @@
 """Parse a `.resource`: the devices of its TsFile and their intervals. All layouts from 0.8 to 2.x.
 
-It is cheap planning metadata, never trusted more than the TsFile. Source: `TsFileResource` and the `timeindex` package of
-IoTDB; compared with the true ranges of all files of the real data folders.
+It is cheap planning metadata, never trusted more than the TsFile. Source: research/iotdb.md §5, `TsFileResource` and the
+`timeindex` package of IoTDB; compared with the true ranges of all files of the real data folders.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 | `mlog.bin` | 0.12 … 2.x | int32 length, the record (its first byte is the kind), int64 CRC-32 (0.12) or 0 (later) |
 
 A log grows at its end. A torn last record is left for the next reading. Kinds that do not concern series are returned as
-`other`, and kinds that this Tidemark does not know as `unknown`, since the framing allows to find the next record. Source:
-`PhysicalPlan` (0.12); `SchemaRegionPlanSerializer` (1.x, 2.x); the real data folders.
+`other`, and kinds that this Tidemark does not know as `unknown`, since the framing allows to find the next record.
+Source: research/iotdb.md §1.8, `PhysicalPlan` (0.12), `SchemaRegionPlanSerializer` (1.x, 2.x), the real data folders.
 """
 
 from __future__ import annotations

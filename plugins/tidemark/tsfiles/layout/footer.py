@@ -8,7 +8,7 @@
 | | bloom filter of the paths | bloom filter; properties (encryption) |
 | tail | int32 length of the file metadata, `TsFile` | the same |
 
-Source: `TsFileMetadata` and `TableSchema` of the TsFile library; seen in the real data folders.
+Source: research/iotdb.md §5, `TsFileMetadata` and `TableSchema` of the TsFile library, seen in the real data folders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check that a TsFile is whole: head, tail, metadata, the whole index, and the header of every chunk. Decodes no page.
 
-TsFiles have no checksum. This finds truncated, mixed-up and overwritten parts. The digest made at the site proves the bytes
-of the pages.
+TsFiles have no checksum. This finds truncated, mixed-up and overwritten parts. The digest made at the site proves the
+bytes of the pages (DESIGN §3). Source: research/iotdb.md §5.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `overlay_columns` merges runs; at equal times the last wins. In an aligned device most columns of a file share one array of
 times, so `overlay_times` merges the times once for the whole device. `format_values` gives the canonical text of values,
-which `read --tall` shows and by which answers are compared.
+which `read --tall` shows and by which answers are compared (CONTRACT §1).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Column:
 def overlay_columns(columns: Sequence[Column]) -> Column:
     """Merge columns, which come lowest rank first, to one. If a time occurs twice, the later column wins.
 
-    Raises ValueError if the columns have several types.
+    Raises ValueError if the columns have several types. Source: DESIGN §3 "Who wins".
     """
     if len({column.type for column in columns}) != 1:
         raise ValueError(f"overlay of {len(columns)} columns of types {sorted({c.type.name for c in columns})}")

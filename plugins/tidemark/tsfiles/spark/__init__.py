@@ -11,6 +11,7 @@ Enter by `source.register(spark)`. If `plugins/` is on the driver's PYTHONPATH, 
     sink       stage whole files in tasks; the driver commits all or none
     source     the data source that Spark calls
 
-Only this folder and `spark_jobs/` import pyspark. It imports the rest of `tsfiles`. There is no filter push-down on purpose:
-in Spark 4.3.0 filters of one query cut the rows of the next. Options restrict what is read.
+Only this folder and `spark_jobs/` import pyspark. It imports the rest of `tsfiles`. There is no filter push-down on
+purpose: in Spark 4.3.0 filters of one query cut the rows of the next (research/spark-tsfile.md, finding 1). Options
+restrict what is read.
 """

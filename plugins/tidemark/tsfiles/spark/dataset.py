@@ -54,7 +54,7 @@ class DataFile:
 def find_files(paths: Sequence[str]) -> list[DataFile]:
     """Find the files of all `paths`, lowest rank first. If two files hold one point, the later wins.
 
-    Files with IoTDB's names rank as `tsfiles.names` says. Any other file ranks below those, in the order given and by name
+    Files with IoTDB's names rank as in DESIGN §3. Any other file ranks below those, in the order given and by name
     within a folder. Raises NotFoundError for a path without files, and UsageError for a remote path, a receiver's folder
     and a receiver's data files.
     """

@@ -1,8 +1,9 @@
 """Encode the times and values of one page.
 
 Times and integers are written in TS_2DIFF (blocks of 128 differences, each with its smallest difference and bit width),
-everything else in PLAIN. Both are exact, also for NaN, -0.0, infinities and any bytes, and every known reader decodes them.
-Numbers are big-endian. Source: `DeltaBinaryEncoder`; `PlainEncoder` of the TsFile library; seen in the real data folders.
+everything else in PLAIN. Both are exact, also for NaN, -0.0, infinities and any bytes, and every known reader decodes
+them (research/spark-tsfile.md §1.3). Numbers are big-endian. Source: `DeltaBinaryEncoder`, `PlainEncoder` of the TsFile
+library, seen in the real data folders.
 """
 
 from __future__ import annotations

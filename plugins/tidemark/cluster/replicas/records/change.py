@@ -5,7 +5,7 @@
     operations = sort_by_group(table, change, headers)       # pure
 
 A file belongs in the logs of all groups of its slots, a database's creation, drop and series in that of its schema's slot.
-Source: docs/decisions/0024.
+Source: seed 001 "Data partitioning"; docs/decisions/0024.
 """
 
 from __future__ import annotations

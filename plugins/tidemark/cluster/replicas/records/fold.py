@@ -5,7 +5,7 @@
 
 A commit counts if its records are whole in all of its groups and nothing takes it back. Only the last commit of a log can be
 in doubt: whoever commits next settles it first. A group tells of the slots that it has by the newest partition table.
-Source: docs/replication.md; docs/decisions/0024.
+Source: seed 004; docs/decisions/0024.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ asks the site to send them. Every later landing asks again. The rules are in `se
 cannot leave alone. The receipt asks for the other sources, and the merged file leaves when they have arrived. Until then
 the ledger records what is missing.
 
-Source: docs/decisions/0007-settled-files-are-replaced-whole.md.
+Source: DESIGN §3 "Sources and merges" ("a later drop waits for the operator"),
+docs/decisions/0007-settled-files-are-replaced-whole.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Decide whether a vanished file was compacted or dropped, and whether it may leave the catalog. Pure.
 
-A *superseded* file leaves in the transaction that brings the last of the files that cover it, so readers never miss a point.
-A *dropped* file stays, marked, or leaves, as the link's `deletes` says. A file whose bytes were reclaimed after settling has
-its points in a merged file. It leaves with that merged file, or waits for the operator.
+A *superseded* file leaves in the transaction that brings the last of the files that cover it, so readers never miss a
+point. A *dropped* file stays, marked, or leaves, as the link's `deletes` says. A file whose bytes were reclaimed after
+settling has its points in a merged file. It leaves with that merged file, or waits for the operator.
+Source: DESIGN §3 "Vanished files", "Sources and merges".
 """
 
 from __future__ import annotations

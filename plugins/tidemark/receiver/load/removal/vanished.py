@@ -1,7 +1,7 @@
 """Take vanished files out of the catalog, or keep and mark them, as `rules` decides. Runs inside the load's transaction.
 
 Every load judges pending drops again. A drop that waits for a covering file therefore takes effect in the transaction that
-brings this file.
+brings this file. Source: DESIGN §3 "Vanished files", "Sources and merges".
 """
 
 from __future__ import annotations
