@@ -14,11 +14,13 @@ from tests.group_logs import records_at
 from tests.small_files import deletion, source
 from tidemark.cluster.replicas import commit
 from tidemark.cluster.replicas.commit import record_slots, retain_logs
+from tidemark.cluster.replicas.core.recovery_plan import Phase
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.operation import read_part
-from tidemark.cluster.replicas.recover import recover_logs
+from tidemark.cluster.replicas.recover import hold_node, recover_logs
 from tidemark.errors import NoQuorumError
 from tidemark.ledger.cluster.group_logs import read_covers, read_group_logs
+from tidemark.ledger.cluster.recoveries import RecoveryRow, put_recoveries
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
 from tidemark.operations.replicas import verify_replicas
 from tidemark.receiver.read import Query, read
@@ -130,6 +132,19 @@ def test_what_is_before_a_snapshot_stays_while_a_member_is_not_in_step(
     monkeypatch.setattr(commit, "SNAPSHOT_SECONDS", 3600)
     retain(centre)
     assert first_kept(centre, master, centre.header) == 1, "not before an hour is over"
+
+
+@pytest.mark.full
+def test_what_is_before_a_snapshot_stays_while_a_recovery_is_at_work(centre: LoadedCentre) -> None:
+    retain(centre, rounds=1)
+    with centre.cluster() as cluster, hold_node(cluster, "n2") as lease:
+        with centre.app.ledger.write() as connection:
+            row = RecoveryRow(centre.name, centre.header, "n2", 1, Phase.WAL.value, fence=lease.fence)
+            put_recoveries(connection, [row])
+        retain(centre)
+        assert first_kept(centre, "n1", centre.header) == 1
+    retain(centre)
+    assert first_kept(centre, "n1", centre.header) > 1
 
 
 @pytest.mark.full

@@ -219,7 +219,14 @@ def _word_of(root: str, member: MemberVerified) -> str:
 def print_replicas(screen: Screen, view: ReplicasView) -> None:
     """Print what `replica show` shows without `--json`."""
     rows = [
-        (group.group, member.node, member.role.value, member.epoch, member.version, member.why)
+        (
+            group.group,
+            member.node,
+            member.role.value,
+            member.epoch,
+            member.version,
+            "; ".join(filter(None, (member.why, member.recovery))),
+        )
         for group in view.groups
         for member in group.members
     ]

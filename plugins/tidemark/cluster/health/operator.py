@@ -29,7 +29,14 @@ from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.cluster.replicas.plan import pieces_of
 from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master, write_row
-from tidemark.cluster.replicas.recover import Recovered, hold_node, read_rows, recover_logs, recover_node
+from tidemark.cluster.replicas.recover import (
+    Recovered,
+    find_resting,
+    hold_node,
+    read_rows,
+    recover_logs,
+    recover_node,
+)
 from tidemark.errors import (
     CorruptionError,
     NoQuorumError,
@@ -43,6 +50,7 @@ from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.group_logs import GroupLogRow, swap_group_log
+from tidemark.ledger.cluster.recoveries import read_recoveries
 from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick, ignore_progress
@@ -117,9 +125,11 @@ def recover_members(app: App, receiver: ReceiverSettings, what: str = "", progre
 
 
 def find_unsynced(app: App, receiver: ReceiverSettings) -> list[str]:
-    """Return the nodes that are not in step in some group, by the ledger."""
+    """Return the nodes that are not in step in some group, by the ledger, without those whose recovery rests."""
     with require_cluster(app, receiver) as cluster:
-        return _find_unsynced(cluster, None)
+        with app.ledger.read() as connection:
+            rests = find_resting(connection, receiver.name)
+        return [node for node in _find_unsynced(cluster, None) if node not in rests]
 
 
 def switch_over(app: App, receiver: ReceiverSettings, header: str, to: str) -> Decided:
@@ -318,6 +328,9 @@ def _find_unsynced(cluster: Cluster, headers: Iterable[str] | None) -> list[str]
         if row.epoch and (wanted is None or header in wanted):
             found |= set(cluster.table.groups_by_header().get(header, ())) - set(row.in_step)
     with cluster.app.ledger.read() as connection:
+        # A recovery that died before its last record is ended by the next one.
+        recovering = read_recoveries(connection, cluster.receiver.name)
+        found |= {node for header, node in recovering if node in cluster.table.ring and (wanted is None or header in wanted)}
         for node, rows in late_members(connection, cluster.receiver.name, cluster.table).items():
             if any(wanted is None or row.header in wanted for row in rows if row.kind == "put"):
                 found.add(node)

@@ -28,10 +28,11 @@ from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs, read_round
 from tidemark.cluster.replicas.promote import open_group, switch_master
-from tidemark.cluster.replicas.recover import read_rows, recover_logs, recover_node
+from tidemark.cluster.replicas.recover import find_resting, read_rows, recover_logs, recover_node
 from tidemark.errors import CorruptionError, NoQuorumError, PermanentError, TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow
 from tidemark.ledger.cluster.node_watch import WatchRow, note_round
+from tidemark.ledger.cluster.recoveries import read_recoveries
 from tidemark.ledger.leases import Leases, assert_held
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
@@ -193,16 +194,25 @@ class _Round:
                 self.recovered[node] = (*self.recovered.get(node, ()), header)
 
     def bring_files(self, progress: Progress, *, files: bool) -> None:
-        for node, count in sorted(self._count_lacking().items()):
+        """Recover members that lack files, and those whose recovery died before its last record."""
+        with self._cluster.app.ledger.read() as connection:
+            left = {node for _, node in read_recoveries(connection, self._cluster.receiver.name)}
+            rests = find_resting(connection, self._cluster.receiver.name)
+        lacking = self._count_lacking()
+        for node in sorted(lacking.keys() | left):
             if node not in self._seen or self._seen[node].misses:
                 continue
-            if not files:
-                self.waiting[node] = f"{count} {'file' if count == 1 else 'files'}"
+            if not files or node in rests:
+                count = lacking.get(node, 0)
+                words = f"{count} {'file' if count == 1 else 'files'}"
+                words += f"; its source changed, it begins again in {rests[node]:.0f} s" if node in rests else ""
+                self.waiting |= {node: words} if count or node in rests else {}
                 continue
             try:
                 with self._cluster.app.receiver_store(self._cluster.receiver) as store:
-                    self.files[node] = recover_node(self._cluster, store, node, self._heard.keys() - self.waits.keys()).files
-                progress(Tick(f"recover {node}", self.files[node], self.files[node]))
+                    got = recover_node(self._cluster, store, node, self._heard.keys() - self.waits.keys()).files
+                self.files |= {node: got} if node in lacking else {}
+                progress(Tick(f"recover {node}", got, got))
             except TidemarkError as error:
                 self.waiting[node] = error.message
 

@@ -20,9 +20,10 @@ from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import operations as operation_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.recoveries import is_source_pinned
 from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.ledger.database import database_time
-from tidemark.ledger.leases import Lease, assert_held
+from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
 
 _HOUR = 3600.0
@@ -40,12 +41,17 @@ class Swept:
 
 
 def sweep_given_up_copies(cluster: Cluster, lease: Lease) -> Swept:
-    """Remove what is due at every reachable node. `lease`: of the receiver's cluster, held by the caller."""
+    """Remove what is due at every reachable node. `lease`: of the receiver's cluster, held by the caller.
+
+    While a recovery is at work nothing is removed: it may read there.
+    """
     cluster.reload_table()
     _restart_future_grace(cluster, lease)
     with cluster.app.ledger.read() as connection:
         going = copy_rows.copies_to_remove(connection, cluster.receiver.name)
-        due = _find_due(connection, cluster, going) if going else []
+        leases = Leases(cluster.app.ledger, cluster.app.identity)
+        pinned = is_source_pinned(connection, leases, cluster.receiver.name)
+        due = _find_due(connection, cluster, going) if going and not pinned else []
     gone: list[CopyRow] = []
     by_node: dict[str, list[CopyRow]] = defaultdict(list)
     for row in due:

@@ -1,6 +1,7 @@
 """A member that was away gets what it missed: every committed operation of its groups above what it has applied.
 
-It gets files from the receiver's cache, or from another node that holds them. Files to be removed are removed too. A log
+It gets files from the receiver's cache, or from another node that holds them. Files to be removed are removed too, unless a
+recovery is at work. A log
 that fell out of step with its group's is recovered. Operations that a dead forward left proposed are withdrawn: the caller
 holds the receiver's load lease, so no forward is at work. Nodes that cannot be reached are named.
 
@@ -39,6 +40,8 @@ from tidemark.ledger.cluster import (
     tables as table_rows,
 )
 from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.cluster.recoveries import is_source_pinned
+from tidemark.ledger.leases import Leases
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.stores.protocol import Store
 
@@ -234,8 +237,13 @@ def _put_files(cluster: Cluster, store: Store, late: _Late) -> int:
 
 
 def _remove_files(cluster: Cluster, late: _Late) -> int:
+    """Remove marked copies. While a recovery may read them, they stay for the next catch-up."""
     if not late.going:
         return 0
+    with cluster.app.ledger.read() as connection:
+        leases = Leases(cluster.app.ledger, cluster.app.identity)
+        if is_source_pinned(connection, leases, cluster.receiver.name):
+            return 0
     cluster.open_folder(late.node).remove_files(late.going)
     # CRASH WINDOW: removed, their rows say `going`: removed again, which changes nothing.
     with cluster.app.ledger.write() as connection:

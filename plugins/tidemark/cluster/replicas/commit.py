@@ -48,6 +48,7 @@ from tidemark.ledger.cluster.group_logs import (
     read_group_logs,
     swap_group_log,
 )
+from tidemark.ledger.cluster.recoveries import is_source_pinned
 from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.receiver.touched import watch_catalog
@@ -177,13 +178,15 @@ def retain_logs(cluster: Cluster) -> None:
     """Let logs be packed, and give up what they told before a snapshot that every member has. A log that is much longer than
     what it tells gets a snapshot: one commit that tells all of it again.
 
-    It is given up a while later: whoever reads logs without a ledger has another group's as it was before.
+    It is given up a while later: whoever reads logs without a ledger has another group's as it was before. While a recovery
+    is at work nothing is given up.
     """
     receiver, table = cluster.receiver.name, cluster.table
     with cluster.app.ledger.read() as connection:
         rows, covers = read_group_logs(connection, receiver), read_covers(connection, receiver)
         now = database_time(connection)
-    for header in sorted(set(table.owners)):
+        pinned = is_source_pinned(connection, Leases(cluster.app.ledger, cluster.app.identity), receiver)
+    for header in sorted(set(table.owners)) if not pinned else ():
         logs = MemberLogs(cluster, header)
         row, cover = rows.get(header, GroupLogRow(receiver, header)), covers.get(header, CoverRow(receiver, header))
         whole = row.active and not row.operation and set(logs.names) <= set(row.in_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
+from tidemark.cluster.replicas.core.recovery_plan import MOST_AT_ONCE
 from tidemark.orchestration.dags.docs import RECOVER_DOC, WATCH_DOC
 from tidemark.orchestration.dags.frame import make_dag, make_task
 from tidemark.orchestration.schedules import make_timetable
@@ -11,7 +12,6 @@ from tidemark.orchestration.tasks import replicas
 from tidemark.settings.model import Settings
 
 WATCH, RECOVER = "tidemark_replica_watch", "tidemark_replica_recover"
-AT_ONCE = 2  # nodes that are recovered at a time: each is read from others, which also serve
 
 
 def watch_dags(settings: Settings) -> dict[str, DAG]:
@@ -31,7 +31,7 @@ def recover_dags(settings: Settings) -> dict[str, DAG]:
     receiver = settings.cluster_receiver
     dag = _make_dag(settings, RECOVER, RECOVER_DOC, settings.airflow.recover_schedule)
     with dag:
-        recover = make_task(replicas.recover, max_active_tis_per_dag=AT_ONCE, map_index_template="{{ node }}")
+        recover = make_task(replicas.recover, max_active_tis_per_dag=MOST_AT_ONCE, map_index_template="{{ node }}")
         recover.partial(receiver=receiver).expand(node=make_task(replicas.find)(receiver=receiver))
         if settings.cluster.replace_hours:
             make_task(replicas.replace, retries=0)(receiver=receiver)

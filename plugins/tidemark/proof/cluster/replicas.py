@@ -8,7 +8,7 @@ A commit that goes on meanwhile is waited out: rows and logs are read until the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.app import App
@@ -19,6 +19,9 @@ from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import read_round
 from tidemark.errors import TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.ledger.cluster.recoveries import RecoveryRow, find_at_work, read_recoveries
+from tidemark.ledger.database import database_time
+from tidemark.ledger.leases import Leases
 from tidemark.settings.model import ReceiverSettings
 
 _ROUNDS = 5
@@ -26,13 +29,18 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class ReplicaView:
-    """One member. `epoch`, `version`: where its log ends, 0 if unknown. `why`: why it is neither master nor slave."""
+    """One member. `epoch`, `version`: where its log ends, 0 if unknown. `why`: why it is neither master nor slave.
+
+    `phase`: of its recovery, "" without one; `recovery`: how far that is, and what it waits for.
+    """
 
     node: str
     role: Role
     epoch: int = 0
     version: int = 0
     why: str = ""
+    phase: str = ""
+    recovery: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "role": self.role.value}
@@ -70,12 +78,14 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             heard = read_round(cluster, headers)
             if not left or _read_rows(cluster) == (before, lacking):
                 break
+        recoveries = _describe_recoveries(cluster, lacking)
         groups = []
         for header in headers:
             row = before.get(header, GroupLogRow(receiver.name, header))
             logs, tails = heard[header]
             mine = {name: count for (other, name), count in lacking.items() if other == header}
-            groups.append(judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine))
+            judged = judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine)
+            groups.append(_add_recoveries(judged, recoveries))
     return ReplicasView(receiver.name, tuple(groups))
 
 
@@ -84,6 +94,45 @@ def _read_rows(cluster: Cluster) -> tuple[dict[str, GroupLogRow], dict[tuple[str
     receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
         return read_group_logs(connection, receiver), lacking_members(connection, receiver, cluster.table)
+
+
+def _describe_recoveries(cluster: Cluster, lacking: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return (header, member) → the phase of its recovery, and how far it is in words."""
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.read() as connection:
+        rows = read_recoveries(connection, receiver)
+        leases = Leases(cluster.app.ledger, cluster.app.identity)
+        at_work, now = find_at_work(connection, leases, receiver, rows), database_time(connection)
+    return {
+        key: (row.phase, describe_recovery(row, lacking.get(key, 0), at_work=key in at_work, now=now))
+        for key, row in rows.items()
+    }
+
+
+def describe_recovery(row: RecoveryRow, lacking: int, *, at_work: bool, now: float) -> str:
+    """Tell how far a recovery is, and what it waits for. Pure. `lacking`: files that it lacks now."""
+    told = f"its recovery is in phase {row.phase}" if at_work else f"its recovery stopped in phase {row.phase}"
+    if row.files:
+        told += f": {max(0, row.files - lacking)} of {row.files} files came"
+    if row.restarts:
+        told += f"; its source changed {row.restarts} {'time' if row.restarts == 1 else 'times'}"
+    if at_work:
+        return told + (f"; it waits: {row.why}" if row.why else "")
+    told += f"; {row.why or 'its process died'}"
+    wait = row.again - now
+    when = f"in {wait:.0f} s" if wait > 0 else "with the next round"
+    return f"{told}; it goes on {when}, or by ./tidemark replica recover {row.node}"
+
+
+def _add_recoveries(group: GroupReplicasView, recoveries: Mapping[tuple[str, str], tuple[str, str]]) -> GroupReplicasView:
+    """Add to members that are not in step how far their recovery is. A row of one in step goes with the next round."""
+    members = tuple(
+        replace(member, phase=told[0], recovery=told[1])
+        if member.role in (Role.UNSYNCED, Role.OFFLINE) and (told := recoveries.get((group.group, member.node)))
+        else member
+        for member in group.members
+    )
+    return replace(group, members=members)
 
 
 def judge_replicas(

@@ -264,7 +264,10 @@ def _describe_roles(roles: Mapping[str, ReplicaView]) -> list[str]:
         of.setdefault(member.role, []).append(f"{header} at version {member.version}")
     whole = [f"{role.value} of group {', '.join(of[role])}" for role in (Role.MASTER, Role.SLAVE) if role in of]
     odd = [(h, m) for h, m in sorted(roles.items()) if m.role not in (Role.MASTER, Role.SLAVE)]
-    return whole + [f"{member.role.value} in group {header}: {member.why}" for header, member in odd[:_SHOWN]]
+    return whole + [
+        f"{member.role.value} in group {header}: {'; '.join(filter(None, (member.why, member.recovery)))}"
+        for header, member in odd[:_SHOWN]
+    ]
 
 
 def explain_group(group: GroupReplicasView, watched: Mapping[str, WatchRow]) -> Explanation:
@@ -273,7 +276,7 @@ def explain_group(group: GroupReplicasView, watched: Mapping[str, WatchRow]) -> 
     for member in group.members:
         missed = watched[member.node].misses if member.node in watched else 0
         words = f"{member.node}: {member.role.value} at version {member.version}, epoch {member.epoch}"
-        words += f"; {member.why}" if member.why else ""
+        words += "".join(f"; {said}" for said in (member.why, member.recovery) if said)
         evidence.append(words + (f"; missed {missed} rounds of the watch" if missed else ""))
     about = f"group:{group.group}", "group"
     masters = [member.node for member in group.members if member.role is Role.MASTER]

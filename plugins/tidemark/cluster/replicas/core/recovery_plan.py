@@ -14,6 +14,9 @@ from tidemark.cluster.replicas.core.continuity import Log, Record, find_fork
 from tidemark.cluster.replicas.core.roles import ORIGIN, LogEnd, Position
 from tidemark.errors import CorruptionError
 
+MOST_AT_ONCE = 2
+"""Nodes that are recovered at a time: others are read for them, and also serve (tsMaxSyncNum of the later TDengine)."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileInfo:
