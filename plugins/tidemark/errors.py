@@ -293,6 +293,17 @@ def limit_met(error: BaseException, place: str = "") -> TidemarkError | None:
 
 
 @contextmanager
+def hints_told() -> Iterator[None]:
+    """Append an error's hint to its message, for what shows a message alone, as Spark does. Also a decorator."""
+    try:
+        yield
+    except TidemarkError as error:
+        if not error.hint:
+            raise
+        raise type(error)(f"{error.message} (hint: {error.hint})", hint=error.hint, subject=error.subject) from error
+
+
+@contextmanager
 def limits_named(place: Path | str) -> Iterator[None]:
     """Translate a resource limit of this machine that the block meets (`limit_met`). `place` is what the block writes.
 

@@ -287,6 +287,7 @@ def test_dag_files_are_wiring_only() -> None:
         "tidemark/",
         "pyspark_tsfile.py",
         "pyspark_tidemark.py",
+        "pyspark_tidemark_changes.py",
     ]
 
 

@@ -12,8 +12,9 @@ Enter by `sources`: what `./tidemark changes …` does with a source of the sett
     delivery    what a store holds, given to readers: POINTs, JSON lines, Parquet; tasks of shards
     sources     a source as its commands see it: settings, store, lease; doctor, show, verify
     consume     tasks as programs and commands see them: `subscribe`, rewind, another number of shards
+    spark       changes as a data source of Spark
 
-Only `sources` and `consume` know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
+Only `sources`, `consume` and `spark` know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
 `progress` and `stores.agent.durable`.
 """
 

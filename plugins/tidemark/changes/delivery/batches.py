@@ -12,11 +12,10 @@ from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery.blocks import Blocks, Divided, Key, skip_rows
 from tidemark.changes.delivery.storage_points import Place, Start
-from tidemark.changes.store.model import ABSENT, Ddl, Mark, Op, Record, Row, Rows, SchemaChange, Shape, Transaction
+from tidemark.changes.store.model import ABSENT, Ddl, Mark, Record, Row, Rows, SchemaChange, Shape, Transaction
 
 ROWS = "rows"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LETTERS = ("I", "U", "D", "R")
 
 
 @dataclass(frozen=True)
@@ -84,43 +83,37 @@ class Batch:
     @property
     def arrow(self) -> Any:
         """The rows as the store has them (`Shape.arrow_schema`), with `i` and `moved` behind."""
+        return self._rows.batch
+
+    @property
+    def _rows(self) -> Rows:
+        """The rows of all segments, which follow each other."""
         first, last = self.segments[0].record, self.segments[-1].record
         assert isinstance(first, Rows)
         assert isinstance(last, Rows)
-        return first.whole.slice(first.start, last.start + last.count - first.start)
+        return Rows(first.shape, first.whole, first.start, last.start + last.count - first.start)
 
     @property
     def op(self) -> Any:
         """The operation of each row: `I`, `U`, `D`, `R` (read by a bootstrap), as an Arrow array."""
-        import numpy as np
-        import pyarrow as pa
-
-        codes = self.arrow.column(0).to_numpy()
-        letters = np.frombuffer("".join(_LETTERS).encode(), np.uint8)
-        order = np.argsort(letters)
-        places = order[np.searchsorted(letters[order], codes)]
-        return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int8)), pa.array(_LETTERS))
+        return self._rows.letters
 
     @property
     def before(self) -> Any:
         """The rows as they were: an Arrow array of structs, null where an operation has no such image."""
-        return self._image(0, (Op.UPDATE, Op.DELETE))
+        return self._image(0)
 
     @property
     def after(self) -> Any:
         """The rows as they are now, likewise."""
-        return self._image(1, (Op.INSERT, Op.UPDATE, Op.READ))
+        return self._image(1)
 
-    def _image(self, side: int, ops: Sequence[Op]) -> Any:
-        import numpy as np
+    def _image(self, side: int) -> Any:
         import pyarrow as pa
 
-        batch, shape = self.arrow, self.schema
-        assert shape is not None
-        width = len(shape.columns)
-        has = np.isin(batch.column(0).to_numpy(), [int(op) for op in ops])
-        arrays = batch.columns[3 + side * width : 3 + (side + 1) * width]
-        return pa.StructArray.from_arrays(arrays, names=[c.name for c in shape.columns], mask=pa.array(~has))
+        rows = self._rows
+        arrays, has_none = rows.image(side)
+        return pa.StructArray.from_arrays(arrays, names=[c.name for c in rows.shape.columns], mask=pa.array(has_none))
 
     def rows(self) -> Iterator[tuple[Segment, int, Row]]:
         """Each row with its transaction, and its number there."""

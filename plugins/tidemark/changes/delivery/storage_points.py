@@ -7,7 +7,7 @@ that is done proves that it is this store. In another one the GTID set says it. 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import islice
@@ -237,6 +237,16 @@ def point_fields(point: StoragePoint) -> dict[str, Any]:
     return {name: getattr(point, ours) for name, ours in _NAMES.items()}
 
 
+def point_of_fields(fields: Mapping[str, Any]) -> StoragePoint:
+    """The point that `point_fields` told. Raises LookupError or TypeError where it is none."""
+    point = StoragePoint(**{ours: fields[name] for name, ours in _NAMES.items()})
+    texts = (point.gtids, point.uuid, point.mode)
+    numbers = set(_NAMES.values()) - {"gtids", "uuid", "mode"}
+    if not all(isinstance(one, str) for one in texts) or not all(type(getattr(point, n)) is int for n in numbers):
+        raise TypeError("fields of other types")
+    return point
+
+
 def point_text(point: StoragePoint, shard: int, task: Any) -> str:
     """A point as one line of JSON, to be kept by a consumer."""
     fields = point_fields(point)
@@ -248,11 +258,7 @@ def parse_point_text(text: str, shard: int, task: Any) -> StoragePoint:
     """A point that a consumer kept. Raises UsageError where it is none, or another task's, source's or shard's."""
     try:
         found = json.loads(text)
-        point = StoragePoint(**{ours: found[name] for name, ours in _NAMES.items()})
-        texts = (point.gtids, point.uuid, point.mode)
-        numbers = set(_NAMES.values()) - {"gtids", "uuid", "mode"}
-        if not all(isinstance(one, str) for one in texts) or not all(type(getattr(point, n)) is int for n in numbers):
-            raise TypeError("fields of other types")
+        point = point_of_fields(found)
         where = (found["format"], found["task"], found["source"], found["shard"], found["generation"])
     except (ValueError, TypeError, LookupError) as wrong:
         raise UsageError(f"no storage point: {text[:100]!r}", hint="give back what `batch.point` was") from wrong

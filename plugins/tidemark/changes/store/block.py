@@ -44,6 +44,7 @@ _BEGINS, _ENDS, _DENSE = 1, 2, 4
 DENSE_LEVEL = 15
 """Of zstd, for blocks that are old: below 13 it gains a tenth, from 15 on half; 19 takes five times as long for as much."""
 _LENGTH = struct.Struct("<I")
+_MESSAGE = struct.Struct("<II")  # as a stream of Arrow begins: a mark, and the length of its schema
 _NUMBERS = "change_id", "server_id", "file", "offset", "transaction_id", "event_index", "timestamp"
 _COLUMNS = dict.fromkeys(["records", "gtid_offset", *_NUMBERS], "Q") | {"timestamp": "q"}
 _get_numbers = attrgetter(*_NUMBERS)
@@ -258,6 +259,28 @@ def decode_transactions(header: Header, body: bytes) -> list[Transaction]:
         raise CorruptionError(f"a block with sound checksums holds nonsense: {wrong}") from wrong
 
 
+def find_shapes(read: Callable[[int, int], bytes], size: int) -> list[Shape]:
+    """The shapes of the rows of a block, by the beginnings of its sections. `read`: (offset, bytes) of the body."""
+    import pyarrow as pa
+
+    found: list[Shape] = []
+    start = number = 0
+    try:
+        while size - start > _LENGTH.size:
+            (length,) = _LENGTH.unpack(read(start, _LENGTH.size))
+            if not length:  # zeros fill it up
+                break
+            start += _LENGTH.size
+            if number >= 2:  # behind the transactions and their records
+                _, schema = _MESSAGE.unpack(read(start, _MESSAGE.size))
+                message = read(start, min(length, _MESSAGE.size + schema))
+                found.append(_shape_of(pa.ipc.read_schema(pa.py_buffer(message))))
+            start, number = start + length, number + 1
+    except (pa.ArrowException, struct.error, ValueError, LookupError, TypeError) as wrong:
+        raise CorruptionError(f"a block holds nonsense: {wrong}") from wrong
+    return found
+
+
 class _ShapeSections:
     """The rows of each shape, as stretches of the batches that they are in. Stretches that meet are one.
 
@@ -303,7 +326,7 @@ def _encode_mark(word: str, text: str) -> str:
 
 
 def _decode_records(records: Any, sections: Sequence[Any]) -> Iterable[Record]:
-    shapes = [Shape.from_json(section.schema.metadata[b"shape"].decode()) for section in sections]
+    shapes = [_shape_of(section.schema) for section in sections]
     starts = [0] * len(sections)
     for kind, section, rows, text in zip(*(column.to_pylist() for column in records.columns), strict=True):
         if kind == _ROWS:
@@ -317,6 +340,10 @@ def _decode_records(records: Any, sections: Sequence[Any]) -> Iterable[Record]:
             yield Ddl(*json.loads(text))
         else:
             yield Mark(*json.loads(text))
+
+
+def _shape_of(schema: Any) -> Shape:
+    return Shape.from_json(schema.metadata[b"shape"].decode())
 
 
 def _encode_transactions(transactions: Sequence[Transaction], compress: bool) -> bytes:

@@ -126,6 +126,25 @@ class Rows:
         is_all = self.start == 0 and self.count == self.whole.num_rows
         return self.whole if is_all else self.whole.slice(self.start, self.count)
 
+    @property
+    def letters(self) -> Any:
+        """The operation of each row: `I`, `U`, `D`, `R`, as an Arrow array of a dictionary."""
+        import numpy as np
+        import pyarrow as pa
+
+        codes = sorted(Op)
+        places = np.searchsorted(codes, self.batch.column(0).to_numpy()).astype(np.int8)
+        return pa.DictionaryArray.from_arrays(pa.array(places), pa.array([chr(code) for code in codes]))
+
+    def image(self, side: int) -> tuple[Any, Any]:
+        """The columns of a side (0: before, 1: after) as Arrow arrays, and of which rows the operation has no such image."""
+        import numpy as np
+
+        batch, width = self.batch, len(self.shape.columns)
+        ops = [op for op in Op if (op.has_after if side else op.has_before)]
+        has_none = ~np.isin(batch.column(0).to_numpy(), ops)
+        return batch.columns[3 + side * width : 3 + (side + 1) * width], has_none
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rows):
             return NotImplemented

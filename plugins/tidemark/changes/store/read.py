@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
-from tidemark.changes.store.block import Header, Heads, decode_gtids, decode_transactions
+from tidemark.changes.store.block import HEADER_BYTES, Header, Heads, decode_gtids, decode_transactions, find_shapes
 from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.index import L1_PATH, Index
 from tidemark.changes.store.layout import DataPosition, State
-from tidemark.changes.store.model import Transaction
+from tidemark.changes.store.model import Shape, Transaction
 from tidemark.changes.store.view import (
     Bucket,
     View,
@@ -209,21 +209,36 @@ class Reader:
     def count_rows(self, begin: int, stop: int) -> int:
         """Rows of the blocks that have transactions `begin` to before `stop`, by their headers: those at both ends count
         wholly."""
+        return sum(header.rows for header in self.read_headers(begin, stop))
+
+    def read_headers(self, begin: int, stop: int) -> Iterator[Header]:
+        """The headers of the blocks and groups that have transactions `begin` to before `stop`; no body is read."""
+        return (header for header, _ in self._walk_bodies(begin, stop))
+
+    def read_shapes(self, begin: int, stop: int) -> Iterator[Shape]:
+        """The shapes of the rows of these blocks, as often as a block has one. No row is read, and no checksum compared."""
+        for header, read in self._walk_bodies(begin, stop):
+            yield from find_shapes(read, header.body_bytes) if header.rows else ()
+
+    def _walk_bodies(self, begin: int, stop: int) -> Iterator[tuple[Header, Callable[[int, int], bytes]]]:
+        """The headers of blocks and groups, and what reads (offset, size) of the body."""
         found = self.find(at_seq(max(begin, self.first))) if begin < stop else None
         if found is None:
-            return 0
-        rows = 0
+            return
         for bucket, offset in self._buckets_from(found):
             if self.state_before(bucket).seq >= stop - 1:
                 break
             with self._open(bucket) as file:
                 end = file.size if bucket.length is None else bucket.length
-                for _, header in walk_blocks(file, bucket.file.id, offset, end):
+                for start, header in walk_blocks(file, bucket.file.id, offset, end):
                     if header.before.seq >= stop - 1:
                         break
-                    rows += header.rows
-        headers = [group.header for group in self.view.tail]
-        return rows + sum(h.rows for h in headers if h.before.seq + h.transactions >= begin and h.before.seq < stop - 1)
+                    body = start + HEADER_BYTES + header.head_bytes
+                    yield header, partial(_read_behind, file, body)
+        for group in self.view.tail:
+            header = group.header
+            if header.before.seq + header.transactions >= begin and header.before.seq < stop - 1:
+                yield header, partial(_cut_behind, group.rest, header.head_bytes)
 
     # finding
 
@@ -312,6 +327,14 @@ class Reader:
             return self.disk.open_file(bucket.file.path)
         except FileNotFoundError as gone:
             raise _retired(bucket) from gone
+
+
+def _read_behind(file: OpenFile, start: int, at: int, size: int) -> bytes:
+    return file.read(start + at, size)
+
+
+def _cut_behind(data: bytes, start: int, at: int, size: int) -> bytes:
+    return data[start + at : start + at + size]
 
 
 def _is_reached(target: Target, state: State, gtids: Callable[[], str]) -> bool:

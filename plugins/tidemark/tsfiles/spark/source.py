@@ -9,17 +9,16 @@ rows of the next (research/spark-tsfile.md, finding 1). Options restrict what is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemark.errors import TidemarkError, UsageError
+from tidemark.errors import UsageError, hints_told
 from tidemark.tsfiles.spark.dataset import find_files
 from tidemark.tsfiles.spark.options import ScanOptions, scan_options
 from tidemark.tsfiles.spark.scan_plan import ScanTask, Shape, shape_of, tasks_of
@@ -32,28 +31,9 @@ if TYPE_CHECKING:
     from tidemark.tsfiles.spark.sink import TsFileSink
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 def register(spark: SparkSession) -> None:
     """Make the format `tsfile` known to a session. Executors must be able to import `tidemark` (docs/spark.md)."""
     spark.dataSource.register(TsFileSource)
-
-
-def _with_hints(method: Callable[P, T]) -> Callable[P, T]:
-    """Append an error's hint to its message, since Spark shows the message alone."""
-
-    @wraps(method)
-    def telling(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(*args, **kwargs)
-        except TidemarkError as error:
-            if not error.hint:
-                raise
-            raise type(error)(f"{error.message} (hint: {error.hint})", hint=error.hint, subject=error.subject) from error
-
-    return telling
 
 
 @dataclass
@@ -74,17 +54,17 @@ class TsFileSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return "tsfile"
 
-    @_with_hints
+    @hints_told()
     def schema(self) -> StructType:
         asked, found = self._plan_once()
         return from_arrow_schema(TaskReader(shape_of(found, asked.cut), asked.unit).schema)
 
-    @_with_hints
+    @hints_told()
     def reader(self, schema: StructType) -> DataSourceReader:
         (asked, found), self._planned = self._plan_once(), None  # else it would be pickled for every task
         return TsFileReader(asked, found, schema)
 
-    @_with_hints
+    @hints_told()
     def writer(self, schema: StructType, overwrite: bool) -> TsFileSink:
         from tidemark.tsfiles.spark.options import write_options
         from tidemark.tsfiles.spark.sink import TsFileSink

@@ -1,0 +1,91 @@
+"""The format `tidemark_changes` as Spark calls it, without Spark: frames, and streams of batches."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tests.delivery_worlds import START, gtids_at
+from tidemark.changes.spark.source import ChangesSource, ChangesStreamReader
+from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import BinlogInfo, Column, Mark, Op, Record, Row, Rows, Shape, Transaction
+from tidemark.changes.store.write import Writer
+
+LAST = 60
+Line = dict[str, Any]
+
+
+def make_source(**options: object) -> ChangesSource:
+    return ChangesSource({name.rstrip("_"): str(value) for name, value in options.items()})
+
+
+def read_parts(schema: StructType | None = None, **options: object) -> list[list[Line]]:
+    """A frame, by partition."""
+    source = make_source(**options)
+    wanted = source.schema() if schema is None else schema
+    reader = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(source)).reader(wanted)))
+    arrow = to_arrow_schema(wanted, timezone="UTC")
+    found = []
+    for partition in reader.partitions():
+        batches = list(pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))))
+        assert all(batch.schema.equals(arrow) for batch in batches)  # what Spark demands of the first
+        found.append([row for batch in batches for row in batch.to_pylist()])
+    return found
+
+
+def read_frame(schema: StructType | None = None, **options: object) -> list[Line]:
+    return [row for part in read_parts(schema, **options) for row in part]
+
+
+def frame_of(**kinds: pa.DataType) -> StructType:
+    """What a user gives to `.schema(…)`."""
+    return from_arrow_schema(pa.schema(list(kinds.items())))
+
+
+def places(rows: Sequence[Line]) -> list[tuple[int, int]]:
+    return [(row["seq"], row["i"]) for row in rows]
+
+
+class Stream:
+    """A query as Spark runs it: batches of offsets, which are kept as JSON."""
+
+    def __init__(self, offset: str = "", **options: object) -> None:
+        source = make_source(**options)
+        schema = source.schema()
+        self.reader: ChangesStreamReader = pickle.loads(pickle.dumps(source)).streamReader(schema)
+        self.offset = offset or json.dumps(self.reader.initialOffset())
+
+    def read_batch(self) -> list[Line] | None:
+        """The next batch; None: there is nothing new."""
+        start = json.loads(self.offset)
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        if end == start:
+            return None
+        self.offset = json.dumps(end)
+        workers = pickle.loads(pickle.dumps(self.reader))
+        parts = self.reader.partitions(start, json.loads(self.offset))
+        return [row for part in parts for batch in workers.read(part) for row in batch.to_pylist()]
+
+    def read_all(self) -> list[list[Line]]:
+        return list(iter(self.read_batch, None))
+
+
+def put(folder: Path, *records: Record, seq: int = 1, fence: int = 1) -> None:
+    with Writer(Disk(folder), fence) as writer:
+        info = BinlogInfo(1, 7, 1, 1000 * seq, bytes(15) + b"\1", seq, 0, START + seq)
+        writer.append(Transaction(info, "", seq, (*records, Mark("commit", "xid"))), gtids_at(seq))
+
+
+def shape(*columns: Column) -> Shape:
+    return Shape("shop", "t", columns)
+
+
+def inserts(table: Shape, *values: tuple[Any, ...]) -> Rows:
+    return Rows.of(table, [Row(Op.INSERT, None, each) for each in values])
