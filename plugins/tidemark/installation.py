@@ -20,6 +20,7 @@ ROOT = SHIPPED if IS_INSTALLED else CODE.parent
 
 EXTRAS: Mapping[str, str] = {
     "airflow": "airflow",
+    "deltalake": "lake",
     "google": "changes",
     "psycopg": "postgres",
     "pyarrow": "read",

@@ -260,6 +260,19 @@ def test_a_source_with_a_server_has_a_dag(
     assert "tidemark_changes__orders" not in dagbag().dags, "a task makes no DAG of another source"
 
 
+def test_a_sink_has_a_dag_that_its_sources_changes_wake(dagbag: Callable[[], Any], centre: Centre) -> None:
+    sink = '[sinks.{0}]\nsource = "orders"\nkind = "history"\ntarget = "{0}"\n'
+    centre.write(SOURCES + sink.format("lake") + sink.format("nightly") + 'schedule = "0 3 * * *"\n')
+    bag = dagbag()
+    assert bag.import_errors == {}
+    dag = bag.dags["tidemark_sink__lake"]
+    assert [task.task_id for task in dag.tasks] == ["deliver"]
+    assert [asset.uri for asset in dag.timetable.asset_condition.objects] == ["tidemark://orders/changes"]
+    assert dag.max_active_runs == 1
+    assert "changes of orders" in dag.doc_md
+    assert bag.dags["tidemark_sink__nightly"].timetable.expression == "0 3 * * *"
+
+
 @pytest.mark.usefixtures("forget_edition")
 def test_broken_settings_are_an_import_error_with_the_line(dagbag: Callable[[], Any], centre: Centre) -> None:
     line = len(centre.config.read_text().splitlines()) + 1

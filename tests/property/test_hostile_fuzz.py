@@ -28,7 +28,7 @@ from tests.unit.tsfiles.test_mods import table, tree
 from tests.unit.tsfiles.test_schema_log import TEXT, create, frame
 from tidemark.cluster.nodes.formats import KeptDocument, NodeClaim, encode_kept, encode_node
 from tidemark.formats.landing import encode_document
-from tidemark.settings import model
+from tidemark.settings import template
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"}
@@ -50,7 +50,7 @@ SEEDS: dict[str, list[bytes]] = {
     "mods2": [tree("root.sg.*", 1, 5) + table("t", 1, 5, columns=("a", "b"))],
     "schema text": [TEXT],
     "schema binary": [frame(create("root.sg.d1.s1")) * 3],
-    "settings": [model.render_template().encode()],
+    "settings": [template.render_template().encode()],
     "tsfile": [SMALL[""], *(path.read_bytes() for path in REAL[:3])],
     "two tsfiles": [SMALL[""]],
 }

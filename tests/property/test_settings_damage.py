@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.settings import model
+from tidemark.settings import template
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import SECTIONS, Settings, list_settings
 
-LINES = model.render_template().splitlines()
+LINES = template.render_template().splitlines()
 VALUES = st.one_of(
     st.sampled_from(
         ['""', "0", "-1", "1.5", "true", "[]", "{}", '["a", 1]', "1979-05-27", '"sftp://"', '"file:"', '"\\u0000"', '"[::1"']

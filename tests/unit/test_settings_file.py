@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from docs.make.settings_page import describe_limits
 from tidemark.errors import UsageError
-from tidemark.settings import model, values
+from tidemark.settings import template, values
 from tidemark.settings.document import iterate_keys
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import (
@@ -85,8 +85,8 @@ def test_settings_are_frozen(written: Path) -> None:
 
 
 def test_what_init_writes_loads_and_has_a_site_id_of_its_own(written: Path) -> None:
-    first = load_text(written, model.render_template())
-    second = load_text(written, model.render_template())
+    first = load_text(written, template.render_template())
+    second = load_text(written, template.render_template())
     assert first.links["plant1"].schedule == "*/15 * * * *"
     assert first.sites["plant1"].id != second.sites["plant1"].id
 
@@ -111,14 +111,14 @@ def test_every_field_is_a_setting(section: str) -> None:
 @pytest.mark.full_after(1)
 @pytest.mark.parametrize(("section", "key", "found"), EVERY_SETTING, ids=lambda part: part if isinstance(part, str) else "")
 def test_the_template_has_a_line_for_every_setting(section: str, key: str, found: Setting) -> None:
-    tables = re.split(r"^(?:# )?\[", model.render_template(), flags=re.MULTILINE)
+    tables = re.split(r"^(?:# )?\[", template.render_template(), flags=re.MULTILINE)
     (table,) = (table for table in tables if re.match(rf"{section}[.\]]", table))
     (line,) = re.findall(rf"^(?:# )?{key} = .*", table, flags=re.MULTILINE)
     assert line.endswith(f"  # {found.meaning}")
 
 
 def test_the_template_shows_the_defaults_as_they_are(written: Path) -> None:
-    text = "\n".join(line for line in model.render_template().splitlines() if not line.startswith("schedule"))
+    text = "\n".join(line for line in template.render_template().splitlines() if not line.startswith("schedule"))
     settings = load_text(written, text)
     site, store = settings.sites["plant1"].id, settings.receivers["centre"].store
     assert settings.links == {"plant1": LinkSettings(name="plant1", site="plant1", receiver="centre")}
@@ -417,8 +417,8 @@ def test_cluster_sections_are_read(written: Path) -> None:
 
 
 def test_the_template_shows_the_clusters_defaults_as_they_are(written: Path) -> None:
-    text = model.render_template()
-    commented = text[text.index("# [cluster]") : text.index(model.SOURCES_HEAD)]
+    text = template.render_template()
+    commented = text[text.index("# [cluster]") : text.index(template.SOURCES_HEAD)]
     more = "".join(f'\n[nodes.n{number}]\nstore = "nodes/{number}"\n' for number in (2, 3))
     settings = load_text(written, text + "\n".join(line.removeprefix("# ") for line in commented.splitlines()) + more)
 

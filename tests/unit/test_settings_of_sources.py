@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import UsageError
-from tidemark.settings import model
+from tidemark.settings import model, template
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import Settings
 
@@ -30,7 +30,7 @@ def problems(path: Path, text: str) -> list[str]:
 
 
 def test_the_template_shows_a_source_that_loads(written: Path) -> None:
-    text = model.render_template().partition(model.SOURCES_HEAD)[2]
+    text = template.render_template().partition(template.SOURCES_HEAD)[2]
     settings = load_text(written, "\n".join(line.removeprefix("# ") for line in text.splitlines()))
     assert settings.sources["orders"] == model.SourceSettings("orders", f"file://{written.parent}/var/changes/orders")
 

@@ -13,8 +13,9 @@ Enter by `sources`: what `./tidemark changes …` does with a source of the sett
     sources     a source as its commands see it: settings, store, lease; doctor, show, verify
     consume     tasks as programs and commands see them: `subscribe`, rewind, another number of shards
     spark       changes as a data source of Spark
+    sinks       tables that follow the changes: Delta tables as they are at the source, or every change in Parquet
 
-Only `sources`, `consume` and `spark` know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
+Only `sources`, `consume`, `spark` and `sinks` know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
 `progress` and `stores.agent.durable`.
 """
 

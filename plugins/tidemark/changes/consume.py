@@ -76,6 +76,12 @@ def subscribe(  # noqa: PLR0913 (each is one word of what is asked for)
 def open_stream(app: App, wanted: Wanted, options: Options) -> Stream:
     """A member of a task, which has not joined yet."""
     source = find_source(app, wanted.source)
+    if wanted.name in app.settings.sinks:
+        raise UsageError(
+            f"{wanted.name} is a sink: its rows go to its tables alone",
+            hint=f"./tidemark changes deliver {wanted.name}; or give the task another name",
+            subject=wanted.name,
+        )
     task = tasks.open_task(app.ledger, source.disk, wanted, app.clock())
     leases = Leases(app.ledger, app.identity, ttl=LEASE_SECONDS)
     return Stream(leases, source.disk, task, choose_tables(task.tables), options)

@@ -1,9 +1,9 @@
-"""Tasks that read the changes of a source in shards, and the storage point of each shard.
+"""Tasks that read the changes of a source in shards, the storage point of each shard, and what sinks write.
 
 A point moves by compare-and-swap: `move_point` writes only where the point is still the one that was read. The caller has
 checked the shard's lease in the same transaction. A rewind or another number of shards gives points a higher version, and
 what a slow member writes behind that changes nothing. Every function works in the caller's transaction.
-Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql.
+Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql, sql/0023_change_sinks.sql.
 """
 
 from __future__ import annotations
@@ -147,3 +147,70 @@ def _as_task(row: Any) -> TaskRow:
 
 def _encode(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+# sinks
+
+WHOLE, PARTIAL, STOPPED = "whole", "partial", "stopped"
+"""A sink's table has all rows, only those that changed since, or is not written any more."""
+
+
+@dataclass(frozen=True)
+class SinkBatch:
+    """What a sink writes in one go: transactions `first` to before `end`. `version_ts`: of the task at that time."""
+
+    number: int
+    first: int
+    end: int
+    version_ts: int
+    is_written: bool = False
+
+
+@dataclass(frozen=True)
+class SinkTable:
+    """A table of a sink. `begun`: where a reading of all its rows began that has not ended, 0: none. `seq`: since when its
+    state is what it is."""
+
+    name: str
+    state: str = WHOLE
+    key: tuple[str, ...] = ()
+    begun: int = 0
+    seq: int = 0
+    why: str = ""
+
+
+def read_batch(connection: Connection, sink: str) -> SinkBatch | None:
+    """The newest batch of a sink; None of one that has not begun."""
+    sql = "SELECT number, first_seq, end_seq, version_ts, is_written FROM change_sink WHERE name = :name"
+    row = connection.execute(sa.text(sql), {"name": sink}).one_or_none()
+    return None if row is None else SinkBatch(row[0], row[1], row[2], row[3], bool(row[4]))
+
+
+def write_batch(connection: Connection, sink: str, batch: SinkBatch) -> None:
+    """Record a batch in the place of the former one."""
+    connection.execute(sa.text("DELETE FROM change_sink WHERE name = :name"), {"name": sink})
+    sql = (
+        "INSERT INTO change_sink (name, number, first_seq, end_seq, version_ts, is_written, at)"
+        " VALUES (:name, :number, :first, :end, :version_ts, :written, :at)"
+    )
+    values = {**asdict(batch), "name": sink, "written": int(batch.is_written), "at": database_time(connection)}
+    connection.execute(sa.text(sql), values)
+
+
+def read_sink_tables(connection: Connection, sink: str) -> dict[str, SinkTable]:
+    """The tables of a sink, by name."""
+    sql = "SELECT name, state, key_columns, begun, seq, why FROM change_sink_table WHERE sink = :sink ORDER BY name"
+    found = connection.execute(sa.text(sql), {"sink": sink})
+    return {row[0]: SinkTable(row[0], row[1], tuple(json.loads(row[2])), int(row[3]), int(row[4]), row[5]) for row in found}
+
+
+def write_sink_tables(connection: Connection, sink: str, tables: Mapping[str, SinkTable]) -> None:
+    """Record tables of a sink in the place of what is known of them."""
+    for name in sorted(tables):
+        gone = {"sink": sink, "name": name}
+        connection.execute(sa.text("DELETE FROM change_sink_table WHERE sink = :sink AND name = :name"), gone)
+    sql = (
+        "INSERT INTO change_sink_table (sink, name, state, key_columns, begun, seq, why)"
+        " VALUES (:sink, :name, :state, :key, :begun, :seq, :why)"
+    )
+    write_rows(connection, sql, [{**asdict(one), "sink": sink, "key": _encode(one.key)} for one in tables.values()])

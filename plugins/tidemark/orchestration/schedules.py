@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from airflow.sdk import Asset, AssetAlias, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 
 from tidemark.errors import UsageError
-from tidemark.settings.model import LinkSettings, SourceSettings
+from tidemark.settings.model import LinkSettings, SinkSettings, SourceSettings
 
 
 def link_schedule(link: LinkSettings) -> Any:
@@ -26,6 +26,12 @@ def link_schedule(link: LinkSettings) -> Any:
 def source_schedule(source: SourceSettings) -> Any:
     """Return the timetable of a source of changes, in UTC; None for "by hand only". Raises UsageError as `link_schedule`."""
     return _make_sound(f"sources.{source.name}", source.schedule, "UTC") if source.schedule else None
+
+
+def sink_schedule(sink: SinkSettings) -> Any:
+    """Return when a sink runs: by its cron in UTC; without one, when its source has more changes. UsageError as
+    `link_schedule`."""
+    return _make_sound(f"sinks.{sink.name}", sink.schedule, "UTC") if sink.schedule else [changes_asset(sink.source)]
 
 
 def _make_sound(key: str, cron: str, timezone: str) -> Any:

@@ -36,6 +36,7 @@ def check_references(sections: Sections, problems: Problems) -> None:
     _check_ends(sections["sites"], sections["receivers"], problems)
     _check_nodes(sections["nodes"], sections["receivers"], problems)
     _check_sources(sections, problems)
+    _check_sinks(sections, problems)
     for section in ("receivers", "sites", "nodes"):
         for name, table in sections[section].items():
             _check_login(section, name, table, problems)
@@ -157,10 +158,31 @@ def _check_sources(sections: Sections, problems: Problems) -> None:
                 break
 
 
+def _check_sinks(sections: Sections, problems: Problems) -> None:
+    """Refuse a sink of no source, and a target in another folder of the settings, or around one."""
+    sources = _section_names(problems, "sources")
+    owned = [
+        (section, name, table[key])
+        for section, key in (("receivers", "store"), ("nodes", "store"), ("sources", "store"), ("sinks", "target"))
+        for name, table in sections[section].items()
+        if key in table
+    ]
+    for name, table in sections["sinks"].items():
+        if "source" in table:
+            _check_name(("sinks", name, "source"), table["source"], sources, problems)
+        mine = _folder_address(table["target"], "") if "target" in table else ""
+        for section, other, store in owned:
+            folder = _folder_address(store, "")
+            if mine and (section, other) != ("sinks", name) and (folder.startswith(mine) or mine.startswith(folder)):
+                _add_shared_folders(("sinks", name), table["target"], (section, other), problems)
+                break
+
+
 def _add_shared_folders(table: tuple[str, str], store: str, other: tuple[str, str], problems: Problems) -> None:
-    where = problems.document.locate_key(*other, "store")
-    message = f"shares folders with the store of {other[0].removesuffix('s')} {other[1]} ({where}): give each its own"
-    problems.add_problem(message, *table, "store", value=store)
+    key, others = ("target" if section == "sinks" else "store" for section in (table[0], other[0]))
+    where = problems.document.locate_key(*other, others)
+    message = f"shares folders with the {others} of {other[0].removesuffix('s')} {other[1]} ({where}): give each its own"
+    problems.add_problem(message, *table, key, value=store)
 
 
 def _folder_address(store: str, folder: str) -> str:

@@ -1,13 +1,13 @@
 """Every setting, declared once: its default, what it may be, its meaning (CONTRACT §2, DESIGN §2).
 
 A section of `tidemark.toml` is a frozen dataclass. Its docstring is the meaning of the section, and each field made by
-`setting` is a key. What reads the file, the file that `./tidemark init` writes (every key, with a value and its meaning; it
-loads as it is) and the page `docs/settings.md` come from these declarations.
+`setting` is a key. What reads the file, the file that `./tidemark init` writes (`template`) and the page `docs/settings.md`
+come from these declarations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,6 @@ from typing import Any
 
 from tidemark.settings.values import (
     Reader,
-    format_read,
-    format_toml,
-    format_value,
     one_of,
     parse_bandwidth,
     parse_cron,
@@ -36,6 +33,7 @@ from tidemark.settings.values import (
     parse_prefix,
     parse_remote_files,
     parse_server_url,
+    parse_shard_columns,
     parse_share,
     parse_size,
     parse_snapshot_folder,
@@ -450,6 +448,37 @@ class SourceSettings:
 
 
 @dataclass(frozen=True)
+class SinkSettings:
+    """Tables that follow a source's changes. A sink is a task of its name. One table for each sink."""
+
+    name: str
+    source: str = setting(REQUIRED, parse_text, "the name of a [sources.NAME]", start="orders")
+    kind: str = setting(
+        REQUIRED,
+        one_of("delta", "history"),
+        '"delta": Delta tables as they are at the source; "history": every change, in Parquet',
+        start="delta",
+    )
+    target: str = setting(
+        REQUIRED, parse_local_store, "a folder of this machine that belongs to this sink alone", start="var/lake/orders"
+    )
+    tables: tuple[str, ...] = setting(("**",), parse_table_patterns, "patterns of the tables to keep, database.table")
+    shards: int = setting(8, whole_number(1, 4096), "of its task: into how many shards rows are divided")
+    hash: str = setting("mixed", one_of("mixed", "ptubes"), 'of its task: "ptubes" is the hash of the original')
+    key_change: str = setting(
+        "split", one_of("split", "after", "refuse"), "of its task: what becomes of a row whose key changes"
+    )
+    schedule: str = setting(
+        "",
+        parse_cron,
+        'the cron line (UTC) of the DAG `tidemark_sink__NAME`; "" means whenever the source was captured',
+    )
+    columns: tuple[tuple[str, tuple[str, ...]], ...] = setting(
+        (), parse_shard_columns, 'of its task, for example {"shop.orders" = {shard = ["customer_id"]}}; else the primary key'
+    )
+
+
+@dataclass(frozen=True)
 class ChangesSettings:
     """`./tidemark changes serve`: changes of the sources, to other machines."""
 
@@ -477,6 +506,7 @@ class Settings:
     cluster: ClusterSettings | None = None  # None: there is one node, the receiver itself
     nodes: Mapping[str, NodeSettings] = field(default_factory=dict)
     sources: Mapping[str, SourceSettings] = field(default_factory=dict)
+    sinks: Mapping[str, SinkSettings] = field(default_factory=dict)
     changes: ChangesSettings = ChangesSettings()
 
     @property
@@ -501,9 +531,10 @@ SECTIONS: Mapping[str, type[Any]] = {
     "cluster": ClusterSettings,
     "nodes": NodeSettings,
     "sources": SourceSettings,
+    "sinks": SinkSettings,
     "changes": ChangesSettings,
 }
-NAMED = ("receivers", "sites", "links", "nodes", "sources")  # sections with a table for each name
+NAMED = ("receivers", "sites", "links", "nodes", "sources", "sinks")  # sections with a table for each name
 DEFAULTS = {"site": "sites", "link": "links"}  # what `[defaults.NAME]` is for
 INCLUDE = Setting((), parse_texts, 'more files like this one, for example ["sites/*.toml"]', "")
 
@@ -521,57 +552,3 @@ def make_start(setting: Setting) -> str:
     from uuid import uuid4
 
     return str(uuid4())
-
-
-HEAD = """\
-# Tidemark's settings. Every key can also be given as TIDEMARK__SECTION__KEY, e.g. TIDEMARK__SITES__PLANT1__STORE.
-# Relative paths are below the folder of this file. Check what you wrote with:  ./tidemark doctor
-#
-# Many sites: [defaults.site] and [defaults.link] hold what sites and links have unless they say otherwise.
-# A [links."north-*"] is a link for each site of such a name.
-"""
-CLUSTER_HEAD = "# Several nodes for the catalog: take away the # of the lines below, then ./tidemark cluster init\n"
-SOURCES_HEAD = "# Changes of MySQL and MariaDB: take away the # of the lines below, then ./tidemark changes capture orders\n"
-HEADS = {"cluster": CLUSTER_HEAD, "sources": SOURCES_HEAD}
-TABLES = {"receivers": "centre", "sites": "plant1", "links": "plant1", "nodes": "n1", "sources": "orders"}
-COMMENTED = ("cluster", "nodes", "sources", "changes")  # sections that a new file does not use
-MEANING_COLUMN = 43
-
-
-def render_template(sites: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """Return the text of a new file. It has the sites that are given, each with a link, or one with a new UUID."""
-    parts = [HEAD, f"{f'include = {format_read(INCLUDE.default, INCLUDE.read)}':{MEANING_COLUMN}}# {INCLUDE.meaning}\n"]
-    for section in SECTIONS:
-        if section in ("sites", "links") and sites:
-            if section == "sites":
-                parts.append(render_sites(sites))
-            continue
-        head = HEADS.get(section, "")
-        prefix = "# " if section in COMMENTED else ""
-        parts.append(head + "".join(f"{prefix}{line}\n" for line in _render_section(section, MEANING_COLUMN - len(prefix))))
-    return "\n".join(parts)
-
-
-def render_sites(sites: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the tables of sites, each with a new UUID and the values that are given, and a link for each."""
-    tables = []
-    for name, values in sites.items():
-        identity = {"id": make_start(list_settings("sites")["id"])}
-        link = {"site": name, "receiver": TABLES["receivers"], "schedule": list_settings("links")["schedule"].start}
-        for section, given in (("sites", {**identity, **values}), ("links", link)):
-            tables.append("".join(f"{line}\n" for line in _render_section(section, MEANING_COLUMN, name, given)))
-    return "\n".join(tables)
-
-
-def _render_section(section: str, column: int, name: str = "", given: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """Yield the lines of a table: every key with its start, or those that are given."""
-    titled = f"{section}.{name or TABLES[section]}" if section in TABLES else section
-    yield f"{f'[{titled}]':{column}}# {SECTIONS[section].__doc__}"
-    for key, setting in list_settings(section).items():
-        if given is not None and key not in given:
-            continue
-        if given is not None:
-            value = format_toml(given[key])
-        else:
-            value = format_value(make_start(setting)) if setting.start else format_read(setting.default, setting.read)
-        yield f"{f'{key} = {value}  ':{column}}# {setting.meaning}"

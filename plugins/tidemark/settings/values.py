@@ -386,6 +386,22 @@ def parse_table_patterns(value: Any) -> tuple[str, ...]:
     return found
 
 
+TableColumns = tuple[tuple[str, tuple[str, ...]], ...]
+_SHARD_COLUMNS = 'must be tables: [sinks.NAME.columns."shop.orders"] with shard = ["customer_id"]'
+
+
+def parse_shard_columns(value: Any) -> TableColumns:
+    """Read `{"database.table" = {shard = ["column"]}}` as (table, columns) pairs in the order of names."""
+    if not isinstance(value, dict):
+        raise ValueError(_SHARD_COLUMNS)
+    found = []
+    for table, keys in sorted(value.items()):
+        if "." not in table or not isinstance(keys, dict) or set(keys) != {"shard"}:
+            raise ValueError(_SHARD_COLUMNS)
+        found.append((table, parse_nonempty_texts(keys["shard"])))
+    return tuple(found)
+
+
 def _file_path(written: str, root: Path) -> str:
     path = written.removeprefix("file://")
     if not path.startswith(("/", "~", ".")):
@@ -458,6 +474,8 @@ def format_read(value: Any, read: Reader) -> str:
     """Write a value that `read` returned as the file would."""
     if read is parse_task_arguments:
         return "{" + ", ".join(f"{key} = {format_value(one)}" for key, one in value) + "}"
+    if read is parse_shard_columns:
+        return "{" + ", ".join(f'"{table}" = {{shard = {format_value(names)}}}' for table, names in value) + "}"
     if read in (parse_bandwidth, parse_size):
         return format_value(_format_amount(value, "/s" if read is parse_bandwidth else ""))
     return f"{value:g}" if isinstance(value, float) else format_value(value)

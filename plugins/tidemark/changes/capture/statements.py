@@ -58,10 +58,15 @@ _CHANGES = {
 }
 
 
+def skip_comments(sql: str) -> int:
+    """Where a statement begins behind spaces and comments."""
+    start = _SKIPPED.match(sql)
+    return start.end() if start else 0
+
+
 def sort_statement(query: Query) -> Sort:
     """What a statement does. One that is neither a border nor known to change rows counts as a definition."""
-    start = _SKIPPED.match(query.sql)
-    found = _WORDS.match(query.sql, start.end() if start else 0)
+    found = _WORDS.match(query.sql, skip_comments(query.sql))
     words = " ".join(found[0].upper().split()) if found else ""
     first = words.partition(" ")[0]
     if query.is_load or first in _CHANGES or not first:
@@ -74,8 +79,7 @@ _SAVEPOINT = re.compile(r"(?:SAVEPOINT|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s+(?:([`\
 
 def find_savepoint(sql: str) -> str:
     """The name of the savepoint that a statement sets or goes back to, in lower case, as servers compare it; "" if none."""
-    start = _SKIPPED.match(sql)
-    found = _SAVEPOINT.match(sql, start.end() if start else 0)
+    found = _SAVEPOINT.match(sql, skip_comments(sql))
     if found is None:
         return ""
     name = found[2].replace(found[1] * 2, found[1]) if found[1] else found[3]

@@ -33,7 +33,7 @@ class Examined:
 
 def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
     """Examine a source. Raises nothing that it finds: every trouble is a finding."""
-    found = [_look_at_folder(disk_of(settings).root)]
+    found = [look_at_folder(disk_of(settings).root, "store")]
     end: StoreEnd | None = None
     try:
         end = find_end(disk_of(settings))
@@ -62,12 +62,13 @@ def _describe(answers: Answers) -> str:
     return f"{answers.address}: {kind}{facts.version}, {ids}"
 
 
-def _look_at_folder(root: Path) -> Finding:
+def look_at_folder(root: Path, subject: str) -> Finding:
+    """Whether a folder, or the nearest above it that is there, may be written and has room."""
     there = next(folder for folder in (root, *root.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        return _of_error("store", PermissionDeniedError(f"{there} may not be written", hint="give this user the right"))
+        return _of_error(subject, PermissionDeniedError(f"{there} may not be written", hint="give this user the right"))
     free = shutil.disk_usage(there).free
     told = f"{root}: {free / 1e9:,.1f} GB free"
     if free < LOW_BYTES:
-        return _of_error("store", DiskFullError(f"{told}: too little", hint="free space there, or lower retain_hours"))
-    return Finding("store", told)
+        return _of_error(subject, DiskFullError(f"{told}: too little", hint="free space there, or lower retain_hours"))
+    return Finding(subject, told)

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import RowStream, Screen
-from tidemark.cli.verbs.tasks import add_task_actions, print_tasks, run_consume, run_reshard, run_rewind, show_tasks
+from tidemark.cli.verbs.tasks import (
+    add_sink_action,
+    add_task_actions,
+    print_tasks,
+    run_consume,
+    run_deliver,
+    run_reshard,
+    run_rewind,
+    show_tasks,
+)
 from tidemark.errors import DIFFERENCES_FOUND, BinlogGapError, UsageError
 from tidemark.progress import format_size
 
@@ -72,6 +81,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         return made
 
     add_task_actions(add_task, POINT)
+    delivered = add_action(
+        choices, "deliver", "bring the tables of a sink up to date: one run", "./tidemark changes deliver lake"
+    )
+    add_sink_action(delivered, POINT)
     served = add_action(
         choices, "serve", "changes of all sources to other machines, over HTTP", "./tidemark changes serve --port 28332"
     )
@@ -390,6 +403,7 @@ _ACTIONS: dict[str, Callable[[Call], Answer]] = {
     "consume": run_consume,
     "rewind": run_rewind,
     "reshard": run_reshard,
+    "deliver": run_deliver,
 }
 
 VERBS = (

@@ -46,7 +46,7 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_init(call: Call) -> Answer:
     from tidemark.settings.load import load_settings
-    from tidemark.settings.model import render_sites, render_template
+    from tidemark.settings.template import render_sites, render_template
 
     asked = call.arguments
     target = Path(asked.dir) / DEFAULT

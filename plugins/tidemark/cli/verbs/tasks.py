@@ -1,4 +1,4 @@
-"""The actions of `changes` that are about tasks: consume, rewind, reshard, and what `changes show` tells of them."""
+"""The actions of `changes` that are about tasks: consume, rewind, reshard, deliver; what `changes show` tells of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call
 from tidemark.cli.screen import RowStream, Screen
-from tidemark.errors import UsageError
+from tidemark.errors import PartialError, UsageError
 
 if TYPE_CHECKING:
     from tidemark.changes.delivery.tasks import Change
@@ -33,6 +34,48 @@ def add_task_actions(add: Add, point: str) -> None:
     rewound.add_argument("--shard", nargs="+", type=int, metavar="I", default=[], help="these shards alone")
     divided = add("reshard", "give a task another number of shards; without --yes what comes twice", "billing --shards 5")
     divided.add_argument("--shards", type=int, required=True, metavar="N", help="into how many")
+
+
+def add_sink_action(parser: argparse.ArgumentParser, point: str) -> None:
+    """Add the arguments of `deliver`."""
+    parser.add_argument("sink", metavar="SINK", help="a [sinks.NAME] of the settings")
+    parser.add_argument("--to", metavar="POINT", default="", help=f"end before it; else at the store's end: {point}")
+
+
+def run_deliver(call: Call) -> Answer:
+    from tidemark.changes.sinks.deliver import Request, deliver_sink, find_sink
+
+    asked = call.arguments
+    sink = find_sink(call.app, asked.sink)
+    with progress.show_progress(call.screen) as beat:
+        done = deliver_sink(sink, Request(asked.to, progress=beat))
+    tables = [
+        {"name": table.name, "state": table.state, "rows": done.rows.get(table.name, 0), "why": table.why}
+        for table in done.tables.values()
+    ] or [{"name": name, "state": "whole", "rows": rows, "why": ""} for name, rows in done.rows.items()]
+    state = "delivered" if done.batches else "nothing new"
+    found: dict[str, Any] = {
+        "state": "partial" if done.stopped else state,
+        "batches": done.batches,
+        "rows": sum(done.rows.values()),
+        "tables": tables,
+        "point": f"seq:{done.end}",
+    }
+    if done.stopped:
+        first = done.stopped[0]
+        names = ", ".join(table.name for table in done.stopped)
+        found |= {
+            "error": f"{len(done.stopped)} of {len(tables)} tables stopped: {names}; {first.why}",
+            "hint": f"./tidemark changes bootstrap {sink.source.name} --tables {first.name} --again makes it anew",
+        }
+
+    def show(screen: Screen) -> None:
+        told = f"{found['rows']:,} rows in {done.batches:,} batches: up to {found['point']}"
+        screen.print_line(told if done.batches else f"nothing new: at {found['point']}")
+        rows = [[table[key] for key in ("name", "state", "rows", "why")] for table in tables]
+        screen.print_table(("table", "state", "rows>", "why"), rows)
+
+    return Answer(found, show, PartialError.kind if done.stopped else 0)
 
 
 def run_consume(call: Call) -> Answer:

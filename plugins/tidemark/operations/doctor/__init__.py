@@ -6,8 +6,8 @@ Enter by `doctor.doctor(config, environ)`. Each finding has a subject, whether i
     nodes    a data node, and the IoTDB of a receiver
     spark    the master of Spark, where it is another machine
     names    device names that two sites of one receiver have
-    sources  a source of changes
-    doctor   the command: settings, ledger, Java, stores, nodes, sources, servers
+    sources  a source of changes, a sink
+    doctor   the command: settings, ledger, Java, stores, nodes, sources, sinks, servers
 
 Imports `changes.sources`, `cluster`, `receiver.iotdb`, `engines.java`, `ledger`, `settings`, `stores`, `sync.notes` and
 `tsfiles`. It never raises what it finds, and it repairs nothing. It changes nothing but a small file that it writes and

@@ -17,7 +17,7 @@ from typing import Any
 from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
 from tidemark.operations.doctor.names import check_names
 from tidemark.operations.doctor.nodes import check_iotdb
-from tidemark.operations.doctor.sources import check_source
+from tidemark.operations.doctor.sources import check_sink, check_source
 from tidemark.operations.doctor.spark import check_spark
 from tidemark.operations.doctor.stores import Check, check_receiver, check_site, fail_check, pass_check
 from tidemark.progress import format_count
@@ -80,6 +80,7 @@ def doctor(
     jobs.append(lambda: check_names(settings, opener))
     jobs += _list_node_checks(settings, opener, clock)
     jobs += [lambda found=found: check_source(found, clock) for found in settings.sources.values()]  # type: ignore[misc]
+    jobs += [lambda found=found: check_sink(found) for found in settings.sinks.values()]  # type: ignore[misc]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(lambda job: job(), jobs):
             checks += found

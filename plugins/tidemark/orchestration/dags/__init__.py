@@ -2,7 +2,7 @@
 
 Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receivers.housekeep_dag`, `cluster.scale_dags`,
 `replicas.watch_dags`, `replicas.recover_dags`,
-`approve.approve_dags`, `changes.source_dags`.
+`approve.approve_dags`, `changes.source_dags`, `changes.sink_dags`.
 
     docs        the text on each DAG's page, and what to do when a task is red
     notices     what is said of a task that failed, and to whom
@@ -10,7 +10,7 @@ Enter by `link.link_dags`, `receivers.load_dag`, `receivers.verify_dag`, `receiv
     link        the DAG of a link: the seven steps in a row
     receivers   load, merge and announce, verify, housekeep; a receiver is a map index
     approve     `tidemark_approve`: drops that wait, as Required Actions
-    changes     the DAG of a source of changes: check, capture, retain, verify
+    changes     the DAGs of changes: of a source (check, capture, retain, verify), of a sink (deliver)
     cluster     `tidemark_cluster_scale`, by its trigger form
     replicas    `tidemark_replica_watch`, `tidemark_replica_recover`: the groups of a cluster
 

@@ -1,7 +1,8 @@
-"""The DAG of a source of changes: check, capture, bootstrap, retain, and once a day verify.
+"""The DAGs of changes: of a source (check, capture, bootstrap, retain, and once a day verify), and of a sink (deliver).
 
 Made from the settings without a database. `capture` brings everything up to now, and `bootstrap` the rows that tables had
 before. While `./tidemark changes capture --follow` is at work, all of it is skipped: that one does all of it by itself.
+A sink is woken by the asset of its source's changes.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, get_parsing_context
 
 from tidemark.errors import UsageError
-from tidemark.orchestration.dags.docs import source_doc
+from tidemark.orchestration.dags.docs import sink_doc, source_doc
 from tidemark.orchestration.dags.frame import make_options, make_task
-from tidemark.orchestration.schedules import changes_alias, changes_asset, source_schedule
+from tidemark.orchestration.schedules import changes_alias, changes_asset, sink_schedule, source_schedule
 from tidemark.orchestration.tasks import changes
-from tidemark.settings.model import AirflowSettings, Settings, SourceSettings
+from tidemark.settings.model import AirflowSettings, Settings, SinkSettings, SourceSettings
 from tidemark.visible_log import VisibleLog
 
 log = VisibleLog(__name__)
 SOURCE_DAG = "tidemark_changes__"
+SINK_DAG = "tidemark_sink__"
 
 
 def source_dags(settings: Settings) -> dict[str, DAG]:
@@ -52,6 +54,38 @@ def source_dag(source: SourceSettings, airflow: AirflowSettings) -> DAG:
     )
     with dag:
         _add_steps(source.name)
+    return dag
+
+
+def sink_dags(settings: Settings) -> dict[str, DAG]:
+    """Return a DAG for each sink, by its id. One whose schedule Airflow rejects is left out."""
+    wanted = get_parsing_context().dag_id
+    dags = {}
+    for name, sink in sorted(settings.sinks.items()):
+        if wanted not in (None, SINK_DAG + name):
+            continue
+        try:
+            dag = sink_dag(sink, settings.airflow)
+        except UsageError as broken:
+            log.error("no DAG for sink %s: %s", name, broken.message)
+        else:
+            dags[dag.dag_id] = dag
+    return dags
+
+
+def sink_dag(sink: SinkSettings, airflow: AirflowSettings) -> DAG:
+    """Make `tidemark_sink__<sink>`. Raises UsageError if its schedule is invalid."""
+    dag = DAG(
+        dag_id=SINK_DAG + sink.name,
+        dag_display_name=f"sink {sink.name}",
+        description=f"Brings the tables of sink {sink.name} to the changes of source {sink.source}.",
+        doc_md=sink_doc(sink),
+        schedule=sink_schedule(sink),
+        tags={"tidemark", "changes", f"source:{sink.source}", f"sink:{sink.name}"},
+        **make_options(airflow),
+    )
+    with dag:
+        make_task(changes.deliver)(sink=sink.name)
     return dag
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tidemark.settings.model import LinkSettings, SourceSettings
+from tidemark.settings.model import LinkSettings, SinkSettings, SourceSettings
 from tidemark.spelling import spelling_of_tasks
 
 _RERUN = """
@@ -165,4 +165,20 @@ once. Runs {when}; one run at a time. While `./tidemark changes capture {source.
 `capture` emits the asset `changes of {source.name}`; a DAG of yours with that schedule then runs.
 A red `check` with `headroom` means that less than half of the purge time was left: capture more often, or have the server
 keep its logs longer.
+{_RERUN}"""
+
+
+def sink_doc(sink: SinkSettings) -> str:
+    when = f"by `{sink.schedule}` (UTC)" if sink.schedule else f"when `changes of {sink.source}` has news"
+    what = "tables as they are at the source" if sink.kind == "delta" else "a Parquet file of every change"
+    return f"""### Sink `{sink.name}`
+
+Brings `{sink.target}` to the changes of source `{sink.source}`: {what}. Runs {when}; one run at a time. While another
+process writes the sink, a run is *skipped*.
+
+| task | does | when it is red |
+|---|---|---|
+| `deliver` | all that the store has | a table is *stopped*: its log says why and what to do; the others go on |
+
+A batch is recorded before it is written, so a run that died is made good by the next one, with the same rows.
 {_RERUN}"""

@@ -1,4 +1,4 @@
-"""Tasks of a source's DAG: check, capture, bootstrap, retain, verify. XCom carries counts alone.
+"""Tasks of a source's DAG: check, capture, bootstrap, retain, verify; of a sink's: deliver. XCom carries counts alone.
 
 Where a capture goes on is what the store says. So each task may run any number of times, anywhere the store's folder is, and
 may die at any moment: nothing is lost and nothing stands twice.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidemark.errors import BinlogGapError, LeaseHeldError, PermanentError, TidemarkError, UnreachableError
+from tidemark.errors import BinlogGapError, LeaseHeldError, PartialError, PermanentError, TidemarkError, UnreachableError
 from tidemark.orchestration.tasks.perform import make_progress, perform_step, report_counts
 from tidemark.visible import escape_invisible
 from tidemark.visible_log import VisibleLog
@@ -129,6 +129,23 @@ def verify(source: str) -> dict[str, Any]:
     if problems:
         raise PermanentError(escape_invisible(problems[0]), hint=f"./tidemark changes verify {source}", subject=source)
     return report_counts(f"Verified {source}", {"transactions": proof.store.transactions, "rows": proof.store.rows})
+
+
+def deliver(sink: str, task_state_store: Any = None) -> dict[str, Any]:
+    """Bring the tables of a sink up to its source's store. Red if a table is stopped: the others go on."""
+    from tidemark.changes.sinks.deliver import Request, deliver_sink, find_sink
+
+    progress = make_progress(task_state_store)
+    try:
+        done = perform_step(lambda app: deliver_sink(find_sink(app, sink), Request(progress=progress)))
+    except LeaseHeldError as held:
+        _skip(held.message)
+        return {}
+    for table in done.stopped:
+        log.error("stopped: %s", escape_invisible(table.why))
+    if done.stopped:
+        raise PartialError(escape_invisible(done.stopped[0].why), hint=f"./tidemark changes deliver {sink}", subject=sink)
+    return report_counts(f"Delivered {sink}", {"batches": done.batches, "rows": sum(done.rows.values())})
 
 
 def _skip(why: str) -> None:

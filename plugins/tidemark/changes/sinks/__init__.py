@@ -1,0 +1,14 @@
+"""Tables that follow the changes of a source: Delta tables as they are at the source, or every change in Parquet.
+
+Enter by `deliver.deliver_sink`: one run of a sink. `deliver.read_sink_table` gives what a table holds.
+
+    definitions  pure: which tables a statement empties, renames or changes
+    batches      what a sink writes in one go: which transactions, and their rows by table
+    fold         pure: columns of a lake, and the last state of each key in a batch
+    history      every change, as Parquet files
+    delta        the tables as they are, one MERGE a batch
+    deliver      a run: lease, plan, record, write, move the points
+
+Imports `changes.delivery`, `changes.sources`, `changes.store`, `errors`, `ledger`, `stores.agent.durable` and
+`untrusted_files`. `delta` imports the package `deltalake` when it is used: nothing else needs it.
+"""

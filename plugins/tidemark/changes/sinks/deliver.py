@@ -1,0 +1,276 @@
+"""A run of a sink: plan a batch, record it, write it, move the points of the sink's task; again, up to the end.
+
+A sink is a task of its name, so retention waits for it, `changes show` tells it, and `changes rewind` sets it back. One
+process at a time writes it, as the holder of the lease `sink:NAME`. A batch begins at the earliest of the points. What a
+death left is a batch that is recorded and not done: the next run writes that one first, with the same transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tidemark.app import App
+from tidemark.changes.delivery import points, tasks
+from tidemark.changes.delivery.export import Wants, choose_tables
+from tidemark.changes.delivery.storage_points import locate, point_at
+from tidemark.changes.delivery.tasks import Wanted
+from tidemark.changes.sinks.batches import Limits, count_tables, find_batch_end, read_batch_tables
+from tidemark.changes.sources.source import Source, find_source
+from tidemark.changes.store.read import Reader
+from tidemark.errors import NotFoundError, PermanentError, UsageError
+from tidemark.ledger.delivery import (
+    STOPPED,
+    SinkBatch,
+    SinkTable,
+    StoragePoint,
+    move_point,
+    read_batch,
+    read_points,
+    read_sink_tables,
+    read_task,
+    write_batch,
+    write_sink_tables,
+)
+from tidemark.ledger.leases import Lease, Leases, assert_held
+from tidemark.progress import Progress, Tick, ignore_progress
+from tidemark.settings.model import Settings, SinkSettings
+
+if TYPE_CHECKING:
+    from tidemark.changes.sinks.delta import DeltaTables
+
+DELTA, HISTORY = "delta", "history"
+
+
+def _do_nothing(_effect: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a sink is run. `to`: a POINT, before which it ends; "": the store's end. `end`: the same as a number.
+
+    `effect`: called before and after each change of the target.
+    """
+
+    to: str = ""
+    end: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    effect: Callable[[str], None] = _do_nothing
+    progress: Progress = ignore_progress
+
+
+@dataclass
+class Delivered:
+    """What a run did. `rows`: changes that were read, by table. `tables`: how each table is now. `end`: the first
+    transaction that is not in the sink."""
+
+    batches: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    tables: Mapping[str, SinkTable] = field(default_factory=dict)
+    end: int = 0
+
+    @property
+    def stopped(self) -> Sequence[SinkTable]:
+        """Tables that are not written any more."""
+        return [table for table in self.tables.values() if table.state == STOPPED]
+
+
+@dataclass
+class Sink:
+    """A sink of the settings, with its source."""
+
+    app: App
+    settings: SinkSettings
+    source: Source
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def wants(self) -> Wants:
+        return choose_tables(self.settings.tables)
+
+    @property
+    def root(self) -> Path:
+        return Path(self.settings.target.removeprefix("file://"))
+
+    @cached_property
+    def target(self) -> Any:
+        """The tables that it writes: `DeltaTables` or `HistoryFiles`."""
+        if self.settings.kind == DELTA:
+            from tidemark.changes.sinks.delta import DeltaTables
+
+            return DeltaTables(self.root, self.name, name_folder)
+        from tidemark.changes.sinks.history import HistoryFiles
+
+        return HistoryFiles(self.root, self.name, name_folder)
+
+
+def name_folder(table: str) -> str:
+    """The folder of a table, `database.table`: what is no letter, digit, `_`, `.` or `-` of ASCII is percent-encoded."""
+    return quote(table, safe="")
+
+
+def sink_settings_of(settings: Settings, name: str) -> SinkSettings:
+    found = settings.sinks.get(name)
+    if found is None:
+        known = ", ".join(sorted(settings.sinks)) or "none"
+        raise NotFoundError(
+            f"no sink named {name!r}; the settings have: {known}",
+            hint="sinks stand in the settings: [sinks.NAME]",
+            subject=name,
+        )
+    return found
+
+
+def find_sink(app: App, name: str) -> Sink:
+    settings = sink_settings_of(app.settings, name)
+    return Sink(app, settings, find_source(app, settings.source))
+
+
+def deliver_sink(sink: Sink, request: Request | None = None) -> Delivered:
+    """Bring a sink to the end of its source's store, or to before a POINT.
+
+    A table whose rows do not fit is stopped and named in the result; the others go on. BinlogGapError: retention took what
+    comes next. LeaseHeldError: another process writes it.
+    """
+    run = request or Request()
+    holder = f"sink-{datetime.fromtimestamp(sink.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
+    leases = Leases(sink.app.ledger, sink.app.identity)
+    with leases.hold_lease(f"sink:{sink.name}", holder) as lease:
+        _open_task(sink)
+        reader, done = Reader(sink.source.disk), Delivered()
+        until = reader.view.end.seq + 1
+        if run.to or run.end is not None:
+            until = min(until, points.number_of_point(reader, run.to) if run.to else run.end or 0)
+        highest = sink.target.find_highest() if sink.settings.kind == DELTA else 0
+        while (batch := _plan(sink, lease, (reader, until, run.limits), highest)) is not None:
+            for name, rows in _write(sink, lease, batch, run.effect).items():
+                done.rows[name] = done.rows.get(name, 0) + rows
+            done.batches += 1
+            run.progress(Tick(f"batch {batch.number}: seq:{batch.first} to seq:{batch.end - 1}"))
+        with sink.app.ledger.read() as connection:
+            done.tables = read_sink_tables(connection, sink.name)
+            done.end = min((point.seq for point in read_points(connection, sink.name).values()), default=1)
+    return done
+
+
+def _open_task(sink: Sink) -> None:
+    """Begin the sink's task. UsageError where there is one of that name which is no sink's, or divides rows otherwise."""
+    with sink.app.ledger.read() as connection:
+        is_known = read_batch(connection, sink.name) is not None
+        there = read_task(connection, sink.name)
+        begun = any(point.change_id for point in read_points(connection, sink.name).values())
+    if there is not None and begun and not is_known:
+        raise UsageError(
+            f"there is a task {sink.name} that is no sink",
+            hint="give the sink another name: the task's points say what its members did",
+            subject=sink.name,
+        )
+    settings = sink.settings
+    columns = dict(settings.columns)
+    wanted = Wanted(
+        sink.name, settings.source, None, settings.hash, settings.key_change, columns, settings.tables, "earliest"
+    )
+    if there is None:
+        wanted = replace(wanted, shards=settings.shards)
+    tasks.open_task(sink.app.ledger, sink.source.disk, wanted, sink.app.clock())
+
+
+def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest: int) -> SinkBatch | None:
+    """The batch that comes next, recorded before anything of it is written. None: there is nothing more.
+
+    `highest`: the number of a batch that is at the target; a ledger that was lost, or is an older copy, knows lower ones.
+    """
+    ledger, (reader, until, limits) = sink.app.ledger, bounds
+    with ledger.read() as connection:
+        task, there = read_task(connection, sink.name), read_batch(connection, sink.name)
+        found = read_points(connection, sink.name)
+    assert task is not None
+    if there is not None and not there.is_written and there.version_ts == task.version_ts:
+        return there
+    first = _find_first(sink, found)
+    if sink.settings.kind == HISTORY:
+        first = sink.target.align(first, reader.first)
+    end = find_batch_end(reader, first, until, limits)
+    if end <= first:
+        return None
+    batch = SinkBatch(max(there.number if there else 0, highest) + 1, first, end, task.version_ts)
+    with ledger.write() as connection:
+        assert_held(connection, lease)
+        write_batch(connection, sink.name, batch)
+    # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
+    return batch
+
+
+def _find_first(sink: Sink, there: Mapping[int, StoragePoint]) -> int:
+    """The earliest transaction that a shard still needs. PermanentError: the store is not the one that the sink read."""
+    starts = {}
+    for shard, point in there.items():
+        start = locate(sink.source.disk, point, f"sink {sink.name}")
+        starts[shard] = start.seq
+        if point.change_id and (start.seq != point.seq or start.known):
+            raise PermanentError(
+                f"sink {sink.name} was made from another store of {sink.source.name}: transactions have other numbers there",
+                hint="give the source the former store, or begin a sink of another name and target",
+                subject=sink.name,
+            )
+    return min(starts.values())
+
+
+def _write(sink: Sink, lease: Lease, batch: SinkBatch, effect: Callable[[str], None]) -> dict[str, int]:
+    """Write a batch, then have the points say so. Returns the changes of each table."""
+    ledger = sink.app.ledger
+    with ledger.read() as connection:
+        known = read_sink_tables(connection, sink.name)
+    tables = read_batch_tables(sink.source.disk, sink.wants, batch, list(known))
+
+    def check(what: str) -> None:
+        effect(what)
+        if what.startswith("before"):
+            with ledger.read() as connection:
+                assert_held(connection, lease)
+
+    changed: dict[str, SinkTable] = {}
+    if sink.settings.kind == HISTORY:
+        sink.target.write(batch, tables, check)
+    else:
+        found = sink.target.write(batch, tables, known, check)
+        changed = {one.table.name: one.table for one in found if known.get(one.table.name) != one.table}
+    after = point_at(Reader(sink.source.disk), batch.end, batch.version_ts)
+    with ledger.write() as connection:
+        assert_held(connection, lease)
+        task = read_task(connection, sink.name, lock=True)
+        if task is not None and task.version_ts == batch.version_ts:  # else it was rewound: the next batch begins there
+            for shard, point in read_points(connection, sink.name).items():
+                moved = replace(after, version_ts=point.version_ts)
+                move_point(connection, (sink.name, shard), point, moved, fence=lease.fence)
+            write_batch(connection, sink.name, replace(batch, is_written=True))
+            write_sink_tables(connection, sink.name, changed)
+    return count_tables(tables)
+
+
+def read_sink_table(sink: Sink, table: str, columns: Sequence[str] = ()) -> Iterator[Any]:
+    """The rows of a table of a `delta` sink as Arrow batches, ordered by its key: numbers by value, texts by their bytes.
+
+    UsageError: the sink is of another kind. A table without rows gives nothing.
+    """
+    if sink.settings.kind != DELTA:
+        raise UsageError(f"sink {sink.name} is a {sink.settings.kind}, not a table as it is", subject=sink.name)
+    with sink.app.ledger.read() as connection:
+        known = read_sink_tables(connection, sink.name)
+    if table not in known:
+        raise NotFoundError(
+            f"sink {sink.name} has no table {table}; it has: {', '.join(known) or 'none'}",
+            hint=f"./tidemark changes deliver {sink.name}",
+            subject=table,
+        )
+    target: DeltaTables = sink.target
+    yield from target.read(table, known[table].key, tuple(columns))

@@ -1,0 +1,270 @@
+"""Tables as they are at the source, in the format of Delta Lake: one commit a batch and table.
+
+Each commit carries the number of its batch as the transaction of an application. A table that has the number has the batch.
+The package `deltalake` does not refuse a second commit of the same number, so it is compared here, under the sink's lease.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.changes.sinks.batches import TableChanges, Window, cut_run, judge_table
+from tidemark.changes.sinks.fold import DELETED, SEQ, Folded, MisfitError, fold_rows, key_of, unite_types
+from tidemark.errors import PermanentError, RetryableError, UsageError, limits_named
+from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
+from tidemark.stores.agent import durable
+from tidemark.untrusted_files import UntrustedFile
+
+Effect = Callable[[str], None]
+MOST_OF_A_COMMIT = 256 << 20
+"""Bytes of an entry of a table's log: about half a million files."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a table with a batch."""
+
+    table: SinkTable
+    rows: int = 0
+    gone: int = 0
+
+
+class DeltaTables:
+    """The Delta tables of a sink: a folder a table. `folder_of`: what a table's folder is called."""
+
+    def __init__(self, root: Path, sink: str, folder_of: Callable[[str], str]) -> None:
+        import deltalake  # the command that follows names the extra where it is missing
+
+        self._package = deltalake
+        self.root = root
+        self.sink = sink
+        self._folder_of = folder_of
+        self._app = f"tidemark:{sink}"
+
+    def find_highest(self) -> int:
+        """The highest number of a batch that a table has, 0: there is none. A ledger that was lost knows no more of it."""
+        highest = 0
+        for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            with self._errors_named(folder):
+                table = self._open(folder)
+                highest = max(highest, 0 if table is None else table.transaction_version(self._app) or 0)
+        return highest
+
+    def write(
+        self, batch: SinkBatch, tables: Mapping[str, TableChanges], known: Mapping[str, SinkTable], effect: Effect
+    ) -> list[Written]:
+        """Bring tables to the end of a batch. One whose rows do not fit is stopped, and the others go on."""
+        found = []
+        for name, changes in sorted(tables.items()):
+            state, window = judge_table(known.get(name), changes, batch)
+            try:
+                found.append(self._write_table(batch, changes, (state, window), effect))
+            except MisfitError as misfit:
+                stopped = replace(state, state=STOPPED, seq=batch.first, why=f"{name}: {misfit}", begun=0)
+                found.append(Written(stopped))
+        return found
+
+    def _write_table(
+        self, batch: SinkBatch, changes: TableChanges, judged: tuple[SinkTable, Window], effect: Effect
+    ) -> Written:
+        state, window = judged
+        stretches = [(run.shape, *cut_run(run, window)) for run in changes.runs]
+        stretches = [one for one in stretches if len(one[2])]
+        if state.state == STOPPED and not stretches and not window.clear:
+            return Written(state)
+        key = state.key
+        if stretches:
+            keys = {key_of(shape) for shape, _, _ in stretches}
+            key = key_of(stretches[-1][0])
+            if len(keys) > 1 or (state.key and key != state.key):
+                was = state.key or next(iter(keys - {key}))
+                raise MisfitError(f"its key was {', '.join(was)} and is {', '.join(key)} now")
+        place = self.root / self._folder_of(changes.name)
+        with self._errors_named(place):
+            table = self._open(place)
+            if table is not None and (table.transaction_version(self._app) or 0) >= batch.number:
+                self._make_durable(place, table)
+                return Written(replace(state, key=key))
+            is_empty = table is None or window.anew or table.count() == 0
+            types = {} if is_empty else self._types_of(table)
+            for shape, _, _ in stretches:
+                types = unite_types(types, shape)
+            folded = fold_rows(stretches, key, types)
+            is_emptied = table is not None and window.anew
+            if not (folded.kept or is_emptied or (not is_empty and (folded.gone or window.clear))):
+                return Written(replace(state, key=key))
+            effect(f"before {changes.name}")
+            if folded.kept and is_empty:
+                self._make_table(place, folded, batch.number)
+            elif is_emptied:
+                table.delete(commit_properties=self._commit(batch.number))
+            else:
+                self._fit_columns(table, place, types)
+                # CRASH WINDOW: the table has the columns, and no row of the batch: they are found there, and it goes on.
+                effect(f"columns of {changes.name}")
+                self._merge(place, (key, folded), window.clear, batch.number)
+            table = self._open(place)
+            assert table is not None
+            self._make_durable(place, table)
+            # CRASH WINDOW: the table has the batch and no point says so: its number is found there, and nothing is written.
+            effect(f"after {changes.name}")
+        return Written(replace(state, key=key), folded.kept, folded.gone)
+
+    def read(self, name: str, key: tuple[str, ...], columns: tuple[str, ...] = ()) -> Iterator[Any]:
+        """The rows of a table as Arrow batches, in the order of its key (texts by their bytes), without our own column."""
+        place = self.root / self._folder_of(name)
+        with self._errors_named(place):
+            table = self._open(place)
+            if table is None:
+                return
+            chosen = [one for one in self._types_of(table) if not columns or one in columns]
+            listed = ", ".join(map(_quote, chosen))
+            order = f" ORDER BY {', '.join(map(_quote, key))}" if key else ""
+            asked = self._package.QueryBuilder().register("found", table).execute(f"SELECT {listed} FROM found{order}")
+            types = self._types_of(table)
+            schema = pa.schema([(one, types[one]) for one in chosen])
+            for batch in pa.RecordBatchReader.from_stream(asked):
+                yield pa.record_batch([batch.column(one).cast(types[one]) for one in chosen], schema=schema)
+
+    # the package
+
+    def _open(self, place: Path) -> Any:
+        """The table of a folder; None where there is none."""
+        if not (place / "_delta_log").is_dir():
+            return None
+        try:
+            return self._package.DeltaTable(str(place))
+        except self._package.exceptions.TableNotFoundError:
+            return None
+
+    def _types_of(self, table: Any) -> dict[str, Any]:
+        schema = pa.schema(table.schema().to_arrow())
+        return {one.name: one.type for one in schema if one.name != SEQ}
+
+    def _commit(self, number: int) -> Any:
+        return self._package.CommitProperties(app_transactions=[self._package.Transaction(self._app, number)])
+
+    def _make_table(self, place: Path, folded: Folded, number: int) -> None:
+        """Make a table of these rows alone, in the place of what is there."""
+        rows = folded.rows.filter(pc.invert(folded.rows[DELETED])).drop_columns([DELETED])
+        with limits_named(place):
+            durable.make_folder(os.fsencode(place))
+        self._package.write_deltalake(
+            str(place), rows, mode="overwrite", schema_mode="overwrite", commit_properties=self._commit(number)
+        )
+
+    def _fit_columns(self, table: Any, place: Path, types: Mapping[str, Any]) -> None:
+        """Give a table the columns that it lacks; where one is to be wider, write it anew."""
+        there = self._types_of(table)
+        wider = {name for name, one in there.items() if types[name] != one}
+        if wider:
+            casts = [
+                f"CAST({_quote(name)} AS {_sql_type(one)}) AS {_quote(name)}" if name in wider else _quote(name)
+                for name, one in types.items()
+                if name in there
+            ]
+            asked = f"SELECT {', '.join([*casts, SEQ])} FROM found"
+            rows = self._package.QueryBuilder().register("found", table).execute(asked)
+            schema = pa.schema([*((name, one) for name, one in types.items() if name in there), (SEQ, pa.int64())])
+            batches = (_cast_batch(batch, schema) for batch in pa.RecordBatchReader.from_stream(rows))
+            stream = pa.RecordBatchReader.from_batches(schema, batches)
+            self._package.write_deltalake(str(place), stream, mode="overwrite", schema_mode="overwrite")
+        if new := [(name, one) for name, one in types.items() if name not in there]:
+            empty = pa.schema(new).empty_table()
+            self._package.write_deltalake(str(place), empty, mode="append", schema_mode="merge")
+
+    def _merge(self, place: Path, found: tuple[tuple[str, ...], Folded], clear: int, number: int) -> None:
+        key, folded = found
+        table, commit = self._open(place), self._commit(number)
+        old = f"{SEQ} < {clear}"
+        if not folded.rows.num_rows:
+            table.delete(old, commit_properties=commit)
+            return
+        columns = [name for name in folded.rows.column_names if name != DELETED]
+        same = " AND ".join(f"t.{_quote(name)} = s.{_quote(name)}" for name in key)
+        values = {_quote(name): f"s.{_quote(name)}" for name in columns}
+        merger = (
+            table.merge(folded.rows, same, source_alias="s", target_alias="t", streamed_exec=False, commit_properties=commit)
+            .when_matched_delete(f"s.{DELETED}")
+            .when_matched_update(values)
+            .when_not_matched_insert(values, f"NOT s.{DELETED}")
+        )
+        if clear:
+            merger = merger.when_not_matched_by_source_delete(f"t.{old}")
+        merger.execute()
+
+    def _make_durable(self, place: Path, table: Any) -> None:
+        """Have the disk hold what the table's newest commits name: the package leaves that to the system."""
+        log = place / "_delta_log"
+        with limits_named(place):
+            for version in range(max(0, table.version() - 2), table.version() + 1):
+                entry = log / f"{version:020}.json"
+                if not entry.exists():
+                    continue
+                told = UntrustedFile(str(log), entry.name).read(MOST_OF_A_COMMIT)
+                for line in told.decode().splitlines():
+                    if added := json.loads(line).get("add"):
+                        _sync_file(place / unquote(added["path"]))
+                _sync_file(entry)
+            durable.sync_folder(os.fsencode(log))
+            durable.sync_folder(os.fsencode(place))
+
+    @contextmanager
+    def _errors_named(self, place: Path) -> Iterator[None]:
+        known = self._package.exceptions
+        try:
+            yield
+        except known.CommitFailedError as other:
+            raise RetryableError(
+                f"{place}: another program changed the table meanwhile: {_first_line(other)}",
+                hint="run it again; write to a sink's tables with nothing else",
+                subject=str(place),
+            ) from other
+        except (known.DeltaError, OSError) as broken:
+            if "os error 28" in str(broken):
+                with limits_named(place):
+                    raise OSError(28, os.strerror(28)) from broken
+            raise PermanentError(
+                f"{place}: {_first_line(broken)}",
+                hint="mend the table, or move it away and read it anew",
+                subject=str(place),
+            ) from broken
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _sync_file(place: Path) -> None:
+    try:
+        handle = UntrustedFile(str(place.parent), place.name).open_handle()
+    except FileNotFoundError:
+        return  # a later commit took it
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _cast_batch(batch: Any, schema: Any) -> Any:
+    return pa.record_batch([batch.column(one.name).cast(one.type) for one in schema], schema=schema)
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _sql_type(type_: Any) -> str:
+    if not pa.types.is_decimal(type_):
+        raise UsageError(f"{type_} is no type that a column is widened to")
+    return f"DECIMAL({type_.precision},{type_.scale})"

@@ -1,0 +1,250 @@
+"""A `delta` sink: tables as they are at the source, whatever dies; one that does not fit stops alone."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.crash.explorer import Died
+from tests.sink_worlds import ORDERS, Model, SinkWorld, deleted, inserted, read, updated
+from tidemark.changes.bootstrap.state import BEGIN, END
+from tidemark.changes.sinks.batches import Limits
+from tidemark.changes.sinks.deliver import Delivered, Request, read_sink_table
+from tidemark.changes.store.model import ABSENT, Column, Ddl, Kind, Mark, Rows, Shape
+from tidemark.cli.main import main
+
+SMALL = Limits(rows=40)
+Values = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> SinkWorld:
+    return SinkWorld(tmp_path, "delta")
+
+
+def rows_of(world: SinkWorld, table: str = "shop.orders") -> Values:
+    """The rows of a table, by its key."""
+    return [tuple(row.values()) for batch in read_sink_table(world.sink(), table) for row in batch.to_pylist()]
+
+
+def state_of(done: Delivered, table: str = "shop.orders") -> str:
+    return done.tables[table].state
+
+
+def shaped(*columns: Column, table: str = "orders") -> Shape:
+    return Shape("shop", table, columns)
+
+
+ID, NAME, PAID = ORDERS.columns
+
+
+def expected(model: Model) -> Values:
+    return [(key, name, Decimal(paid)) for key, name, paid in sorted(model.rows.values())]
+
+
+def fill(world: SinkWorld, model: Model, transactions: int) -> None:
+    world.append(*[model.change() for _ in range(transactions)])
+
+
+def test_a_table_is_as_at_the_source(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"), read(2, "b", "2.50"), read(3, None, None))
+    world.append([updated((1, "a", "1.00"), (10, "ä", "1.00")), deleted(2, "b", "2.50")], [inserted(2, "again", "0.10")])
+    said = world.run("deliver", "lake")
+    assert said.code == 0, said
+    assert said.json["tables"] == [{"name": "shop.orders", "state": "whole", "rows": 6, "why": ""}]
+    assert rows_of(world) == [(2, "again", Decimal("0.10")), (3, None, None), (10, "ä", Decimal("1.00"))]
+    table = DeltaTable(str(world.target / "shop.orders"))
+    assert table.transaction_version("tidemark:lake") == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_changes_in_many_batches(world: SinkWorld, seed: int) -> None:
+    model = Model(seed)
+    world.bootstrap()
+    for _ in range(4):
+        fill(world, model, 25)
+        world.deliver(Request(limits=SMALL))
+        assert rows_of(world) == expected(model)
+
+
+def test_a_death_at_any_effect(tmp_path: Path) -> None:
+    def make(name: str) -> tuple[SinkWorld, Model]:
+        world, model = SinkWorld(tmp_path / name, "delta"), Model(5)
+        world.bootstrap(read(900, "before", "9.00"))
+        model.rows[900] = (900, "before", "9.00")
+        fill(world, model, 12)
+        wide = shaped(ID, NAME, Column("paid", Kind.TEXT, "decimal(14,4)"), Column("note", Kind.TEXT, "text"))
+        world.append(Rows.of(wide, [inserted(901, "wide", "1.2500", "n")]))
+        return world, model
+
+    calm, model = make("calm")
+    effects: list[str] = []
+    calm.deliver(Request(limits=Limits(rows=20), effect=effects.append))
+    assert {name.partition(" ")[0] for name in effects} == {"before", "columns", "after"}
+    assert len(rows_of(calm)) == len(model.rows) + 1
+    for number, name in enumerate(effects, 1):
+        world, _ = make(str(number))
+        left = number
+
+        def die(what: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Died(what)
+
+        with pytest.raises(Died):
+            world.deliver(Request(limits=Limits(rows=20), effect=die))
+        done = world.deliver(Request(limits=Limits(rows=1000)))
+        assert rows_of(world) == rows_of(calm), name
+        assert done.tables == calm.deliver().tables, name
+
+
+def test_a_batch_that_is_there_is_not_written_again(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"))
+    with pytest.raises(Died):
+        world.deliver(Request(effect=_die_at("after")))
+    before = DeltaTable(str(world.target / "shop.orders")).version()
+    world.deliver()
+    assert DeltaTable(str(world.target / "shop.orders")).version() == before
+
+
+def _die_at(word: str) -> Any:
+    def die(name: str) -> None:
+        if name.startswith(word):
+            raise Died(name)
+
+    return die
+
+
+@pytest.mark.parametrize("seq", [1, 9, 30])
+def test_a_rewind_ends_at_the_same_rows(world: SinkWorld, seq: int) -> None:
+    model = Model(8)
+    world.bootstrap()
+    fill(world, model, 40)
+    world.deliver(Request(limits=SMALL))
+    assert world.run("rewind", "lake", "--to", f"seq:{seq}", "--shard", "1", "--yes").code == 0
+    done = world.deliver(Request(limits=SMALL))
+    assert done.rows["shop.orders"] > 0
+    assert rows_of(world) == expected(model)
+
+
+def test_a_ledger_that_was_lost_has_no_batch_taken_for_written(world: SinkWorld) -> None:
+    model = Model(9)
+    world.bootstrap()
+    fill(world, model, 40)
+    world.deliver(Request(limits=SMALL))
+    for place in (world.folder / "var").glob("ledger.db*"):
+        place.unlink()
+    fill(world, model, 3)
+    world.deliver()
+    assert rows_of(world) == expected(model)
+
+
+def test_keys_that_a_second_reading_does_not_see_go(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"), read(2, "lost in a gap", "2.00"), read(3, "c", "3.00"))
+    world.deliver()
+    world.append(Mark(BEGIN, "shop.orders"), [read(1, "a", "1.00")])
+    assert state_of(world.deliver()) == "partial"
+    world.append([inserted(4, "d", "4.00")], Mark(END, "shop.orders"))
+    assert state_of(world.deliver()) == "whole"
+    assert [row[0] for row in rows_of(world)] == [1, 4]
+
+
+def test_columns_are_added_widened_and_kept_when_dropped(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"))
+    world.deliver()
+    wide = shaped(ID, Column("paid", Kind.TEXT, "decimal(14,4)"), Column("Note", Kind.BYTES, "blob"))
+    world.append(Ddl("shop", "ALTER TABLE orders DROP name, ADD Note BLOB"), Rows.of(wide, [inserted(2, "2.1250", b"x")]))
+    done = world.deliver()
+    assert rows_of(world) == [(1, "a", Decimal("1.0000"), None), (2, None, Decimal("2.1250"), b"x")]
+    assert state_of(done) == "partial"
+    assert "a column was added" in done.tables["shop.orders"].why
+    big = shaped(Column("id", Kind.UINT64, "bigint unsigned not null", key=True), *wide.columns[1:])
+    world.append(Rows.of(big, [inserted(2**64 - 1, "3.0000", None), updated((1, "1.0000", None), (1, "7.0000", b""))]))
+    world.deliver()
+    assert [row[0] for row in rows_of(world)] == [1, 2, 2**64 - 1]
+
+
+def test_a_type_that_does_not_fit_stops_its_table_alone(world: SinkWorld) -> None:
+    other = shaped(ID, table="other")
+    world.bootstrap(read(1, "a", "1.00"))
+    world.deliver()
+    retyped = shaped(Column("id", Kind.TEXT, "varchar(20) not null", key=True), NAME, PAID)
+    world.append(Rows.of(retyped, [inserted("x", "b", "2.00")]), Rows.of(other, [inserted(1)]))
+    said = world.run("deliver", "lake")
+    said.refused(23, "1 of 2 tables stopped: shop.orders", "column id is varchar(20) not null now")
+    assert said.json["hint"].startswith("./tidemark changes bootstrap orders --tables shop.orders --again")
+    world.append(Rows.of(retyped, [inserted("y", "c", "3.00")]), Rows.of(other, [inserted(2)]))
+    said = world.run("deliver", "lake")
+    assert (said.code, said.json["point"]) == (23, "seq:8")
+    assert rows_of(world) == [(1, "a", Decimal("1.00"))]
+    assert rows_of(world, "shop.other") == [(1,), (2,)]
+    # Read anew at the source, it is made anew here.
+    world.append(Mark(BEGIN, "shop.orders"), Rows.of(retyped, [read("x", "b", "2.00"), read("y", "c", "3.00")]))
+    world.append(Mark(END, "shop.orders"))
+    assert world.run("deliver", "lake").code == 0
+    assert rows_of(world) == [("x", "b", Decimal("2.00")), ("y", "c", Decimal("3.00"))]
+
+
+def test_what_cannot_be_kept_as_it_is(world: SinkWorld) -> None:
+    keyless = shaped(Column("n", Kind.INT64, "int"), table="keyless")
+    world.append(Rows.of(keyless, [inserted(1)]), Rows.of(ORDERS, [updated((1, ABSENT, ABSENT), (ABSENT, "b", ABSENT))]))
+    said = world.run("deliver", "lake")
+    said.refused(23, "2 of 2 tables stopped")
+    whys = {table["name"]: table["why"] for table in said.json["tables"]}
+    assert "no primary key" in whys["shop.keyless"]
+    assert "not logged whole" in whys["shop.orders"]
+
+
+def test_truncated_dropped_and_renamed_tables(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"), read(2, "b", "2.00"))
+    world.append([inserted(3, "c", "3.00")], Ddl("shop", "TRUNCATE TABLE orders"), [inserted(4, "d", "4.00")])
+    world.deliver()
+    assert [row[0] for row in rows_of(world)] == [4]
+    world.append(Ddl("shop", "TRUNCATE orders"))
+    world.deliver()
+    assert rows_of(world) == []
+    world.append([inserted(5, "e", "5.00")])
+    world.deliver()
+    made = shaped(Column("code", Kind.TEXT, "varchar(9) not null", key=True))
+    world.append(
+        Ddl("shop", "DROP TABLE `orders` /* generated by server */"),
+        Ddl("shop", "CREATE TABLE orders (code VARCHAR(9) PRIMARY KEY)"),
+        Rows.of(made, [inserted("x")]),
+    )
+    assert state_of(world.deliver()) == "whole"
+    assert rows_of(world) == [("x",)]
+    world.append(Ddl("shop", "RENAME TABLE orders TO older"), Rows.of(shaped(*made.columns, table="older"), [deleted("x")]))
+    done = world.deliver()
+    assert rows_of(world) == []
+    assert (state_of(done, "shop.older"), state_of(done)) == ("stopped", "whole")
+
+
+def test_what_the_command_prints(world: SinkWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world.bootstrap(read(1, "a", "1.00"))
+    assert main(["--config", str(world.config), "changes", "deliver", "lake"]) == 0
+    assert main(["--config", str(world.config), "changes", "deliver", "lake"]) == 0
+    said = capsys.readouterr().out
+    assert "1 rows in 1 batches: up to seq:4" in said
+    assert "shop.orders  whole" in said
+    assert "nothing new: at seq:4" in said
+
+
+def test_only_some_rows_are_known_of_a_table_that_was_never_read(world: SinkWorld) -> None:
+    world.append([inserted(1, "a", "1.00")])
+    done = world.deliver()
+    assert state_of(done) == "partial"
+    assert rows_of(world) == [(1, "a", Decimal("1.00"))]
+
+
+def test_a_table_whose_log_is_damaged(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"))
+    world.deliver()
+    [first, *_] = sorted((world.target / "shop.orders" / "_delta_log").iterdir())
+    first.write_text("{", encoding="utf-8")
+    world.append([inserted(2, "b", "2.00")])
+    world.run("deliver", "lake").refused(6, "shop.orders")

@@ -1,0 +1,153 @@
+"""A `history` sink: every change in Parquet, once, in files whose bytes are the same each time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.crash.explorer import Died
+from tests.sink_worlds import ORDERS, Model, SinkWorld, deleted, inserted, updated
+from tidemark.changes.sinks.batches import Limits
+from tidemark.changes.sinks.deliver import Request, deliver_sink
+from tidemark.changes.store.model import ABSENT, Rows
+from tidemark.ledger.leases import Leases
+
+SMALL = Limits(rows=40)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> SinkWorld:
+    return SinkWorld(tmp_path, "history")
+
+
+def list_changes(world: SinkWorld) -> list[tuple[int, int]]:
+    """(transaction, row) of every change in the files."""
+    found = []
+    for path in sorted(world.target.rglob("*.parquet")):
+        table = pq.read_table(path)
+        found += list(zip(table["seq"].to_pylist(), table["i"].to_pylist(), strict=True))
+    return sorted(found)
+
+
+def fill(world: SinkWorld, transactions: int, seed: int = 1) -> list[tuple[int, int]]:
+    """Append random changes; (transaction, row) of each."""
+    model, begin = Model(seed), world.count
+    made = [model.change() for _ in range(transactions)]
+    world.append(*made)
+    return [(begin + number, row) for number, rows in enumerate(made, 1) for row in range(len(rows))]
+
+
+def test_a_change_has_its_place_its_time_and_both_images(world: SinkWorld) -> None:
+    world.append([inserted(1, "ä", "1.50")], [updated((1, "ä", "1.50"), (2, None, "1.50"))], [deleted(2, None, "1.50")])
+    said = world.run("deliver", "lake")
+    assert said.code == 0, said
+    assert said.json["state"] == "delivered"
+    assert (said.json["rows"], said.json["point"]) == (3, "seq:4")
+    [path] = world.target.rglob("*.parquet")
+    assert path.relative_to(world.target) == Path("shop.orders/lake-000000000001-000000000003.parquet")
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    assert [(row["seq"], row["i"], row["op"]) for row in rows] == [(1, 0, "I"), (2, 0, "U"), (3, 0, "D")]
+    assert rows[1]["before"] == {"id": 1, "name": "ä", "paid": "1.50"}
+    assert rows[1]["after"] == {"id": 2, "name": None, "paid": "1.50"}
+    assert (rows[0]["before"], rows[2]["after"]) == (None, None)
+    assert rows[1]["gtid"] == "11111111-2222-3333-4444-555555555555:2"
+    assert rows[1]["ts"].isoformat() == "2026-09-21T14:13:22+00:00"
+    assert world.run("deliver", "lake").json["state"] == "nothing new"
+
+
+def test_columns_that_an_image_lacks_are_named(world: SinkWorld) -> None:
+    world.append(Rows.of(ORDERS, [updated((1, ABSENT, ABSENT), (ABSENT, "b", ABSENT))]))
+    world.deliver()
+    [path] = world.target.rglob("*.parquet")
+    [row] = pq.read_table(path).to_pylist()
+    assert (row["before_absent"], row["after_absent"]) == (["name", "paid"], ["id", "paid"])
+
+
+def test_a_death_at_any_effect_leaves_what_a_calm_run_leaves(tmp_path: Path) -> None:
+    calm = SinkWorld(tmp_path / "calm", "history")
+    expected = fill(calm, 60)
+    effects: list[str] = []
+    calm.deliver(Request(limits=SMALL, effect=effects.append))
+    assert len(calm.files()) > 3
+    assert list_changes(calm) == expected
+    for number in range(1, len(effects) + 1):
+        world = SinkWorld(tmp_path / str(number), "history")
+        fill(world, 60)
+        left = number
+
+        def die(name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Died(name)
+
+        with pytest.raises(Died):
+            world.deliver(Request(limits=SMALL, effect=die))
+        world.deliver(Request(limits=SMALL))
+        assert world.files() == calm.files(), effects[number - 1]
+        shutil.rmtree(world.folder)
+
+
+def test_a_planned_batch_keeps_its_end_when_the_store_grows(world: SinkWorld) -> None:
+    expected = fill(world, 10)
+
+    def die(name: str) -> None:
+        raise Died(name)
+
+    with pytest.raises(Died):
+        world.deliver(Request(effect=die))
+    expected += fill(world, 10, seed=2)
+    world.deliver()
+    assert [name.rpartition("/")[2] for name in world.files()] == [
+        "lake-000000000001-000000000010.parquet",
+        "lake-000000000011-000000000020.parquet",
+    ]
+    assert list_changes(world) == expected
+
+
+@pytest.mark.parametrize("seq", [1, 7, 23, 60])
+def test_a_rewind_writes_again_and_nothing_stands_twice(world: SinkWorld, seq: int) -> None:
+    expected = fill(world, 60)
+    world.deliver(Request(limits=SMALL))
+    said = world.run("rewind", "lake", "--to", f"seq:{seq}", "--yes")
+    assert said.code == 0, said
+    done = world.deliver(Request(limits=Limits(rows=70)))
+    assert done.batches
+    assert done.end == 61
+    assert list_changes(world) == expected
+
+
+def test_another_process_writes_it(world: SinkWorld) -> None:
+    fill(world, 10)
+    app = world.app()
+    with Leases(app.ledger, app.identity).hold_lease("sink:lake", "another"):
+        world.run("deliver", "lake").refused(5, "sink:lake is held by another")
+    assert world.run("deliver", "lake").code == 0
+
+
+def test_up_to_a_point(world: SinkWorld) -> None:
+    expected = fill(world, 30)
+    said = world.run("deliver", "lake", "--to", "seq:11")
+    assert said.json["point"] == "seq:11"
+    assert list_changes(world) == [one for one in expected if one[0] < 11]
+    assert deliver_sink(world.sink(), Request(end=21)).end == 21
+    assert list_changes(world) == [one for one in expected if one[0] < 21]
+
+
+def test_a_sink_takes_its_tables_alone_and_is_no_task_of_consumers(tmp_path: Path) -> None:
+    world = SinkWorld(tmp_path, "history", 'tables = ["other.*"]\n')
+    fill(world, 5)
+    assert world.run("deliver", "lake").json["point"] == "seq:6"
+    assert world.files() == {}
+    said = world.run("consume", "lake", "--source", "orders", "--out", str(tmp_path / "out"))
+    said.refused(2, "lake is a sink")
+    [task] = world.run("show", "orders").json["tasks"]
+    assert (task["name"], task["shards"], task["points"][1]["point"]) == ("lake", 2, "seq:6")
+
+
+def test_a_name_that_is_no_sink(world: SinkWorld) -> None:
+    world.run("deliver", "lak").refused(3, "the settings have: lake")
