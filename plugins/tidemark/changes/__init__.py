@@ -15,8 +15,8 @@ Enter by `sources`: what `./tidemark changes …` does with a source of the sett
     spark       changes as a data source of Spark
     sinks       tables that follow the changes: Delta tables as they are at the source, or every change in Parquet
 
-Only `sources`, `consume`, `spark` and `sinks` know settings; they and `delivery` know the ledger. Below them: `errors`, `native`,
-`progress` and `stores.agent.durable`.
+Only `sources`, `consume`, `spark` and `sinks` know settings; they and `delivery` know the ledger. Below them: `errors`,
+`native`, `progress` and `stores.agent.durable`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A point moves by compare-and-swap: `move_point` writes only where the point is still the one that was read. The caller has
 checked the shard's lease in the same transaction. A rewind or another number of shards gives points a higher version, and
 what a slow member writes behind that changes nothing. Every function works in the caller's transaction.
-Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql, sql/0023_change_sinks.sql.
+Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql, sql/0024_change_sinks.sql.
 """
 
 from __future__ import annotations
