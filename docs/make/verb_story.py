@@ -95,7 +95,7 @@ def shorter(text: str, most: int) -> str:
 def tell(*names: str) -> dict[str, str]:
     """Play all of it, or what is named; what each place of the pages shows."""
     shown: dict[str, str] = {}
-    for play in (begin, transfer, decide, take_over, spread, airflow, benchmark, checkout):
+    for play in (begin, transfer, decide, take_over, spread, replicate, airflow, benchmark, checkout):
         if names and play.__name__ not in names:
             continue
         folder = Path(tempfile.mkdtemp(prefix="tidemark-pages-"))
@@ -220,6 +220,23 @@ def spread(stage: Stage) -> None:
     stage.say("", f"./tidemark cluster add n4=file://{stage.folder}/nodes/n4")
     stage.say("cluster-check", "./tidemark cluster check")
     stage.say("cluster-check", "./tidemark why node:n4")
+
+
+def replicate(stage: Stage) -> None:
+    site(stage)
+    settings(stage, before=RECEIVER + NODES.replace("replicas = 2", "replicas = 3\nmisses = 1"))
+    stage.say("", "./tidemark sync plant1")
+    stage.say("", "./tidemark cluster init")
+    stage.say("replica-show", "./tidemark replica show")
+    stage.say("replica-verify", "./tidemark replica verify")
+    stage.say("replica-switchover", "./tidemark replica switchover n1 --to n3")
+    stage.say("replica-resync", "./tidemark replica resync n3 --yes")
+    node = stage.folder / "nodes/n2"
+    node.rename(stage.folder / "nodes/away")
+    stage.say("replica-watch", "./tidemark replica watch")
+    stage.say("replica-away", "./tidemark replica show")
+    (stage.folder / "nodes/away").rename(node)
+    stage.say("replica-recover", "./tidemark replica recover n2")
 
 
 def airflow(stage: Stage) -> None:
