@@ -3,7 +3,7 @@
 Enter by `load`. `find_settings` says which file it is. `load_settings` gives `model.Settings`, or one UsageError with
 every problem, each with its place and what is allowed. Other packages use its values: `model`, and `window` for the hours.
 
-    values      what each kind of value may be, how it is read and how it is written; pure
+    values      what each kind of value may be, how it is read and how it is written
     model       every setting, declared once: its default, what it may be, its meaning
     template    the file that `init` writes
     window      the hours in which a link may transfer: `is_open`, `next_opening`, `require_window`; pure

@@ -3,7 +3,7 @@
 Enter by `transfer_files.transfer_files`, `finish.finish`, `cleanup.recover` and `cleanup.cleanup`.
 
     batches         divide files into batches for the transfer engine and parts for readers; pure
-    manifest        make the manifest from the ledger's rows; pure
+    manifest        make the manifest from the ledger's rows; equal rows give equal bytes
     receipts        read the receiver's answers at the start of the next run
     finish          reserve a sequence number, check the landing's files, publish the manifest, acknowledge
     transfer_files  send the selected files, batch by batch

@@ -1,5 +1,5 @@
-"""Make the manifest of one landing from the ledger's rows (docs/formats/manifest.md). Pure: the same rows give the same
-bytes. So after a crash between reserving a sequence number and renaming the manifest, it is made again.
+"""Make the manifest of one landing from the ledger's rows (docs/formats/manifest.md). The same rows give the same bytes.
+So after a crash between reserving a sequence number and renaming the manifest, it is made again.
 """
 
 from __future__ import annotations
