@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,28 @@ def test_modules_that_the_architecture_names_are_there() -> None:
         if (package / name.split(".")[0]).is_dir() and not place.is_dir() and not place.with_suffix(".py").exists():
             found.append(name)
     assert not found
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_code() -> None:
+    package = ROOT / "plugins" / "tidemark"
+    lines = _text(DOCS / "architecture.md").split("\ntidemark/ ")[1].split("\n```")[0].splitlines()[1:]
+    folders, found = [package], []
+    for line in lines:
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = list(takewhile(re.compile(r"\w+(\.py|/)").fullmatch, line.split()))
+        del folders[depth:]
+        found += [name for name in names if not (folders[-1] / name).exists()]
+        folders.append(folders[-1] / names[0])
+    assert len(lines) > 50
+    assert not found
+
+
+def test_the_docstring_of_a_package_lists_its_modules() -> None:
+    missing = []
+    for path in (ROOT / "plugins" / "tidemark").rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(_text(path))) or ""
+        inside = {module.stem for module in path.parent.glob("*.py")} | {
+            one.parent.name for one in path.parent.glob("*/__init__.py")
+        }
+        missing += [f"{path.parent.name}: {name}" for name in inside - {"__init__"} if not re.search(rf"\b{name}\b", text)]
+    assert not missing
