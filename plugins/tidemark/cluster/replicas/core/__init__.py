@@ -12,8 +12,9 @@
     recovery_plan  which files and records a member lacks, and which phase comes next
     placement      a member that stays away is replaced; masters go home to the first of their list
 
-Enter by `status.evaluate`, `epochs.judge_append` and `recovery_plan.advance`. Imports `errors` and nothing else of
-ours. It has no clock: times and counts are arguments. The same group, round and answers give the same decision
-everywhere. Not guaranteed: that what it is told is true. Who asks nodes, writes logs and records decisions stands
-above it. docs/replication.md maps seeds 003 and 004 to it.
+Enter by `election.elect_master`, `epochs.judge_promotion`, `epochs.judge_batch` and `quorum.judge_forward`. `status` and
+`recovery_plan` state rules of the designs; tests alone use them. Imports `errors` and nothing else of ours. It has no
+clock: times and counts are arguments. The same group, round and answers give the same decision everywhere. Not guaranteed:
+that what it is told is true. Who asks nodes, writes logs and records decisions stands above it. docs/replication.md maps
+seeds 003 and 004 to it.
 """
