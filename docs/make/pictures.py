@@ -55,14 +55,14 @@ def run() -> Picture:
         ("cleanup", "remove links,", "old landings"),
     )
     for column, (name, *lines) in enumerate(steps):
-        x = 22 + column * 132
-        p.box((x, 30, 118, 84), "", ("", *lines), "edge" if column < 5 else "centre")
-        p.words(x + 59, 58, name, "mono", "middle")
+        x = 18 + column * 134
+        p.box((x, 30, 124, 84), "", ("", *lines), "edge" if column < 5 else "centre")
+        p.words(x + 62, 58, name, "mono", "middle")
         if column < len(steps) - 1:
-            p.way((x + 118, 72), (x + 131, 72))
-        p.way((x + 59, 114), (x + 59, 160), back=True)
+            p.way((x + 124, 72), (x + 133, 72))
+        p.way((x + 62, 114), (x + 62, 160), back=True)
     p.box(
-        (22, 164, 910, 40),
+        (18, 164, 928, 40),
         "",
         ("ledger: a step reads it, does what is missing, makes the bytes durable, then writes the record",),
     )
