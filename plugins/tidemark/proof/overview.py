@@ -5,7 +5,9 @@ A monitor asks every minute, so what they import is little.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +15,20 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.ledger.database import database_time
-from tidemark.ledger.leases import is_alive, lease_clock
+from tidemark.ledger.leases import Identity, has_expired, is_alive, lease_clock, this_process
 from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.receiver.iotdb import Target
+from tidemark.ledger.receiver.settled import KeptFile, kept_files
+from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender.bandwidth import SharedLine
-from tidemark.ledger.sql import run_report
+from tidemark.ledger.sender.links import AttemptRow, newest_attempts
+from tidemark.ledger.sender.runs import progress_of
+from tidemark.ledger.sql import Row, run_report
 from tidemark.proof.as_of import judge_listings
-from tidemark.proof.coverage.gather import link_facts
 from tidemark.proof.runs import Run, list_runs
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, TargetStatus, link_status
 from tidemark.settings.model import ReceiverSettings
+from tidemark.sync.notes import passed_over
 
 LEFT_OUT = "excluded by"
 """How the reason of a file begins that the link's own patterns leave behind."""
@@ -78,7 +84,7 @@ def _read_cluster(app: App, connection: Connection) -> ClusterStatus | None:
 
 
 def read_links(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
-    found = link_facts(connection, is_alive, lease_clock(connection), app.site_names(connection), LEFT_OUT)
+    found = _read_facts(connection, is_alive, lease_clock(connection), app.site_names(connection), LEFT_OUT)
     known = {facts.link for facts in found}
     found += [LinkFacts(x.name, x.site, x.receiver) for x in app.settings.links.values() if x.name not in known]
     return tuple(
@@ -107,3 +113,97 @@ def read_target_status(connection: Connection, receiver: ReceiverSettings) -> Ta
     differing = iotdb_rows.partitions_in(connection, target, ("differs",))
     told = tuple(f"{row.database}, partition {row.partition}: {row.reason}" for row in differing)
     return TargetStatus(receiver.name, target.server, states.get("given", 0), max(0, waits), held, told)
+
+
+def _read_facts(
+    connection: Connection, alive: Callable[[Identity], bool], clock: float, names: Mapping[str, str], without: str
+) -> list[LinkFacts]:
+    """Return one value per link that ever ran. `clock` is the lease clock. `names`: {site id: name}. Files whose reason
+    begins with `without` (excluded by the link's patterns) are no backlog."""
+    counts = {(r["receiver"], r["site_id"]): r for r in run_report(connection, "site_counts")}
+    facts = []
+    tried = newest_attempts(connection)
+    noted, unverified = progress_of(connection), hold_rows.count_unverified(connection)
+    distrusted = Counter(one.link for one in hold_rows.held_files(connection))
+    kept: dict[str, Mapping[str, tuple[KeptFile, ...]]] = {}
+    damaged: dict[str, Sequence[Row]] = {}
+    for r in run_report(connection, "link_status"):
+        unsent = [u for u in run_report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
+        at_receiver = counts.get((r["receiver"], r["site_id"]), {})
+        found = _facts_of_row(r, unsent, at_receiver, _find_live_holder(r, alive, clock), names)
+        skipped = passed_over(connection, found.link)
+        if found.receiver not in kept:
+            kept[found.receiver] = kept_files(connection, found.receiver)
+            damaged[found.receiver] = run_report(connection, "damaged_files", receiver=found.receiver)
+        facts.append(
+            replace(
+                found,
+                distrusted=distrusted[found.link],
+                unverified=unverified.get(found.link, 0),
+                unlisted=skipped.unlisted,
+                passed_over=skipped.notes,
+                kept=kept[found.receiver].get(r["site_id"], ()),
+                damaged=tuple(x["location"] for x in damaged[found.receiver] if x["site_id"] == r["site_id"]),
+                progress=noted.get(found.holder),
+                **_read_attempt(tried.get(found.link), alive),
+            )
+        )
+    return facts
+
+
+def _facts_of_row(
+    r: Row, unsent: Sequence[Row], at_receiver: Mapping[str, Any], holder: str, names: Mapping[str, str]
+) -> LinkFacts:
+    receipt = json.loads(r["receipt"]) if r["receipt"] else {}
+    outcomes = [a.get("outcome") for a in receipt.get("answers", ())]
+    return LinkFacts(
+        link=r["link"],
+        site=names.get(r["site_id"], r["site_id"]),
+        receiver=r["receiver"],
+        run=r["run_id"] or "",
+        run_state=r["run_state"] or "",
+        step=r["step"] or "",
+        started=r["started"],
+        ended=r["ended"],
+        last_success=r["last_success"],
+        error_kind=r["error_kind"],
+        error=r["error"] or "",
+        hint=r["hint"] or "",
+        guard=r["guard"] or "",
+        guard_run=r["guard_run"] or "",
+        holder=holder,
+        parked=not int(r["pid"] or 0),
+        host=r["host"] or "",
+        backlog_files=len(unsent),
+        backlog_bytes=sum(int(u["size"]) for u in unsent),
+        oldest_unsent=float(unsent[0]["mtime"]) if unsent else None,
+        oldest_path=unsent[0]["path"] if unsent else "",
+        skipped=int(r["skipped"]),
+        unanswered=int(r["unanswered"]),
+        unloaded=int(at_receiver.get("unloaded", 0)),
+        behind_gap=int(at_receiver.get("behind_gap", 0)),
+        rejected=int(at_receiver.get("rejected", 0)),
+        landing_reason=at_receiver.get("reason") or "",
+        quarantined=int(at_receiver.get("quarantined", outcomes.count("quarantined"))),
+        refused=int(at_receiver.get("refused", outcomes.count("refused"))),
+        pending_drops=int(at_receiver.get("pending_drops", len(receipt.get("pending", ())))),
+        asking=at_receiver.get("asking_reason") or "",
+        asking_run=(at_receiver.get("asking_landing") or "").rpartition("-")[0],
+        late=tuple(sorted(json.loads(at_receiver["waits"]).items())) if at_receiver.get("waits") else (),
+    )
+
+
+def _read_attempt(row: AttemptRow | None, alive: Callable[[Identity], bool]) -> dict[str, Any]:
+    """Return a scheduler's newest try as fields of `LinkFacts`."""
+    if row is None:
+        return {}
+    lives = alive(row.worker)
+    known = not lives or row.worker.host == this_process().host
+    return {"attempt": row.attempt, "attempted": row.noted, "worker": lives if known else None}
+
+
+def _find_live_holder(r: Row, alive: Callable[[Identity], bool], clock: float) -> str:
+    if not r["holder"] or has_expired(r["expires"], clock):
+        return ""
+    identity = Identity(r["host"], r["boot_id"], int(r["pid"]), r["process_start"])
+    return r["holder"] if identity.pid == 0 or alive(identity) else ""
