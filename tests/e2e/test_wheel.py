@@ -53,7 +53,7 @@ def test_it_holds_whatever_the_package_reads(wheel: Path) -> None:
     assert inside - papers == package | beside
 
 
-def test_a_bare_install_syncs_two_sites_and_proves_it(bare: Installed) -> None:
+def test_a_bare_install_without_a_compiler_syncs_two_sites_and_proves_it(bare: Installed) -> None:
     print(f"installed: {bare.size() / 1e6:.0f} MB")
     code, out, _ = bare.run("--help")
     assert (code, out.split()[:2]) == (0, ["usage:", "tidemark"])
@@ -65,6 +65,7 @@ def test_a_bare_install_syncs_two_sites_and_proves_it(bare: Installed) -> None:
         code, out, err = bare.run(*words, "--json")
         assert code == 0, (words, out, err)
     assert json.loads(bare.run("coverage", "--json")[1].splitlines()[-1])["complete"] is True
+    assert list(bare.home.rglob("*.so")) == [], "no compiler is on its PATH"
 
 
 def test_what_needs_an_extra_says_which(bare: Installed) -> None:

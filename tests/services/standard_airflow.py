@@ -13,6 +13,7 @@ import subprocess
 import urllib.error
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.services.installed_wheel import Installed
@@ -23,9 +24,17 @@ PARTS = {"api-server": (), "scheduler": ("--skip-serve-logs",), "dag-processor":
 
 
 class StandardAirflow(RunningAirflow):
-    """The four parts, each a session of its own. `home`: AIRFLOW_HOME, where dags/ and plugins/ are the user's."""
+    """The four parts, each a session of its own, and `more` (command: its words). `home`: AIRFLOW_HOME, where dags/ and
+    plugins/ are the user's."""
 
-    def __init__(self, installed: Installed, home: Path, config: Path, **environ: str) -> None:
+    def __init__(
+        self,
+        installed: Installed,
+        home: Path,
+        config: Path,
+        more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        **environ: str,
+    ) -> None:
         self.installed, self.home, self.config = installed, home, config
         port = free_port()
         self.ui = f"http://127.0.0.1:{port}"
@@ -49,7 +58,7 @@ class StandardAirflow(RunningAirflow):
             **environ,
         }
         self.run("db", "migrate")
-        self.parts = {name: self._start(name, more) for name, more in PARTS.items()}
+        self.parts = {name: self._start(name, words) for name, words in {**PARTS, **more}.items()}
         try:
             wait(self._is_up, "Airflow", START_SECONDS)
         except BaseException:
@@ -61,10 +70,10 @@ class StandardAirflow(RunningAirflow):
         assert code == 0, trouble
         return _bundle("tidemark", path=dags.strip())
 
-    def _start(self, name: str, more: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, words: tuple[str, ...]) -> subprocess.Popen[bytes]:
         with (self.home / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [str(self.installed.folder / "bin" / "airflow"), name, *more],
+                [str(self.installed.folder / "bin" / "airflow"), name, *words],
                 env=self.environment,
                 cwd=self.home,
                 stdout=log,
