@@ -7,8 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench.merge import PEERS
-from tests.services.mariadb import PASSWORD, USER
 from tidemark.native import collect_seldom
 
 
@@ -40,6 +38,9 @@ def decode(log: str, rows: int) -> None:
 
 def library(port: int, log: str, rows: int) -> None:
     """Every row of a log of a server, by mysql-replication."""
+    from bench.merge import PEERS  # here: what the others measure is whole processes
+    from tests.services.mariadb import PASSWORD, USER
+
     sys.path.insert(0, str(PEERS.resolve()))
     from pymysqlreplication import BinLogStreamReader  # type: ignore[import-not-found]
     from pymysqlreplication.row_event import (  # type: ignore[import-not-found]

@@ -87,11 +87,17 @@ def read_rows(kind: RowEvent, cursor: Cursor, table: Table, flags: int) -> Rows:
 def make_rows(kind: RowEvent, table: Table, width: int, bitmaps: bytes, data: bytes, *, flags: int) -> Rows:
     """The rows of an event whose parts are found. It is neither compressed nor partial."""
     check_width(table, width)
+    operation = kind.operation
+    before, after = _find_images(operation, width, bitmaps)
+    return Rows(table, operation, before, after, data, is_partial=False, ends_statement=bool(flags & END_OF_STATEMENT))
+
+
+@lru_cache(maxsize=256)
+def _find_images(operation: str, width: int, bitmaps: bytes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The columns of the images before and after, of their bitmaps one behind the other."""
     size = (width + 7) // 8
     images = [_find_columns(int.from_bytes(bitmaps[at : at + size], "little"), width) for at in range(0, len(bitmaps), size)]
-    before = None if kind.operation == "I" else images[0]
-    after = None if kind.operation == "D" else images[-1]
-    return Rows(table, kind.operation, before, after, data, is_partial=False, ends_statement=bool(flags & END_OF_STATEMENT))
+    return None if operation == "I" else images[0], None if operation == "D" else images[-1]
 
 
 def _read_columns(cursor: Cursor, width: int) -> tuple[int, ...]:

@@ -63,6 +63,8 @@ WAIT_SECONDS = 0.05
 LEAST_WAIT, MOST_WAIT = 1.0, 30.0
 """Seconds before a server that is away is asked again."""
 
+LOG_HEAD = FilePosition("").position
+"""Where the first event of a log is."""
 GAP = "gap"
 """The word of the mark that stands in a store where a stretch of the logs is lost."""
 
@@ -294,7 +296,7 @@ class _Capture:
 
     def _note_heads(self, events: Iterable[RawEvent]) -> Iterator[RawEvent]:
         for raw in events:
-            if raw.data and is_log_head(FilePosition(raw.file, raw.position)):
+            if raw.position == LOG_HEAD and raw.data:
                 self.heads[number_of(raw.file)] = raw.file, Head.of(raw)
             yield raw
 
@@ -473,7 +475,7 @@ class _Capture:
 def is_log_head(position: FilePosition) -> bool:
     """Whether a place is the first byte of a log. No transaction begins there: rows of a bootstrap that stand before all
     transactions do, and what stands for a gap."""
-    return position == FilePosition(position.file)
+    return position.position == LOG_HEAD
 
 
 class _OtherLogsError(PermanentError):

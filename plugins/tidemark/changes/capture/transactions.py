@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 
 from tidemark.changes.binlog.events import Gtid, Incident, MariaGtid, Query, XaPrepare, Xid
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
@@ -284,16 +284,20 @@ class _Feed:
 
     def look_ahead(self) -> Sequence[RawEvent]:
         """Some of the events that come next; none where they are large: what an event costs is little there."""
-        del self._ahead[: self._at]
+        ahead = self._ahead
+        del ahead[: self._at]
         self._at = 0
-        size = sum(len(raw.data) for raw in self._ahead)
+        size = sum(len(raw.data) for raw in ahead)
+        left = MOST_AHEAD - len(ahead) if self._error is None and size < MOST_AHEAD * LARGE else 0
         try:
-            while self._error is None and len(self._ahead) < MOST_AHEAD and size < MOST_AHEAD * LARGE:
-                self._ahead.append(next(self._events))
-                size += len(self._ahead[-1].data)
-        except BaseException as error:  # it is raised where its place is, StopIteration too
+            for raw in islice(self._events, left):
+                ahead.append(raw)
+                size += len(raw.data)
+                if size >= MOST_AHEAD * LARGE:
+                    break
+        except BaseException as error:  # it is raised where its place is
             self._error = error
-        return self._ahead if size < len(self._ahead) * LARGE else ()
+        return ahead if size < len(ahead) * LARGE else ()
 
     def skip(self, count: int) -> None:
         self._at = count

@@ -27,6 +27,11 @@ SILENT_HEARTBEATS = 3
 _MADE_UP = 0x0020
 """Flag of an event that no log holds."""
 _BEGIN = len(MAGIC)
+_HEARTBEATS = {int(EventType.HEARTBEAT), int(EventType.HEARTBEAT_V2)}
+_ROTATE = int(EventType.ROTATE)
+_ODD = {*_HEARTBEATS, _ROTATE, int(EventType.FORMAT_DESCRIPTION), int(EventType.MARIA_START_ENCRYPTION)}
+"""Types of events that stand elsewhere than others, or nowhere. Numbers: an enum's members are dear to ask for."""
+_make_tuple = tuple.__new__
 _OWN_IDS = range(1 << 31, 1 << 32)
 """Server ids to choose from: people number their servers from 1."""
 
@@ -189,11 +194,22 @@ def _read_events(sent: Iterator[bytes], peer: str, begin: FilePosition | None) -
     file, at, head = "", 0, 0
     for data in sent:
         header = layout.read_header(data)
-        if header.size != len(data):
-            raise CorruptionError(f"{peer} sent an event of {header.size} bytes in {len(data)}", subject=peer)
-        if header.type in (EventType.HEARTBEAT, EventType.HEARTBEAT_V2):
+        size = len(data)
+        if header.size != size:
+            raise CorruptionError(f"{peer} sent an event of {header.size} bytes in {size}", subject=peer)
+        is_odd = header.flags & _MADE_UP or (header.type in _ODD and (header.type != _ROTATE or not header.timestamp))
+        if head and not is_odd:
+            end = at + size if header.log_pos == at + size else _find_end(header, at)
+            if end is None or (begin and end != at + size):
+                raise CorruptionError(
+                    f"{peer} sent of {file} an event that ends at {header.log_pos} where one from {at} on was due",
+                    subject=peer,
+                )
+            yield _make_tuple(RawEvent, (file, end - size, header, data))
+            at = end
+        elif header.type in _HEARTBEATS:
             yield RawEvent(file, at, header, b"")
-        elif header.type == EventType.ROTATE and (header.timestamp == 0 or header.flags & _MADE_UP):
+        elif header.type == _ROTATE and is_odd:
             named = read_rotate(Cursor(_without_checksum(data), "a ROTATE event", HEADER_BYTES))
             if begin and not file and (named.file, named.position) != (begin.file, begin.position):
                 raise CorruptionError(
@@ -208,18 +224,9 @@ def _read_events(sent: Iterator[bytes], peer: str, begin: FilePosition | None) -
             at = max(at, head)
         elif not head:
             raise CorruptionError(f"{peer} sent a {layout.name_type(header.type)} event where a log begins", subject=peer)
-        elif header.type == EventType.MARIA_START_ENCRYPTION:  # how the log lies on the disk: what is sent is plain
-            head += len(data)  # its place is behind the format description, wherever the dump begins
+        else:  # MARIA_START_ENCRYPTION, how the log lies on the disk: what is sent is plain
+            head += size  # its place is behind the format description, wherever the dump begins
             at = max(at, head)
-        else:
-            end = _find_end(header, at)
-            if end is None or (begin and end != at + len(data)):
-                raise CorruptionError(
-                    f"{peer} sent of {file} an event that ends at {header.log_pos} where one from {at} on was due",
-                    subject=peer,
-                )
-            yield RawEvent(file, end - len(data), header, data)
-            at = end
 
 
 def _find_end(header: Header, at: int) -> int | None:

@@ -13,6 +13,7 @@ from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
 from tidemark.errors import CorruptionError, UsageError
 
 _BEGIN = len(layout.MAGIC)
+_make_tuple = tuple.__new__  # to call the class is dear, and this is done for each event
 
 
 def open_files(paths: Iterable[Path], start: FilePosition | None = None) -> Dump:
@@ -74,11 +75,12 @@ class _FileDump:
         with path.open("rb") as log:
             layout.check_magic(log.read(_BEGIN))
             name, at = path.name, _BEGIN
-            split = split_events(log)
-            while found := next(split, None):
-                header, data = found
+            for header, data in split_events(log):
                 yield RawEvent(name, at, header, data)
                 at += header.size
-                if at < start:
-                    log.seek(start)
-                    at, split = start, split_events(log)
+                break
+            at = max(at, start)
+            log.seek(at)
+            for header, data in split_events(log):
+                yield _make_tuple(RawEvent, (name, at, header, data))
+                at += header.size

@@ -50,11 +50,11 @@ class PacketStream:
         """The next packet, whole. No more memory is taken than bytes are there."""
         pieces, total = [], 0
         while True:
-            head = self._take(4)
-            size = int.from_bytes(head[:3], "little")
-            if head[3] not in (self._number, 0):  # 0 too is MariaDB's number for the refusal of a server that ends
-                raise CorruptionError(f"{self._peer} sent packet {head[3]} where {self._number} was due")
-            self._number = (head[3] + 1) & 0xFF
+            head = int.from_bytes(self._take(4), "little")
+            size, number = head & _FULL, head >> 24
+            if number not in (self._number, 0):  # 0 too is MariaDB's number for the refusal of a server that ends
+                raise CorruptionError(f"{self._peer} sent packet {number} where {self._number} was due")
+            self._number = (number + 1) & 0xFF
             total += size
             if total > LARGEST + 1:
                 raise CorruptionError(f"{self._peer} sent a packet of more than {LARGEST} bytes")
