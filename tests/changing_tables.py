@@ -24,7 +24,7 @@ OLD_ROWS, LOOSE_ROWS, KEYS = 3_000, 300, 1_000_000
 TOGETHER, COUNTER = "d.together", "d.counter"
 LOOSE = "d.loose"
 """Tables without a key, one of each writer. Rows of one are changed by `n`, those that are equal together."""
-LARGE, MOST_LARGE = "d.large", 6
+LARGE, MOST_LARGE = "d.large", 2
 """A table of values of a megabyte and more, and how often a writer writes to it."""
 _COLUMNS = "(id INT PRIMARY KEY, n INT, note LONGTEXT, paid DECIMAL(10,2))"
 
@@ -194,7 +194,7 @@ class Writer:
         self._name()
         self._run("BEGIN")
         for _ in range(self.chance.randint(2, 4)):
-            size = self.chance.randrange(1_000_000, 2_500_000)
+            size = self.chance.randrange(1_000_000, 1_800_000)
             data, doc = self.chance.randbytes(size), '{"a": "' + "doc" * (size // 3) + '"}'
             there = self.rows[LARGE]
             key = self.chance.choice([*there, self.next_key, self.next_key])
