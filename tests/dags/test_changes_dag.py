@@ -15,10 +15,12 @@ from tests.commanded import run_here
 from tests.dags.conftest import Centre
 from tests.dump_worlds import MYSQL
 from tests.services.binlog_source import BinlogSource
+from tests.sink_worlds import SinkWorld, read, updated
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
 from tidemark.changes.sources.verify import VERIFIED, VERIFY_SECONDS
+from tidemark.changes.store.model import ABSENT
 from tidemark.changes.store.write import Writer
-from tidemark.errors import BinlogGapError, PermanentError
+from tidemark.errors import BinlogGapError, PartialError, PermanentError
 from tidemark.ledger.leases import Leases
 from tidemark.orchestration.tasks import changes as tasks
 
@@ -169,3 +171,17 @@ def test_verify_once_a_day(centre: Centre, server: BinlogSource) -> None:
         tasks.verify("orders")
     assert not isinstance(red.value, AirflowSkipException)
     assert not noted.exists()
+
+
+def test_a_sink_is_delivered_and_a_table_that_stops_is_red(centre: Centre, tmp_path: Path) -> None:
+    world = SinkWorld(tmp_path / "sink", "delta")
+    centre.write(world.config.read_text(encoding="utf-8").replace('"store"', f'"{world.folder}/store"'))
+    world.bootstrap(read(1, "a", "1.00"))
+    assert tasks.deliver("lake") == {"batches": 1, "rows": 1}
+    assert tasks.deliver("lake") == {"batches": 0, "rows": 0}
+    world.append([updated((1, "a", "1.00"), (1, ABSENT, "2.00"))])
+    with pytest.raises(PartialError, match="not logged whole"):
+        tasks.deliver("lake")
+    app = centre.app()
+    with Leases(app.ledger, app.identity).hold_lease("sink:lake", "another"), pytest.raises(AirflowSkipException):
+        tasks.deliver("lake")

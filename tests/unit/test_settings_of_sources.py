@@ -1,4 +1,4 @@
-"""Settings of sources of changes: what a `[sources.NAME]` may say, and what a mistake in it gets."""
+"""Settings of sources of changes and of sinks: what they may say, and what a mistake in them gets."""
 
 from __future__ import annotations
 
@@ -53,3 +53,21 @@ def test_what_a_source_may_be(written: Path) -> None:
     assert "shares folders with the store of source a" in "".join(
         problems(written, f'{source}[sources.b]\nstore = "changes/a/b"\n')
     )
+
+
+def test_what_a_sink_may_be(written: Path) -> None:
+    source = '[sources.a]\nstore = "changes/a"\n'
+    sink = f'{source}[sinks.lake]\nsource = "a"\nkind = "delta"\ntarget = "lake"\n'
+    found = load_text(written, f'{sink}[sinks.lake.columns."shop.orders"]\nshard = ["customer_id"]\n').sinks["lake"]
+    assert found.columns == (("shop.orders", ("customer_id",)),)
+    assert (found.target, found.shards, found.tables) == (f"file://{written.parent}/lake", 8, ("**",))
+    for line, says in {
+        'source = "b"\nkind = "delta"\ntarget = "x"': "no source of that name",
+        'source = "a"\nkind = "deltas"\ntarget = "x"': '"delta", "history"',
+        'source = "a"\nkind = "delta"\ntarget = "s3://x/y"': "must be a folder of this machine",
+        'source = "a"\nkind = "delta"\ntarget = "lake/b"': "shares folders with the target of sink lake",
+        'source = "a"\nkind = "delta"\ntarget = "changes"': "shares folders with the store of source a",
+        'source = "a"\nkind = "delta"\ntarget = "x"\ncolumns = {"shop.orders" = ["id"]}': "must be tables",
+        'source = "a"\nkind = "delta"\ntarget = "x"\nshards = 0': "from 1 to 4096",
+    }.items():
+        assert any(says in problem for problem in problems(written, f"{sink}[sinks.other]\n{line}\n")), line

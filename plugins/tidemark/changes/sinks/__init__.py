@@ -7,6 +7,7 @@ Enter by `deliver.deliver_sink`: one run of a sink. `deliver.read_sink_table` gi
     fold         pure: columns of a lake, and the last state of each key in a batch
     history      every change, as Parquet files
     delta        the tables as they are, one MERGE a batch
+    show         what the ledger knows of a sink
     deliver      a run: lease, plan, record, write, move the points
 
 Imports `changes.delivery`, `changes.sources`, `changes.store`, `errors`, `ledger`, `stores.agent.durable` and

@@ -29,20 +29,20 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Limits:
-    """A batch ends behind the transaction with which it has `rows` rows, or `size` bytes of the store."""
+    """A batch ends behind the transaction with which it has `rows` rows, or `blocks` blocks of the store: of 4 MiB in memory
+    at most, however small they are on the disk."""
 
     rows: int = 1_000_000
-    size: int = 64 << 20
+    blocks: int = 256
 
 
 def find_batch_end(reader: Reader, first: int, until: int, limits: Limits) -> int:
     """The first transaction behind a batch that begins with `first`; at most `until`. `first`: there is nothing."""
-    end, rows, size = first, 0, 0
-    for stretch in reader.read_stretches(first) if first < until else ():
+    end, rows = first, 0
+    for blocks, stretch in enumerate(reader.read_stretches(first) if first < until else (), 1):
         rows += stretch.header.rows
-        size += stretch.header.size
         end = max(end, stretch.header.after.seq + 1)
-        if end >= until or (end > first and (rows >= limits.rows or size >= limits.size)):
+        if end >= until or (end > first and (rows >= limits.rows or blocks >= limits.blocks)):
             break
     return min(end, until)
 

@@ -21,6 +21,7 @@ from tidemark.changes.delivery.export import Wants, choose_tables
 from tidemark.changes.delivery.storage_points import locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.sinks.batches import Limits, count_tables, find_batch_end, read_batch_tables
+from tidemark.changes.sinks.show import sink_settings_of
 from tidemark.changes.sources.source import Source, find_source
 from tidemark.changes.store.read import Reader
 from tidemark.errors import NotFoundError, PermanentError, UsageError
@@ -39,7 +40,7 @@ from tidemark.ledger.delivery import (
 )
 from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.progress import Progress, Tick, ignore_progress
-from tidemark.settings.model import Settings, SinkSettings
+from tidemark.settings.model import SinkSettings
 
 if TYPE_CHECKING:
     from tidemark.changes.sinks.delta import DeltaTables
@@ -116,18 +117,6 @@ class Sink:
 def name_folder(table: str) -> str:
     """The folder of a table, `database.table`: what is no letter, digit, `_`, `.` or `-` of ASCII is percent-encoded."""
     return quote(table, safe="")
-
-
-def sink_settings_of(settings: Settings, name: str) -> SinkSettings:
-    found = settings.sinks.get(name)
-    if found is None:
-        known = ", ".join(sorted(settings.sinks)) or "none"
-        raise NotFoundError(
-            f"no sink named {name!r}; the settings have: {known}",
-            hint="sinks stand in the settings: [sinks.NAME]",
-            subject=name,
-        )
-    return found
 
 
 def find_sink(app: App, name: str) -> Sink:

@@ -43,16 +43,16 @@ def add_sink_action(parser: argparse.ArgumentParser, point: str) -> None:
 
 
 def run_deliver(call: Call) -> Answer:
-    from tidemark.changes.sinks.deliver import Request, deliver_sink, find_sink
+    from tidemark.changes.sinks.deliver import DELTA, Request, deliver_sink, find_sink
+    from tidemark.changes.sinks.show import show_table
 
     asked = call.arguments
     sink = find_sink(call.app, asked.sink)
     with progress.show_progress(call.screen) as beat:
         done = deliver_sink(sink, Request(asked.to, progress=beat))
-    tables = [
-        {"name": table.name, "state": table.state, "rows": done.rows.get(table.name, 0), "why": table.why}
-        for table in done.tables.values()
-    ] or [{"name": name, "state": "whole", "rows": rows, "why": ""} for name, rows in done.rows.items()]
+    tables = [show_table(table, done.rows.get(table.name, 0)) for table in done.tables.values()]
+    if sink.settings.kind != DELTA:
+        tables = [{"name": name, "state": "whole", "rows": rows, "why": ""} for name, rows in done.rows.items()]
     state = "delivered" if done.batches else "nothing new"
     found: dict[str, Any] = {
         "state": "partial" if done.stopped else state,

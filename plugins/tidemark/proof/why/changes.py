@@ -1,4 +1,4 @@
-"""Explain a source of changes, a table of one, a gap, a transaction by its GTID, a task that reads changes."""
+"""Explain a source of changes, a table of one, a gap, a transaction by its GTID, a task that reads changes, a sink."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemark.app import App
 from tidemark.changes.delivery.points import find_point
+from tidemark.changes.sinks.show import show_sink
 from tidemark.changes.sources.show import show_source, show_tasks_of
 from tidemark.changes.sources.source import Source, find_source, name_bucket
 from tidemark.changes.trust.gaps import OPEN, Gap, read_gaps
@@ -15,7 +16,7 @@ from tidemark.errors import NotFoundError
 from tidemark.proof.explanation import Explanation, format_time
 
 GTID = re.compile(r"\d+-\d+-\d+|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?::[a-z_][a-z0-9_]*)?:\d+")
-PREFIXES = ("source:", "table:", "gap:", "task:")
+PREFIXES = ("source:", "table:", "gap:", "task:", "sink:")
 _HELD = "the store keeps what the task still has to read, up to retain_bytes"
 _WAIT_FOR_GAP = "nothing is appended behind it, and the server goes on purging"
 
@@ -27,7 +28,7 @@ def names_change(app: App, subject: str) -> bool:
 
 def explain_change(app: App, subject: str) -> Explanation:
     """Explain `source:NAME`, `table:DATABASE.TABLE`, `gap:ID` (`gap:SOURCE/ID` where several sources have one), `task:NAME`,
-    or a GTID.
+    `sink:NAME`, or a GTID.
 
     Raises NotFoundError where no source has it.
     """
@@ -38,12 +39,16 @@ def explain_change(app: App, subject: str) -> Explanation:
         return _explain_gap(app, subject, name)
     if kind == "table":
         return _explain_table(app, subject, name)
-    if kind == "task":
+    if kind == "task" and name not in app.settings.sinks:
         shown = {task["name"]: task for task in show_tasks_of(app)}
         if name not in shown:
             told = ", ".join(shown) or "none"
             raise NotFoundError(f"no task named {name!r}; there is: {told}", hint="./tidemark changes show", subject=name)
         return explain_task(subject, shown[name])
+    if kind in ("sink", "task"):
+        sink = show_sink(app, name)
+        tasks = [task for task in show_tasks_of(app, sink["source"]) if task["name"] == name]
+        return explain_sink(subject, sink, tasks[0] if tasks else None)
     return explain_source(subject, show_source(find_source(app, name)))
 
 
@@ -102,6 +107,39 @@ def explain_task(subject: str, shown: dict[str, Any]) -> Explanation:
         return Explanation(subject, "task", "idle", "no member reads it now", tuple(evidence), following, _HELD)
     cause = f"{len(late)} of {len(points)} shards have more to read"
     return Explanation(subject, "task", "late", cause, tuple(evidence), "start more members: they share the shards", _HELD)
+
+
+def explain_sink(subject: str, shown: dict[str, Any], task: dict[str, Any] | None) -> Explanation:
+    """Explain a sink by what the ledger knows of it, and of its task as `changes show` tells it. Pure."""
+    name, source = shown["name"], shown["source"]
+    evidence = [f"{shown['kind']} of source {source} in {shown['target']}"]
+    deliver = f"./tidemark changes deliver {name}"
+    if task is None:
+        return Explanation(subject, "sink", "new", "it was never run", tuple(evidence), deliver, "its DAG runs it")
+    points = task["points"]
+    evidence.append(f"at {points[0]['point']}, {task['lag_seconds']:,.0f} s late")
+    if shown["batch"] and not shown["batch"]["written"]:
+        batch = shown["batch"]
+        evidence.append(f"batch {batch['number']}, {batch['from']} to {batch['to']}, is on its way, or its run died")
+    evidence += [f"{table['name']} is {table['state']}: {table['why']}" for table in shown["tables"] if table["why"]]
+    if any(point.get("overrun") for point in points):
+        cause = "retention took changes that it had not written: they are not in the store any more"
+        following = (
+            f"./tidemark changes rewind {name} --to earliest, then ./tidemark changes bootstrap {source} --again --tables …"
+        )
+        return Explanation(subject, "sink", "overrun", cause, tuple(evidence), following, "each run ends with 31")
+    if trouble := [point["trouble"] for point in points if point.get("trouble")]:
+        return Explanation(subject, "sink", "refused", trouble[0], tuple(evidence), deliver, "each run ends with 6")
+    again = f"./tidemark changes bootstrap {source} --again --tables "
+    for state, cause in (("stopped", "tables are not written any more"), ("partial", "rows of tables may be missing")):
+        if named := [table["name"] for table in shown["tables"] if table["state"] == state]:
+            told = f"{cause}: {', '.join(named)}"
+            return Explanation(subject, "sink", state, told, tuple(evidence), again + " ".join(named), "the others go on")
+    if task["lag_seconds"]:
+        cause = "the store has more than it wrote"
+        return Explanation(subject, "sink", "late", cause, tuple(evidence), deliver, "the store keeps the rest")
+    cause = "it has all that the store has"
+    return Explanation(subject, "sink", "current", cause, tuple(evidence), "", "its DAG runs it", final=True)
 
 
 def _sources(app: App) -> Iterator[Source]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from tests.commanded import run_here
 from tests.crash.explorer import Died
 from tests.sink_worlds import ORDERS, Model, SinkWorld, deleted, inserted, read, updated
 from tidemark.changes.bootstrap.state import BEGIN, END
@@ -188,6 +189,38 @@ def test_a_type_that_does_not_fit_stops_its_table_alone(world: SinkWorld) -> Non
     world.append(Mark(END, "shop.orders"))
     assert world.run("deliver", "lake").code == 0
     assert rows_of(world) == [("x", "b", Decimal("2.00")), ("y", "c", Decimal("3.00"))]
+
+
+def test_what_why_says(world: SinkWorld) -> None:
+    def why(subject: str) -> dict[str, Any]:
+        said = run_here(world.config, "why", subject)
+        assert said.code == 0, said
+        return said.json
+
+    assert (why("sink:lake")["state"], why("sink:lake")["next"]) == ("new", "./tidemark changes deliver lake")
+    world.bootstrap(read(1, "a", "1.00"))
+    with pytest.raises(Died):
+        world.deliver(Request(effect=_die_at("before")))
+    told = why("task:lake")
+    assert (told["kind"], told["state"]) == ("sink", "late")
+    assert any("batch 1, seq:1 to seq:3, is on its way" in line for line in told["evidence"])
+    world.deliver()
+    assert why("sink:lake")["state"] == "current"
+    world.append([inserted(1, ABSENT, ABSENT)])
+    world.deliver()
+    told = why("sink:lake")
+    assert told["state"] == "stopped"
+    assert told["next"] == "./tidemark changes bootstrap orders --again --tables shop.orders"
+    run_here(world.config, "why", "sink:other").refused(3, "lake")
+
+
+def test_what_doctor_says(world: SinkWorld) -> None:
+    checks = {check["name"]: check for check in run_here(world.config, "doctor").json["checks"]}
+    assert checks["sink lake: deltalake"]["ok"]
+    assert checks["sink lake: target"]["ok"]
+    world.target.write_text("no folder", encoding="utf-8")
+    checks = {check["name"]: check for check in run_here(world.config, "doctor").json["checks"]}
+    assert not checks["sink lake: target"]["ok"]
 
 
 def test_what_cannot_be_kept_as_it_is(world: SinkWorld) -> None:
