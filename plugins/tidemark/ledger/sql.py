@@ -29,13 +29,14 @@ from tidemark.ledger.migrations import FOLDER
 
 _STREAM = 2_000  # rows fetched at a time
 _CHUNK = 400  # values in one IN list
+_STATEMENTS = 500  # that are kept as they were parsed: it takes longer than SQLite takes for a row
 
 
 def write_rows(connection: Connection, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Execute `sql`, which names its values `:name`, once for each of `rows`: mappings with all these names. Without rows
     nothing is done. Raises the driver's errors, as SQLAlchemy's."""
     if rows:
-        names = tuple(sa.text(sql).compile().params)
+        names = _names_in(sql)
         take = itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
         write_tuples(connection, sql, names, map(take, rows))
 
@@ -48,16 +49,32 @@ def write_tuples(
     whole = [row + constant for row in rows] if constant else list(rows)
     if not whole:
         return
-    compiled = sa.text(sql).compile(dialect=connection.dialect)
-    order = compiled.positiontup if isinstance(compiled, sa.sql.compiler.SQLCompiler) else None
+    statement, order = _prepare(sql, connection.dialect)
     if order is None:  # this driver uses names
-        connection.exec_driver_sql(str(compiled), [dict(zip(all_names, row, strict=True)) for row in whole])
+        connection.exec_driver_sql(statement, [dict(zip(all_names, row, strict=True)) for row in whole])
         return
     places = [all_names.index(name) for name in order]
     if len(places) == 1:
-        connection.exec_driver_sql(str(compiled), [(row[places[0]],) for row in whole])
+        connection.exec_driver_sql(statement, [(row[places[0]],) for row in whole])
     else:
-        connection.exec_driver_sql(str(compiled), list(map(itemgetter(*places), whole)))
+        connection.exec_driver_sql(statement, list(map(itemgetter(*places), whole)))
+
+
+@functools.lru_cache(_STATEMENTS)
+def _names_in(sql: str) -> tuple[str, ...]:
+    return tuple(sa.text(sql).compile().params)
+
+
+@functools.lru_cache(_STATEMENTS)
+def _prepare(sql: str, dialect: sa.Dialect) -> tuple[str, Sequence[str] | None]:
+    """Return the statement as the driver wants it, and the names of its values in their order; None if it wants names."""
+    compiled = sa.text(sql).compile(dialect=dialect)
+    return str(compiled), compiled.positiontup if isinstance(compiled, sa.sql.compiler.SQLCompiler) else None
+
+
+@functools.lru_cache(_STATEMENTS)
+def _with_many(sql: str) -> sa.TextClause:
+    return sa.text(sql).bindparams(sa.bindparam("many", expanding=True))
 
 
 def read_tuples(connection: Connection, sql: str, values: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
@@ -76,7 +93,7 @@ def in_chunks(connection: Connection, sql: str, many: Iterable[Any], **same: Any
     """Yield the rows of a query that has `IN :many`: each value of `many` once, ascending, some of them at a time.
 
     `same`: the query's other values. Its own order holds among at most 400 of `many`."""
-    query = sa.text(sql).bindparams(sa.bindparam("many", expanding=True))
+    query = _with_many(sql)
     wanted = sorted(set(many))
     for start in range(0, len(wanted), _CHUNK):
         yield from connection.execute(query, {**same, "many": wanted[start : start + _CHUNK]})

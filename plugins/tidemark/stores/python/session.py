@@ -108,16 +108,19 @@ class FarSession:
 
     def send_pieces(self, operation: str, arguments: tuple[Any, ...], pieces: Iterable[bytes]) -> Any:
         """Run an operation with DATA and return its result. An exception from `pieces` stops the operation and is raised."""
-        self._send_frame(ASK, [operation, arguments])
+        held = bytearray(_encode_frame(ASK, [operation, arguments]))  # a small operation goes out in one packet
         try:
             for piece in pieces:
                 for start in range(0, len(piece), _WRITE):
-                    self._send_frame(DATA, None, piece[start : start + _WRITE])
+                    held += _encode_frame(DATA, None, piece[start : start + _WRITE])
+                    if len(held) >= _WRITE:
+                        self.pipe.write(held)
+                        held.clear()
         except BaseException:
-            self._send_frame(STOP, None)
+            self.pipe.write(held + _encode_frame(STOP, None))
             self._await_stopped()
             raise
-        self._send_frame(LAST, None)
+        self.pipe.write(held + _encode_frame(LAST, None))
         return self._receive_reply(patient=True)[1]
 
     # an operation that receives and answers at the same time
@@ -153,8 +156,7 @@ class FarSession:
             return  # "stopped", or another failure: the caller raises its own error
 
     def _send_frame(self, kind: int, words: Any, data: bytes = b"") -> None:
-        text = b"" if words is None else json.dumps(words).encode()
-        self.pipe.write(HEAD.pack(kind, len(text), len(data)) + text + data)
+        self.pipe.write(_encode_frame(kind, words, data))
 
     def _receive_reply(self, patient: bool) -> tuple[int, Any, bytes]:
         kind = BEAT
@@ -188,6 +190,11 @@ class FarSession:
         said = self.pipe.read_errors().strip().rpartition("\n")[2]
         why = said or "it was killed, or the connection dropped"
         return UnreachableError(f"python3 at {self.pipe.host} ended: {why}", hint="run again", subject=self.pipe.host)
+
+
+def _encode_frame(kind: int, words: Any, data: bytes = b"") -> bytes:
+    text = b"" if words is None else json.dumps(words).encode()
+    return HEAD.pack(kind, len(text), len(data)) + text + data
 
 
 class FarPool:
