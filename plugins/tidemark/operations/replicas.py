@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from tidemark.app import App
+from tidemark.cluster.nodes.folder import DATA
 from tidemark.cluster.replicas.cache import places_of
 from tidemark.cluster.replicas.core.digest_tree import DigestTree, Leaf, compare_trees
 from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
@@ -173,10 +174,15 @@ def _judge_group(part: _Part, digests: _Digests) -> GroupVerified:
             continue
         assert found is not None  # every member is silent, has failed, or is known
         mine = part.mine[name]
-        tree = DigestTree(leaf._replace(sha256=digest) for at, leaf in mine.items() if isinstance(digest := found[at], str))
+        equal = mine is part.wanted and all(found[at] == leaf.sha256 for at, leaf in mine.items())
+        tree = whole if equal else DigestTree(_leaves_as_found(mine, found))
         differences = () if tree.root == whole.root else tuple(_name_differences(whole, tree, mine, found))
         members.append(MemberVerified(name, tree.root, len(mine), differences))
     return GroupVerified(group.header, group.committed.version, whole.root, tuple(members), not group.sure)
+
+
+def _leaves_as_found(mine: Mapping[str, Leaf], found: Mapping[str, str | int | None]) -> Iterator[Leaf]:
+    return (leaf._replace(sha256=digest) for at, leaf in mine.items() if isinstance(digest := found[at], str))
 
 
 def _name_differences(
@@ -238,14 +244,14 @@ class _Digests:
         """Yield what is to be noted of each batch of files that was read."""
         try:
             folder = self._nodes.stores.open_folder(name)
-            looks = dict(zip(sizes, folder.store.stat_many(list(sizes)), strict=True))
+            looks = {entry.path: entry for entry in folder.store.list_files([DATA]).entries if entry.path in sizes}
             found: dict[str, str | int | None] = {
                 at: noted[at].sha256 for at, entry in looks.items() if at in noted and _is_as_noted(entry, noted[at])
             }
             missing = sorted(sizes.keys() - found.keys())
             for start in range(0, len(missing), _AT_ONCE):
                 fresh = folder.compute_digests({at: sizes[at] for at in missing[start : start + _AT_ONCE]})
-                yield [_note_of(at, looks[at], digest, now) for at, digest in fresh.items()]
+                yield [_note_of(at, looks.get(at), digest, now) for at, digest in fresh.items()]
                 found |= fresh
                 self._progress(Tick(f"verify {name}", len(found), len(sizes)))
             self.known[name] = found
@@ -253,9 +259,9 @@ class _Digests:
             self.failed[name] = error
 
 
-def _is_as_noted(entry: Entry | None, noted: FileCheck) -> bool:
+def _is_as_noted(entry: Entry, noted: FileCheck) -> bool:
     """Tell whether a file is as it was when its digest was noted."""
-    if entry is None or not noted.ctime_ns:
+    if not noted.ctime_ns:
         return False
     return (noted.ctime_ns, noted.size, noted.inode) == (entry.mtime * 10**9, entry.size, entry.inode)
 

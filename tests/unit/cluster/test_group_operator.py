@@ -19,7 +19,8 @@ from tidemark.cluster.health.operator import (
 from tidemark.cluster.health.repair import repair_cluster
 from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas.commit import record_slots
-from tidemark.cluster.replicas.members import folder_of
+from tidemark.cluster.replicas.core.segment import MARK_BYTES
+from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.operations.housekeeping import housekeep
@@ -113,6 +114,37 @@ def test_a_member_whose_copies_a_repair_forgot_is_unsynced_until_it_has_them(
     assert roles(centre)[node] == "slave" and centre.at(node) == [location]
     everything_is_held(centre)
     logs_tell_the_catalog(centre)
+
+
+def damage(centre: LoadedCentre, *nodes: str) -> None:
+    """A byte of the first record rots at these nodes, in a file that is closed."""
+    with centre.cluster() as cluster:
+        MemberLogs(cluster, centre.header).seal()
+    for node in nodes:
+        first, *_ = sorted((centre.node(node) / folder_of(centre.header)).iterdir())
+        data = bytearray(first.read_bytes())
+        data[MARK_BYTES] ^= 1
+        first.write_bytes(data)
+
+
+@pytest.mark.parametrize("way", ["group", "nodes"])
+def test_damaged_logs_of_two_members_come_one_after_another_from_the_third(centre: LoadedCentre, way: str) -> None:
+    damaged = [group(centre).master, slaves(centre)[0]]
+    damage(centre, *damaged)
+    named = [f"group:{centre.header}"] if way == "group" else damaged[::-1]
+    done = [one for what in named for one in recover_members(centre.app, centre.receiver, what).done]
+    assert sorted((one.node, one.groups) for one in done) == sorted((node, (centre.header,)) for node in damaged)
+    assert group(centre).in_step == NODES
+    logs_tell_the_catalog(centre)
+    everything_is_held(centre)
+
+
+def test_a_damaged_log_is_left_as_it_is_where_no_member_has_a_whole_one(centre: LoadedCentre) -> None:
+    damage(centre, *NODES)
+    before = group(centre)
+    told = recover_members(centre.app, centre.receiver, group(centre).master)
+    assert told.exit_code == 7 and "no member in step" in told.as_json()["error"]
+    assert group(centre) == before and not list((centre.folder / "nodes").rglob("*.parted-*"))
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,35 +198,55 @@ def _resync_in_group(cluster: Cluster, node: str, header: str, progress: Progres
 
 def _set_damaged_aside(cluster: Cluster, node: str, headers: Iterable[str] | None) -> None:
     """Read the node's logs whole, and set those aside that are damaged anywhere. The node is not in step in their groups
-    then, nor their master. Errors as `_open_without`."""
+    then, and the master's log is whole. Errors as `_open_without`; CorruptionError if no member in step has a whole log."""
     wanted = None if headers is None else set(headers)
     for header, names in sorted(cluster.table.groups_by_header().items()):
-        log = GroupLog(cluster.open_store(node), folder_of(header))
-        if node not in names or (wanted is not None and header not in wanted) or not _is_damaged(log):
+        if node not in names or (wanted is not None and header not in wanted) or _is_whole(cluster, node, header):
             continue
         logs = MemberLogs(cluster, header)
         with hold_groups(cluster) as lease:
             logs.lease = lease
-            row, others = _open_without(logs, lease, node)
+            row, others = _open_without(logs, lease, _find_damaged(logs), node=node)
             write_row(logs, row, replace(row, in_step=others), lease)
             # CRASH WINDOW: it does not count, its log is as it was: the same command sets it aside.
-            log.set_aside()
+            GroupLog(cluster.open_store(node), folder_of(header)).set_aside()
             cluster.kept.pop((header, node), None)
 
 
-def _is_damaged(log: GroupLog) -> bool:
+def _is_whole(cluster: Cluster, node: str, header: str) -> bool:
     try:
-        deque(log.read_kept(), maxlen=0)
+        deque(GroupLog(cluster.open_store(node), folder_of(header)).read_kept(), maxlen=0)
     except CorruptionError:
-        return True
-    return False
+        return False
+    return True
 
 
-def _open_without(logs: MemberLogs, lease: Lease, node: str) -> tuple[GroupLogRow, tuple[str, ...]]:
-    """Return the group's row with a master that is not `node`, and who else is in step. NoQuorumError if these are too
-    few."""
+def _find_damaged(logs: MemberLogs) -> list[str]:
+    """Return the members whose logs cannot be read whole. CorruptionError if no other one is in step."""
+    damaged = []
+    for name in logs.names:
+        try:
+            damaged += [] if _is_whole(logs.cluster, name, logs.header) else [name]
+        except TidemarkError:
+            damaged.append(name)
+    row = read_rows(logs.cluster).get(logs.header)
+    if row is None or not set(row.in_step) - set(damaged):
+        raise CorruptionError(
+            f"no member in step of group {logs.header} has a log that can be read whole: {', '.join(damaged)} are damaged"
+            " or do not answer",
+            hint="./tidemark replica verify names the places; bring back who does not answer, or put a backup in its place",
+            subject=logs.header,
+        )
+    return damaged
+
+
+def _open_without(
+    logs: MemberLogs, lease: Lease, without: Sequence[str], *, node: str
+) -> tuple[GroupLogRow, tuple[str, ...]]:
+    """Return the group's row with a master that is none of `without`, and who is in step beside `node`. NoQuorumError if
+    these are too few."""
     row = read_rows(logs.cluster).get(logs.header, GroupLogRow(logs.cluster.receiver.name, logs.header))
-    row, _ = open_group(logs, row, lease, without=[node])
+    row, _ = open_group(logs, row, lease, without=without)
     others = tuple(name for name in row.in_step if name != node)
     if len(others) < logs.quorum:
         raise logs.quorum_error(f"everything without node {node}", len(others))
@@ -236,7 +256,7 @@ def _open_without(logs: MemberLogs, lease: Lease, node: str) -> tuple[GroupLogRo
 def _stop_counting(cluster: Cluster, logs: MemberLogs, lease: Lease, node: str) -> list[str]:
     """Let nothing that the member has in the group count; return the locations of its files there."""
     receiver, header, table = cluster.receiver.name, logs.header, cluster.table
-    row, others = _open_without(logs, lease, node)
+    row, others = _open_without(logs, lease, [node], node=node)
     with cluster.app.ledger.write() as connection:
         assert_held(connection, lease)
         table_rows.require_epoch(connection, receiver, table.epoch)
